@@ -1,0 +1,379 @@
+"""What a text environment is: tasks, outcomes, and the Gymnasium environment around them.
+
+An author subclasses ``TextEnv`` and writes two methods, ``_start`` and ``_act``; everything that
+Gymnasium and the trainers ask for (seeding, task choice, info keys, the step budget, exact
+save and restore) is here, once.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+
+from paw_gym.naming import UnknownTaskError, did_you_mean, nearest
+from paw_gym.spaces import UnicodeText
+
+INFO_KEYS = (
+    "task_id",
+    "task_type",
+    "instruction",
+    "admissible_actions",
+    "action_is_valid",
+    "success",
+    "score",
+)
+"""keys that ``info`` holds at reset and at every step"""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task: what the agent is asked to do, and whatever the environment needs to set it up."""
+
+    id: str
+    instruction: str
+    type: str = "default"
+    """the class that results are broken down by"""
+    data: Any = None
+    """for the environment only; never shown to the agent"""
+
+
+class TaskSet(Sequence[Task]):
+    """An ordered, immutable set of tasks; large sets load a task when it is asked for.
+
+    Args:
+        ids: the task ids in order; unique.
+        load: makes the task of an id.
+        fingerprint: hash over all that defines the tasks. It goes into every result file, so two
+            sets with equal fingerprints must hold equal tasks.
+        split: name of the split, for messages.
+        explain: says more about an id that is not there (why a known game was left out), or ``None``.
+    """
+
+    def __init__(
+        self,
+        ids: Sequence[str],
+        load: Callable[[str], Task],
+        fingerprint: str,
+        split: str = "",
+        explain: Callable[[str], str | None] | None = None,
+    ) -> None:
+        self.ids: Sequence[str] = ids
+        self.fingerprint = fingerprint
+        self.split = split
+        self._load = load
+        self._explain = explain
+        self._known = frozenset(ids)
+        if len(self._known) != len(ids):
+            raise ValueError(
+                f"Task ids must be unique: {len(ids) - len(self._known)} are repeated."
+            )
+
+    @classmethod
+    def from_tasks(cls, tasks: Iterable[Task], split: str = "") -> TaskSet:
+        """A set of tasks that are all in memory; the fingerprint covers every field of every task."""
+        listed = list(tasks)
+        by_id = {task.id: task for task in listed}
+        digest = hashlib.sha256()
+        for task in listed:
+            parts = [task.id, task.type, task.instruction, task.data]
+            digest.update(json.dumps(parts, sort_keys=True, default=repr).encode())
+        return cls([task.id for task in listed], by_id.__getitem__, digest.hexdigest(), split)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[Task]:
+        return (self._load(task_id) for task_id in self.ids)
+
+    def __contains__(self, key: object) -> bool:
+        return (key.id if isinstance(key, Task) else key) in self._known
+
+    def __getitem__(self, key: int | str | slice) -> Any:
+        """The task of an id or of an index.
+
+        Raises:
+            KeyError: no such id; the message names the closest ones.
+            IndexError: no such index; the message gives the range.
+        """
+        if isinstance(key, slice):
+            return [self._load(task_id) for task_id in self.ids[key]]
+        if isinstance(key, str):
+            return self._by_id(key)
+        if not -len(self.ids) <= key < len(self.ids):
+            raise IndexError(f"Task index {key} is out of range: there are {len(self.ids)} tasks.")
+        return self._load(self.ids[int(key)])
+
+    def _by_id(self, task_id: str) -> Task:
+        if task_id in self._known:
+            return self._load(task_id)
+        reason = self._explain(task_id) if self._explain else None
+        where = f" in split {self.split!r}" if self.split else ""
+        hint = reason or did_you_mean(task_id, _candidates(task_id, self.ids))
+        raise UnknownTaskError(f"There is no task {task_id!r}{where}. {hint}")
+
+    def subset(self, keep: Callable[[str], bool], split: str = "") -> TaskSet:
+        """The tasks whose id ``keep`` accepts, in order, with a fingerprint of its own."""
+        ids = [task_id for task_id in self.ids if keep(task_id)]
+        digest = hashlib.sha256("\n".join([self.fingerprint, *ids]).encode()).hexdigest()
+        return TaskSet(ids, self._load, digest, split or self.split, self._explain)
+
+    def splits(self, fractions: Mapping[str, float], salt: str = "") -> dict[str, TaskSet]:
+        """Disjoint subsets by a hash of the id: a task stays in its split when others come or go.
+
+        Args:
+            fractions: share of each split; they sum to at most 1.
+            salt: a different salt gives a different division.
+        """
+        if not 0 < sum(fractions.values()) <= 1 + 1e-9:
+            raise ValueError(f"Split fractions must sum to at most 1, got {dict(fractions)}.")
+        bounds = np.cumsum(list(fractions.values()))
+        places = {i: int(np.searchsorted(bounds, _unit_hash(salt + i), "right")) for i in self.ids}
+        return {
+            name: self.subset(lambda i, k=k: places[i] == k, name)  # type: ignore[misc]
+            for k, name in enumerate(fractions)
+        }
+
+
+def _unit_hash(text: str) -> float:
+    """A number in [0, 1) that depends on the text alone."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
+
+
+def _candidates(task_id: str, ids: Sequence[str], limit: int = 2000) -> Sequence[str]:
+    """Ids to search for near misses; a long list is cut to those that share the longest prefix."""
+    if len(ids) <= limit:
+        return ids
+    for length in range(len(task_id), -1, -1):
+        close = [i for i in ids if i.startswith(task_id[:length])]
+        if close:
+            return close[:limit]
+    return ids[:limit]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an environment answers, at the start and after an action."""
+
+    observation: str
+    reward: float = 0.0
+    terminated: bool = False
+    """success or failure by the environment's own rules; the step budget is not its business"""
+    success: bool = False
+    score: float | None = None
+    """quality in [0, 1]; ``None`` means 1 on success, else 0"""
+    action_is_valid: bool = True
+    admissible_actions: Sequence[str] | None = None
+    """what would be accepted next; ``None`` where it cannot be listed"""
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """more for ``info``; plain JSON values"""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDefaults:
+    """How an agent meets this environment unless the user says otherwise (Appendix A.1 of the PaW paper)."""
+
+    template: str = "generic"
+    """name of a built-in prompt template, or the path of a template file"""
+    history_length: int | None = 2
+    """past (observation, action) pairs in the prompt; ``None``: all"""
+    success_reward: float | None = None
+    """reward of the step that succeeds, all others 0; ``None``: the environment's own reward"""
+    invalid_penalty: float = -0.1
+    """added to the reward of an invalid response"""
+
+
+class TextEnv(gym.Env[str, str], ABC):
+    """Base class of text environments: strings in, strings out.
+
+    A subclass calls ``super().__init__(tasks, max_steps)`` and implements ``_start`` and ``_act``;
+    ``_get_state`` / ``_set_state`` when attributes other than ``self.state`` change during an
+    episode; and ``reference_solution``, which proves that tasks can be solved with no model.
+
+    Args:
+        tasks: the task set to draw from.
+        max_steps: step budget; an episode that uses it up is *truncated*.
+        render_mode: ``"ansi"`` makes ``render`` return the last observation.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}
+    agent: ClassVar[AgentDefaults] = AgentDefaults()
+
+    def __init__(self, tasks: TaskSet, max_steps: int, render_mode: str | None = None) -> None:
+        if len(tasks) == 0:
+            raise ValueError(
+                f"{type(self).__name__}: the task set is empty, nothing can be played."
+            )
+        if max_steps < 1:
+            raise ValueError(f"max_steps must be at least 1, got {max_steps}.")
+        self.tasks = tasks
+        self.max_steps = max_steps
+        self.render_mode = render_mode
+        self.observation_space = UnicodeText()
+        self.action_space = UnicodeText()
+        self.state: Any = None
+        """what ``_start`` and ``_act`` keep between calls; copied by ``save_state``"""
+        self._task: Task | None = None
+        self._steps = 0
+        self._over = False
+        self._last = Outcome("")
+
+    # --- for authors ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def _start(self, task: Task) -> Outcome:
+        """Sets the task up and returns the first observation. Randomness comes from ``self.np_random``."""
+
+    @abstractmethod
+    def _act(self, action: str) -> Outcome:
+        """Applies an action. Must not raise on any string: an action that is not accepted gets an
+        observation that says so and ``action_is_valid=False``."""
+
+    def _get_state(self) -> Any:
+        """A picklable copy of all that changes during an episode."""
+        return copy.deepcopy(self.state)
+
+    def _set_state(self, state: Any) -> None:
+        """Takes over what ``_get_state`` returned; the argument must stay usable."""
+        self.state = copy.deepcopy(state)
+
+    def reference_solution(self) -> list[str]:
+        """Actions that lead from the present state to success, found with no model."""
+        raise NotImplementedError(f"{type(self).__name__} has no reference solver.")
+
+    def prompt_observation(self, observation: str) -> str:
+        """The observation as a prompt shows it: without what other slots of the prompt hold already."""
+        return observation
+
+    # --- Gymnasium -----------------------------------------------------------------------------
+
+    @property
+    def task(self) -> Task:
+        """The task being played."""
+        if self._task is None:
+            raise RuntimeError("No task is being played: call reset() first.")
+        return self._task
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Starts an episode.
+
+        Args:
+            seed: seeds the generator that chooses the task (when ``options`` do not) and that the
+                environment draws from.
+            options: ``{"task_id": str}`` or ``{"task_index": int}`` picks the task.
+
+        Raises:
+            KeyError: unknown task id; names the closest ones.
+            ValueError: unknown option.
+        """
+        super().reset(seed=seed)
+        self._task = self._choose(dict(options or {}))
+        self._steps, self._over = 0, False
+        self._last = self._start(self._task)
+        return self._last.observation, self._info(self._last)
+
+    def _choose(self, options: dict[str, Any]) -> Task:
+        # drawn whether it is needed or not: the generator's state must not depend on the options
+        drawn = int(self.np_random.integers(len(self.tasks)))
+        unknown = set(options) - {"task_id", "task_index"}
+        if unknown:
+            name = sorted(unknown)[0]
+            raise ValueError(
+                f"Unknown reset option {name!r}; valid: 'task_id' or 'task_index'. "
+                f"Did you mean {nearest(name, ['task_id', 'task_index'], 1)[0]!r}?"
+            )
+        if options.get("task_id") is not None and options.get("task_index") is not None:
+            raise ValueError(
+                "Give either 'task_id' or 'task_index' in the reset options, not both."
+            )
+        if options.get("task_id") is not None:
+            return self.tasks[str(options["task_id"])]  # type: ignore[no-any-return]
+        index = options.get("task_index")
+        return self.tasks[drawn if index is None else int(index)]  # type: ignore[no-any-return]
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Applies an action; see ``gymnasium.Env.step``.
+
+        Raises:
+            TypeError: the action is not a string.
+            RuntimeError: the episode is over, or none was started.
+        """
+        if not isinstance(action, str):
+            raise TypeError(f"An action is a str, got {type(action).__name__}: {action!r:.80}")
+        if self._task is None or self._over:
+            raise RuntimeError("The episode is over: call reset() before the next step().")
+        outcome = self._act(action)
+        self._last = outcome
+        self._steps += 1
+        truncated = not outcome.terminated and self._steps >= self.max_steps
+        self._over = outcome.terminated or truncated
+        return (
+            outcome.observation,
+            float(outcome.reward),
+            bool(outcome.terminated),
+            truncated,
+            self._info(outcome),
+        )
+
+    def render(self) -> str | None:
+        """The last observation (``render_mode="ansi"``)."""
+        return self._last.observation if self.render_mode == "ansi" else None
+
+    def _info(self, outcome: Outcome) -> dict[str, Any]:
+        task, admissible = self.task, outcome.admissible_actions
+        score = outcome.score if outcome.score is not None else float(outcome.success)
+        return {
+            **outcome.info,
+            "task_id": task.id,
+            "task_type": task.type,
+            "instruction": task.instruction,
+            "admissible_actions": None if admissible is None else list(admissible),
+            "action_is_valid": bool(outcome.action_is_valid),
+            "success": bool(outcome.success),
+            "score": float(score),
+        }
+
+    # --- exact save and restore ----------------------------------------------------------------
+
+    def save_state(self) -> dict[str, Any]:
+        """All of the episode: exact and picklable. Made for branching rollouts and for resuming."""
+        return {
+            "env": type(self).__name__,
+            "tasks": self.tasks.fingerprint,
+            "task_id": self.task.id,
+            "steps": self._steps,
+            "over": self._over,
+            "last": self._last,
+            "rng": copy.deepcopy(self.np_random.bit_generator.state),
+            "state": self._get_state(),
+        }
+
+    def restore_state(self, state: Mapping[str, Any]) -> None:
+        """Goes back to a saved state, also one of another instance over the same tasks.
+
+        Raises:
+            ValueError: the state is from another environment or another task set.
+        """
+        if state["env"] != type(self).__name__ or state["tasks"] != self.tasks.fingerprint:
+            raise ValueError(
+                f"This state was saved by {state['env']} over tasks {state['tasks'][:12]}; "
+                f"here is {type(self).__name__} over {self.tasks.fingerprint[:12]}."
+            )
+        self._task = self.tasks[state["task_id"]]
+        self._steps, self._over, self._last = state["steps"], state["over"], state["last"]
+        self.np_random.bit_generator.state = copy.deepcopy(state["rng"])
+        self._set_state(state["state"])
+
+    @property
+    def last_info(self) -> dict[str, Any]:
+        """``info`` of the present state, made anew."""
+        return self._info(self._last)

@@ -1,0 +1,27 @@
+"""Errors that name the nearest valid name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(name: str, valid: Iterable[str], count: int = 3) -> list[str]:
+    """The ``count`` members of ``valid`` most similar to ``name``, best first (never empty if ``valid`` is not)."""
+    names = list(valid)
+    return difflib.get_close_matches(name, names, n=count, cutoff=0.3) or names[:count]
+
+
+def did_you_mean(name: str, valid: Iterable[str], count: int = 3) -> str:
+    """A sentence that offers the nearest valid names."""
+    options = nearest(name, valid, count)
+    return (
+        f"Did you mean {' or '.join(repr(o) for o in options)}?" if options else "There are none."
+    )
+
+
+class UnknownTaskError(KeyError):
+    """A task id that the task set does not hold; its text is a plain sentence (``KeyError`` quotes)."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])

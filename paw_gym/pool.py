@@ -1,0 +1,162 @@
+"""Groups x episodes of an environment, stepped together in one process."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paw_gym.transition import Episode
+from paw_gym.wrappers import AgentInterface, make_agent_env
+
+
+@dataclass(slots=True)
+class Slot:
+    """One running episode: what the agent must answer, and what came of it so far."""
+
+    index: int
+    group: int
+    prompt: str
+    info: dict[str, Any]
+    episode: Episode
+
+
+class EnvPool:
+    """Runs ``groups * group_size`` episodes; the episodes of a group play the same task.
+
+    ``reset`` starts them; ``step`` takes one response for each running episode, and finished
+    episodes leave the batch. An environment that raises fails its own episode: the traceback is
+    kept in ``Episode.error`` and the others go on.
+
+    Args:
+        env: a registered id, or a function without arguments that makes an ``AgentInterface``.
+        groups: number of tasks played at a time.
+        group_size: episodes of each task.
+        agent_kwargs: settings of ``make_agent_env``, those of the environment included.
+        seed: seeds the choice of tasks and the environments.
+    """
+
+    def __init__(
+        self,
+        env: str | Callable[[], AgentInterface],
+        groups: int = 1,
+        group_size: int = 1,
+        *,
+        seed: int = 0,
+        **agent_kwargs: Any,
+    ) -> None:
+        if groups < 1 or group_size < 1:
+            raise ValueError(
+                f"groups and group_size are at least 1, got {groups} and {group_size}."
+            )
+        self._make = env if callable(env) else lambda: make_agent_env(env, **agent_kwargs)
+        self.groups = groups
+        self.group_size = group_size
+        self._rng = np.random.default_rng(seed)
+        self._envs: list[AgentInterface] = [self._make()]
+        self.active: list[Slot] = []
+        self.episodes: list[Episode] = []
+
+    @property
+    def tasks(self) -> Any:
+        """The task set of the environments."""
+        return self._envs[0].tasks
+
+    def reset(
+        self, task_ids: Sequence[str] | None = None, group_size: int | None = None
+    ) -> list[Slot]:
+        """Starts the episodes of one update and returns the running slots.
+
+        Args:
+            task_ids: a task for each group (any number); ``None`` draws ``groups`` different ones.
+            group_size: episodes of each task, if not the pool's own.
+
+        Raises:
+            KeyError: an unknown task id; nothing was started.
+        """
+        size = group_size or self.group_size
+        if task_ids is None:
+            count = len(self.tasks)
+            picked = self._rng.choice(count, self.groups, replace=self.groups > count)
+            task_ids = [self.tasks.ids[int(i)] for i in picked]
+        for task_id in task_ids:
+            self.tasks[task_id]
+        while len(self._envs) < len(task_ids) * size:
+            self._envs.append(self._make())
+        self.active, self.episodes = [], []
+        for index in range(len(task_ids) * size):
+            group, member = divmod(index, size)
+            self._start(index, group, member, task_ids[group])
+        return self.active
+
+    def _start(self, index: int, group: int, member: int, task_id: str) -> None:
+        env = self._envs[index]
+        seed = int(self._rng.integers(2**31))
+        name = f"{task_id}#{seed:08x}-{member}"
+        try:
+            prompt, info = env.reset(seed=seed, options={"task_id": task_id, "episode_id": name})
+        except Exception:  # whatever an environment raises fails its own episode only
+            failed = Episode(env.env_id, task_id, name, group=group, error=traceback.format_exc())
+            self.episodes.append(failed)
+            return
+        slot = Slot(index, group, prompt, info, env.new_episode(group))
+        self.episodes.append(slot.episode)
+        self.active.append(slot)
+
+    def step(self, responses: Sequence[str] | Mapping[int, str]) -> list[Slot]:
+        """Gives each running episode its response and returns the slots that still run.
+
+        Args:
+            responses: one for each slot of ``active``, in order, or by slot index.
+
+        Raises:
+            ValueError: the number of responses does not fit; nothing was stepped.
+        """
+        by_index = self._by_index(responses)
+        self.active = [slot for slot in self.active if self._advance(slot, by_index[slot.index])]
+        return self.active
+
+    def _by_index(self, responses: Sequence[str] | Mapping[int, str]) -> Mapping[int, str]:
+        running = [slot.index for slot in self.active]
+        if isinstance(responses, Mapping):
+            if set(responses) != set(running):
+                raise ValueError(
+                    f"Responses are for slots {sorted(responses)}, running: {running}."
+                )
+            return responses
+        if len(responses) != len(running):
+            raise ValueError(
+                f"Expected {len(running)} responses (one a slot), got {len(responses)}."
+            )
+        return dict(zip(running, responses, strict=True))
+
+    def _advance(self, slot: Slot, response: str) -> bool:
+        env = self._envs[slot.index]
+        try:
+            slot.prompt, _, terminated, truncated, slot.info = env.step(response)
+        except Exception:  # see _start
+            slot.episode.error = traceback.format_exc()
+            self._envs[slot.index] = self._make()
+            return False
+        slot.episode.transitions.append(slot.info["transition"])
+        return not (terminated or truncated)
+
+    def env_of(self, slot: Slot) -> AgentInterface:
+        """The environment that a slot plays in, for experts and for branching."""
+        return self._envs[slot.index]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What makes the next ``reset`` the same; between updates that is the generator."""
+        return {"rng": self._rng.bit_generator.state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of ``state_dict``."""
+        self._rng.bit_generator.state = state["rng"]
+
+    def close(self) -> None:
+        """Closes the environments."""
+        for env in self._envs:
+            env.close()

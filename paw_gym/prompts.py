@@ -1,0 +1,249 @@
+"""Prompt templates with slots, and their rendering in window and in conversation mode.
+
+A template file is TOML (see ``paw_gym/templates/generic.toml``)::
+
+    first = "...{instruction}...{observation}..."       # before anything was done
+    step = "...{instruction}...{history}...{observation}..."   # afterwards, window mode
+    history_item = "...{observation}...{action}..."     # one past step
+    turn = "...{observation}..."                        # afterwards, conversation mode
+
+Slots are ``{name}``; any other brace is text.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from importlib import resources
+from pathlib import Path
+
+from paw_gym.naming import did_you_mean
+
+SLOTS = {
+    "first": {"instruction", "observation", "admissible_actions"},
+    "step": {
+        "instruction",
+        "observation",
+        "admissible_actions",
+        "history",
+        "history_length",
+        "step_count",
+        "current_step",
+    },
+    "history_item": {"observation", "action", "number"},
+    "turn": {"observation", "admissible_actions", "instruction", "current_step"},
+}
+"""the slots that each text of a template may use"""
+
+_REQUIRED = {
+    "first": {"instruction"},
+    "step": {"instruction", "history", "observation"},
+    "history_item": {"observation", "action"},
+    "turn": {"observation"},
+}
+_SLOT = re.compile(r"\{([a-z_]+)\}")
+_NUMBERED = re.compile(r"^(.*\S) (\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryItem:
+    """A past step as a prompt shows it."""
+
+    observation: str
+    action: str
+
+
+@dataclass(frozen=True)
+class PromptTemplate:
+    """The texts of a prompt, and what the agent is to answer with.
+
+    Raises:
+        ValueError: a required slot is missing, or a slot is unknown.
+    """
+
+    first: str
+    step: str
+    history_item: str
+    turn: str
+    name: str = "custom"
+    action_tag: str = "action"
+    think_tag: str | None = "think"
+    """tag of the reasoning that an answer must have; ``None``: no reasoning asked for"""
+    admissible_format: str = "list"
+    """``list``: one action a line; ``grouped``: actions that differ in a final number share a line"""
+    opening: str | None = None
+    """stands for o_0 in the history, where ``first`` shows it no more; ``None``: o_0 itself"""
+
+    def __post_init__(self) -> None:
+        for text_name, required in _REQUIRED.items():
+            self._check(text_name, set(_SLOT.findall(getattr(self, text_name))), required)
+        if self.admissible_format not in ("list", "grouped"):
+            raise ValueError(
+                f"Template {self.name!r}: admissible_format is 'list' or 'grouped', "
+                f"got {self.admissible_format!r}."
+            )
+
+    def _check(self, text_name: str, used: set[str], required: set[str]) -> None:
+        unknown = used - SLOTS[text_name]
+        if unknown:
+            slot = sorted(unknown)[0]
+            raise ValueError(
+                f"Template {self.name!r}: {text_name!r} has an unknown slot {{{slot}}}. "
+                + did_you_mean(slot, sorted(SLOTS[text_name]))
+            )
+        missing = required - used
+        if missing:
+            slots = ", ".join(f"{{{slot}}}" for slot in sorted(missing))
+            raise ValueError(
+                f"Template {self.name!r}: {text_name!r} lacks the required slot {slots}. "
+                "Write it where its text is to appear."
+            )
+
+    @classmethod
+    def load(cls, name_or_path: str | Path) -> PromptTemplate:
+        """A built-in template by name, or a TOML file.
+
+        Raises:
+            ValueError: no such template, a damaged file, an unknown key, a missing slot.
+        """
+        path = Path(name_or_path)
+        builtin = resources.files("paw_gym") / "templates" / f"{name_or_path}.toml"
+        if path.suffix == ".toml":
+            if not path.is_file():
+                raise ValueError(f"There is no template file {str(path)!r}.")
+            text = path.read_text(encoding="utf-8")
+        elif builtin.is_file():
+            text = builtin.read_text(encoding="utf-8")
+        else:
+            raise ValueError(
+                f"There is no prompt template {str(name_or_path)!r}. "
+                + did_you_mean(str(name_or_path), builtin_templates())
+                + " Or give the path of a .toml file."
+            )
+        return cls.parse(text, path.stem)
+
+    @classmethod
+    def parse(cls, text: str, name: str = "custom") -> PromptTemplate:
+        """A template from the text of a TOML file."""
+        try:
+            data = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"Template {name!r} is not valid TOML: {error}") from error
+        known = {f.name for f in fields(cls)}
+        for key in data:
+            if key not in known:
+                raise ValueError(
+                    f"Template {name!r}: unknown key {key!r}. " + did_you_mean(key, known)
+                )
+        for key in _REQUIRED:
+            if key not in data:
+                raise ValueError(
+                    f"Template {name!r} lacks {key!r}; it needs {', '.join(_REQUIRED)}."
+                )
+        if data.get("think_tag") == "":
+            data["think_tag"] = None
+        return cls(**{"name": name, **data})
+
+    def render_first(
+        self, instruction: str, observation: str, admissible: Sequence[str] | None
+    ) -> str:
+        """The prompt before the first action, in both modes."""
+        return _fill(
+            self.first,
+            instruction=instruction,
+            observation=observation,
+            admissible_actions=self._admissible(admissible),
+        )
+
+    def render_step(
+        self,
+        instruction: str,
+        history: Sequence[HistoryItem],
+        history_length: int | None,
+        observation: str,
+        admissible: Sequence[str] | None,
+    ) -> str:
+        """The prompt after some actions, window mode.
+
+        Args:
+            instruction: the task.
+            history: all past steps, oldest first.
+            history_length: how many of them to show; ``None``: all.
+            observation: the current observation.
+            admissible: the admissible actions, or ``None``.
+        """
+        shown = len(history) if history_length is None else min(history_length, len(history))
+        start = len(history) - shown
+        items = [
+            _fill(
+                self.history_item,
+                observation=self._past(start + i, item.observation),
+                action=item.action,
+                number=str(start + i + 1),
+            )
+            for i, item in enumerate(history[start:])
+        ]
+        return _fill(
+            self.step,
+            instruction=instruction,
+            observation=observation,
+            admissible_actions=self._admissible(admissible),
+            history="\n".join(items),
+            history_length=str(shown),
+            step_count=str(len(history)),
+            current_step=str(len(history) + 1),
+        )
+
+    def render_turn(
+        self, instruction: str, observation: str, admissible: Sequence[str] | None, step: int
+    ) -> str:
+        """The message after an action, conversation mode; ``step`` counts from 0."""
+        return _fill(
+            self.turn,
+            instruction=instruction,
+            observation=observation,
+            admissible_actions=self._admissible(admissible),
+            current_step=str(step + 1),
+        )
+
+    def _past(self, index: int, observation: str) -> str:
+        return self.opening if index == 0 and self.opening is not None else observation
+
+    def _admissible(self, actions: Sequence[str] | None) -> str:
+        if actions is None:
+            return ""
+        lines = list(actions) if self.admissible_format == "list" else group_numbered(actions)
+        return "\n".join(lines)
+
+
+def _fill(text: str, **values: str) -> str:
+    """Fills the slots in one pass: what a value contains is never taken for a slot."""
+    return _SLOT.sub(
+        lambda match: values[match.group(1)] if match.group(1) in values else match.group(0), text
+    )
+
+
+def group_numbered(actions: Sequence[str]) -> list[str]:
+    """Joins actions that differ in a final number alone: ``go to shelf 1 2 3``. Keeps first places.
+
+    >>> group_numbered(["go to bed 1", "look", "go to bed 2"])
+    ['go to bed 1 2', 'look']
+    """
+    lines: dict[str, list[str]] = {}
+    for action in actions:
+        match = _NUMBERED.match(action)
+        stem, number = match.groups() if match else (action, "")
+        lines.setdefault(stem, [])
+        if number:
+            lines[stem].append(number)
+    return [" ".join([stem, *sorted(numbers, key=int)]) for stem, numbers in lines.items()]
+
+
+def builtin_templates() -> list[str]:
+    """Names of the templates that come with the package."""
+    folder = resources.files("paw_gym") / "templates"
+    return sorted(
+        p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")
+    )

@@ -1,0 +1,242 @@
+"""The record that everything downstream reads: ``(h_t, a_t, r_t, o_{t+1})``, and episodes of it.
+
+JSONL holds one episode a line, Parquet one transition a row; both give back equal objects.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One step of an episode, complete: the terminal step included, with the text printed last."""
+
+    env_id: str
+    task_id: str
+    episode_id: str
+    step: int
+    """0-based index in the episode"""
+    prompt: str
+    """h_t: what the agent saw. In conversation mode the newest message; see ``Episode.messages``"""
+    response: str
+    """what the agent answered, raw"""
+    action: str
+    """what the environment was given"""
+    reward: float
+    next_observation: str
+    """o_{t+1} as the environment printed it"""
+    terminated: bool
+    truncated: bool
+    action_is_valid: bool
+    info: dict[str, Any] = field(default_factory=dict)
+    """JSON values: ``observation`` (o_t, the raw current observation), ``success``, ``score``, ..."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary of JSON values.
+
+        Raises:
+            TypeError: ``info`` holds a value that JSON would not give back equal.
+        """
+        require_json(self.info, "Transition.info")
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Transition:
+        """Inverse of ``to_dict``."""
+        return cls(**data)
+
+
+@dataclass(slots=True)
+class Episode:
+    """The transitions of one episode, and how it came about."""
+
+    env_id: str
+    task_id: str
+    episode_id: str
+    task_type: str = "default"
+    instruction: str = ""
+    group: int = 0
+    """index of the rollout group: episodes of the same task in one update"""
+    context_mode: str = "window"
+    """``window``: every prompt is complete; ``conversation``: prompts are the turns of one dialogue"""
+    transitions: list[Transition] = field(default_factory=list)
+    error: str | None = None
+    """traceback, when the environment failed; the transitions before it are kept"""
+
+    @property
+    def total_reward(self) -> float:
+        """R, the undiscounted sum of rewards."""
+        return math.fsum(t.reward for t in self.transitions)
+
+    @property
+    def success(self) -> bool:
+        """Whether the last step was a success."""
+        return bool(self.transitions and self.transitions[-1].info.get("success"))
+
+    @property
+    def score(self) -> float:
+        """The environment's score in [0, 1] after the last step."""
+        return float(self.transitions[-1].info.get("score", 0.0)) if self.transitions else 0.0
+
+    @property
+    def finished(self) -> bool:
+        """Whether the episode ended by the rules or by its step budget."""
+        last = self.transitions[-1] if self.transitions else None
+        return last is not None and (last.terminated or last.truncated)
+
+    def messages(self, step: int) -> list[dict[str, str]]:
+        """The chat messages that the agent saw before it answered at ``step``."""
+        if self.context_mode == "window":
+            return [{"role": "user", "content": self.transitions[step].prompt}]
+        turns: list[dict[str, str]] = []
+        for t in self.transitions[:step]:
+            turns.append({"role": "user", "content": t.prompt})
+            turns.append({"role": "assistant", "content": t.response})
+        return [*turns, {"role": "user", "content": self.transitions[step].prompt}]
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary of JSON values."""
+        head = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "transitions"}
+        return {**head, "transitions": [t.to_dict() for t in self.transitions]}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Episode:
+        """Inverse of ``to_dict``."""
+        transitions = [Transition.from_dict(t) for t in data["transitions"]]
+        return cls(**{**data, "transitions": transitions})
+
+
+def require_json(value: Any, where: str) -> None:
+    """Raises ``TypeError`` unless JSON gives back an equal value (tuples, sets, NumPy types do not come back)."""
+    if value is None or type(value) in (bool, int, float, str):
+        return
+    if type(value) is list:
+        for i, item in enumerate(value):
+            require_json(item, f"{where}[{i}]")
+        return
+    if type(value) is dict:
+        for key, item in value.items():
+            if type(key) is not str:
+                raise TypeError(
+                    f"{where}: the key {key!r} is a {type(key).__name__}; expected a str."
+                )
+            require_json(item, f"{where}[{key!r}]")
+        return
+    raise TypeError(
+        f"{where} holds a {type(value).__name__}; expected None, bool, int, float, str, list or dict. "
+        "Convert it in the environment (for example with list(...) or float(...))."
+    )
+
+
+def write_jsonl(path: str | Path, episodes: Iterable[Episode], append: bool = False) -> int:
+    """Writes one episode a line and returns how many. All or nothing: a failure leaves the old file.
+
+    Args:
+        path: the file.
+        episodes: what to write.
+        append: add to the file instead of replacing it.
+    """
+    lines = [json.dumps(e.to_dict()) + "\n" for e in episodes]
+    if append:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write("".join(lines))
+        return len(lines)
+    scratch = Path(f"{path}.part")
+    scratch.write_text("".join(lines), encoding="utf-8")
+    os.replace(scratch, path)
+    return len(lines)
+
+
+def read_jsonl(path: str | Path) -> Iterator[Episode]:
+    """Reads what ``write_jsonl`` wrote.
+
+    Raises:
+        ValueError: a line is damaged; names the file and the line.
+    """
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield Episode.from_dict(json.loads(line))
+            except (json.JSONDecodeError, TypeError, KeyError) as error:
+                raise ValueError(
+                    f"{path}, line {number}: not an episode record ({error})."
+                ) from error
+
+
+_HEAD = ("task_type", "instruction", "group", "context_mode", "error")
+_PLAIN = tuple(f.name for f in fields(Transition) if f.name != "info")
+
+
+def write_parquet(path: str | Path, episodes: Iterable[Episode]) -> int:
+    """Writes one transition a row (an episode with none gets one row without a step); returns the rows.
+
+    ``info`` is a JSON column; the episode's own fields are repeated in each of its rows.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [row for number, episode in enumerate(episodes) for row in _rows(number, episode)]
+    scratch = Path(f"{path}.part")
+    pq.write_table(pa.Table.from_pylist(rows, schema=_schema()), scratch, compression="zstd")
+    os.replace(scratch, path)
+    return len(rows)
+
+
+def _rows(number: int, episode: Episode) -> Iterator[dict[str, Any]]:
+    head = {f"episode_{name}": getattr(episode, name) for name in _HEAD}
+    head["episode_number"] = number
+    if not episode.transitions:
+        yield {
+            **head,
+            "env_id": episode.env_id,
+            "task_id": episode.task_id,
+            "episode_id": episode.episode_id,
+        }
+    for t in episode.transitions:
+        data = t.to_dict()
+        yield {**head, **data, "info": json.dumps(data["info"])}
+
+
+def _schema() -> Any:
+    import pyarrow as pa
+
+    types = {"step": pa.int64(), "reward": pa.float64()}
+    flags = {"terminated", "truncated", "action_is_valid"}
+    columns = [
+        (name, pa.bool_() if name in flags else types.get(name, pa.large_string()))
+        for name in _PLAIN
+    ]
+    columns += [("info", pa.large_string()), ("episode_number", pa.int64())]
+    columns += [
+        (f"episode_{name}", pa.int64() if name == "group" else pa.large_string()) for name in _HEAD
+    ]
+    return pa.schema(columns)
+
+
+def read_parquet(path: str | Path) -> Iterator[Episode]:
+    """Reads what ``write_parquet`` wrote, episode by episode."""
+    import pyarrow.parquet as pq
+
+    episode: Episode | None = None
+    number = -1
+    for batch in pq.ParquetFile(path).iter_batches(batch_size=2048):
+        for row in batch.to_pylist():
+            if row["episode_number"] != number:
+                if episode is not None:
+                    yield episode
+                number = row["episode_number"]
+                head = {name: row[f"episode_{name}"] for name in _HEAD}
+                ids = {name: row[name] for name in ("env_id", "task_id", "episode_id")}
+                episode = Episode(**ids, **head)
+            if row["step"] is not None and episode is not None:
+                plain = {name: row[name] for name in _PLAIN}
+                episode.transitions.append(Transition(**plain, info=json.loads(row["info"])))
+    if episode is not None:
+        yield episode

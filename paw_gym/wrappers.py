@@ -1,0 +1,372 @@
+"""The agent's side of an environment: prompts in, raw responses out, complete transitions."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import gymnasium as gym
+from gymnasium.utils import RecordConstructorArgs
+
+from paw_gym.actions import parse_response
+from paw_gym.core import AgentDefaults, TaskSet, TextEnv
+from paw_gym.prompts import HistoryItem, PromptTemplate
+from paw_gym.transition import Episode, Transition, write_jsonl
+
+_DEFAULT: Any = "default"
+MODES = ("window", "conversation")
+
+
+class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
+    """Turns a text environment into what a language agent sees.
+
+    The observation is the rendered prompt ``h_t``, the action the model's raw response. Each step
+    puts a ``Transition`` into ``info["transition"]``. It is an environment of its own: ``unwrapped``
+    stops here, and ``save_state`` includes the history; the ``TextEnv`` inside is ``text_env``.
+
+    A response is invalid when its tags are missing, when the environment does not accept the action,
+    or, with ``require_admissible``, when the action is not listed as admissible.
+
+    Args:
+        env: a (wrapped) ``TextEnv``.
+        history_length: past (observation, action) pairs in the prompt; ``None``: all.
+        require_admissible: whether an action must stand in ``admissible_actions`` (where listed).
+        template: a ``PromptTemplate``, the name of a built-in one, or a ``.toml`` path.
+        mode: ``window`` renders a complete prompt at each step; ``conversation`` gives the next
+            message of one growing dialogue and the whole dialogue in ``info["messages"]``.
+        success_reward: reward of the succeeding step, others 0; ``None``: the environment's own.
+        invalid_penalty: added to the reward of an invalid response.
+
+    Each setting left out is the environment's own default (``TextEnv.agent``).
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[str, str],
+        history_length: int | None = _DEFAULT,
+        require_admissible: bool = False,
+        template: PromptTemplate | str | Path = _DEFAULT,
+        mode: str = "window",
+        success_reward: float | None = _DEFAULT,
+        invalid_penalty: float = _DEFAULT,
+    ) -> None:
+        RecordConstructorArgs.__init__(
+            self,
+            history_length=history_length,
+            require_admissible=require_admissible,
+            template=template,
+            mode=mode,
+            success_reward=success_reward,
+            invalid_penalty=invalid_penalty,
+        )
+        super().__init__(env)
+        if not isinstance(env.unwrapped, TextEnv):
+            raise TypeError(f"AgentInterface wraps a TextEnv, got {type(env.unwrapped).__name__}.")
+        if mode not in MODES:
+            raise ValueError(f"mode is one of {', '.join(map(repr, MODES))}, got {mode!r}.")
+        self.text_env: TextEnv = env.unwrapped
+        own = self.text_env.agent
+        given: dict[str, Any] = {
+            "history_length": history_length,
+            "success_reward": success_reward,
+            "invalid_penalty": invalid_penalty,
+        }
+        self.settings: AgentDefaults = replace(
+            own, **{name: value for name, value in given.items() if value is not _DEFAULT}
+        )
+        if self.settings.history_length is not None and self.settings.history_length < 0:
+            raise ValueError(f"history_length is 0 or more, got {self.settings.history_length}.")
+        self.require_admissible = require_admissible
+        self.mode = mode
+        chosen = own.template if template is _DEFAULT else template
+        self.template = (
+            chosen if isinstance(chosen, PromptTemplate) else PromptTemplate.load(chosen)
+        )
+        self._history: list[HistoryItem] = []
+        self._messages: list[dict[str, str]] = []
+        self._observation = ""
+        self._prompt = ""
+        self._info: dict[str, Any] = {}
+        self._episode_id = ""
+
+    # --- an environment of its own ---------------------------------------------------------------
+
+    @property
+    def unwrapped(self) -> gym.Env[str, str]:
+        """This wrapper: its observations and actions are not those of the environment inside."""
+        return cast("gym.Env[str, str]", self)
+
+    @property
+    def _np_random(self) -> Any:
+        return self.text_env._np_random
+
+    @_np_random.setter
+    def _np_random(self, value: Any) -> None:
+        self.text_env._np_random = value
+
+    @property
+    def np_random(self) -> Any:
+        return self.text_env.np_random
+
+    @np_random.setter
+    def np_random(self, value: Any) -> None:
+        self.text_env.np_random = value
+
+    @property
+    def tasks(self) -> TaskSet:
+        """The task set of the environment inside."""
+        return self.text_env.tasks
+
+    @property
+    def env_id(self) -> str:
+        """The registered id, or the class name of an environment that was made by hand."""
+        spec = self.text_env.spec
+        return spec.id if spec is not None else type(self.text_env).__name__
+
+    # --- stepping ----------------------------------------------------------------------------------
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Starts an episode; ``options["episode_id"]`` names it (else a name is drawn)."""
+        options = dict(options or {})
+        episode_id = options.pop("episode_id", None)
+        observation, info = self.env.reset(seed=seed, options=options)
+        drawn = f"{info['task_id']}#{int(self.np_random.integers(2**48)):012x}"
+        self._episode_id = drawn if episode_id is None else str(episode_id)
+        self._history, self._messages = [], []
+        self._observation = observation
+        self._info = info
+        shown = self.text_env.prompt_observation(observation)
+        self._prompt = self.template.render_first(
+            info["instruction"], shown, info["admissible_actions"]
+        )
+        return self._prompt, self._present()
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Takes a raw response, acts, and returns the next prompt."""
+        parsed = parse_response(action, self.template.action_tag, self.template.think_tag)
+        admissible = self._info["admissible_actions"]
+        problem = parsed.problem
+        if self.require_admissible and admissible is not None and parsed.action not in admissible:
+            problem = problem or "the action is not admissible"
+        observation, env_reward, terminated, truncated, info = self.env.step(parsed.action)
+        if problem is None and not info["action_is_valid"]:
+            problem = "the environment did not accept the action"
+        reward = self._reward(float(env_reward), bool(info["success"]), problem is None)
+        transition = Transition(
+            env_id=self.env_id,
+            task_id=info["task_id"],
+            episode_id=self._episode_id,
+            step=len(self._history),
+            prompt=self._prompt,
+            response=action,
+            action=parsed.action,
+            reward=reward,
+            next_observation=observation,
+            terminated=terminated,
+            truncated=truncated,
+            action_is_valid=problem is None,
+            info={
+                "observation": self._observation,
+                "env_reward": float(env_reward),
+                "success": info["success"],
+                "score": info["score"],
+                "problem": problem,
+            },
+        )
+        info = {**info, "action_is_valid": problem is None}
+        self._advance(parsed.action, action, observation, info)
+        return (
+            self._prompt,
+            reward,
+            terminated,
+            truncated,
+            {**self._present(), "transition": transition},
+        )
+
+    def _reward(self, env_reward: float, success: bool, valid: bool) -> float:
+        bonus = self.settings.success_reward
+        reward = env_reward if bonus is None else bonus * success
+        return float(reward if valid else reward + self.settings.invalid_penalty)
+
+    def _advance(self, action: str, response: str, observation: str, info: dict[str, Any]) -> None:
+        self._messages.append({"role": "user", "content": self._prompt})
+        self._messages.append({"role": "assistant", "content": response})
+        self._history.append(
+            HistoryItem(self.text_env.prompt_observation(self._observation), action)
+        )
+        self._observation, self._info = observation, info
+        shown = self.text_env.prompt_observation(observation)
+        instruction, admissible = info["instruction"], info["admissible_actions"]
+        if self.mode == "conversation":
+            self._prompt = self.template.render_turn(
+                instruction, shown, admissible, len(self._history)
+            )
+        else:
+            self._prompt = self.template.render_step(
+                instruction, self._history, self.settings.history_length, shown, admissible
+            )
+
+    def _present(self) -> dict[str, Any]:
+        info = {**self._info, "episode_id": self._episode_id}
+        if info["admissible_actions"] is not None:
+            info["admissible_actions"] = list(info["admissible_actions"])
+        if self.mode == "conversation":
+            now = {"role": "user", "content": self._prompt}
+            info["messages"] = [*map(dict, self._messages), now]
+        return info
+
+    def response_for(self, action: str) -> str:
+        """The response that a flawless agent would write to take ``action``."""
+        template = self.template
+        think = f"<{template.think_tag}></{template.think_tag}>" if template.think_tag else ""
+        return f"{think}<{template.action_tag}>{action}</{template.action_tag}>"
+
+    def new_episode(self, group: int = 0) -> Episode:
+        """An empty record of the episode that was just started."""
+        return Episode(
+            env_id=self.env_id,
+            task_id=self._info["task_id"],
+            episode_id=self._episode_id,
+            task_type=self._info["task_type"],
+            instruction=self._info["instruction"],
+            group=group,
+            context_mode=self.mode,
+        )
+
+    # --- exact save and restore ----------------------------------------------------------------------
+
+    def save_state(self) -> dict[str, Any]:
+        """The environment's state and the agent's view of it; picklable."""
+        return {
+            "text_env": self.text_env.save_state(),
+            "history": list(self._history),
+            "messages": copy.deepcopy(self._messages),
+            "observation": self._observation,
+            "prompt": self._prompt,
+            "info": copy.deepcopy(self._info),
+            "episode_id": self._episode_id,
+        }
+
+    def restore_state(self, state: Mapping[str, Any]) -> None:
+        """Goes back to a state that ``save_state`` gave."""
+        self.text_env.restore_state(state["text_env"])
+        self._history = list(state["history"])
+        self._messages = copy.deepcopy(state["messages"])
+        self._observation, self._prompt = state["observation"], state["prompt"]
+        self._info = copy.deepcopy(state["info"])
+        self._episode_id = state["episode_id"]
+
+    def reference_solution(self) -> list[str]:
+        """Responses that lead from the present state to success, found with no model."""
+        return [self.response_for(action) for action in self.text_env.reference_solution()]
+
+
+class RecordTransitions(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
+    """Writes every episode to a JSONL file, each when it ends (or when it is left or closed).
+
+    Around a bare ``TextEnv`` the prompt is the observation and the response is the action; around
+    an ``AgentInterface`` its transitions are written as they are.
+
+    Args:
+        env: a (wrapped) text environment.
+        path: the file; episodes are appended.
+    """
+
+    def __init__(self, env: gym.Env[str, str], path: str | os.PathLike[str]) -> None:
+        RecordConstructorArgs.__init__(self, path=path)
+        super().__init__(env)
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.episode: Episode | None = None
+        self._observation = ""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        self._flush()
+        observation, info = self.env.reset(seed=seed, options=options)
+        inner = self.env.unwrapped
+        if isinstance(inner, AgentInterface):
+            self.episode = inner.new_episode()
+        else:
+            name = f"{info['task_id']}#{int(inner.np_random.integers(2**48)):012x}"
+            env_id = inner.spec.id if inner.spec else type(inner).__name__
+            self.episode = Episode(
+                env_id, info["task_id"], name, info["task_type"], info["instruction"]
+            )
+        self._observation = observation
+        return observation, info
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        if self.episode is None:
+            raise RuntimeError("No episode was started: call reset() first.")
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        transition = info.get("transition") or Transition(
+            env_id=self.episode.env_id,
+            task_id=self.episode.task_id,
+            episode_id=self.episode.episode_id,
+            step=len(self.episode.transitions),
+            prompt=self._observation,
+            response=action,
+            action=action,
+            reward=float(reward),
+            next_observation=observation,
+            terminated=terminated,
+            truncated=truncated,
+            action_is_valid=info["action_is_valid"],
+            info={
+                "observation": self._observation,
+                "success": info["success"],
+                "score": info["score"],
+            },
+        )
+        self.episode.transitions.append(transition)
+        self._observation = observation
+        if terminated or truncated:
+            self._flush()
+        return observation, float(reward), terminated, truncated, {**info, "transition": transition}
+
+    def undo(self, steps: int = 1) -> None:
+        """Takes the last steps out of the record (after the environment's state was restored)."""
+        if self.episode is not None and steps > 0:
+            self._observation = self.episode.transitions[-steps].info["observation"]
+            del self.episode.transitions[-steps:]
+
+    def _flush(self) -> None:
+        if self.episode is not None and self.episode.transitions:
+            write_jsonl(self.path, [self.episode], append=True)
+        self.episode = None
+
+    def close(self) -> None:
+        self._flush()
+        super().close()
+
+
+def make_agent_env(
+    env_id: str,
+    history_length: int | None = _DEFAULT,
+    require_admissible: bool = False,
+    template: PromptTemplate | str | Path = _DEFAULT,
+    mode: str = "window",
+    success_reward: float | None = _DEFAULT,
+    invalid_penalty: float = _DEFAULT,
+    **env_kwargs: Any,
+) -> AgentInterface:
+    """``gymnasium.make(env_id, **env_kwargs)`` behind an ``AgentInterface`` with the given settings."""
+    from paw_gym.registration import make_text_env
+
+    return AgentInterface(
+        make_text_env(env_id, **env_kwargs),
+        history_length=history_length,
+        require_admissible=require_admissible,
+        template=template,
+        mode=mode,
+        success_reward=success_reward,
+        invalid_penalty=invalid_penalty,
+    )
