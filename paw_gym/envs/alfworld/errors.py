@@ -1,0 +1,23 @@
+"""What can go wrong with ALFWorld games and folders, each as its own exception."""
+
+
+class GameFileError(ValueError):
+    """A game file is corrupt: truncated JSON, missing keys, or PDDL that does not parse."""
+
+
+class UnsolvableGameError(GameFileError):
+    """The game's own file says ``solvable: false``; no engine can play it."""
+
+
+class UnsupportedGameError(GameFileError):
+    """The native engine does not know this game's domain, grammar or goal."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} The native engine refuses to guess; play this game with the original one: "
+            'engine="textworld" (pip install "paw-gym[alfworld]").'
+        )
+
+
+class DataFolderError(FileNotFoundError):
+    """The data folder is missing or half-extracted."""

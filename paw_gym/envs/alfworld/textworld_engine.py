@@ -1,0 +1,106 @@
+"""The original ALFWorld engine (TextWorld and Fast Downward) behind the same interface as ours.
+
+Needs the extra: ``pip install "paw-gym[alfworld]"``. About 25 steps/s and 170 MB a process; it is here
+as the reference and for games whose domain or grammar the native engine does not know.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from paw_gym.envs.alfworld.errors import UnsolvableGameError
+from paw_gym.envs.alfworld.games import load_game
+
+INSTALL_HINT = 'pip install "paw-gym[alfworld]"'
+
+
+class CommandHistory(NamedTuple):
+    """A state of the original engine: the commands that led to it."""
+
+    commands: tuple[str, ...]
+
+
+class TextWorldEngine:
+    """One game in the original engine.
+
+    Args:
+        path_or_json: a ``game.tw-pddl`` file, or its JSON content.
+
+    Raises:
+        ImportError: when textworld, fast-downward-textworld or alfworld is not installed.
+        UnsolvableGameError: when the game has no solution; the original cannot load such games.
+    """
+
+    won: bool
+
+    def __init__(self, path_or_json: str | os.PathLike[str] | Mapping[str, Any]) -> None:
+        if isinstance(path_or_json, Mapping):
+            data = dict(path_or_json)
+        else:
+            data = load_game(path_or_json)
+        self._env = _original_environment()
+        argv = sys.argv
+        try:
+            self._env.load(data)
+        except KeyError as error:
+            # Fast Downward's translation of a goal that cannot be reached lacks its variable.
+            raise UnsolvableGameError(
+                f"the original engine cannot load this game: {error}"
+            ) from error
+        finally:
+            sys.argv = argv  # fast_downward.pddl2sas replaces it
+        self._commands: list[str] = []
+        self._admissible: list[str] = []
+        self.won = False
+
+    def reset(self) -> str:
+        self._commands = []
+        argv = sys.argv
+        try:
+            state = self._env.reset()
+        finally:
+            sys.argv = argv
+        self._take_over(state)
+        return str(state.feedback)
+
+    def step(self, command: str) -> tuple[str, bool]:
+        self._commands.append(command)
+        state, _, _ = self._env.step(command)
+        self._take_over(state)
+        return str(state.feedback), self.won
+
+    def admissible_commands(self) -> list[str]:
+        return list(self._admissible)
+
+    def save_state(self) -> CommandHistory:
+        return CommandHistory(tuple(self._commands))
+
+    def restore_state(self, state: object) -> None:
+        """Replay the saved commands from the start (the original has no snapshots)."""
+        if not isinstance(state, CommandHistory):
+            raise TypeError(
+                f"expected a CommandHistory of save_state(), got {type(state).__name__}"
+            )
+        self.reset()
+        for command in state.commands:
+            self.step(command)
+
+    def _take_over(self, state: Any) -> None:
+        self.won = bool(state["won"])
+        self._admissible = list(state["admissible_commands"])
+
+
+def _original_environment() -> Any:
+    try:
+        import textworld
+        from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+        from textworld.envs.pddl.pddl import PddlEnv
+    except ImportError as error:
+        raise ImportError(
+            f'engine="textworld" needs the original ALFWorld packages ({error}): {INSTALL_HINT}'
+        ) from error
+    infos = textworld.EnvInfos(won=True, admissible_commands=True)
+    return AlfredDemangler(PddlEnv(infos))
