@@ -1,7 +1,7 @@
 """A game file turned into what the native engine steps on: indices, bit masks and names.
 
-Bit masks number objects, receptacles and locations in the order of their ids, which is also the order
-in which the original lists them.
+Bit masks number objects, receptacles and locations in the order of their ids, which is also the
+order in which the original lists them.
 """
 
 from __future__ import annotations
@@ -56,28 +56,28 @@ _PREDICATES = {
     "toggleable": 1,
     "wasinreceptacle": 2,
 }
-"""predicates that may appear in the initial state, with their number of arguments; ``holds`` and its
-kin are left out on purpose: no known game starts with full hands"""
+"""predicates that may appear in the initial state, with their number of arguments; ``holds`` and
+its kin are left out on purpose: no known game starts with full hands"""
 
 
 @dataclass(frozen=True, eq=False)
 class CompiledGame:
     """One game, immutable, shared by all episodes and engines that play it.
 
-    Objects, receptacles and locations are indices into the tuples of names below. A *mask* is an int
-    whose bit ``i`` stands for object (or receptacle) ``i``; `bits` lists the set bits.
+    Objects, receptacles and locations are indices into the tuples of names below. A *mask* is an
+    int whose bit ``i`` stands for object (or receptacle) ``i``; `bits` lists the set bits.
 
     What a generator or an expert needs:
 
     * ``receptacles[r]``, ``objects[o]``, ``locations[l]``: display names ("cabinet 3", "loc 12");
       ``receptacle_types[r]``, ``object_types[o]``: "cabinet", "soapbar";
-    * ``receptacle_location[r]``: the location at which receptacle ``r`` is used (None: nowhere), and
-      ``receptacles_at[l]``: the receptacles used from location ``l``;
-    * ``contents[r]``: mask of the objects in ``r`` at the start (an object may be in two receptacles
-      in real games); `objects_in` lists them as indices;
-    * ``openable``, ``opened``: masks of receptacles; ``accepts[r]``: mask of objects ``r`` may hold;
-    * ``pickupable``, ``cleanable``, ``heatable``, ``coolable``, ``toggleable``, ``sliceable``: masks of
-      objects; ``cleaners``, ``heaters``, ``coolers``: masks of receptacles; ``knives``: of objects;
+    * ``receptacle_location[r]``: the location at which receptacle ``r`` is used (None: nowhere),
+      and ``receptacles_at[l]``: the receptacles used from location ``l``;
+    * ``contents[r]``: mask of the objects in ``r`` at the start (real games may have an object
+      in two receptacles); `objects_in` lists them as indices;
+    * ``openable``, ``opened``: masks of receptacles; ``accepts[r]``: mask of objects it may hold;
+    * ``pickupable``, ``cleanable``, ``heatable``, ``coolable``, ``toggleable``, ``sliceable``,
+      ``knives``: masks of objects; ``cleaners``, ``heaters``, ``coolers``: masks of receptacles;
     * ``goal``: a `Goal`; ``task``: the text after "Your task is to: "; ``start``: a location.
     """
 
@@ -129,7 +129,7 @@ class CompiledGame:
     help: str | None
     """the answer to ``help``; None where domain and grammar have no such command"""
     goal_objects: int
-    """mask of the objects the goal is about (those that can be cleaned, heated, cooled if it asks)"""
+    """mask of the objects the goal is about (if it asks for clean ones: those to be cleaned)"""
     goal_receptacles: tuple[int, ...]
     goal_lamps: int
 

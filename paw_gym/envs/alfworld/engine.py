@@ -1,8 +1,8 @@
 """The native ALFWorld engine: the original's text and rules, about a thousand times faster.
 
-It steps on bit masks (`CompiledGame`) with the domain's rules written by hand. What the original works
-out with a planner and a text grammar at every step, this engine works out once for each situation
-(`menu.py`, `text.py`) and keeps with the game.
+It steps on bit masks (`CompiledGame`) with the domain's rules written by hand. What the original
+works out with a planner and a text grammar at every step, this engine works out once for each
+situation (`menu.py`, `text.py`) and keeps with the game.
 """
 
 from __future__ import annotations

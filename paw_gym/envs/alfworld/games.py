@@ -68,8 +68,8 @@ def load_compiled(path: str | os.PathLike[str]) -> CompiledGame:
     A bounded cache keeps the 512 games used last; a file that changes on disk is read again.
 
     Raises:
-        DataFolderError, GameFileError, UnsolvableGameError, UnsupportedGameError: see `load_game` and
-            `CompiledGame.from_json`; the message names the file.
+        DataFolderError, GameFileError, UnsolvableGameError, UnsupportedGameError: see `load_game`
+            and `CompiledGame.from_json`; a note on the error names the file.
     """
     try:
         stat = os.stat(path)

@@ -1,7 +1,7 @@
 """ALFWorld goals in structured form, recognised from their PDDL.
 
-Each of the six ALFRED task types has one goal shape (``alfworld/gen/goal_library.py``). A shape that
-is not one of them is refused, since the native engine evaluates goals by hand-written rules.
+Each of the six ALFRED task types has one goal shape (``alfworld/gen/goal_library.py``). A shape
+that is not one of them is refused, since the native engine evaluates goals by hand-written rules.
 """
 
 from __future__ import annotations

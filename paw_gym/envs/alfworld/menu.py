@@ -1,7 +1,7 @@
 """What can be done in a situation of an ALFWorld game: the PDDL preconditions, written by hand.
 
-A situation is only what the preconditions look at: where the agent is, what it holds, what is open and
-what lies there. So the same few menus serve all episodes of a game, and they are kept with it.
+A situation is only what the preconditions look at: where the agent is, what it holds, what is open
+and what lies there. So the same few menus serve all episodes of a game, and they are kept with it.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _build(
 
 def _anywhere(game: CompiledGame) -> dict[str, Action]:
     """look, help and every go-to; shared by all menus of the game, so built once."""
-    known = game.memo.get("anywhere")
+    known: dict[str, Action] | None = game.memo.get("anywhere")
     if known is not None:
         return known
     actions = {"look": Action(Verb.LOOK)}

@@ -1,8 +1,8 @@
 """Which domain and which grammar a game file brings, recognised by content.
 
-ALFWorld's text and rules live inside every game file. Two domains and two grammars are in use: those
-of the published games (``json_2.1.1``) and those of the ``alfworld`` 0.4 wheel (``alfred.pddl``,
-``alfred.twl2``). Anything else is refused: near-miss text would be silently wrong text.
+ALFWorld's text and rules live inside every game file. Two domains and two grammars are in use:
+those of the published games (``json_2.1.1``) and those of the ``alfworld`` 0.4 wheel
+(``alfred.pddl``, ``alfred.twl2``). Anything else is refused: near-miss text would be silently wrong text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The original ALFWorld engine (TextWorld and Fast Downward) behind the same interface as ours.
 
-Needs the extra: ``pip install "paw-gym[alfworld]"``. About 25 steps/s and 170 MB a process; it is here
-as the reference and for games whose domain or grammar the native engine does not know.
+Needs the extra: ``pip install "paw-gym[alfworld]"``. About 25 steps/s and 170 MB a process; it is
+here as the reference and for games whose domain or grammar the native engine does not know.
 """
 
 from __future__ import annotations
@@ -37,14 +37,11 @@ class TextWorldEngine:
     won: bool
 
     def __init__(self, path_or_json: str | os.PathLike[str] | Mapping[str, Any]) -> None:
-        if isinstance(path_or_json, Mapping):
-            data = dict(path_or_json)
-        else:
-            data = load_game(path_or_json)
+        data = path_or_json if isinstance(path_or_json, Mapping) else load_game(path_or_json)
         self._env = _original_environment()
         argv = sys.argv
         try:
-            self._env.load(data)
+            self._env.load(dict(data))
         except KeyError as error:
             # Fast Downward's translation of a goal that cannot be reached lacks its variable.
             raise UnsolvableGameError(
