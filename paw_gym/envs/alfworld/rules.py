@@ -85,16 +85,21 @@ def recognise_grammar(grammar: str) -> tuple[Grammar, str]:
         GameFileError: when there is no task text in the grammar.
         UnsupportedGameError: when the grammar is unknown or the task holds grammar syntax.
     """
-    match = _TASK.search(grammar)
-    if match is None:
+    task = task_text(grammar)
+    if task is None:
         raise GameFileError('the grammar holds no text "Your task is to: ..."')
     known = _GRAMMARS.get(_digest(_trimmed(_TASK.sub(r'\1"', grammar, count=1))))
     if known is None:
         raise UnsupportedGameError("The game's grammar is none of the known ALFWorld grammars.")
-    task = json.loads(f'"{match.group(2)}"')
     if _GRAMMAR_SYNTAX.search(task):
         raise UnsupportedGameError(f"The task text holds characters of grammar syntax: {task!r}.")
     return known, task
+
+
+def task_text(grammar: str) -> str | None:
+    """What follows "Your task is to: " in any grammar; None where it says no such thing."""
+    match = _TASK.search(grammar)
+    return str(json.loads(f'"{match.group(2)}"')) if match else None
 
 
 def help_text(grammar: str) -> str | None:
