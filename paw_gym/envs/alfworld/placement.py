@@ -86,7 +86,7 @@ def modified_receptacles(room: Room, goal: SceneGoal, rng: random.Random) -> tup
 def _needed(room: Room, goal: SceneGoal, rng: random.Random) -> list[Fitting]:
     """One fitting each: target (or a lamp's place), tool, and somewhere else for the object."""
     look = goal.task_type == "look_at_obj_in_light"
-    groups: list[Set[str]] = [LAMP_PLACES if look else {goal.target_type}]
+    groups: list[Set[str]] = [LAMP_PLACES.keys() if look else {goal.target_type}]
     if goal.task_type in TOOLS:
         groups.append({TOOLS[goal.task_type][0]})
     contain = facts().can_contain
@@ -186,16 +186,24 @@ class _Where:
         self._types = [receptacle.type for receptacle in receptacles]
 
     def accepting(self, kind: str, barred: str) -> tuple[list[int], list[float]]:
-        allowed = _accepting_types(kind)
+        allowed = accepting_types(kind)
         places = [i for i, t in enumerate(self._types) if t in allowed and t != barred]
-        return places, [ATTRACTION.get(self._types[i], ATTRACTION_OF_OTHERS) for i in places]
+        return places, [attraction(kind, self._types[i]) for i in places]
 
 
 @cache
-def _accepting_types(kind: str) -> frozenset[str]:
+def accepting_types(kind: str) -> frozenset[str]:
+    """Receptacle types in which things of a type are laid."""
     if kind in SCENERY:
         return frozenset(SCENERY[kind])
     return frozenset(place for place, kinds in facts().can_contain.items() if kind in kinds)
+
+
+def attraction(kind: str, place: str) -> float:
+    """How much a receptacle type draws things of a type that it accepts; only ratios count."""
+    if kind == LAMP:
+        return LAMP_PLACES[place]
+    return ATTRACTION.get(place, ATTRACTION_OF_OTHERS)
 
 
 @cache
