@@ -1,0 +1,242 @@
+"""The index of a data folder: what is found, what is left out and why, and what is noticed."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paw_gym.envs.alfworld import index_cache
+from paw_gym.envs.alfworld.errors import DataFolderError, GameFileError, UnsolvableGameError
+from paw_gym.envs.alfworld.games import GameIndex, load_compiled, load_game
+
+TinyGame = Callable[..., dict[str, Any]]
+
+PLAIN = "pick_and_place_simple-Apple-None-Drawer-1"
+
+
+def put_game(root: Path, task_id: str, data: dict[str, Any]) -> Path:
+    path = root / task_id / "game.tw-pddl"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(data))
+    return path
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_game: TinyGame) -> Path:
+    """A data folder with three playable games and one of each kind that is left out."""
+    monkeypatch.setenv("PAW_CACHE_DIR", str(tmp_path / "cache"))
+    root = tmp_path / "data" / "json_2.1.1"
+    put_game(root, f"train/{PLAIN}/trial_1", tiny_game())
+    put_game(root, f"train/{PLAIN}/trial_2", tiny_game("two"))
+    put_game(root, f"train/{PLAIN}/unsolvable", {**tiny_game(), "solvable": False})
+    unmarked = tiny_game()
+    del unmarked["solvable"]
+    put_game(root, f"train/{PLAIN}/unmarked", unmarked)
+    (root / f"train/{PLAIN}/nothing").mkdir()
+    put_game(root, "train/pick_and_place_with_movable_recep-X-Y-Z-1/trial_1", tiny_game())
+    put_game(root, "train/pick_and_place_simple-AppleSliced-None-Drawer-1/trial_1", tiny_game())
+    put_game(root, f"valid_seen/{PLAIN}/trial_1", tiny_game())
+    return root
+
+
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The trials whose files are read from now on."""
+    read: list[str] = []
+    original = index_cache.read_record
+
+    def counted(trial: Path, stamp: index_cache.Stamp) -> index_cache.GameRecord:
+        read.append(trial.name)
+        return original(trial, stamp)
+
+    monkeypatch.setattr("paw_gym.envs.alfworld.games.read_record", counted)
+    return read
+
+
+def test_playable_games_by_id(tiny_game: TinyGame, root: Path) -> None:
+    index = GameIndex.open(root, "train")
+    assert index.ids == [f"train/{PLAIN}/trial_1", f"train/{PLAIN}/trial_2"]
+    entry = index[f"train/{PLAIN}/trial_1"]
+    assert entry.task_type == "pick_and_place_simple"
+    assert entry.instruction == "do as you like."
+    assert load_game(entry.path) == tiny_game()
+    assert len(GameIndex.open(root)) == 3
+
+
+def test_the_folder_above_may_be_given_too(root: Path) -> None:
+    assert GameIndex.open(root.parent).fingerprint == GameIndex.open(root).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("task_id", "reason"),
+    [
+        (f"train/{PLAIN}/unsolvable", "unsolvable"),
+        (f"train/{PLAIN}/unmarked", "does not say whether it is solvable"),
+        (f"train/{PLAIN}/nothing", "no game.tw-pddl"),
+        ("train/pick_and_place_with_movable_recep-X-Y-Z-1/trial_1", "movable"),
+        ("train/pick_and_place_simple-AppleSliced-None-Drawer-1/trial_1", "Sliced"),
+        (f"valid_seen/{PLAIN}/trial_1", "split 'valid_seen'"),
+    ],
+)
+def test_why_an_id_is_left_out(root: Path, task_id: str, reason: str) -> None:
+    index = GameIndex.open(root, "train")
+    told = index.why_left_out(task_id)
+    assert told is not None and reason in told
+    with pytest.raises((KeyError, UnsolvableGameError), match=reason):
+        index[task_id]
+
+
+@pytest.mark.parametrize(
+    "task_id", ["train/x/y", f"train/{PLAIN}", "", "../train/x", "train/../x/y"]
+)
+def test_an_id_that_is_no_game_has_no_reason(root: Path, task_id: str) -> None:
+    index = GameIndex.open(root, "train")
+    assert index.why_left_out(task_id) is None
+    with pytest.raises(KeyError):
+        index[task_id]
+
+
+def test_an_unsolvable_game_is_refused_by_its_own_name(root: Path) -> None:
+    with pytest.raises(UnsolvableGameError, match="marks it as unsolvable"):
+        GameIndex.open(root, "train")[f"train/{PLAIN}/unsolvable"]
+    with pytest.raises(UnsolvableGameError, match="unsolvable"):
+        load_compiled(root / f"train/{PLAIN}/unsolvable/game.tw-pddl")
+
+
+def test_a_second_start_reads_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = GameIndex.open(root)
+    read = reads(monkeypatch)
+    second = GameIndex.open(root)
+    assert not read
+    assert (second.entries, second.fingerprint) == (first.entries, first.fingerprint)
+    assert second.why_left_out(f"train/{PLAIN}/unsolvable")
+
+
+def test_added_changed_and_removed_games_are_noticed(
+    tiny_game: TinyGame, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = GameIndex.open(root, "train")
+    read = reads(monkeypatch)
+    put_game(root, f"train/{PLAIN}/trial_3", tiny_game("hot"))
+    path = root / f"train/{PLAIN}/trial_1/game.tw-pddl"
+    path.write_text(path.read_text().replace("do as you like", "do as we like"))  # same size
+    shutil.rmtree(root / f"train/{PLAIN}/trial_2")
+    after = GameIndex.open(root, "train")
+    assert read == ["trial_1", "trial_3"]
+    assert [i.rsplit("/", 1)[1] for i in after.ids] == ["trial_1", "trial_3"]
+    assert after[f"train/{PLAIN}/trial_1"].instruction == "do as we like."
+    assert after.fingerprint != before.fingerprint
+
+
+def test_the_fingerprint_depends_on_the_games_alone(root: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "elsewhere"
+    shutil.copytree(root, copy)
+    for file in copy.rglob("game.tw-pddl"):
+        file.write_text(json.dumps(json.loads(file.read_text()), indent=2))
+        os.utime(file, (0, 0))
+    assert GameIndex.open(copy).fingerprint == GameIndex.open(root).fingerprint
+    assert GameIndex.open(root, "train").fingerprint != GameIndex.open(root).fingerprint
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"version": 1}', "[]", '{"version": 0}'])
+def test_a_damaged_cache_is_built_anew(root: Path, tmp_path: Path, content: str) -> None:
+    expected = GameIndex.open(root).fingerprint
+    files = list((tmp_path / "cache").rglob("*.json"))
+    assert files
+    for file in files:
+        file.write_text(content)
+    assert GameIndex.open(root).fingerprint == expected
+
+
+def test_a_cache_folder_that_cannot_be_written_is_only_logged(
+    root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert len(GameIndex.open(root, cache_dir=blocked / "cache")) == 3
+    assert "Cannot save the game index" in caplog.text
+
+
+def test_task_type_of_an_unusual_folder_comes_from_the_goal(
+    tiny_game: TinyGame, root: Path
+) -> None:
+    put_game(root, "valid_unseen/my-own-game/trial_1", tiny_game("two"))
+    (entry,) = GameIndex.open(root, "valid_unseen").entries
+    assert entry.task_type == "pick_two_obj_and_place"
+
+
+@pytest.mark.parametrize(
+    ("folder", "split", "message"),
+    [
+        ("nowhere", None, "does not exist.*paw data download alfworld"),
+        ("data/json_2.1.1/train", None, "Did you mean .*json_2.1.1"),
+        (".", None, "none of the folders train.*paw data download alfworld"),
+        ("data", "valid_unseen", r"no valid_unseen/ \(there: train, valid_seen\).*download"),
+        ("data", "valid_unsene", "no split 'valid_unsene'.*'valid_unseen'"),
+    ],
+)
+def test_missing_folders_are_named(
+    root: Path, tmp_path: Path, folder: str, split: str | None, message: str
+) -> None:
+    with pytest.raises(DataFolderError, match=message):
+        GameIndex.open(tmp_path / folder, split)
+
+
+def test_a_half_extracted_split_says_so(root: Path) -> None:
+    for trial in ("a", "b"):
+        (root / "valid_unseen" / PLAIN / trial).mkdir(parents=True)
+    with pytest.raises(
+        DataFolderError, match=r"2 trial folders .* half-extracted.*paw data download"
+    ):
+        GameIndex.open(root, "valid_unseen")
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "message"),
+    [
+        (lambda game: json.dumps(game)[:-500], "not valid JSON.*truncated"),
+        (lambda game: "[]", "holds a JSON list"),
+        (lambda game: json.dumps({**game, "grammar": None}), "no text under 'grammar'"),
+    ],
+)
+def test_corrupt_files_are_named_and_read_again_once_repaired(
+    tiny_game: TinyGame,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    corrupt: Callable[[dict[str, Any]], str],
+    message: str,
+) -> None:
+    path = root / f"train/{PLAIN}/trial_2/game.tw-pddl"
+    path.write_text(corrupt(tiny_game()))
+    with pytest.raises(GameFileError, match=f"trial_2.*{message}"):
+        GameIndex.open(root)
+    with pytest.raises(GameFileError, match=message):
+        load_compiled(path)
+    path.write_text(json.dumps(tiny_game("two")))
+    read = reads(monkeypatch)
+    assert len(GameIndex.open(root)) == 3
+    # The train split was kept although it could not be used; valid_seen was never reached.
+    assert sorted(read) == ["trial_1", "trial_2"]
+
+
+def test_broken_pddl_names_the_file(tiny_game: TinyGame, root: Path) -> None:
+    game = tiny_game()
+    path = put_game(
+        root, f"train/{PLAIN}/broken", {**game, "pddl_problem": game["pddl_problem"][:-9]}
+    )
+    with pytest.raises(GameFileError, match="still open") as caught:
+        load_compiled(path)
+    assert str(path) in "".join(caught.value.__notes__)
+
+
+def test_compiled_games_are_shared_until_the_file_changes(tiny_game: TinyGame, root: Path) -> None:
+    path = root / f"train/{PLAIN}/trial_1/game.tw-pddl"
+    game = load_compiled(path)
+    assert load_compiled(str(path)) is game
+    path.write_text(json.dumps(tiny_game("light")))
+    assert load_compiled(path).goal.lamp_type == "desklamp"
+    with pytest.raises(DataFolderError, match="no game file"):
+        load_compiled(path.with_name("other"))

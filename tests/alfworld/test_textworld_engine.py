@@ -1,0 +1,137 @@
+"""The original engine behind our interface, and ours against it."""
+
+import os
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paw_gym.envs.alfworld.compiled import CompiledGame
+from paw_gym.envs.alfworld.engine import NativeEngine
+from paw_gym.envs.alfworld.errors import UnsolvableGameError
+from paw_gym.envs.alfworld.game_file import parse_game
+from paw_gym.envs.alfworld.parity import (
+    ParityError,
+    compare,
+    random_walker,
+    script_walker,
+    winning_commands,
+    with_newer_grammar,
+)
+from paw_gym.envs.alfworld.rooms import engine_texts
+from paw_gym.envs.alfworld.textworld_engine import TextWorldEngine
+
+GOALS = ("place", "two", "hot", "light")
+TinyGame = Callable[..., dict[str, Any]]
+
+FAST_GAMES, SLOW_GAMES = 2, 16
+
+
+def need_original() -> None:
+    for package in ("textworld", "fast_downward", "alfworld"):
+        pytest.importorskip(package, reason='the original engine: pip install "paw-gym[alfworld]"')
+
+
+def real_games(count: int, seed: int) -> list[bytes]:
+    """Some solvable games of the shared archive, unpacked in memory."""
+    import tarfile
+
+    shared = os.environ.get("PAW_SHARED_DATA") or Path(__file__).parents[3] / "shared" / "data"
+    archives = sorted(Path(shared, "alfworld").glob("*.tar.xz"))
+    if not archives:
+        pytest.skip(f"no ALFWorld archive in {shared}/alfworld (set PAW_SHARED_DATA)")
+    with tarfile.open(archives[0]) as tar:
+        games = [member for member in tar.getmembers() if member.name.endswith("game.tw-pddl")]
+        games.sort(key=lambda member: member.name)
+        random.Random(seed).shuffle(games)
+        # One in eight of these is marked unsolvable.
+        picked = sorted(games[: 2 * count], key=lambda member: member.offset)
+        texts = [file.read() for member in picked if (file := tar.extractfile(member))]
+    return [text for text in texts if parse_game(text, "game").get("solvable")][:count]
+
+
+def check_real_games(count: int, steps: int, seed: int) -> None:
+    texts = engine_texts()
+    newer = texts["domain_move"], texts["grammar_move"]
+    for number, text in enumerate(real_games(count, seed)):
+        older = parse_game(text, "game")
+        for data in (older, with_newer_grammar(older, *newer)):
+            game = CompiledGame.from_json(data)
+            native, original = NativeEngine(game), TextWorldEngine(data)
+            assert compare(native, original, random_walker(steps, number)) == steps
+            compare(native, original, script_walker(winning_commands(game, inspect=True)))
+            assert native.won
+
+
+def test_without_the_extra_the_error_names_it(
+    tiny_game: TinyGame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "textworld", None)
+    with pytest.raises(ImportError, match=r'pip install "paw-gym\[alfworld\]"'):
+        TextWorldEngine(tiny_game())
+
+
+@pytest.mark.parametrize("grammar", ["put", "move"])
+@pytest.mark.parametrize("goal", GOALS)
+def test_both_engines_agree_in_the_room_with_all_corners(
+    tiny_game: TinyGame, goal: str, grammar: str
+) -> None:
+    need_original()
+    data = tiny_game(goal, grammar)
+    game = CompiledGame.from_json(data)
+    native, original = NativeEngine(game), TextWorldEngine(data)
+    compare(native, original, random_walker(40, seed=len(goal + grammar)))
+    compare(native, original, script_walker(winning_commands(game, inspect=True)))
+    assert native.won and original.won
+
+
+def test_both_engines_agree_on_real_games() -> None:
+    need_original()
+    check_real_games(FAST_GAMES, steps=15, seed=0)
+
+
+@pytest.mark.slow
+def test_both_engines_agree_on_more_real_games() -> None:
+    """All of them: benchmarks/alfworld_parity.py."""
+    need_original()
+    check_real_games(SLOW_GAMES, steps=30, seed=1)
+
+
+def test_the_comparison_notices_a_difference(tiny_game: TinyGame) -> None:
+    need_original()
+    native = NativeEngine(CompiledGame.from_json(tiny_game(grammar="put")))
+    with pytest.raises(ParityError, match="go to shelf 1"):
+        compare(
+            native, TextWorldEngine(tiny_game(grammar="move")), script_walker(["go to shelf 1"])
+        )
+
+
+def test_saved_states_are_replayed_and_the_command_line_is_left_alone(tiny_game: TinyGame) -> None:
+    need_original()
+    argv = list(sys.argv)
+    engine = TextWorldEngine(tiny_game())
+    engine.reset()
+    engine.step("go to shelf 1")
+    engine.step("take bowl 1 from shelf 1")
+    state, commands = engine.save_state(), engine.admissible_commands()
+    engine.step("go to fridge 1")
+    engine.restore_state(state)
+    assert engine.admissible_commands() == commands
+    assert engine.step("inventory") == ("You are carrying: a bowl 1.", False)
+    assert sys.argv == argv
+    with pytest.raises(TypeError, match="CommandHistory"):
+        engine.restore_state([])
+
+
+def test_a_goal_out_of_reach_is_reported_as_unsolvable(tiny_game: TinyGame) -> None:
+    need_original()
+    data = tiny_game()
+    problem = data["pddl_problem"].replace(
+        "(inReceptacle ?o ?r) (objectType ?o AppleType)",
+        "(inReceptacle ?o ?r) (objectType ?o StatueType)",
+    )
+    with pytest.raises(UnsolvableGameError, match="cannot load"):
+        TextWorldEngine({**data, "pddl_problem": problem})
