@@ -1,0 +1,104 @@
+"""The settings of world-model supervision, checked when they are made."""
+
+import math
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any, Self
+
+LOSSES = ("cmae", "mae", "ce")
+ENTROPIES = ("sampled", "full")
+PRESETS = ("off", "paw", "echo")
+
+
+@dataclass(frozen=True)
+class WorldModelSettings:
+    """How the policy is trained on the observations that follow its own actions.
+
+    The defaults are PaW as published (arXiv 2606.02388, Appendix A.1); `WorldModelSettings.preset`
+    gives the other named set-ups.
+
+    Raises:
+        ValueError: a value that is not allowed; the message names the nearest one that is.
+    """
+
+    wm: str = "on"
+    """`on` or `off`; `off` is the plain RL algorithm. YAML's own true and false (`wm: off`) are
+    accepted."""
+    loss: str = "cmae"
+    """`cmae` clipped mean absolute error (Eq. 8), `mae` the same unclipped, `ce` cross-entropy (Eq.
+    5)."""
+    alpha: float = 0.75
+    """fraction of the update's transitions supervised, those of highest action entropy (Eq. 4); (0,
+    1]"""
+    rho: float = 0.2
+    """`cmae` drops tokens predicted with a probability above this (Eq. 7); (0, 1]"""
+    adaptive: bool = True
+    """weigh each group by 1 - mean return / R_max (Eq. 10); False: every group weighs 1"""
+    coef: float = 1.0
+    """factor on the whole term; 1 is Eq. 11, small policies may need less; 0 or more"""
+    entropy: str = "sampled"
+    """`sampled`: the paper's estimate from the sampled tokens; `full`: Shannon entropy over the
+    vocabulary"""
+
+    def __post_init__(self) -> None:
+        given: object = self.wm
+        if isinstance(given, bool):
+            object.__setattr__(self, "wm", "on" if given else "off")
+        _check_choice("wm", self.wm, ("off", "on"))
+        _check_choice("loss", self.loss, LOSSES)
+        _check_choice("entropy", self.entropy, ENTROPIES)
+        if self.adaptive not in (True, False):
+            raise ValueError(
+                f"world model `adaptive` must be true or false, got {self.adaptive!r}."
+            )
+        _check_fraction("alpha", self.alpha)
+        _check_fraction("rho", self.rho)
+        _check_number("coef", self.coef)
+        if self.coef < 0:
+            raise ValueError(
+                f"world model `coef` must be 0 or more, got {self.coef}; nearest valid value: 0.0."
+            )
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> Self:
+        """A named set-up, with single fields changed at will.
+
+        Args:
+            name: `off` plain RL; `paw` the paper; `echo` plain next-observation cross-entropy on
+                every transition during RL (alpha 1, no adaptive weight), the published baseline.
+            changes: fields to override.
+        """
+        _check_choice("preset", name, PRESETS)
+        named: dict[str, dict[str, Any]] = {
+            "off": {"wm": "off"},
+            "paw": {},
+            "echo": {"loss": "ce", "alpha": 1.0, "adaptive": False},
+        }
+        return replace(cls(**named[name]), **changes)
+
+
+def _check_choice(field: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value in choices:
+        return
+    nearest = get_close_matches(str(value), choices, n=1, cutoff=0.0)[0]
+    raise ValueError(
+        f"world model `{field}` must be one of {', '.join(choices)}; got {value!r}; "
+        f"nearest valid value: {nearest}."
+    )
+
+
+def _check_number(field: str, value: Any) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value):
+        raise ValueError(f"world model `{field}` must be a finite number, got {value!r}.")
+
+
+def _check_fraction(field: str, value: Any) -> None:
+    _check_number(field, value)
+    if not 0.0 < value <= 1.0:
+        nearest = "1.0" if value > 1 else "a small positive number such as 0.05"
+        hint = "; to train without it set `wm` to off" if value <= 0 and field == "alpha" else ""
+        raise ValueError(
+            f"world model `{field}` must be in (0, 1], got {value}; "
+            f"nearest valid value: {nearest}{hint}."
+        )

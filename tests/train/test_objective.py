@@ -1,0 +1,502 @@
+"""The loss of a micro-batch: closed forms, and gradients through a real (tiny) language model."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from paw_train.objective import (
+    MicroBatch,
+    MiniBatchTotals,
+    ObjectiveSettings,
+    clipped_surrogate,
+    combined_loss,
+    k3_divergence,
+    merge_metrics,
+    token_logprobs,
+)
+from paw_train.world_model import WorldModelSettings, plan_update, wm_weights
+
+VOCABULARY = 23
+OFF = WorldModelSettings.preset("off")
+
+
+def random_logits(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+class TestTokenLogprobs:
+    ids = torch.tensor([[3, 1, 4, 1], [5, 9, 2, 6]])
+
+    @pytest.mark.parametrize("chunk", [1, 3, 1000])
+    def test_equals_log_softmax_shifted_by_one(self, chunk):
+        logits = random_logits(2, 4, 10)
+        got = token_logprobs(logits, self.ids, chunk_size=chunk)
+        expected = logits[:, :-1].log_softmax(-1).gather(-1, self.ids[:, 1:, None]).squeeze(-1)
+        assert got[:, 0].tolist() == [0.0, 0.0]
+        torch.testing.assert_close(got[:, 1:], expected)
+
+    def test_gradient(self):
+        mask = torch.tensor([[0, 1, 0, 1], [0, 0, 1, 1]])
+        logits = random_logits(2, 4, 10).requires_grad_()
+        assert torch.autograd.gradcheck(lambda x: token_logprobs(x, self.ids, mask, 3), (logits,))
+
+    def test_positions_outside_the_mask_are_never_read(self):
+        mask = torch.tensor([[0, 1, 0, 0], [0, 0, 0, 1]])
+        logits = random_logits(2, 4, 10)
+        logits[0, 1:] = math.nan
+        ids = self.ids.clone()
+        ids[mask == 0] = -100
+        got = token_logprobs(logits, ids, mask)
+        assert (
+            torch.isfinite(got).all() and got[mask == 0].eq(0).all() and got[mask == 1].lt(0).all()
+        )
+
+    def test_narrow_logits_give_float32_log_probabilities(self):
+        logits = random_logits(2, 4, 10).bfloat16().requires_grad_()
+        got = token_logprobs(logits, self.ids)
+        assert got.dtype == torch.float32
+        torch.testing.assert_close(got, token_logprobs(logits.float(), self.ids))
+        got.sum().backward()
+        assert logits.grad.dtype == torch.bfloat16
+
+    def test_extreme_logits_stay_finite(self):
+        logits = torch.tensor([[[1e4, -1e4], [0.0, 0.0]]])
+        assert token_logprobs(logits, torch.tensor([[0, 1]])).tolist() == [[0.0, -2e4]]
+
+    def test_errors(self):
+        with pytest.raises(ValueError, match="first token"):
+            token_logprobs(random_logits(1, 2, 3), torch.zeros(1, 2).long(), torch.ones(1, 2))
+        with pytest.raises(ValueError, match=r"`logits` must be \[B, T, V\]"):
+            token_logprobs(random_logits(1, 2, 3), torch.zeros(1, 3).long())
+
+
+class TestSurrogate:
+    def test_by_hand(self):
+        # ratios 1, 1.5, 0.5 with a positive and a negative advantage
+        ratios = torch.tensor([[1.0, 1.5, 0.5]]).repeat(2, 1)
+        got = clipped_surrogate(
+            ratios.log(), torch.zeros(2, 3), [2.0, -2.0], torch.ones(2, 3), 0.2, 0.3
+        )
+        assert got.loss[0].tolist() == pytest.approx([-2.0, -2.6, -1.0])
+        assert got.loss[1].tolist() == pytest.approx([2.0, 3.0, 1.6])
+        assert got.clipped.tolist() == [[False, True, False], [False, False, True]]
+
+    @settings(max_examples=40, deadline=None)
+    @given(
+        st.lists(st.tuples(st.floats(-3, 0), st.floats(-3, 0)), min_size=1, max_size=5),
+        st.floats(-3, 3),
+    )
+    def test_against_numpy(self, pairs, advantage):
+        new, old = (np.array(column) for column in zip(*pairs, strict=True))
+        r = np.exp(new - old)
+        expected = -np.minimum(r * advantage, np.clip(r, 0.8, 1.28) * advantage)
+        got = clipped_surrogate(
+            new[None], old[None], np.array([advantage]), np.ones((1, len(r))), 0.2, 0.28
+        )
+        np.testing.assert_allclose(got.loss[0].numpy(), expected, atol=1e-9)
+
+    def test_a_clipped_token_has_no_gradient_and_padding_none_either(self):
+        logp = torch.tensor([[math.log(2.0), 0.0, 5.0]], requires_grad=True)
+        old = torch.tensor([[0.0, 0.0, math.nan]])
+        clipped_surrogate(logp, old, [1.0], [[1, 1, 0]]).loss.sum().backward()
+        assert logp.grad.tolist() == [[0.0, -1.0, 0.0]]
+
+    def test_a_ratio_that_would_overflow_stays_finite(self):
+        got = clipped_surrogate([[0.0]], [[-1000.0]], [-1.0], [[1]])
+        assert torch.isfinite(got.loss).all()
+
+
+class TestKL:
+    def test_against_numpy_and_padding(self):
+        new, ref = np.array([[-1.0, -2.0, -0.5]]), np.array([[-1.5, -0.1, math.nan]])
+        d = ref - new
+        got = k3_divergence(new, ref, [[1, 1, 0]])
+        np.testing.assert_allclose(got[0, :2].numpy(), (np.exp(d) - d - 1)[0, :2], rtol=1e-12)
+        assert got[0, 2] == 0
+
+    def test_its_mean_under_the_policy_is_the_kl(self):
+        p, q = random_logits(50, seed=1).log_softmax(-1), random_logits(50, seed=2).log_softmax(-1)
+        estimate = (p.exp() * k3_divergence(p[None], q[None], torch.ones(1, 50))[0]).sum()
+        torch.testing.assert_close(estimate, (p.exp() * (p - q)).sum())
+
+
+# -- a tiny language model and an update ---------------------------------------------------------
+
+
+@dataclass
+class Row:
+    """One transition: prompt + action + observation as token ids, and what the update knows."""
+
+    prompt: list[int]
+    action: list[int]
+    observation: list[int]
+    advantage: float
+    group: int
+    drift: float
+    """how far old and reference log-probabilities are from the model's own"""
+
+
+@dataclass
+class Padded:
+    ids: Tensor
+    attention: Tensor
+    action: Tensor
+    observation: Tensor
+
+
+@pytest.fixture(scope="module")
+def model():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        attn_implementation="sdpa",  # eager: NaN in float64 under left padding
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        initializer_range=0.5,
+    )
+    return transformers.LlamaForCausalLM(config).double().eval()
+
+
+def make_rows(seed: int, count: int, groups: int = 3) -> list[Row]:
+    rng = np.random.default_rng(seed)
+
+    def words(low: int, high: int) -> list[int]:
+        return rng.integers(3, VOCABULARY, rng.integers(low, high)).tolist()
+
+    return [
+        Row(
+            words(2, 6),
+            words(1, 5),
+            words(0, 6),
+            rng.normal(),
+            int(rng.integers(groups)),
+            rng.normal(),
+        )
+        for _ in range(count)
+    ]
+
+
+def pad(rows: list[Row], left: bool, with_observation: bool = True) -> Padded:
+    sequences = [r.prompt + r.action + (r.observation if with_observation else []) for r in rows]
+    width = max(len(s) for s in sequences)
+    tensors = torch.zeros(4, len(rows), width, dtype=torch.long)
+    for i, (row, sequence) in enumerate(zip(rows, sequences, strict=True)):
+        start = width - len(sequence) if left else 0
+        middle = start + len(row.prompt)
+        end = middle + len(row.action)
+        tensors[0, i, start : start + len(sequence)] = torch.tensor(sequence)
+        tensors[1, i, start : start + len(sequence)] = 1
+        tensors[2, i, middle:end] = 1
+        tensors[3, i, end : start + len(sequence)] = 1
+    return Padded(*tensors)
+
+
+def model_logprobs(model, padded: Padded) -> Tensor:
+    positions = (padded.attention.cumsum(-1) - 1).clamp(min=0)
+    logits = model(padded.ids, attention_mask=padded.attention, position_ids=positions).logits
+    return token_logprobs(logits, padded.ids, padded.action + padded.observation, chunk_size=5)
+
+
+def micro_loss(model, rows, weights, totals, objective, left):
+    padded = pad(rows, left)
+    logp = model_logprobs(model, padded)
+    drift = torch.tensor([row.drift for row in rows], dtype=torch.float64)[:, None]
+    batch = MicroBatch(
+        action_mask=padded.action,
+        observation_mask=padded.observation,
+        advantages=torch.tensor([row.advantage for row in rows], dtype=torch.float64),
+        old_logprobs=logp.detach() + 0.3 * drift,
+        ref_logprobs=logp.detach() - 0.5 * drift,
+        wm_weights=weights,
+    )
+    return combined_loss(logp, batch, totals, objective)
+
+
+def totals_of(rows, weights, update_size=None) -> MiniBatchTotals:
+    return MiniBatchTotals.count(
+        update_size=update_size or len(rows),
+        action_lengths=[len(row.action) for row in rows],
+        observation_lengths=[len(row.observation) for row in rows],
+        wm_weights=weights,
+    )
+
+
+def gradient(model, losses) -> Tensor:
+    model.zero_grad(set_to_none=True)
+    for loss in losses:
+        loss.backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+class TestMicroBatches:
+    @settings(
+        max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    )
+    @given(st.data())
+    def test_gradients_of_any_split_add_up(self, model, data):
+        seed = data.draw(st.integers(0, 10**6))
+        rows = make_rows(seed, 8)
+        objective = ObjectiveSettings(
+            kl_coef=0.1,
+            aggregation=data.draw(st.sampled_from(["token-mean", "sequence-mean", "fixed-length"])),
+            fixed_length=7,
+            wm=WorldModelSettings(loss=data.draw(st.sampled_from(["cmae", "mae", "ce"])), rho=0.4),
+        )
+        plan = plan_update(
+            objective.wm,
+            random_logits(8, seed=seed).exp(),
+            [row.group for row in rows],
+            torch.tensor([0.0, 4.0, 9.0], dtype=torch.float64),
+            10.0,
+        )
+        totals = totals_of(rows, plan.weights, update_size=24)
+        cuts = [0, *sorted(data.draw(st.sets(st.integers(1, 7)))), 8]
+        order = data.draw(st.permutations(range(8)))
+        sides = data.draw(st.lists(st.booleans(), min_size=8, max_size=8))
+
+        whole = micro_loss(model, rows, plan.weights, totals, objective, left=False)
+        expected = gradient(model, [whole.loss])
+        parts = [
+            micro_loss(
+                model,
+                [rows[i] for i in order[a:b]],
+                plan.weights[list(order[a:b])],
+                totals,
+                objective,
+                left,
+            )
+            for a, b, left in zip(cuts, cuts[1:], sides, strict=False)
+        ]
+        torch.testing.assert_close(
+            gradient(model, [p.loss for p in parts]), expected, rtol=1e-9, atol=1e-11
+        )
+        merged, direct = merge_metrics(p.metrics for p in parts), merge_metrics([whole.metrics])
+        assert merged == pytest.approx(direct, rel=1e-9, abs=1e-12)
+
+    def test_mini_batches_average_to_the_update(self, model):
+        rows = make_rows(5, 12)
+        objective = ObjectiveSettings(wm=WorldModelSettings(coef=0.5))
+        selected = [i % 4 != 0 for i in range(12)]
+        weights = wm_weights(
+            selected, [row.group for row in rows], torch.tensor([0.5, 1.0, 0.7]).double()
+        )
+        whole = micro_loss(model, rows, weights, totals_of(rows, weights), objective, left=True)
+        pieces = []
+        for a in range(0, 12, 4):
+            part, part_weights = rows[a : a + 4], weights[a : a + 4]
+            totals = totals_of(part, part_weights, update_size=12)
+            pieces.append(
+                micro_loss(model, part, part_weights, totals, objective, left=True).wm_loss
+            )
+        torch.testing.assert_close(torch.stack(pieces).mean(), whole.wm_loss)
+
+    def test_the_loss_is_equation_11_computed_row_by_row(self, model):
+        rows = make_rows(11, 6)
+        objective = ObjectiveSettings(kl_coef=0.1, wm=WorldModelSettings(rho=0.3, coef=2.0))
+        weights = torch.tensor([0.1, 0.0, 0.2, 0.3, 0.0, 0.05], dtype=torch.float64)
+        got = micro_loss(model, rows, weights, totals_of(rows, weights, 18), objective, left=True)
+
+        policy = kl = wm = tokens = 0.0
+        for row, weight in zip(rows, weights.tolist(), strict=True):
+            ids = torch.tensor([row.prompt + row.action + row.observation])
+            logp = model(ids).logits.log_softmax(-1)[0].detach().numpy()
+            start, end = len(row.prompt), len(row.prompt) + len(row.action)
+            ratio = math.exp(-0.3 * row.drift)
+            term = -min(ratio * row.advantage, min(max(ratio, 0.8), 1.2) * row.advantage)
+            policy += term * len(row.action)
+            gap = -0.5 * row.drift
+            kl += (math.exp(gap) - gap - 1) * len(row.action)
+            tokens += end - start
+            p = [math.exp(logp[t - 1, ids[0, t]]) for t in range(end, ids.shape[1])]
+            wm += weight * sum(1 - x for x in p if x <= 0.3) / max(len(p), 1)
+        assert got.policy_loss.item() == pytest.approx((policy + 0.1 * kl) / tokens, rel=1e-9)
+        assert got.wm_loss.item() == pytest.approx(3 * 2.0 * wm, rel=1e-9)
+        assert got.loss.item() == pytest.approx(got.policy_loss.item() + got.wm_loss.item())
+
+
+class TestCausality:
+    @pytest.mark.parametrize("left", [False, True])
+    def test_appended_observations_leave_action_logprobs_alone(self, model, left):
+        rows = make_rows(3, 6)
+        long, short = pad(rows, left), pad(rows, left, with_observation=False)
+        with_observation = model_logprobs(model, long)[long.action.bool()]
+        without = model_logprobs(model, short)[short.action.bool()]
+        torch.testing.assert_close(with_observation, without, rtol=1e-10, atol=1e-12)
+
+    def test_and_the_policy_gradient_too(self, model):
+        rows = make_rows(3, 6)
+        objective = ObjectiveSettings(wm=OFF)
+        bare = [replace(row, observation=[]) for row in rows]
+        appended = micro_loss(model, rows, None, totals_of(rows, None), objective, left=False).loss
+        expected = gradient(model, [appended])
+        plain = micro_loss(model, bare, None, totals_of(bare, None), objective, left=False).loss
+        torch.testing.assert_close(gradient(model, [plain]), expected, rtol=1e-9, atol=1e-12)
+
+
+class TestVariants:
+    def test_off_is_plain_grpo_bit_for_bit(self, model):
+        rows = make_rows(7, 6)
+        weights = torch.full((6,), 0.2, dtype=torch.float64)
+        totals = totals_of(rows, weights)
+        off = micro_loss(model, rows, weights, totals, ObjectiveSettings(wm=OFF), left=False)
+        on = micro_loss(model, rows, weights, totals, ObjectiveSettings(), left=False)
+        assert off.wm_loss is None and on.wm_loss.item() > 0
+        assert torch.equal(off.loss, on.policy_loss)
+        assert "wm_loss" not in off.metrics
+        assert off.metrics["observation_nll"] == on.metrics["observation_nll"]
+
+        padded = pad(rows, left=False)
+        logp = model_logprobs(model, padded)
+        mask, drift = padded.action, torch.tensor([[r.drift] for r in rows], dtype=torch.float64)
+        advantage = torch.tensor([[r.advantage] for r in rows], dtype=torch.float64)
+        ratio = (-0.3 * drift).exp().expand_as(logp)
+        surrogate = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+        kl = (-0.5 * drift).exp() + 0.5 * drift - 1
+        expected = ((surrogate + 0.01 * kl) * mask).sum() / mask.sum()
+        torch.testing.assert_close(off.loss, expected)
+
+    def test_echo_is_the_plain_mean_of_cross_entropies(self, model):
+        # Groups of equal size: Eq. 11 with lambda = 1 and all selected is the mean over rows.
+        rows = [replace(row, group=i % 3) for i, row in enumerate(make_rows(13, 6))]
+        rows = [replace(row, observation=row.observation or [4]) for row in rows]
+        echo = WorldModelSettings.preset("echo")
+        plan = plan_update(
+            echo, torch.zeros(6).double(), [r.group for r in rows], torch.zeros(3).double(), 10.0
+        )
+        objective = ObjectiveSettings(wm=echo)
+        got = micro_loss(
+            model, rows, plan.weights, totals_of(rows, plan.weights), objective, left=False
+        )
+        per_row = []
+        for row in rows:
+            ids = torch.tensor([row.prompt + row.action + row.observation])
+            start = len(row.prompt) + len(row.action)
+            per_row.append(F.cross_entropy(model(ids).logits[0, start - 1 : -1], ids[0, start:]))
+        torch.testing.assert_close(got.wm_loss, torch.stack(per_row).mean())
+
+    def test_the_three_aggregations_by_hand(self):
+        batch = MicroBatch(
+            action_mask=torch.tensor([[0, 1, 1], [0, 1, 0]]),
+            advantages=torch.tensor([1.0, -4.0]),
+            old_logprobs=torch.zeros(2, 3),
+        )
+        fixed = ObjectiveSettings(kl_coef=0.0, wm=OFF, aggregation="fixed-length", fixed_length=10)
+        totals = MiniBatchTotals.count(2, [2, 1])
+        logp = torch.zeros(2, 3)
+        # -(1 + 1 - 4) / (2 rows * 10 tokens); by sequence -(1 - 4) / 2; by token -(1 + 1 - 4) / 3
+        assert combined_loss(logp, batch, totals, fixed).loss.item() == pytest.approx(0.1)
+        by_sequence = replace(fixed, aggregation="sequence-mean")
+        assert combined_loss(logp, batch, totals, by_sequence).loss.item() == pytest.approx(1.5)
+        by_token = replace(fixed, aggregation="token-mean")
+        assert combined_loss(logp, batch, totals, by_token).loss.item() == pytest.approx(2 / 3)
+
+    def test_an_unselected_row_cannot_spoil_the_loss(self):
+        # An impossible token (log-probability -inf) in a row with weight 0.
+        logp = torch.tensor([[0.0, -0.5, -1.0], [0.0, -0.5, -math.inf]], requires_grad=True)
+        batch = MicroBatch(
+            action_mask=torch.tensor([[0, 1, 0]] * 2),
+            observation_mask=torch.tensor([[0, 0, 1]] * 2),
+            advantages=torch.zeros(2),
+            old_logprobs=logp.detach(),
+            wm_weights=torch.tensor([1.0, 0.0]),
+        )
+        objective = ObjectiveSettings(kl_coef=0.0, wm=WorldModelSettings.preset("echo"))
+        totals = MiniBatchTotals.count(2, [1, 1], [1, 1], batch.wm_weights)
+        out = combined_loss(logp, batch, totals, objective)
+        out.loss.backward()
+        assert out.loss.item() == 1.0
+        assert logp.grad.tolist() == [[0.0, 0.0, -1.0], [0.0, 0.0, 0.0]]
+
+
+class TestMetrics:
+    def test_by_hand(self):
+        logp = torch.tensor([[0.1, 0.5, 0.9, 0.5], [0.5, 0.25, 0.1, 0.1]]).log()
+        batch = MicroBatch(
+            action_mask=torch.tensor([[0, 1, 0, 0], [0, 1, 0, 0]]),
+            observation_mask=torch.tensor([[0, 0, 1, 1], [0, 0, 1, 1]]),
+            advantages=torch.tensor([1.0, 1.0]),
+            old_logprobs=torch.full((2, 4), 0.25).log(),
+            ref_logprobs=logp,
+            wm_weights=torch.tensor([0.5, 0.0]),
+        )
+        totals = MiniBatchTotals.count(2, [1, 1], [2, 2], batch.wm_weights)
+        assert totals == MiniBatchTotals(2, 2, 2, 4, 1, 2)
+        objective = ObjectiveSettings(wm=WorldModelSettings(rho=0.5))
+        got = merge_metrics([combined_loss(logp, batch, totals, objective).metrics])
+        assert got == pytest.approx(
+            {
+                "pg_loss": -(1.2 + 1.0) / 2,
+                "kl": 0.0,
+                "clip_fraction": 0.5,
+                "ratio_mean": 1.5,
+                "ratio_max": 2.0,
+                "ratio_min": 1.0,
+                "observation_nll": -(math.log(0.9) + math.log(0.5) + 2 * math.log(0.1)) / 4,
+                "wm_loss": 0.25,
+                "wm_term": 0.125,
+                "wm_clipped_share": 0.5,
+            },
+            abs=1e-6,
+        )
+
+
+class TestErrors:
+    good = {
+        "action_mask": torch.tensor([[0, 1, 0]]),
+        "observation_mask": torch.tensor([[0, 0, 1]]),
+        "advantages": torch.ones(1),
+        "old_logprobs": torch.zeros(1, 3),
+    }
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"observation_mask": torch.tensor([[0, 1, 1]])}, "share a token"),
+            ({"action_mask": torch.tensor([[1, 1, 0]])}, "first token"),
+            ({"action_mask": torch.ones(1, 2)}, r"`action_mask` must have shape \(1, 3\)"),
+            (
+                {"advantages": torch.ones(2)},
+                "`advantages` must have one entry for each of the 1 rows",
+            ),
+            ({"wm_weights": torch.ones(1, 3)}, "`wm_weights` must have one entry"),
+        ],
+    )
+    def test_a_wrong_batch_is_refused(self, change, message):
+        with pytest.raises(ValueError, match=message):
+            MicroBatch(**(self.good | change))
+
+    def test_what_the_settings_need_must_be_there(self):
+        totals = MiniBatchTotals.count(1, [1], [1])
+        batch = MicroBatch(**self.good)
+        with pytest.raises(ValueError, match="needs `ref_logprobs`"):
+            combined_loss(torch.zeros(1, 3), batch, totals, ObjectiveSettings())
+        with pytest.raises(ValueError, match="needs `observation_mask` and `wm_weights`"):
+            combined_loss(torch.zeros(1, 3), batch, totals, ObjectiveSettings(kl_coef=0.0))
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"clip_low": 1.0}, "`clip_low`"),
+            ({"clip_high": -0.1}, "`clip_high`"),
+            ({"kl_coef": math.nan}, "`kl_coef`"),
+            ({"aggregation": "mean"}, "`aggregation` must be one of token-mean"),
+            ({"aggregation": "fixed-length"}, "needs `fixed_length`"),
+        ],
+    )
+    def test_settings_out_of_range(self, change, message):
+        with pytest.raises(ValueError, match=message):
+            ObjectiveSettings(**change)

@@ -1,0 +1,270 @@
+"""World-model supervision: each equation against numpy, the corners of selection and weights."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paw_train.world_model import (
+    WorldModelSettings,
+    action_entropy,
+    adaptive_weight,
+    clipped_mae,
+    cross_entropy,
+    full_vocab_entropy,
+    mae,
+    minibatch_scale,
+    plan_update,
+    predicted_well,
+    select_top_alpha,
+    wm_weights,
+)
+
+fast = settings(max_examples=40, deadline=None)
+probabilities = st.lists(st.floats(0.001, 1.0), min_size=1, max_size=8)
+
+
+def one_row(p: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The log-probabilities between two columns of padding that must never be read."""
+    logp = torch.tensor([[math.nan, *np.log(p), math.inf]], dtype=torch.float64)
+    return logp, torch.tensor([[0] + [1] * len(p) + [0]])
+
+
+class TestTokenTerms:
+    @fast
+    @given(probabilities)
+    def test_entropy_uses_the_sampled_tokens(self, p):
+        q = np.array(p)
+        assert action_entropy(*one_row(p)).item() == pytest.approx(
+            -(q * np.log(q)).mean(), abs=1e-12
+        )
+
+    @fast
+    @given(probabilities, st.floats(0.05, 1.0))
+    def test_losses_are_the_equations(self, p, rho):
+        q = np.array(p)
+        below = q <= rho * (1 + 1e-12)
+        assert clipped_mae(*one_row(p), rho).item() == pytest.approx(
+            (below * (1 - q)).sum() / len(q)
+        )
+        assert mae(*one_row(p)).item() == pytest.approx((1 - q).mean())
+        assert cross_entropy(*one_row(p)).item() == pytest.approx(-np.log(q).mean(), abs=1e-12)
+        assert predicted_well(*one_row(p), rho).sum().item() == (~below).sum()
+
+    def test_the_denominator_is_the_full_length(self):
+        # Only the first of four tokens is at or below rho; the mean over kept tokens would be 0.9.
+        logp, mask = one_row([0.1, 0.5, 0.6, 0.9])
+        assert clipped_mae(logp, mask).item() == pytest.approx(0.9 / 4)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_a_token_exactly_at_rho_is_kept(self, dtype):
+        for rho in np.arange(1, 1000) / 1000:
+            logp = torch.tensor([[rho]], dtype=dtype).log()
+            assert clipped_mae(logp, [[1]], rho).item() == pytest.approx(1 - rho, abs=1e-5)
+
+    def test_the_clip_is_not_differentiated(self):
+        # d/dlogp of -p/4 at the kept token, nothing elsewhere.
+        logp, mask = one_row([0.1, 0.5, 0.6, 0.9])
+        logp.requires_grad_()
+        clipped_mae(logp, mask).sum().backward()
+        assert logp.grad.tolist()[0] == pytest.approx([0, -0.1 / 4, 0, 0, 0, 0])
+
+    def test_rows_without_tokens_are_zero_with_zero_gradient(self):
+        for loss in (clipped_mae, mae, cross_entropy):
+            logp = torch.full((1, 3), -math.inf, requires_grad=True)
+            value = loss(logp, torch.zeros(1, 3))
+            value.sum().backward()
+            assert value.tolist() == [0.0] and logp.grad.tolist() == [[0.0] * 3]
+        assert action_entropy([[-1.0]], [[0]]).tolist() == [0.0]
+
+    def test_certain_and_impossible_tokens_have_no_entropy(self):
+        assert action_entropy([[0.0, -math.inf]], [[1, 1]]).tolist() == [0.0]
+
+    def test_lists_give_float32_and_narrow_floats_are_widened(self):
+        assert clipped_mae([[-2.0]], [[True]]).dtype == torch.float32
+        assert (
+            clipped_mae(torch.tensor([[-2.0]], dtype=torch.bfloat16), [[1]]).dtype == torch.float32
+        )
+
+    def test_bad_shapes_and_masks_are_named(self):
+        with pytest.raises(ValueError, match=r"`mask` must have shape \(1, 2\)"):
+            clipped_mae([[-1.0, -1.0]], [[1]])
+        with pytest.raises(ValueError, match="`mask` must hold only 0 and 1"):
+            clipped_mae([[-1.0, -1.0]], [[1, 0.5]])
+        with pytest.raises(ValueError, match=r"`rho`.*got 0"):
+            clipped_mae([[-1.0]], [[1]], rho=0.0)
+
+
+class TestFullVocabularyEntropy:
+    def test_against_numpy_with_the_one_token_shift(self):
+        logits = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0))
+        mask = torch.tensor([[0, 0, 1, 1, 0], [0, 1, 0, 0, 0]])
+        p = np.exp(logits.double().numpy())
+        p /= p.sum(-1, keepdims=True)
+        h = -(p * np.log(p)).sum(-1)
+        expected = [(h[0, 1] + h[0, 2]) / 2, h[1, 0]]
+        for chunk in (1, 2, 1000):
+            got = full_vocab_entropy(logits, mask, chunk)
+            assert got.tolist() == pytest.approx(expected, rel=1e-5)
+
+    def test_uniform_is_log_v_and_forbidden_tokens_count_nothing(self):
+        logits = torch.tensor([[[0.0, 0.0, -math.inf], [9.0, 9.0, 9.0]]])
+        assert full_vocab_entropy(logits, [[0, 1]]).item() == pytest.approx(math.log(2))
+
+    def test_a_marked_first_token_is_an_error(self):
+        with pytest.raises(ValueError, match="first token"):
+            full_vocab_entropy(torch.zeros(1, 2, 3), [[1, 1]])
+
+
+class TestSelection:
+    @fast
+    @given(
+        st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.3]), min_size=1, max_size=40),
+        st.floats(0.01, 1.0),
+    )
+    def test_keeps_the_best_with_ties_to_the_lower_index(self, entropy, alpha):
+        selected = select_top_alpha(entropy, alpha).tolist()
+        ranked = sorted(range(len(entropy)), key=lambda i: (-entropy[i], i))
+        kept = ranked[: sum(selected)]
+        assert sorted(kept) == [i for i, s in enumerate(selected) if s]
+        assert abs(sum(selected) - alpha * len(entropy)) < 1
+
+    @pytest.mark.parametrize(
+        ("size", "alpha", "kept"),
+        [
+            (4, 0.75, 3),
+            (5, 0.75, 4),
+            (1, 0.01, 1),
+            (100, 0.07, 7),
+            (100, 0.0701, 8),
+            (9, 1.0, 9),
+            (0, 0.5, 0),
+        ],
+    )
+    def test_keeps_the_ceiling(self, size, alpha, kept):
+        assert select_top_alpha(torch.rand(size), alpha).sum().item() == kept
+
+    @pytest.mark.parametrize("alpha", [0.0, -0.5, 1.01, math.nan])
+    def test_alpha_outside_is_an_error(self, alpha):
+        with pytest.raises(ValueError, match="`alpha`"):
+            select_top_alpha([0.1], alpha)
+
+    def test_an_entropy_that_is_no_number_is_an_error(self):
+        with pytest.raises(ValueError, match=r"`entropy` must be finite, but entry \[1\] is nan"):
+            select_top_alpha([0.1, math.nan], 0.5)
+
+
+class TestGroupWeights:
+    def test_is_linear_and_not_clamped(self):
+        got = adaptive_weight([0.0, 2.5, 10.0, -1.0], 10)
+        assert got.tolist() == pytest.approx([1.0, 0.75, 0.0, 1.1])
+
+    def test_a_mean_above_the_maximum_warns(self):
+        with pytest.warns(RuntimeWarning, match="12 exceeds max_return=10"):
+            assert adaptive_weight([12.0], 10.0).item() == pytest.approx(-0.2)
+
+    @pytest.mark.parametrize("maximum", [0.0, -1.0, math.inf, math.nan])
+    def test_the_maximum_must_be_positive(self, maximum):
+        with pytest.raises(ValueError, match=r"`max_return`.*above 0"):
+            adaptive_weight([0.0], maximum)
+
+    def test_weights_by_hand(self):
+        # Group 1 has nothing selected but counts in |G| = 3; group 2 has no row at all.
+        got = wm_weights([True, False, True, False], [0, 0, 0, 1], [0.5, 1.0, 1.0])
+        assert got.tolist() == pytest.approx([0.5 / (3 * 2), 0, 0.5 / (3 * 2), 0])
+
+    @fast
+    @given(st.data())
+    def test_the_weighted_sum_is_equation_11(self, data):
+        groups = data.draw(st.integers(1, 4))
+        size = data.draw(st.integers(1, 12))
+        ids = data.draw(st.lists(st.integers(0, groups - 1), min_size=size, max_size=size))
+        selected = data.draw(st.lists(st.booleans(), min_size=size, max_size=size))
+        losses = data.draw(st.lists(st.floats(0, 1), min_size=size, max_size=size))
+        lambdas = data.draw(st.lists(st.floats(0, 1.5), min_size=groups, max_size=groups))
+        expected = 0.0
+        for group in range(groups):
+            chosen = [x for x, g, s in zip(losses, ids, selected, strict=True) if g == group and s]
+            expected += lambdas[group] * np.mean(chosen) / groups if chosen else 0.0
+        weights = wm_weights(selected, ids, torch.tensor(lambdas, dtype=torch.float64))
+        assert float(weights @ torch.tensor(losses, dtype=torch.float64)) == pytest.approx(expected)
+
+    @pytest.mark.parametrize("ids", [[0, 2], [-1, 0]])
+    def test_group_numbers_out_of_range_are_an_error(self, ids):
+        with pytest.raises(ValueError, match=r"`group_ids` must be in 0\.\.1"):
+            wm_weights([True, True], ids, [1.0, 1.0])
+
+    def test_minibatch_scale(self):
+        assert minibatch_scale(12, 4) == 3.0
+        for size in (0, 13):
+            with pytest.raises(ValueError, match="between 1 and 12"):
+                minibatch_scale(12, size)
+
+
+class TestPlan:
+    entropy, ids, means = [0.3, 0.1, 0.2, 0.0], [0, 0, 1, 1], [5.0, 10.0]
+
+    def test_composes_selection_weight_and_group(self):
+        plan = plan_update(WorldModelSettings(), self.entropy, self.ids, self.means, 10.0)
+        assert plan.selected.tolist() == [True, True, True, False]
+        assert plan.lambdas.tolist() == [0.5, 0.0]
+        assert plan.weights.tolist() == pytest.approx([0.125, 0.125, 0, 0])
+        metrics = plan.metrics(torch.tensor(self.entropy))
+        assert metrics["selected_share"] == 0.75
+        assert metrics["entropy_threshold"] == pytest.approx(0.1)
+        assert metrics["lambda_mean"] == 0.25
+
+    def test_echo_weighs_all_alike_when_groups_are_equal(self):
+        plan = plan_update(
+            WorldModelSettings.preset("echo"), self.entropy, self.ids, self.means, 10.0
+        )
+        assert plan.weights.tolist() == [0.25] * 4
+
+    def test_off_selects_nothing(self):
+        plan = plan_update(
+            WorldModelSettings.preset("off"), self.entropy, self.ids, self.means, 10.0
+        )
+        assert not plan.selected.any() and plan.weights.tolist() == [0.0] * 4
+
+
+class TestSettings:
+    def test_defaults_are_the_paper(self):
+        assert WorldModelSettings() == WorldModelSettings(
+            "on", "cmae", 0.75, 0.2, True, 1.0, "sampled"
+        )
+        assert WorldModelSettings.preset("paw") == WorldModelSettings()
+
+    def test_echo_is_plain_cross_entropy_on_everything(self):
+        echo = WorldModelSettings.preset("echo", coef=0.1)
+        assert (echo.wm, echo.loss, echo.alpha, echo.adaptive) == ("on", "ce", 1.0, False)
+        assert echo.coef == 0.1
+
+    def test_yaml_booleans_switch_it(self):
+        assert WorldModelSettings(wm=False).wm == "off"
+        assert WorldModelSettings(wm=True).wm == "on"
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"loss": "cmea"}, "`loss`.*nearest valid value: cmae"),
+            ({"entropy": "sample"}, "`entropy`.*nearest valid value: sampled"),
+            ({"wm": "of"}, "`wm`.*nearest valid value: off"),
+            ({"alpha": 75}, r"`alpha` must be in \(0, 1\], got 75; nearest valid value: 1.0"),
+            ({"alpha": 0}, "`alpha`.*small positive number.*set `wm` to off"),
+            ({"rho": -0.1}, "`rho`.*small positive number"),
+            ({"coef": -1.0}, "`coef`.*nearest valid value: 0.0"),
+            ({"coef": math.nan}, "`coef` must be a finite number"),
+            ({"alpha": "0.75"}, "`alpha` must be a finite number"),
+            ({"adaptive": "yes"}, "`adaptive` must be true or false"),
+        ],
+    )
+    def test_errors_name_the_nearest_valid_value(self, change, message):
+        with pytest.raises(ValueError, match=message):
+            WorldModelSettings(**change)
+
+    def test_unknown_preset(self):
+        with pytest.raises(ValueError, match=r"`preset`.*nearest valid value: echo"):
+            WorldModelSettings.preset("ecko")
