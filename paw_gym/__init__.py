@@ -27,11 +27,13 @@ _HOME = {
     "register_text_env": "registration",
     "text_env_ids": "registration",
     "EnvPool": "pool",
+    "check_text_env": "contract",
 }
 
 __all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
+    from paw_gym.contract import check_text_env
     from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv
     from paw_gym.pool import EnvPool
     from paw_gym.prompts import PromptTemplate

@@ -104,8 +104,9 @@ def _register(id: str, entry_point: Any, kwargs: dict[str, Any]) -> None:
     from gymnasium.envs.registration import register, registry
 
     registry.pop(id, None)
-    # the environment counts its own steps: a TimeLimit wrapper would hide that from save_state
-    register(id, entry_point=entry_point, kwargs=kwargs)
+    # the environment counts its own steps and refuses one without a reset: the wrappers that do so
+    # (TimeLimit, OrderEnforcing) keep state that restore_state does not reach
+    register(id, entry_point=entry_point, kwargs=kwargs, order_enforce=False)
 
 
 def register_all() -> None:

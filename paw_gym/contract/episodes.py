@@ -1,0 +1,282 @@
+"""Checks of what happens inside an episode, up to its end and into the record."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from paw_gym.actions import parse_response
+from paw_gym.contract.report import CheckSkipped, ContractViolation, require
+from paw_gym.contract.subject import JUNK, Moment, Script, Subject, choose, replay, start
+from paw_gym.core import INFO_KEYS, TextEnv
+from paw_gym.transition import (
+    Episode,
+    read_jsonl,
+    read_parquet,
+    require_json,
+    write_jsonl,
+    write_parquet,
+)
+
+_TYPES: dict[str, type] = {
+    "task_id": str,
+    "task_type": str,
+    "instruction": str,
+    "action_is_valid": bool,
+    "success": bool,
+    "score": float,
+}
+
+
+def info_keys(subject: Subject) -> str:
+    """``info`` holds the contract's keys, with their types, at reset and at every step."""
+    count = 0
+    for script in subject.scripts:
+        for number, moment in enumerate(replay(subject.make(), script)):
+            _check_info(moment.info, script.task_id, "reset" if number == 0 else f"step {number}")
+            count += 1
+        first = replay(subject.make(), Script(script.seed, script.task_id, ()))[0]
+        require(not first.info["success"], "info['success'] is already True at reset.")
+    return f"{count} infos"
+
+
+def _check_info(info: dict[str, Any], task_id: str, where: str) -> None:
+    missing = [key for key in INFO_KEYS if key not in info]
+    require(not missing, f"info at {where} lacks {', '.join(map(repr, missing))}.")
+    for key, kind in _TYPES.items():
+        require(
+            type(info[key]) is kind,
+            f"info[{key!r}] at {where} is a {type(info[key]).__name__}; expected {kind.__name__}.",
+        )
+    admissible = info["admissible_actions"]
+    listed = admissible is None or (
+        type(admissible) is list and all(type(action) is str for action in admissible)
+    )
+    require(listed, f"info['admissible_actions'] at {where} is neither None nor a list of str.")
+    require(
+        0.0 <= info["score"] <= 1.0, f"info['score'] at {where} is {info['score']}, not in [0, 1]."
+    )
+    require(
+        info["task_id"] == task_id,
+        f"info['task_id'] at {where} is {info['task_id']!r}; the task is {task_id!r}.",
+    )
+    try:
+        require_json(info, "info")
+    except TypeError as error:
+        raise ContractViolation(f"info at {where} is not plain JSON values: {error}") from error
+
+
+def admissible_actions(subject: Subject) -> str:
+    """Every action that is listed as admissible is accepted (where actions are listed)."""
+    tried = 0
+    for script in subject.scripts:
+        env, rng = subject.make(), random.Random(script.seed)
+        moment, left = start(env, script.seed, script.task_id), list(script.actions)
+        while not moment.over:
+            tried += _try_listed(env, moment.info["admissible_actions"], rng)
+            if not left:
+                break
+            moment = Moment(*env.step(left.pop(0)))
+    return f"{tried} actions tried" if tried else "not listed by this environment"
+
+
+def _try_listed(env: TextEnv, listed: list[str] | None, rng: random.Random) -> int:
+    if not listed:
+        return 0
+    require(len(set(listed)) == len(listed), "info['admissible_actions'] repeats an action.")
+    state = env.save_state()
+    sample = rng.sample(listed, min(3, len(listed)))
+    for action in sample:
+        info = env.step(action)[4]
+        require(
+            info["action_is_valid"], f"{action!r} is listed as admissible, but was not accepted."
+        )
+        env.restore_state(state)
+    return len(sample)
+
+
+def invalid_actions(subject: Subject) -> str:
+    """No string makes ``step`` raise; what is not listed as admissible is invalid."""
+    for junk in JUNK:
+        env = subject.make()
+        before = start(env, subject.seed, subject.task_ids[0])
+        listed = before.info["admissible_actions"]
+        try:
+            moment = Moment(*env.step(junk))
+        except Exception as error:
+            raise ContractViolation(
+                f"step({junk!r:.60}) raised {type(error).__name__}: {error}. An action that is not "
+                "accepted must say so in the observation and in info['action_is_valid']."
+            ) from error
+        _check_info(moment.info, subject.task_ids[0], f"step({junk!r:.40})")
+        require(
+            isinstance(moment.observation, str), f"step({junk!r:.60}) gave no text as observation."
+        )
+        if listed is not None and junk not in listed:
+            require(
+                not moment.info["action_is_valid"],
+                f"step({junk!r:.60}) is not admissible, but info['action_is_valid'] is True.",
+            )
+    _check_junk_responses(subject)
+    return f"{len(JUNK)} strings, bare and as raw responses"
+
+
+def _check_junk_responses(subject: Subject) -> None:
+    for response in (*(junk for junk in JUNK if "<action>" not in junk), "<think></think><action>"):
+        agent = subject.agent()
+        start(agent, subject.seed, subject.task_ids[0])
+        info = agent.step(response)[4]
+        require(
+            not info["action_is_valid"] and info["transition"].response == response,
+            f"The response {response!r:.60} has no action, but its transition is not invalid.",
+        )
+
+
+def transitions(subject: Subject) -> str:
+    """Each step behind ``AgentInterface`` gives a complete transition, the last one too."""
+    count = 0
+    for script in subject.scripts:
+        agent = subject.agent()
+        tags = agent.template.action_tag, agent.template.think_tag
+        # white space at its ends, or tags inside, do not survive the way through a response
+        actions = [parse_response(agent.response_for(a), *tags).action for a in script.actions]
+        raw = replay(subject.make(), Script(script.seed, script.task_id, tuple(actions)))
+        prompt = start(agent, script.seed, script.task_id).observation
+        for number, action in enumerate(actions[: len(raw) - 1]):
+            response = agent.response_for(action)
+            moment = Moment(*agent.step(response))
+            got, expected = moment.info["transition"], raw[number + 1]
+            where = f"transition {number} of task {script.task_id!r}"
+            for name, value in (
+                ("step", number),
+                ("prompt", prompt),
+                ("response", response),
+                ("next_observation", expected.observation),
+                ("terminated", expected.terminated),
+                ("truncated", expected.truncated),
+            ):
+                require(
+                    getattr(got, name) == value,
+                    f"{where}: {name} is {getattr(got, name)!r:.120}; expected {value!r:.120}.",
+                )
+            prompt = moment.observation
+            count += 1
+        if raw[-1].over:
+            require(raw[-1].observation, f"Task {script.task_id!r}: the last observation is empty.")
+    return f"{count} transitions"
+
+
+def truncation(subject: Subject) -> str:
+    """An episode that uses up ``max_steps`` is truncated then, not earlier and not later."""
+    longest = 0
+    for number, task_id in enumerate(subject.task_ids):
+        for kind in ("junk", "walk"):
+            env, rng = subject.make(), random.Random(number)
+            moment, steps = start(env, subject.seed + number, task_id), 0
+            while not moment.over:
+                listed = moment.info["admissible_actions"]
+                action = JUNK[2] if kind == "junk" else choose(rng, listed)
+                moment, steps = Moment(*env.step(action)), steps + 1
+                require(
+                    moment.over or steps < env.max_steps,
+                    f"Task {task_id!r} went on after max_steps={env.max_steps} steps.",
+                )
+            require(
+                moment.terminated or steps == env.max_steps,
+                f"Task {task_id!r} was truncated after {steps} steps; max_steps is {env.max_steps}.",
+            )
+            require(
+                not (moment.terminated and moment.truncated),
+                "An episode ended both terminated and truncated; the rules' end counts.",
+            )
+            longest = max(longest, steps)
+            if moment.truncated:
+                return f"truncated after {steps} steps"
+    return f"every episode ended by the rules, after at most {longest} steps"
+
+
+def step_after_end(subject: Subject) -> str:
+    """``step`` raises before the first reset and after the end, also in a restored end."""
+    fresh = subject.make()
+    _require_refusal(fresh, "before the first reset")
+    for script in subject.scripts:
+        env = subject.make()
+        moment, rng = start(env, script.seed, script.task_id), random.Random(0)
+        actions = list(script.actions)
+        while not moment.over:
+            listed = moment.info["admissible_actions"]
+            moment = Moment(*env.step(actions.pop(0) if actions else choose(rng, listed)))
+        _require_refusal(env, "after the end of the episode")
+        copy = subject.make()
+        copy.restore_state(env.save_state())
+        _require_refusal(copy, "in a restored end of an episode")
+    return f"{len(subject.scripts)} ends"
+
+
+def _require_refusal(env: TextEnv, when: str) -> None:
+    try:
+        env.step(JUNK[2])
+    except RuntimeError:
+        return
+    raise ContractViolation(f"step() {when} did not raise RuntimeError.")
+
+
+def records_jsonl(subject: Subject) -> str:
+    """Episodes come back equal from a JSONL file."""
+    episodes = _episodes(subject)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "episodes.jsonl"
+        write_jsonl(path, episodes)
+        _require_equal(episodes, list(read_jsonl(path)), "JSONL")
+    return f"{len(episodes)} episodes"
+
+
+def records_parquet(subject: Subject) -> str:
+    """Episodes come back equal from a Parquet file."""
+    if find_spec("pyarrow") is None:
+        raise CheckSkipped('pyarrow is not installed: pip install "paw-gym[parquet]"')
+    episodes = _episodes(subject)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "episodes.parquet"
+        write_parquet(path, episodes)
+        _require_equal(episodes, list(read_parquet(path)), "Parquet")
+    return f"{len(episodes)} episodes"
+
+
+def _episodes(subject: Subject) -> list[Episode]:
+    episodes = []
+    for script in subject.scripts:
+        for mode in ("window", "conversation"):
+            agent = subject.agent(mode)
+            start(agent, script.seed, script.task_id)
+            episode = agent.new_episode()
+            for action in script.actions:
+                _, _, terminated, truncated, info = agent.step(agent.response_for(action))
+                episode.transitions.append(info["transition"])
+                if terminated or truncated:
+                    break
+            episodes.append(episode)
+    return episodes
+
+
+def _require_equal(written: list[Episode], read: list[Episode], form: str) -> None:
+    require(
+        len(written) == len(read), f"{form}: {len(written)} episodes written, {len(read)} read."
+    )
+    for left, right in zip(written, read, strict=True):
+        require(left == right, f"{form}: the episode of task {left.task_id!r} came back different.")
+
+
+CHECKS = (
+    info_keys,
+    admissible_actions,
+    invalid_actions,
+    transitions,
+    truncation,
+    step_after_end,
+    records_jsonl,
+    records_parquet,
+)

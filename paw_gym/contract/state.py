@@ -1,0 +1,161 @@
+"""Checks that an episode depends on its seed and its actions, and can be saved and restored exactly."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from paw_gym.contract.report import require
+from paw_gym.contract.subject import (
+    Moment,
+    Script,
+    Subject,
+    continue_with,
+    replay,
+    require_same,
+    start,
+)
+
+
+def determinism(subject: Subject) -> str:
+    """The same seed and actions give the same episode: in a fresh instance, and in a used one."""
+    for script in subject.scripts:
+        env = subject.make()
+        first = replay(env, script)
+        with_other_global_state(lambda script=script, first=first: _fresh(subject, script, first))  # type: ignore[misc]
+        require_same(first, replay(env, script), "reset of a used instance with the same seed")
+    return f"{len(subject.scripts)} episodes, played three times"
+
+
+def _fresh(subject: Subject, script: Script, first: Sequence[Moment]) -> None:
+    require_same(first, replay(subject.make(), script), "a fresh instance with the same seed")
+
+
+def with_other_global_state(call: Callable[[], None]) -> None:
+    """Runs ``call`` with Python's and NumPy's global generators elsewhere, then puts them back."""
+    saved = random.getstate(), np.random.get_state()  # noqa: NPY002  (it is what is under test)
+    try:
+        random.seed(987654321)
+        np.random.seed(987654321)  # noqa: NPY002
+        call()
+    finally:
+        random.setstate(saved[0])
+        np.random.set_state(saved[1])  # noqa: NPY002
+
+
+def seeded_task_choice(subject: Subject) -> str:
+    """Without options the seed chooses the task, the same one each time."""
+    seeds = range(subject.seed, subject.seed + 5)
+    chosen = [start(subject.make(), seed).info["task_id"] for seed in seeds]
+    again = [start(subject.make(), seed).info["task_id"] for seed in seeds]
+    require(
+        chosen == again,
+        f"The same seeds chose different tasks: {chosen} and {again}. "
+        "Randomness must come from self.np_random.",
+    )
+    count = len(subject.make().tasks)
+    require(
+        count < 10 or len(set(chosen)) > 1,
+        f"Five seeds all chose task {chosen[0]!r} out of {count}.",
+    )
+    return f"seeds {seeds.start} to {seeds.stop - 1}"
+
+
+def global_random_state(subject: Subject) -> str:
+    """Playing leaves the global generators of Python and NumPy alone."""
+    before = random.getstate(), np.random.get_state()  # noqa: NPY002
+    replay(subject.make(), subject.scripts[0])
+    after = random.getstate(), np.random.get_state()  # noqa: NPY002
+    require(before[0] == after[0], "An episode advanced Python's global random generator.")
+    same = all(np.array_equal(a, b) for a, b in zip(before[1], after[1], strict=True))
+    require(same, "An episode advanced NumPy's global random generator.")
+    return "untouched"
+
+
+def independent_instances(subject: Subject) -> str:
+    """Two instances that are stepped in turns do not disturb each other."""
+    pair = [subject.scripts[0], subject.scripts[-1]]
+    alone = [replay(subject.make(), script) for script in pair]
+    envs = [subject.make() for _ in pair]
+    together = [[start(e, s.seed, s.task_id)] for e, s in zip(envs, pair, strict=True)]
+    for step in range(max(len(trace) for trace in alone) - 1):
+        for env, script, trace, moments in zip(envs, pair, alone, together, strict=True):
+            if step < len(trace) - 1:
+                moments.extend(continue_with(env, script.actions[step : step + 1]))
+    for left, right in zip(alone, together, strict=True):
+        require_same(left, right, "an instance next to another one")
+    return "2 instances in turns"
+
+
+def save_restore(subject: Subject) -> str:
+    """A pickled state continues exactly: in the same, in a fresh, and in a used instance."""
+    return _check_save_restore(subject, subject.make)
+
+
+def save_restore_agent(subject: Subject) -> str:
+    """The same behind ``AgentInterface``, prompts and history included."""
+    return _check_save_restore(subject, subject.agent, agent=True)
+
+
+def _check_save_restore(subject: Subject, make: Callable[[], Any], agent: bool = False) -> str:
+    saves = 0
+    for script in subject.scripts:
+        for cut in sorted({0, len(script.actions) // 2, len(script.actions)}):
+            _check_cut(subject, make, script, cut, agent)
+            saves += 1
+    return f"{saves} states"
+
+
+def _check_cut(
+    subject: Subject, make: Callable[[], Any], script: Script, cut: int, agent: bool
+) -> None:
+    env = make()
+    wrap = env.response_for if agent else str
+    actions = [wrap(action) for action in script.actions]
+    start(env, script.seed, script.task_id)
+    played = continue_with(env, actions[:cut])
+    stored = pickle.dumps(env.save_state())
+    over = bool(played) and played[-1].over
+    expected = _future(env, actions[cut:], over)
+    used = make()
+    start(used, script.seed + 1, subject.task_ids[-1])
+    restored = (("the same instance", env), ("a fresh instance", make()), ("a used one", used))
+    for name, target in restored:
+        target.restore_state(pickle.loads(stored))
+        got = _future(target, actions[cut:], over)
+        require_same(expected, got, f"restored after {cut} steps into {name}")
+
+
+def _future(env: Any, actions: Sequence[str], over: bool) -> list[Moment]:
+    """What follows a state: the rest of the episode, and the episode that the generator draws next."""
+    rest = [] if over else continue_with(env, actions)
+    observation, info = env.reset()
+    return [*rest, Moment(observation, 0.0, False, False, info)]
+
+
+def saved_state_is_frozen(subject: Subject) -> str:
+    """Playing on does not change a state that was saved or restored before."""
+    script = subject.scripts[-1]
+    env = subject.make()
+    start(env, script.seed, script.task_id)
+    state = env.save_state()
+    first = continue_with(env, script.actions)
+    for _ in range(2):
+        env.restore_state(state)
+        require_same(first, continue_with(env, script.actions), "a state restored again")
+    return "restored twice"
+
+
+CHECKS = (
+    determinism,
+    seeded_task_choice,
+    global_random_state,
+    independent_instances,
+    save_restore,
+    save_restore_agent,
+    saved_state_is_frozen,
+)
