@@ -6,12 +6,18 @@ import contextlib
 import functools
 import importlib.util
 import os
+import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parent
+
+# A script's own folder comes first in the search path, and there alfworld.py would hide the package
+# of that name. Last, it hides nothing.
+sys.path.sort(key=lambda entry: Path(entry).resolve() == HERE)
 
 
 @contextlib.contextmanager

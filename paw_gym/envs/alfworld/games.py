@@ -6,6 +6,7 @@ once and remembered with its size and times; a start looks at the folders and th
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -86,6 +87,18 @@ class GameIndex:
             records.update(_index_split(root, split, cache_dir))
         return cls(root, chosen, records)
 
+    @classmethod
+    def shared(cls, data_dir: str | Path, split: str) -> GameIndex:
+        """One index for all environments of a process, so that the 128th costs nothing.
+
+        Like `open`, but a folder that was indexed in this process is looked at again only when a task
+        folder has been added or removed; for everything else, `open` it.
+        """
+        root = find_root(data_dir)
+        folder = root / split
+        modified_ns = folder.stat().st_mtime_ns if folder.is_dir() else 0
+        return _shared_index(root, split, modified_ns)
+
     @property
     def ids(self) -> list[str]:
         """The task ids, sorted."""
@@ -137,6 +150,11 @@ class GameIndex:
         if not (self._root / task_id / GAME_FILE).is_file():
             return f"The trial exists but is left out: it has no {GAME_FILE}."
         return None
+
+
+@functools.lru_cache(maxsize=8)
+def _shared_index(root: Path, split: str, modified_ns: int) -> GameIndex:
+    return GameIndex.open(root, split)
 
 
 def fingerprint_of(entries: Iterable[GameEntry]) -> str:
