@@ -1,0 +1,204 @@
+"""Intervals and comparisons of success rates: pure functions, no torch, every random one takes a seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+Z95 = 1.959963984540054
+"""97.5 % quantile of the standard normal distribution: half of a two-sided 95 % interval"""
+
+_CHUNK = 1_000_000
+"""bootstrap draws held in memory at a time"""
+
+
+def wilson_interval(successes: float, n: int, z: float = Z95) -> tuple[float, float]:
+    """Score interval of a success rate.
+
+    Unlike the normal approximation it stays inside [0, 1] and keeps its coverage near both ends.
+    Source: Wilson, JASA 22 (1927); recommended by Brown, Cai and DasGupta, Statistical Science 16 (2001).
+
+    Args:
+        successes: how many of the ``n`` trials succeeded, in [0, n].
+        n: trials; 0 gives (0, 1), since nothing is known.
+        z: normal quantile, the default gives 95 %.
+
+    Returns:
+        (low, high), fractions in [0, 1].
+
+    Raises:
+        ValueError: ``n`` is negative or ``successes`` is outside [0, n].
+    """
+    if n < 0 or not 0 <= successes <= n:
+        raise ValueError(f"expected 0 <= successes <= n, got successes={successes}, n={n}.")
+    if n == 0:
+        return 0.0, 1.0
+    rate = successes / n
+    shrink = 1 + z * z / n
+    centre = (rate + z * z / (2 * n)) / shrink
+    half = z / shrink * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
+    low = 0.0 if successes == 0 else max(0.0, centre - half)
+    high = 1.0 if successes == n else min(1.0, centre + half)
+    return low, high
+
+
+def difference_interval(
+    first: tuple[float, float, float], second: tuple[float, float, float]
+) -> tuple[float, float]:
+    """95 % interval of ``second - first`` for two success rates, from the interval of each.
+
+    The rates are taken as independent; on one panel, where tasks that are easy for one policy tend to be
+    easy for the other, that makes the interval wider than needed. ``paired_difference`` uses the pairs.
+    Source: Newcombe, Statistics in Medicine 17 (1998) 873-890, method 10.
+
+    Args:
+        first: (rate, low, high) with the Wilson interval, fractions.
+        second: the same of the other rate.
+
+    Returns:
+        (low, high) in [-1, 1].
+    """
+    rate_1, low_1, high_1 = first
+    rate_2, low_2, high_2 = second
+    difference = rate_2 - rate_1
+    down = math.hypot(rate_2 - low_2, high_1 - rate_1)
+    up = math.hypot(high_2 - rate_2, rate_1 - low_1)
+    return max(-1.0, difference - down), min(1.0, difference + up)
+
+
+def bootstrap_mean_interval(
+    values: Sequence[float], seed: int, level: float = 0.95, resamples: int = 10_000
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of a mean.
+
+    Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13. Below about ten values
+    it is too narrow, and a constant sample gives an interval of width 0.
+
+    Args:
+        values: [N] one number per independent unit (task or episode), N >= 1.
+        seed: of the resampling.
+        level: coverage, in (0, 1).
+        resamples: bootstrap samples.
+
+    Returns:
+        (low, high) in the unit of ``values``.
+
+    Raises:
+        ValueError: no values, a value that is not finite, or a level outside (0, 1).
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, got {level}.")
+    sample = _finite_array(values, "values")
+    generator = np.random.default_rng(seed)
+    rows = max(1, _CHUNK // len(sample))
+    means = [
+        sample[generator.integers(0, len(sample), (min(rows, resamples - done), len(sample)))].mean(
+            1
+        )
+        for done in range(0, resamples, rows)
+    ]
+    tail = (1 - level) / 2
+    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def mcnemar_exact(improved: int, worsened: int) -> float:
+    """Two-sided p-value that two policies succeed equally often on the same tasks.
+
+    Only tasks on which they differ count: under equality each is improved or worsened with probability
+    1/2. Source: McNemar, Psychometrika 12 (1947), with the exact binomial tail.
+
+    Args:
+        improved: tasks that only the second policy solves.
+        worsened: tasks that only the first policy solves.
+
+    Raises:
+        ValueError: a negative count.
+    """
+    if improved < 0 or worsened < 0:
+        raise ValueError(f"counts must be 0 or more, got {improved} and {worsened}.")
+    n = improved + worsened
+    tail = sum(math.comb(n, i) for i in range(min(improved, worsened) + 1))
+    return min(1.0, 2 * tail / (1 << n))
+
+
+@dataclass(frozen=True, slots=True)
+class PairedDifference:
+    """How a second run differs from a first on the same tasks."""
+
+    n: int
+    """tasks"""
+    difference: float
+    """mean of second - first, in the unit of the values"""
+    ci95: tuple[float, float]
+    """bootstrap interval of ``difference``, tasks resampled as pairs"""
+    improved: int
+    """tasks with a higher value in the second run"""
+    worsened: int
+    """tasks with a lower value in the second run"""
+    p_value: float | None
+    """exact McNemar where all values are 0 or 1, else ``None``"""
+
+
+def paired_difference(
+    first: Sequence[float], second: Sequence[float], seed: int, resamples: int = 10_000
+) -> PairedDifference:
+    """Compares two runs task by task; pairs remove the difficulty of the tasks from the noise.
+
+    Args:
+        first: [N] success (0 or 1), score or return of each task of the panel.
+        second: [N] the same of the other run, in the same order of tasks.
+        seed: of the bootstrap.
+        resamples: bootstrap samples.
+
+    Raises:
+        ValueError: the lengths differ, there are no tasks, or a value is not finite.
+    """
+    a, b = _finite_array(first, "first"), _finite_array(second, "second")
+    if len(a) != len(b):
+        raise ValueError(
+            f"paired runs need the same tasks in the same order, got {len(a)} and {len(b)} values."
+        )
+    delta = b - a
+    improved, worsened = int((delta > 0).sum()), int((delta < 0).sum())
+    binary = bool(np.isin(a, (0, 1)).all() and np.isin(b, (0, 1)).all())
+    return PairedDifference(
+        n=len(delta),
+        difference=float(delta.mean()),
+        ci95=bootstrap_mean_interval(delta.tolist(), seed, resamples=resamples),
+        improved=improved,
+        worsened=worsened,
+        p_value=mcnemar_exact(improved, worsened) if binary else None,
+    )
+
+
+def pass_at_k(n: int, successes: int, k: int) -> float:
+    """Unbiased estimate of the chance that at least one of ``k`` attempts at a task succeeds.
+
+    ``1 - C(n - c, k) / C(n, k)``. Source: Chen et al., arXiv 2107.03374, Eq. 1.
+
+    Args:
+        n: attempts made.
+        successes: c, how many of them succeeded.
+        k: attempts allowed, 1 <= k <= n.
+
+    Raises:
+        ValueError: the counts do not fit together.
+    """
+    if not 0 <= successes <= n:
+        raise ValueError(f"expected 0 <= successes <= n, got successes={successes}, n={n}.")
+    if not 1 <= k <= n:
+        raise ValueError(f"pass@{k} needs 1 <= k <= n; there are n={n} attempts.")
+    return 1.0 - math.comb(n - successes, k) / math.comb(n, k)
+
+
+def _finite_array(values: Sequence[float], name: str) -> np.ndarray:
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1 or not len(array):
+        raise ValueError(f"{name}: expected at least one number, got shape {array.shape}.")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name}: value {int(np.argmin(np.isfinite(array)))} is not finite.")
+    return array

@@ -1,0 +1,562 @@
+"""The report of a run: what it says, that text stays text, and that broken runs still get one."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paw_gym.transition import Episode, Transition, write_jsonl
+from paw_train.report import summary_lines, summary_table, write_curves_svg, write_report
+from paw_train.report.charts import ChartStyle, Series, line_chart, path_of, running_mean
+from paw_train.report.markup import escape, tag
+from paw_train.report.scales import Axis, duration_text, linear_ticks, log_ticks, number_text
+from paw_train.statistics import wilson_interval
+
+TYPES = (
+    "look_at_obj_in_light",
+    "pick_and_place_simple",
+    "pick_clean_then_place_in_recep",
+    "pick_cool_then_place_in_recep",
+    "pick_heat_then_place_in_recep",
+    "pick_two_obj_and_place",
+)
+HOSTILE = (
+    "<script>alert(1)</script><|im_end|>\"'&amp;\x00\x1b[31m\ud800 </pre><img src=x onerror=y>"
+)
+
+
+# --- a run to report on ------------------------------------------------------------------------
+
+
+def write_run(
+    folder: Path,
+    before: int = 42,
+    after: int = 117,
+    n: int = 200,
+    updates: int = 30,
+    seed: int = 0,
+) -> Path:
+    """Writes every file of a finished run; ``before`` and ``after`` are successes out of ``n``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = random.Random(seed)
+    config = {
+        "name": "embedded",
+        "updates": updates,
+        "seed": seed,
+        "env": {"id": "paw_gym/ALFWorld-v0", "train_split": "train", "template": "compact"},
+        "algorithm": {"name": "grpo", "normalize": True},
+        "objective": {"kl_coef": 0.0, "wm": {"wm": "on", "loss": "cmae", "coef": 0.1}},
+        "optimizer": {"lr": 2e-4, "betas": [0.9, 0.999]},
+        "evaluation": {"split": "valid_unseen", "selection_split": "valid_seen", "every": 5},
+    }
+    write_json(folder / "config.json", config)
+    write_json(folder / "environment.json", {"python": "3.11", "torch": "2.9", "device": "cpu"})
+    write_lines(folder / "metrics.jsonl", [update_record(u, updates, rng) for u in range(updates)])
+    write_lines(folder / "validation.jsonl", [validation(u) for u in range(5, updates + 1, 5)])
+    warm = [
+        {"step": s, "loss": 3 * math.exp(-s / 90) + 0.5, "action_accuracy": 1 - math.exp(-s / 120)}
+        for s in range(10, 301, 10)
+    ]
+    write_lines(folder / "warmstart.jsonl", [{**w, "seconds": 0.4 * w["step"]} for w in warm])
+    write_json(folder / "eval_before.json", result(before, n, seed))
+    write_json(folder / "eval_after.json", result(after, n, seed + 1))
+    tasks = [f"valid_unseen/{i}" for i in range(4)]
+    write_jsonl(folder / "episodes_before.jsonl", [episode(t, False, 5) for t in tasks])
+    write_jsonl(folder / "episodes_after.jsonl", [episode(t, True, 4) for t in tasks])
+    return folder
+
+
+def write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value))
+
+
+def write_lines(path: Path, records: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(r) + "\n" for r in records))
+
+
+def update_record(update: int, updates: int, rng: random.Random) -> dict[str, Any]:
+    done = update / max(1, updates - 1)
+    success = min(1.0, max(0.0, 0.22 + 0.45 * done + rng.gauss(0, 0.05)))
+    return {
+        "update": update,
+        "success_rate": success,
+        "reward_mean": 10 * success - rng.uniform(0, 0.4),
+        "steps_mean": 24 - 11 * done + rng.gauss(0, 0.7),
+        "invalid_rate": max(0.0, 0.06 - 0.05 * done + rng.gauss(0, 0.004)),
+        "policy_loss": rng.gauss(0, 0.004),
+        "kl": 0.03 * done + rng.uniform(0, 0.002),
+        "clip_fraction": rng.uniform(0.001, 0.012),
+        "entropy": 0.32 - 0.15 * done + rng.gauss(0, 0.01),
+        "entropy_mean": 0.21 - 0.08 * done + rng.gauss(0, 0.01),
+        "entropy_threshold": 0.05 - 0.03 * done + rng.gauss(0, 0.002),
+        "wm_loss": 0.21 - 0.1 * done + rng.gauss(0, 0.006),
+        "lambda_mean": 1 - success,
+        "clipped_share": 0.62 + 0.2 * done + rng.gauss(0, 0.01),
+        "selected_share": 0.75,
+        "obs_nll": 0.9 - 0.3 * done + rng.gauss(0, 0.02),
+        "grad_norm": rng.uniform(0.2, 0.6),
+        "grad_norm_policy": rng.uniform(0.2, 0.5),
+        "grad_norm_wm": rng.uniform(0.002, 0.01),
+        "lr": 2e-4 * (1 - done),
+        "seconds_rollout": 4.1 + rng.gauss(0, 0.3),
+        "seconds_train": 6.2 + rng.gauss(0, 0.4),
+        "tokens": int(410_000 - 120_000 * done + rng.gauss(0, 9000)),
+        "skipped": 0.0,
+        "time": 1_760_000_000 + 11 * update,
+    }
+
+
+def validation(update: int) -> dict[str, Any]:
+    wins = min(64, 14 + update)
+    interval = list(wilson_interval(wins, 64))
+    return {"update": update, "success_rate": wins / 64, "n": 64, "ci95": interval}
+
+
+def rate(wins: int, n: int) -> dict[str, Any]:
+    return {"n": n, "success_rate": wins / n, "ci95": list(wilson_interval(wins, n))}
+
+
+def result(wins: int, n: int, seed: int, panel_hash: str = "a1b2") -> dict[str, Any]:
+    flags = [i < wins for i in range(n)]
+    random.Random(seed).shuffle(flags)
+    by_type = {name: flags[i :: len(TYPES)] for i, name in enumerate(TYPES)}
+    return {
+        "panel": f"paw_gym/ALFWorld-v0/valid_unseen/{n}",
+        "panel_hash": panel_hash,
+        "env_id": "paw_gym/ALFWorld-v0",
+        "agent": "policy",
+        "model": "embedded",
+        **rate(wins, n),
+        "by_type": {name: rate(sum(part), len(part)) for name, part in by_type.items() if part},
+        "fingerprint": "ffee",
+        "settings": {"seed": seed},
+        "mean_steps": 21.5,
+        "invalid_rate": 0.04,
+        "mean_reward": 10 * wins / n,
+        "errors": 0,
+        "seconds": 20.0,
+        "successes": flags,
+    }
+
+
+def episode(task_id: str, success: bool, steps: int, text: str = "") -> Episode:
+    env_id, episode_id = "paw_gym/ALFWorld-v0", f"{task_id}#{success}"
+    ended = {
+        "env_id": env_id,
+        "task_id": task_id,
+        "episode_id": episode_id,
+    }
+    played = Episode(
+        **ended,
+        task_type="pick_clean_then_place_in_recep",
+        instruction="put a clean apple in fridge." + text,
+    )
+    seen = (
+        "You are in the middle of a room. Looking around you, you see a fridge 1 and a sinkbasin 1."
+    )
+    for step in range(steps):
+        last = step == steps - 1
+        action = ["go to sinkbasin 1", "clean apple 1 with sinkbasin 1", "open fridge 1"][step % 3]
+        after = (
+            f"You are at step {step}. On the countertop 2, you see a apple 1 and a knife {step}."
+        )
+        played.transitions.append(
+            Transition(
+                **ended,
+                step=step,
+                prompt=f"task put a clean apple in fridge.\nsaw nothing\nnow {seen}\ncan look\ngo to\nopen"
+                + text,
+                response=f"<think>The apple may be dirty, step {step}.</think>\n"
+                f"<action>{action}</action>{text}",
+                action=action,
+                reward=10.0 if last and success else -0.1 if step == 1 else 0.0,
+                next_observation=after + text,
+                terminated=last and success,
+                truncated=last and not success,
+                action_is_valid=step != 1,
+                info={"observation": seen + text, "success": last and success},
+            )
+        )
+        seen = after
+    return played
+
+
+# --- reading a page --------------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """Checks that elements close in order; collects text, attributes and element names."""
+
+    VOID = {"meta"}
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.names: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.texts: list[str] = []
+        self.feed(source)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.attributes += attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] not in (["style"], ["script"]):
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+
+def page_of(folder: Path) -> Page:
+    return Page(write_report(folder).read_text(encoding="utf-8"))
+
+
+# --- the verdict -----------------------------------------------------------------------------------
+
+
+def test_verdict_when_it_got_better(tmp_path: Path) -> None:
+    text = page_of(write_run(tmp_path / "run")).text
+    assert (
+        "Success on 200 unseen games: 21.0 % [15.9, 27.2] before RL, 58.5 % [51.6, 65.1] after: "
+        "+37.5 points; the intervals do not overlap" in text
+    )
+    assert "The policy got better." in text
+    assert "the checkpoint with the best validation success (valid_seen), not the last" in text
+
+
+def test_verdict_when_it_got_worse(tmp_path: Path) -> None:
+    text = page_of(write_run(tmp_path / "run", before=117, after=42)).text
+    assert "-37.5 points; the intervals do not overlap" in text
+    assert "The policy got worse." in text and "got better" not in text
+
+
+def test_verdict_when_nothing_can_be_told(tmp_path: Path) -> None:
+    text = page_of(write_run(tmp_path / "run", before=82, after=85)).text
+    assert "+1.5 points; the intervals overlap" in text
+    assert "This panel cannot tell the two policies apart." in text
+    assert "got better" not in text and "got worse" not in text
+
+
+def test_pairs_of_tasks_decide_where_the_intervals_overlap(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    first, second = result(82, 200, 0), result(98, 200, 0)  # nothing lost: only new tasks solved
+    first["successes"] = [i < 82 for i in range(200)]
+    second["successes"] = [i < 98 for i in range(200)]
+    write_json(run / "eval_before.json", first)
+    write_json(run / "eval_after.json", second)
+    text = page_of(run).text
+    assert "+8.0 points; the intervals overlap" in text
+    assert "16 tasks newly solved, 0 lost, exact McNemar p < 0.001" in text
+    assert "It leaves out 0: the policy got better." in text
+
+
+def test_different_panels_are_not_compared(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    write_json(run / "eval_after.json", result(117, 200, 1, panel_hash="other"))
+    text = page_of(run).text
+    assert "used different tasks" in text
+    assert "got better" not in text and "do not overlap" not in text
+
+
+def test_training_tasks_are_not_called_unseen(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    config = json.loads((run / "config.json").read_text())
+    config["evaluation"]["split"] = "train"
+    write_json(run / "config.json", config)
+    assert "Success on 200 games:" in page_of(run).text
+
+
+def test_errors_of_the_environment_are_told(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    write_json(run / "eval_after.json", {**result(117, 200, 1), "errors": 3})
+    assert "ended 0 episodes before and 3 after RL; they count as failures" in page_of(run).text
+
+
+# --- the page ----------------------------------------------------------------------------------------
+
+
+def test_page_is_self_contained(tmp_path: Path) -> None:
+    path = write_report(write_run(tmp_path / "run"))
+    source = path.read_text(encoding="utf-8")
+    page = Page(source)
+    assert path.name == "report.html" and len(source) < 600_000
+    assert "://" not in source and "@import" not in source and "url(" not in source
+    assert not {"link", "img", "iframe", "object"} & set(page.names)
+    assert not {"src", "href", "onclick", "onload"} & {name for name, _ in page.attributes}
+    assert "prefers-color-scheme: dark" in source and "@media print" in source
+    assert (
+        "default-src 'none'" in dict(page.attributes)["content"] or "default-src 'none'" in source
+    )
+
+
+def test_page_shows_what_was_measured(tmp_path: Path) -> None:
+    text = page_of(write_run(tmp_path / "run")).text
+    for title in ("Success", "Reward", "World-model loss", "Clipped share", "KL", "Entropy"):
+        assert title in text
+    for title in ("Observation NLL", "Gradient norms", "Seconds an update", "Cloning loss"):
+        assert title in text
+    assert "update 30\ntraining rollouts: " in text
+    low, high = (100 * end for end in wilson_interval(44, 64))
+    assert f"validation (64 tasks): 68.8 % [{low:.1f} %, {high:.1f} %]" in text
+    assert "skipped" in text  # a measurement that the report knows nothing about
+    assert "objective.wm.coef" in text and "GRPO + WM (cmae × 0.1)" in text
+    assert "What is missing" not in text and "Not measured" not in text
+
+
+def test_table_has_a_row_for_each_task_type(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    text = page_of(run).text
+    before = json.loads((run / "eval_before.json").read_text())["by_type"]
+    for name in TYPES:
+        low, high = (100 * end for end in before[name]["ci95"])
+        assert name.replace("_", " ") in text
+        assert f"{100 * before[name]['success_rate']:.1f} % [{low:.1f}, {high:.1f}]" in text
+
+
+def test_text_of_a_run_stays_text(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    failed = episode("task" + HOSTILE, False, 2, HOSTILE)
+    failed.error = "Traceback" + HOSTILE
+    write_jsonl(run / "episodes_after.jsonl", [failed])
+    config = json.loads((run / "config.json").read_text())
+    write_json(run / "config.json", {**config, "name": HOSTILE, HOSTILE: HOSTILE})
+    page = page_of(run)
+    assert page.names.count("script") == 1 and "img" not in page.names
+    assert "onerror" not in {name for name, _ in page.attributes}
+    assert "<script>alert(1)</script><|im_end|>" in page.text
+    assert "\u241b[31m" in page.text
+    assert not re.search("[\x00-\x08\x0b-\x1f]", page.text)
+
+
+def test_episodes_read_as_conversations(tmp_path: Path) -> None:
+    page = page_of(write_run(tmp_path / "run"))
+    assert "not solved, 5 steps" in page.text and "solved in 4 steps" in page.text
+    assert "step budget used up" in page.text and "reward +10" in page.text
+    assert "On the countertop 2, you see a apple 1 and a knife 3." in page.text  # o_T
+    assert page.text.count("invalid") >= 8  # one invalid step in each of eight episodes
+    classes = [value for name, value in page.attributes if name == "class"]
+    assert {"think", "act", "tag"} <= set(classes)
+    assert "⋯ 3 lines as before ⋯" in page.text
+
+
+def test_long_texts_are_cut_and_counted(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    write_jsonl(run / "episodes_after.jsonl", [episode("long", False, 2, "x" * 100_000)])
+    path = write_report(run)
+    assert path.stat().st_size < 700_000
+    assert re.search(r"9\d,\d{3} more characters", path.read_text())
+
+
+# --- runs with something missing ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        ("config.json",),
+        ("metrics.jsonl", "validation.jsonl"),
+        ("eval_before.json",),
+        ("eval_after.json", "episodes_after.jsonl"),
+        ("eval_before.json", "eval_after.json"),
+        ("episodes_before.jsonl", "episodes_after.jsonl"),
+        ("environment.json", "warmstart.jsonl"),
+    ],
+    ids=lambda names: "+".join(names),
+)
+def test_missing_files_are_named(tmp_path: Path, missing: tuple[str, ...]) -> None:
+    run = write_run(tmp_path / "run")
+    for name in missing:
+        (run / name).unlink()
+    text = page_of(run).text
+    optional = {"environment.json", "warmstart.jsonl", "validation.jsonl"}
+    for name in set(missing) - optional:
+        assert name in text.split("What is missing")[1]
+    assert summary_lines(run)
+    ElementTree.parse(write_curves_svg(run, tmp_path / "curves.svg"))
+
+
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "eval_before.json"])
+def test_one_file_alone_is_enough(tmp_path: Path, name: str) -> None:
+    run = write_run(tmp_path / "run")
+    for path in run.iterdir():
+        if path.name != name:
+            path.unlink()
+    assert "What is missing" in page_of(run).text
+
+
+def test_a_run_that_is_still_going(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", updates=12)
+    config = json.loads((run / "config.json").read_text())
+    write_json(run / "config.json", {**config, "updates": 40})
+    (run / "eval_after.json").unlink()
+    text = page_of(run).text
+    assert "12 of 40 updates are recorded: the run is still going, or it was stopped." in text
+    assert "Success on 200 unseen games: 21.0 % [15.9, 27.2] before RL" in text
+    assert "There is no evaluation after RL to compare with." in text
+    assert "Latest validation, after update 10: 37.5 %" in text
+
+
+def test_damaged_lines_are_left_out_and_told(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"update": 30, "reward_me')
+    with (run / "episodes_before.jsonl").open("a") as file:
+        file.write("{}\n")
+    (run / "eval_after.json").write_text('{"n": 200, "success_rate": 58.5}')
+    (run / "warmstart.jsonl").write_bytes(b'\xff\xfe{"step": 1}\n')
+    text = page_of(run).text
+    assert "metrics.jsonl: 1 line is damaged" in text
+    assert "episodes_before.jsonl: read up to a damaged line" in text
+    assert "eval_after.json is left out: expected n >= 1 and success_rate in [0, 1]" in text
+    assert "warmstart.jsonl: 1 line is damaged" in text
+
+
+def test_a_resumed_run_counts_its_last_record_of_an_update(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", updates=3)
+    again = {"update": 1, "success_rate": 0.123}
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(again) + "\n")
+    text = page_of(run).text
+    assert "update 2\ntraining rollouts: 12.3 %" in text
+    assert "of 3" not in text.split("RL time")[0].split("updates")[-1]
+
+
+def test_null_and_not_a_number_leave_gaps(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", updates=6)
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for record in records:
+        record["wm_loss"] = None
+        del record["grad_norm_wm"]
+    records[2]["kl"] = math.nan
+    records[3]["kl"] = "text"
+    write_lines(run / "metrics.jsonl", records)
+    text = page_of(run).text
+    assert "World-model loss" not in text
+    assert "Not measured in this run: grad_norm_wm, wm_loss." in text
+    assert "nan" not in text.lower()
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no run folder"):
+        write_report(tmp_path / "nothing")
+    with pytest.raises(ValueError, match=r"config\.json"):
+        write_report(tmp_path)
+
+
+# --- picture and summary -----------------------------------------------------------------------------
+
+
+def test_picture_is_valid_svg_with_the_figures(tmp_path: Path) -> None:
+    path = write_curves_svg(write_run(tmp_path / "run"), tmp_path / "curves.svg")
+    root = ElementTree.parse(path).getroot()
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert root.get("width") == "800"
+    assert {"21.0 %", "58.5 %", "training rollouts"} <= set(texts)
+    assert path.stat().st_size < 30_000
+
+
+def test_summary_is_an_aligned_markdown_table(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    lines = summary_lines(run)
+    assert lines[0].startswith("Success on 200 unseen games: 21.0 % [15.9, 27.2] before RL")
+    table = [line for line in lines if line.startswith("|")]
+    assert len(table) == 2 + 1 + len(TYPES)
+    assert len({len(line) for line in table}) == 1
+    assert "21.0 % [15.9, 27.2]" in table[2] and "+37.5" in table[2]
+    assert summary_table(run).row_count == 1 + len(TYPES)
+
+
+def test_summary_shows_no_change_without_both(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    (run / "eval_after.json").unlink()
+    table = [line for line in summary_lines(run) if line.startswith("|")]
+    assert "21.0 %" in table[2] and table[2].rstrip(" |").endswith("–")
+
+
+# --- parts -------------------------------------------------------------------------------------------
+
+
+def test_ticks_are_round_and_inside() -> None:
+    assert linear_ticks(0, 1, 4) == [0, 0.25, 0.5, 0.75, 1.0]
+    assert linear_ticks(1, 30, 6, integer=True) == [5, 10, 15, 20, 25, 30]
+    assert linear_ticks(1, 3, 6, integer=True) == [1, 2, 3]
+    assert log_ticks(0.002, 0.25) == pytest.approx([0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2])
+    assert log_ticks(1e-3, 2.0) == pytest.approx([1e-3, 1e-2, 0.1, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("value", "share", "text"),
+    [
+        (0.5, True, "50 %"),
+        (0.3333, True, "33.3 %"),
+        (2e-4, False, "2e-4"),
+        (410_000, False, "410k"),
+        (1.2345e7, False, "12.3M"),
+        (1234.5, False, "1234"),
+        (0, False, "0"),
+    ],
+)
+def test_numbers_are_short(value: float, share: bool, text: str) -> None:
+    assert number_text(value, share) == text
+
+
+def test_durations_are_readable() -> None:
+    assert [duration_text(s) for s in (8.4, 725, 12_000)] == ["8 s", "12 min 5 s", "3 h 20 min"]
+
+
+def test_lines_break_at_gaps() -> None:
+    axis = Axis(0, 10, 0, 100)
+    points = [(0, 1.0), (1, 2.0), (2, None), (3, 4.0), (4, None)]
+    assert path_of(points, axis, axis) == "M0.0 10.0L10.0 20.0M30.0 40.0h0"
+
+
+def test_running_mean_looks_back_only() -> None:
+    points = [(float(i), 0.0 if i < 12 else 6.0) for i in range(36)]
+    window, smooth = running_mean(points)
+    assert window == 3
+    assert [y for _, y in smooth[10:16]] == [0, 0, 2, 4, 6, 6]
+
+
+def test_long_runs_stay_small() -> None:
+    points = [(float(i), math.sin(i / 300)) for i in range(20_000)]
+    chart = line_chart([Series("s", points)], "t", ChartStyle())
+    assert len(chart) < 40_000 and chart.count('class="hit"') <= 100
+
+
+@pytest.mark.parametrize("values", [[0.0], [5.0, 5.0], [-1e-9, 1e9], [1e-12, 2e-12]])
+@pytest.mark.parametrize("log", [False, True])
+def test_charts_of_odd_values(values: list[float], log: bool) -> None:
+    points = [(float(i), v) for i, v in enumerate(values)]
+    chart = line_chart([Series("s", points)], "t", ChartStyle(log=log))
+    assert "nan" not in chart and "inf" not in chart
+    ElementTree.fromstring(chart)
+
+
+def test_markup_escapes_everything_but_itself() -> None:
+    assert (
+        tag("b", "<i>", tag("i", "&"), class_='"x"')
+        == '<b class="&quot;x&quot;">&lt;i&gt;<i>&amp;</i></b>'
+    )
+    assert escape("a\x00b\ud800") == "a\u2400b\ufffd"
