@@ -1,0 +1,79 @@
+# `make train` and `make test` need Python 3.11 or newer and make, nothing else.
+# Both create .venv, install into it what is missing, and reuse it afterwards.
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet install --prefer-binary
+RECIPE ?= embedded
+WORKERS ?= 2
+# Arguments for the program behind a target: make train ARGS="updates=5", make test ARGS="-k pool"
+ARGS ?=
+
+# The first of these that is new enough makes the environment; PYTHON=... chooses another.
+PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11 python, \
+	$(shell $(name) -c 'import sys; print("$(name)" * (sys.version_info >= (3, 11)))' 2>/dev/null)))
+INPUTS := pyproject.toml hatch_build.py paw_gym_autoload.pth
+
+.DEFAULT_GOAL := help
+.PHONY: help train test lint format types docs serve-docs examples bench build clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+train: $(VENV)/.train ## train the embedded default and write runs/<name>/report.html
+	$(BIN)/paw train $(RECIPE) $(ARGS)
+
+# One thread a worker: more of them than cores slows every test down.
+test: export OMP_NUM_THREADS ?= 1
+test: export HF_HUB_OFFLINE ?= 1
+test: $(VENV)/.dev ## run every test
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+lint: $(VENV)/.dev ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.dev ## ruff: fix what can be fixed, and format
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.dev ## mypy
+	$(BIN)/mypy
+
+docs: $(VENV)/.docs ## build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+serve-docs: $(VENV)/.docs ## the documentation at http://127.0.0.1:8000, rebuilt on change
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+examples: $(VENV)/.train ## run every example
+	@set -e; for example in examples/*.py; do echo "== $$example"; $(BIN)/python $$example; done
+
+bench: $(VENV)/.dev ## measure the environments
+	$(BIN)/paw bench $(ARGS)
+
+build: $(VENV)/.dev ## source distribution and wheel, into dist/
+	$(BIN)/hatchling build
+
+clean: ## remove what the other targets made, .venv and runs excepted
+	rm -rf build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer was found. Install one, or give it: make PYTHON=/path/to/python3" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.train: $(INPUTS) scripts/install_torch.py | $(BIN)/python
+	@echo "Installing into $(VENV): once, a minute or two"
+	@$(BIN)/python scripts/install_torch.py
+	@$(PIP) --editable '.[train]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.train
+	@echo "Installing what the tests and checks need"
+	@$(PIP) --editable '.[train,alfworld,dev]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.dev
+	@$(PIP) --editable '.[train,alfworld,dev,docs]'
+	@touch $@
