@@ -1,0 +1,19 @@
+"""What can be downloaded, from where, and whether it came whole: manifests, resume, checksums, receipts."""
+
+from __future__ import annotations
+
+from paw_gym.data.dataset import default_folder, download_dataset, read_receipt, verify_dataset
+from paw_gym.data.fetch import DownloadError
+from paw_gym.data.manifest import DataFile, Manifest, dataset_names, load_manifest
+
+__all__ = [
+    "DataFile",
+    "DownloadError",
+    "Manifest",
+    "dataset_names",
+    "default_folder",
+    "download_dataset",
+    "load_manifest",
+    "read_receipt",
+    "verify_dataset",
+]

@@ -1,0 +1,297 @@
+"""A data set on disk: fetched, extracted all or nothing, with a receipt to verify it by."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from paw_gym.cache import cache_dir
+from paw_gym.data.fetch import DownloadError, Progress, fetch, fetch_checksums, sha256_of
+from paw_gym.data.manifest import DataFile, Manifest
+from paw_gym.data.unpack import FileRecord, unpack_zip
+
+RECEIPT = "paw_receipt.json"
+"""in the data folder: what it was made of, and the checksum of every file"""
+_MARGIN = 64 * 2**20
+"""bytes that stay free on the disk"""
+
+
+def default_folder(name: str) -> Path:
+    """Where a data set goes unless told otherwise: ``<cache_dir()>/data/<name>``."""
+    return cache_dir() / "data" / name
+
+
+def _no_progress(name: str, done: int, total: int | None) -> None:
+    pass
+
+
+def _free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+def download_dataset(
+    manifest: Manifest,
+    dest: Path | None = None,
+    *,
+    mirror: str | None = None,
+    from_folder: Path | None = None,
+    force: bool = False,
+    keep_archives: bool = False,
+    progress: Progress = _no_progress,
+    free_bytes: Callable[[Path], int] = _free_bytes,
+    wait: Callable[[float], None] = time.sleep,
+) -> Path:
+    """Fetches and extracts a data set; returns its folder.
+
+    The folder appears when everything in it is there and checked, not before. A download that was
+    interrupted is resumed. A folder that already holds the data set is left as it is.
+
+    Args:
+        manifest: what to fetch.
+        dest: the folder to make; ``None``: ``default_folder``.
+        mirror: fetch from below this address instead (and take checksums from its SHA256SUMS).
+        from_folder: take the files from this folder instead.
+        force: replace what is there.
+        keep_archives: leave the archives beside the folder.
+        progress: told about every chunk.
+        free_bytes: tells the free space of a folder's disk.
+        wait: sleeps between attempts (seconds).
+
+    Raises:
+        DownloadError: a file cannot be had, is damaged, or does not fit on the disk.
+        FileExistsError: ``dest`` holds something else.
+    """
+    dest = (dest or default_folder(manifest.name)).expanduser().absolute()
+    if not force and _settled(dest, manifest):
+        return dest
+    dest.parent.mkdir(parents=True, exist_ok=True)
+    store = dest.parent / f".{dest.name}.download"
+
+    def reserve(size: int) -> None:
+        free = free_bytes(dest.parent)
+        if size + _MARGIN > free:
+            raise DownloadError(
+                f"The disk of {dest.parent} has {_mb(free)} free, and {_mb(size + _MARGIN)} are "
+                "needed for the next step. Free some, or choose another folder with --dest."
+            )
+
+    if mirror is not None:
+        manifest = _with_checksums(manifest.with_mirror(mirror), fetch_checksums(mirror))
+    sources = []
+    for file in manifest.files:
+        if from_folder is not None:
+            sources.append(_local(file, Path(from_folder).expanduser()))
+        else:
+            sources.append(_remote(file, store, progress, reserve, wait, manifest))
+    with _staging(dest) as staging:
+        _fill(staging, manifest, sources, progress, reserve, fetched=from_folder is None)
+        _swap(staging, dest)
+    if from_folder is None and not keep_archives:
+        shutil.rmtree(store, ignore_errors=True)
+    return dest
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:,.0f} MB"
+
+
+def _settled(dest: Path, manifest: Manifest) -> bool:
+    """Whether ``dest`` already holds the data set; raises where it holds something else."""
+    if not dest.exists() or (dest.is_dir() and not any(dest.iterdir())):
+        return False
+    receipt = read_receipt(dest)
+    if receipt is None or receipt["dataset"] != manifest.name:
+        what = "something else" if receipt is None else f"the data set {receipt['dataset']!r}"
+        raise FileExistsError(
+            f"{dest} exists and holds {what} than {manifest.name!r}. "
+            "Choose another folder with --dest, or replace it with --force."
+        )
+    problems = verify_dataset(dest, quick=True)
+    if problems:
+        raise FileExistsError(
+            f"{dest} holds a damaged copy of {manifest.name!r} ({problems[0]}). "
+            "Replace it with --force."
+        )
+    return True
+
+
+def _with_checksums(manifest: Manifest, sums: dict[str, str]) -> Manifest:
+    files = tuple(replace(f, sha256=f.sha256 or sums.get(f.name, "")) for f in manifest.files)
+    return replace(manifest, files=files)
+
+
+def _local(file: DataFile, folder: Path) -> tuple[DataFile, Path, str]:
+    path = folder / file.name
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} holds no {file.name}, which this data set is made of.")
+    if file.sha256 and sha256_of(path) != file.sha256:
+        raise DownloadError(f"{path} has the wrong checksum; expected sha256 {file.sha256}.")
+    return file, path, str(path)
+
+
+def _remote(
+    file: DataFile,
+    store: Path,
+    progress: Progress,
+    reserve: Callable[[int], None],
+    wait: Callable[[float], None],
+    manifest: Manifest,
+) -> tuple[DataFile, Path, str]:
+    store.mkdir(parents=True, exist_ok=True)
+    path, origin = store / file.name, store / f"{file.name}.from"
+    if path.is_file():  # whole: fetch() gives the name only then
+        known = origin.read_text() if origin.is_file() else ""
+        if known in file.urls and (not file.sha256 or sha256_of(path) == file.sha256):
+            return file, path, known
+        path.unlink()
+    try:
+        url = fetch(file, store, progress, reserve=reserve, wait=wait)
+    except DownloadError as error:
+        raise DownloadError(
+            f"{error}\nOther ways: --mirror URL of a server that holds {file.name}; or get it from "
+            f"{manifest.homepage or 'elsewhere'} yourself and use --from-folder DIR."
+        ) from error
+    origin.write_text(url)
+    return file, path, url
+
+
+@contextmanager
+def _staging(dest: Path) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix=f".{dest.name}.staging-", dir=dest.parent))
+    folder.chmod(0o755)  # mkdtemp's 0700 would stay with the data
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _fill(
+    staging: Path,
+    manifest: Manifest,
+    sources: list[tuple[DataFile, Path, str]],
+    progress: Progress,
+    reserve: Callable[[int], None],
+    fetched: bool,
+) -> None:
+    contents: dict[str, FileRecord] = {}
+    archives = []
+    for file, path, origin in sources:
+        digest = sha256_of(path)
+        try:
+            contents.update(_place(file, path, digest, staging, progress, reserve))
+        except DownloadError:
+            if fetched and file.unpack == "zip" and not file.sha256:
+                path.unlink()  # nothing vouches for it: the next run fetches it anew
+            raise
+        archives.append(
+            {
+                "name": file.name,
+                "origin": origin,
+                "bytes": path.stat().st_size,
+                "sha256": digest,
+                "sha256_was_known": bool(file.sha256),
+            }
+        )
+    missing = [path for path in manifest.expect if not (staging / path).exists()]
+    if missing:
+        raise DownloadError(f"The files of {manifest.name!r} came, but hold no {missing[0]}.")
+    receipt = {
+        "dataset": manifest.name,
+        "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "archives": archives,
+        "files": {name: list(contents[name]) for name in sorted(contents)},
+    }
+    (staging / RECEIPT).write_text(json.dumps(receipt, indent=1), encoding="utf-8")
+
+
+def _place(
+    file: DataFile,
+    path: Path,
+    digest: str,
+    staging: Path,
+    progress: Progress,
+    reserve: Callable[[int], None],
+) -> dict[str, FileRecord]:
+    if file.unpack == "zip":
+        return unpack_zip(path, staging, progress, reserve)
+    size = path.stat().st_size
+    reserve(size)
+    shutil.copyfile(path, staging / file.name)
+    return {file.name: (size, digest)}
+
+
+def _swap(staging: Path, dest: Path) -> None:
+    """Puts the staged folder in place; what was there goes only when the new one stands."""
+    if not dest.exists():
+        os.rename(staging, dest)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{dest.name}.old-", dir=dest.parent))
+    os.rename(dest, old / dest.name)
+    try:
+        os.rename(staging, dest)
+    except OSError:
+        os.rename(old / dest.name, dest)
+        raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def read_receipt(folder: Path) -> dict[str, Any] | None:
+    """The receipt of a data folder, or ``None`` where there is none.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    path = folder / RECEIPT
+    if not path.is_file():
+        return None
+    try:
+        receipt = json.loads(path.read_text(encoding="utf-8"))
+        if not {"dataset", "archives", "files"} <= set(receipt):
+            raise ValueError("keys are missing")
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: {error}. Download with --force.") from error
+    return dict(receipt)
+
+
+def verify_dataset(
+    folder: Path, *, quick: bool = False, progress: Progress = _no_progress
+) -> list[str]:
+    """Compares a data folder with its receipt; returns what is wrong, a line each.
+
+    Args:
+        folder: the data folder.
+        quick: compare sizes only.
+        progress: told about every file.
+
+    Raises:
+        FileNotFoundError: there is no receipt to compare with.
+        ValueError: the receipt is damaged.
+    """
+    receipt = read_receipt(folder)
+    if receipt is None:
+        raise FileNotFoundError(
+            f"{folder} has no {RECEIPT}: it was not made by `paw data download`, "
+            "so there is nothing to compare it with."
+        )
+    problems = []
+    files = receipt["files"]
+    for number, (name, (size, digest)) in enumerate(files.items(), start=1):
+        path = folder / name
+        if not path.is_file():
+            problems.append(f"{name}: missing")
+        elif path.stat().st_size != size:
+            problems.append(f"{name}: {path.stat().st_size:,} bytes, expected {size:,}")
+        elif not quick and sha256_of(path) != digest:
+            problems.append(f"{name}: changed (sha256 differs)")
+        if number % 100 == 0 or number == len(files):
+            progress("verifying", number, len(files))
+    return problems

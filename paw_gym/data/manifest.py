@@ -1,0 +1,104 @@
+"""Manifests: which files make up a data set, and where they are served."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from paw_gym.naming import did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One file to fetch."""
+
+    name: str
+    urls: tuple[str, ...]
+    """tried in order"""
+    sha256: str = ""
+    """hex digest; empty where the publisher gives none"""
+    size: int | None = None
+    """bytes, where known beforehand"""
+    unpack: str = "zip"
+    """``zip``: extracted into the data folder; ``none``: kept as it is"""
+    about: str = ""
+
+    def __post_init__(self) -> None:
+        if self.unpack not in ("zip", "none"):
+            raise ValueError(f"{self.name}: unpack is 'zip' or 'none', got {self.unpack!r}.")
+        if Path(self.name).name != self.name or self.name in ("", ".", ".."):
+            raise ValueError(f"{self.name!r} is not a plain file name.")
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A data set."""
+
+    name: str
+    title: str
+    files: tuple[DataFile, ...]
+    homepage: str = ""
+    licence: str = ""
+    expect: tuple[str, ...] = ()
+    """paths below the data folder that must exist afterwards"""
+    use: str = ""
+    """a line of code that uses the data; ``{folder}`` is the data folder"""
+
+    @classmethod
+    def parse(cls, text: str, name: str) -> Manifest:
+        """A manifest from the text of a TOML file.
+
+        Raises:
+            ValueError: damaged TOML, an unknown or a missing key; names it.
+        """
+        try:
+            data = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"Manifest {name!r} is not valid TOML: {error}") from error
+        _check_keys(data, cls, {"title", "files"}, f"Manifest {name!r}")
+        files = []
+        for number, entry in enumerate(data.pop("files")):
+            _check_keys(entry, DataFile, {"name", "urls"}, f"Manifest {name!r}, file {number}")
+            files.append(DataFile(**{**entry, "urls": tuple(entry["urls"])}))
+        data["expect"] = tuple(data.get("expect", ()))
+        return cls(name=name, files=tuple(files), **data)
+
+    def with_mirror(self, mirror: str) -> Manifest:
+        """The same files, served side by side below another address; only that is asked."""
+        base = mirror.rstrip("/")
+        return replace(
+            self, files=tuple(replace(f, urls=(f"{base}/{f.name}",)) for f in self.files)
+        )
+
+
+def _check_keys(data: dict[str, Any], cls: type, required: set[str], where: str) -> None:
+    known = {f.name for f in fields(cls)}
+    for key in data:
+        if key not in known:
+            raise ValueError(f"{where}: unknown key {key!r}. {did_you_mean(key, known)}")
+    for key in sorted(required - set(data)):
+        raise ValueError(f"{where} lacks {key!r}.")
+
+
+def dataset_names() -> list[str]:
+    """The data sets that have a manifest here."""
+    folder = resources.files("paw_gym.data") / "manifests"
+    return sorted(
+        p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")
+    )
+
+
+def load_manifest(name: str) -> Manifest:
+    """The manifest of a data set.
+
+    Raises:
+        ValueError: there is none of that name; names the nearest.
+    """
+    names = dataset_names()
+    if name not in names:
+        raise ValueError(f"There is no data set {name!r}. {did_you_mean(name, names)}")
+    source = resources.files("paw_gym.data") / "manifests" / f"{name}.toml"
+    return Manifest.parse(source.read_text(encoding="utf-8"), name)
