@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cache
 
-from paw_gym.envs.alfworld.pddl import Problem, parse_expression
 from paw_gym.envs.alfworld.placement import CAN_BE_TAKEN, SCENERY
 from paw_gym.envs.alfworld.rooms import facts
 from paw_gym.envs.alfworld.scene import Scene, cell_id
@@ -27,20 +26,6 @@ def problem_text(scene: Scene, name: str) -> str:
         f"(define (problem {name})\n(:domain alfred)\n(:objects\n{objects}\n)\n"
         f"(:init\n{init}\n)\n{goal_pddl(scene.goal)}\n)\n"
     )
-
-
-def problem_of(scene: Scene) -> Problem:
-    """What `paw_gym.envs.alfworld.pddl.parse_problem` makes of `problem_text`, without the text."""
-    initial: dict[str, list[tuple[str, ...]]] = {}
-    for predicate, *arguments in _init(scene):
-        initial.setdefault(_lower(predicate), []).append(tuple(map(_lower, arguments)))
-    goal = parse_expression(goal_pddl(scene.goal))[1]
-    assert isinstance(goal, list), "a goal section holds one expression"
-    return Problem({_lower(e): kind for e, kind in _objects(scene).items()}, initial, goal)
-
-
-def _lower(word: str) -> str:
-    return word.lower()
 
 
 def _objects(scene: Scene) -> dict[str, str]:

@@ -67,6 +67,8 @@ class SweepExpert:
         self._place: str | None = None
         self._treated = False
         """whether the thing in hand is clean, hot or cool, as the goal asks"""
+        self._begun: str | None = None
+        """the target receptacle in which the first of two things lies"""
 
     def act(self, observation: str, admissible: Collection[str]) -> str:
         """The next command.
@@ -90,7 +92,7 @@ class SweepExpert:
         elif self.goal.state is not None and not self._treated:
             choice = self._treat(held, options)
         else:
-            choice = self._put(held, self._of_types({self.goal.receptacle_type}), options)
+            choice = self._put(held, self._targets(), options)
         return choice or "look"
 
     def _read(self, observation: str) -> None:
@@ -100,6 +102,8 @@ class SweepExpert:
             self._treated = False
         elif event.treated:
             self._treated = True
+        elif event.put and event.place and type_of(event.put) == self.goal.object_type:
+            self._begun = event.place
         self._place = event.place or self._place
 
     def _search(self, options: Collection[str]) -> str | None:
@@ -129,7 +133,7 @@ class SweepExpert:
         """
         if self._events[-1].put:
             sources = [event.place for event in self._events if event.taken]
-            return self._order.index(sources[-1]) if sources and sources[-1] else 0
+            return max((self._order.index(p) for p in sources if p in self._order), default=0)
         return self._order.index(self._place) + 1 if self._place in self._order else 0
 
     def _light(self, options: Collection[str]) -> str | None:
@@ -189,7 +193,12 @@ class SweepExpert:
         examined = {option[8:] for option in options if option.startswith("examine ")}
         return next(iter(examined.difference(self._receptacles)), None)
 
-    def _of_types(self, types: Collection[str | None]) -> list[str]:
+    def _targets(self) -> list[str]:
+        """Receptacles of the target type, the one to put the thing into first."""
+        targets = self._of_types({self.goal.receptacle_type or ""})
+        return sorted(targets, key=lambda place: place != self._begun)
+
+    def _of_types(self, types: Collection[str]) -> list[str]:
         return [place for place in self._receptacles if type_of(place) in types]
 
     def _accepting(self, held: str) -> list[str]:
