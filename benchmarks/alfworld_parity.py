@@ -3,7 +3,7 @@
     python benchmarks/alfworld_parity.py --data-dir DIR [--processes 2] [--steps 30] [--sample 0]
 
 For each game and grammar: one random walk (see `paw_gym.envs.alfworld.parity.random_walker`) and one
-walk that wins, with look, inventory and examine after every change. Every observation, admissible
+walk that wins, with look, inventory and examine before every change. Every observation, admissible
 list and end is compared exactly. Takes about 30 minutes on two cores; the original engine sets the pace.
 """
 
@@ -50,7 +50,7 @@ def check_game(job: tuple[str, int, int]) -> tuple[str, Counter[str], list[str]]
         native, original = NativeEngine(game), TextWorldEngine(data)
         walks = {
             "random": random_walker(steps, seed),
-            "winning": script_walker(winning_commands(game, inspect=True)),
+            "winning": script_walker(winning_commands(game)),
         }
         for kind, walker in walks.items():
             name = f"{game.grammar_version} {kind}"

@@ -24,7 +24,6 @@ from paw_gym.envs.alfworld.parity import (
 from paw_gym.envs.alfworld.rooms import engine_texts
 from paw_gym.envs.alfworld.textworld_engine import TextWorldEngine
 
-GOALS = ("place", "two", "hot", "light")
 TinyGame = Callable[..., dict[str, Any]]
 
 FAST_GAMES, SLOW_GAMES = 2, 16
@@ -62,7 +61,7 @@ def check_real_games(count: int, steps: int, seed: int) -> None:
             game = CompiledGame.from_json(data)
             native, original = NativeEngine(game), TextWorldEngine(data)
             assert compare(native, original, random_walker(steps, number)) == steps
-            compare(native, original, script_walker(winning_commands(game, inspect=True)))
+            compare(native, original, script_walker(winning_commands(game)))
             assert native.won
 
 
@@ -74,8 +73,9 @@ def test_without_the_extra_the_error_names_it(
         TextWorldEngine(tiny_game())
 
 
-@pytest.mark.parametrize("grammar", ["put", "move"])
-@pytest.mark.parametrize("goal", GOALS)
+@pytest.mark.parametrize(
+    ("goal", "grammar"), [("place", "put"), ("place", "move"), ("two", "move"), ("light", "put")]
+)
 def test_both_engines_agree_in_the_room_with_all_corners(
     tiny_game: TinyGame, goal: str, grammar: str
 ) -> None:
@@ -83,8 +83,8 @@ def test_both_engines_agree_in_the_room_with_all_corners(
     data = tiny_game(goal, grammar)
     game = CompiledGame.from_json(data)
     native, original = NativeEngine(game), TextWorldEngine(data)
-    compare(native, original, random_walker(40, seed=len(goal + grammar)))
-    compare(native, original, script_walker(winning_commands(game, inspect=True)))
+    compare(native, original, random_walker(25, seed=len(goal + grammar)))
+    compare(native, original, script_walker(winning_commands(game)))
     assert native.won and original.won
 
 

@@ -10,8 +10,9 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from paw_gym.envs.alfworld.compiled import CompiledGame, bits
+from paw_gym.envs.alfworld.compiled import CompiledGame
 from paw_gym.envs.alfworld.engine import Engine, NativeEngine
+from paw_gym.envs.alfworld.expert import solve
 
 Walker = Callable[[Sequence[str]], str | None]
 """chooses the next command from the admissible ones; None ends the walk"""
@@ -28,6 +29,7 @@ _JUNK = (
     "examine loc 1",
     "use x",
 )
+_INSPECTING = frozenset({"look", "inventory", "examine"})
 
 
 class ParityError(AssertionError):
@@ -92,95 +94,20 @@ def script_walker(commands: Sequence[str]) -> Walker:
     return lambda admissible: next(rest, None)
 
 
-def winning_commands(game: CompiledGame, inspect: bool = False) -> list[str]:
-    """A plan that wins, made with full knowledge of the game.
-
-    Args:
-        inspect: look, check the inventory and examine the held object after every change.
+def winning_commands(game: CompiledGame) -> list[str]:
+    """A walk to the goal that looks, checks the inventory and examines all it can at every stop.
 
     Raises:
-        ValueError: when the simple plan (fetch, treat, place) does not win.
+        NoPlanError: when the game cannot be won.
     """
-    objects = [o for o in bits(game.goal_objects & game.pickupable) if _sources(game, o)]
-    if game.goal.lamp_type is not None:
-        plans = (_light_plan(game, o, r) for o in objects for r in _lamp_spots(game))
-    else:
-        plans = (_place_plan(game, objects, target) for target in game.goal_receptacles)
-    for plan in plans:
-        engine = NativeEngine(game)
-        commands = _performed(engine, plan, inspect)
-        if engine.won:
-            return commands
-    raise ValueError(f"no simple plan wins: {game.task}")
-
-
-Step = tuple[str, int, int]
-"""(verb, object, receptacle)"""
-
-
-def _sources(game: CompiledGame, o: int) -> list[int]:
-    return [
-        r
-        for r, content in enumerate(game.contents)
-        if content >> o & 1 and game.receptacle_location[r] is not None
-    ]
-
-
-def _lamp_spots(game: CompiledGame) -> list[int]:
-    return [r for r, content in enumerate(game.contents) if content & game.goal_lamps]
-
-
-def _light_plan(game: CompiledGame, o: int, spot: int) -> list[Step]:
-    lamp = bits(game.contents[spot] & game.goal_lamps)[0]
-    return [("take", o, _sources(game, o)[0]), ("use", lamp, spot)]
-
-
-def _place_plan(game: CompiledGame, objects: Sequence[int], target: int) -> list[Step]:
-    treat = {"clean": game.cleaners, "hot": game.heaters, "cool": game.coolers}
-    verbs = {"clean": "clean", "hot": "heat", "cool": "cool"}
-    plan: list[Step] = []
-    state = game.goal.state
-    missing = game.goal.count - (
-        0 if state else (game.contents[target] & game.goal_objects).bit_count()
-    )
-    usable = [
-        o
-        for o in objects
-        if game.accepts[target] >> o & 1 and (state or not game.contents[target] >> o & 1)
-    ]
-    for o in usable[:missing]:
-        plan.append(("take", o, _sources(game, o)[0]))
-        if state:
-            plan.append((verbs[state], o, (bits(treat[state]) or (target,))[0]))
-        plan.append(("put", o, target))
-    return plan
-
-
-def _performed(engine: NativeEngine, plan: Sequence[Step], inspect: bool) -> list[str]:
-    done: list[str] = []
-
-    def do(command: str) -> None:
+    engine = NativeEngine(game)
+    walk: list[str] = []
+    for command in solve(game):
+        for seen in (c for c in engine.admissible_commands() if c.split()[0] in _INSPECTING):
+            walk.append(seen)
         engine.step(command)
-        done.append(command)
-
-    for verb, o, r in plan:
-        game = engine.game
-        thing, place = game.objects[o], game.receptacles[r]
-        if game.receptacle_location[r] != engine.location:
-            do(f"go to {place}")
-        if f"open {place}" in engine.admissible_commands():
-            do(f"open {place}")
-        do(
-            {
-                "take": f"take {thing} from {place}",
-                "put": game.grammar.put_command.format(o=thing, r=place),
-                "use": f"use {thing}",
-            }.get(verb, f"{verb} {thing} with {place}")
-        )
-        if inspect and not engine.won:
-            for command in ("look", "inventory", f"examine {thing}", f"examine {place}"):
-                do(command)
-    return done
+        walk.append(command)
+    return walk
 
 
 def with_newer_grammar(data: Mapping[str, Any], domain: str, grammar: str) -> dict[str, Any]:
