@@ -1,0 +1,204 @@
+"""The experts: the planner wins from anywhere, the sweep wins by the text and can be copied."""
+
+import json
+import os
+import random
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paw_gym.envs.alfworld.compiled import CompiledGame
+from paw_gym.envs.alfworld.engine import NativeEngine
+from paw_gym.envs.alfworld.expert import NoPlanError, PrivilegedExpert, SweepExpert, solve
+from paw_gym.envs.alfworld.generate import SPLITS, generate_game
+from paw_gym.envs.alfworld.goal import TASK_TYPES
+from paw_gym.envs.alfworld.wording import parse_task
+
+STEPS = 50
+Step = tuple[str, str]
+"""what was read, what was done"""
+
+
+def engine_for(split: str, task_type: str, seed: int, **settings: Any) -> NativeEngine:
+    return NativeEngine(CompiledGame.from_json(generate_game(split, task_type, seed, **settings)))
+
+
+def play(engine: NativeEngine, expert: SweepExpert) -> list[Step]:
+    """One episode; ends when won or after 50 steps."""
+    observation = engine.reset()
+    expert.reset(observation, engine.admissible_commands())
+    episode: list[Step] = []
+    while not engine.won and len(episode) < STEPS:
+        command = expert.act(observation, engine.admissible_commands())
+        assert command in engine.admissible_commands()
+        episode.append((observation, command))
+        observation, _ = engine.step(command)
+    return episode
+
+
+def wander(engine: NativeEngine, steps: int, seed: int) -> Iterator[str]:
+    """Random steps that do something; yields what they answer. Stops short of winning."""
+    rng = random.Random(seed)
+    for _ in range(steps):
+        state = engine.save_state()
+        observation, won = engine.step(rng.choice(engine.admissible_commands()))
+        if won:
+            engine.restore_state(state)
+            return
+        yield observation
+
+
+@pytest.mark.parametrize("task_type", TASK_TYPES)
+def test_the_planner_wins_from_any_state(task_type: str) -> None:
+    for seed in range(25):
+        engine = engine_for("train", task_type, seed, grammar=("put", "move")[seed % 2])
+        list(wander(engine, 40, seed))
+        before = engine.save_state()
+        commands = solve(engine)
+        assert engine.save_state() == before
+        for command in commands:
+            assert command in engine.admissible_commands()
+            engine.step(command)
+        assert engine.won
+        assert len(commands) <= 16
+
+
+def test_the_planner_says_one_command_at_a_time() -> None:
+    engine, expert = engine_for("train", "pick_two_obj_and_place", 0), PrivilegedExpert()
+    whole = solve(engine)
+    assert whole == solve(engine.game)
+    for command in whole:
+        assert expert.next_command(engine) == command
+        engine.step(command)
+    assert engine.won
+    assert expert.next_command(engine) == "look"
+
+
+def test_a_goal_out_of_reach_is_said_to_be() -> None:
+    game = generate_game("train", "pick_heat_then_place_in_recep", 0)
+    without = re.sub(r"(?m)^.*\bMicrowave_bar_.*$\n", "", game["pddl_problem"])
+    with pytest.raises(NoPlanError, match=r"microwave|heat"):
+        solve({**game, "pddl_problem": without})
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_sweep_wins_quickly_by_the_text_alone(split: str) -> None:
+    lengths = []
+    for task_type in TASK_TYPES:
+        for seed in range(12):
+            engine = engine_for(split, task_type, seed, grammar=("put", "move")[seed % 2])
+            episode = play(engine, SweepExpert())
+            lengths.append(len(episode) if engine.won else None)
+    won = [length for length in lengths if length is not None]
+    assert len(won) >= 0.97 * len(lengths)
+    assert sum(won) / len(won) < 20
+
+
+def test_the_sweep_goes_on_from_where_others_have_led() -> None:
+    won = 0
+    for number, task_type in enumerate(TASK_TYPES * 6):
+        engine, expert = engine_for("train", task_type, number), SweepExpert()
+        observation = engine.reset()
+        expert.reset(observation)
+        for later in wander(engine, 12, number):
+            expert.act(observation, engine.admissible_commands())
+            observation = later
+        for _ in range(STEPS):
+            if engine.won:
+                break
+            observation, _ = engine.step(expert.act(observation, engine.admissible_commands()))
+        won += engine.won
+    assert won >= 0.95 * 36
+
+
+def test_where_the_sweep_looks_next_follows_from_where_it_stands() -> None:
+    """So that a policy without memory can learn it: one successor for each place in a room."""
+    searches = 0
+    for task_type in TASK_TYPES:
+        for seed in range(10):
+            engine = engine_for("train", task_type, seed)
+            successor: dict[str, str] = {}
+            place, empty_handed = "the middle", True
+            for observation, command in play(engine, SweepExpert()):
+                arrived = re.search(r"(?:On the|The|open the) ([a-z]+ \d+)", observation)
+                place = arrived.group(1) if arrived else place
+                empty_handed &= "You pick up" not in observation
+                if empty_handed and command.startswith("go to "):
+                    assert successor.setdefault(place, command) == command
+                    searches += 1
+    assert searches > 100
+
+
+def test_the_order_is_fixed_and_a_seed_shuffles_it() -> None:
+    engines = [engine_for("valid_seen", "pick_cool_then_place_in_recep", s) for s in range(20)]
+    plain = [play(engine, SweepExpert()) for engine in engines]
+    assert plain == [play(engine, SweepExpert()) for engine in engines]
+    shuffled = [play(engine, SweepExpert(seed=1)) for engine in engines]
+    assert shuffled != plain
+
+
+@pytest.mark.parametrize(
+    ("sentence", "expected"),
+    [
+        ("put some mug on shelf.", ("pick_and_place_simple", "mug", "shelf", None)),
+        ("put a hot egg in fridge.", ("pick_heat_then_place_in_recep", "egg", "fridge", None)),
+        (
+            "find two soapbar and put them in drawer.",
+            ("pick_two_obj_and_place", "soapbar", "drawer", None),
+        ),
+        ("look at cd under the desklamp.", ("look_at_obj_in_light", "cd", None, "desklamp")),
+    ],
+)
+def test_task_sentences_are_understood(sentence: str, expected: tuple[str | None, ...]) -> None:
+    goal = parse_task(f"You see a shelf 1.\n\nYour task is to: {sentence}")
+    assert (goal.task_type, goal.object_type, goal.receptacle_type, goal.lamp_type) == expected
+
+
+@pytest.mark.parametrize("task_type", TASK_TYPES)
+def test_the_sentence_means_what_the_engine_checks(task_type: str) -> None:
+    for seed in range(10):
+        game = CompiledGame.from_json(generate_game("train", task_type, seed))
+        assert parse_task(game.task) == game.goal
+
+
+def test_another_wording_is_refused() -> None:
+    with pytest.raises(ValueError, match="wash the dishes"):
+        SweepExpert().reset("You see a shelf 1.\n\nYour task is to: wash the dishes.")
+
+
+def official_games(count: int) -> Iterator[CompiledGame]:
+    shared = Path(
+        os.environ.get("PAW_SHARED_DATA") or Path(__file__).parents[3] / "shared" / "data"
+    )
+    archives = sorted((shared / "alfworld").glob("*.tar.xz"))
+    if not archives:
+        pytest.skip(f"no ALFWorld archive in {shared / 'alfworld'} (set PAW_SHARED_DATA)")
+    with tarfile.open(archives[0]) as tar:
+        for member in tar:
+            name, file = member.name, None
+            if name.endswith("game.tw-pddl") and "movable" not in name and "Sliced" not in name:
+                file = tar.extractfile(member)
+            game = json.loads(file.read()) if file else {}
+            if game.get("solvable"):
+                yield CompiledGame.from_json(game)
+                count -= 1
+            if count == 0:
+                return
+
+
+def test_both_experts_win_official_games() -> None:
+    swept = []
+    for game in official_games(120):
+        engine = NativeEngine(game)
+        for command in solve(game):
+            engine.step(command)
+        assert engine.won, game.task
+        episode = play(engine, SweepExpert())
+        swept.append(len(episode) if engine.won else None)
+    won = [length for length in swept if length is not None]
+    assert len(won) >= 0.97 * len(swept)
+    assert sum(won) / len(won) < 20

@@ -1,0 +1,225 @@
+"""Procedural games: reproducible, solvable, sensible, and split without overlap."""
+
+import importlib.util
+import itertools
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from paw_gym.envs.alfworld.compiled import CompiledGame, bits
+from paw_gym.envs.alfworld.engine import NativeEngine
+from paw_gym.envs.alfworld.game_file import load_compiled
+from paw_gym.envs.alfworld.games import GameIndex
+from paw_gym.envs.alfworld.generate import (
+    SPLITS,
+    VARIATIONS,
+    generate_game,
+    share_of,
+    write_game,
+)
+from paw_gym.envs.alfworld.goal import TASK_TYPES
+from paw_gym.envs.alfworld.parity import compare, random_walker, script_walker
+from paw_gym.envs.alfworld.placement import SCENERY
+from paw_gym.envs.alfworld.rooms import UNSEEN_ROOMS, facts, rooms
+from paw_gym.envs.alfworld.scene import placement_hash
+
+ALL_KINDS = list(itertools.product(SPLITS, TASK_TYPES))
+
+
+def some_games(per_kind: int, **settings: Any) -> Iterator[dict[str, Any]]:
+    for split, task_type in ALL_KINDS:
+        for seed in range(per_kind):
+            yield generate_game(split, task_type, seed, **settings)
+
+
+def lies_in(game: CompiledGame) -> list[tuple[int, int]]:
+    """(object, receptacle) of everything that lies somewhere."""
+    return [(o, r) for r, mask in enumerate(game.contents) for o in bits(mask)]
+
+
+@pytest.mark.parametrize("grammar", ["put", "move"])
+@pytest.mark.parametrize("variation", ["real", "modified"])
+def test_every_game_is_won_by_its_walkthrough_and_not_before(grammar: str, variation: str) -> None:
+    for game in some_games(4, grammar=grammar, variation=variation):
+        engine = NativeEngine(CompiledGame.from_json(game))
+        engine.reset()
+        for command in game["walkthrough"]:
+            assert not engine.won
+            assert command in engine.admissible_commands()
+            engine.step(command)
+        assert engine.won
+        assert len(game["walkthrough"]) <= 12
+
+
+def test_a_game_follows_from_its_arguments_alone() -> None:
+    again = [generate_game(split, task, 7) for split, task in ALL_KINDS]
+    assert again == [generate_game(split, task, 7) for split, task in ALL_KINDS]
+    hashes = {game["placement_hash"] for game in some_games(20)}
+    assert len(hashes) == 20 * len(ALL_KINDS)
+
+
+def test_the_grammar_changes_the_words_only() -> None:
+    old, new = (generate_game("train", TASK_TYPES[0], 3, grammar=g) for g in ("put", "move"))
+    assert old["pddl_problem"] == new["pddl_problem"]
+    assert any(command.startswith("put ") for command in old["walkthrough"])
+    assert any(command.startswith("move ") for command in new["walkthrough"])
+
+
+def test_unseen_rooms_are_in_no_other_split() -> None:
+    found: dict[str, set[int]] = {split: set() for split in SPLITS}
+    for game in some_games(60, variation="modified"):
+        found[game["split"]].add(game["room"])
+    assert found["valid_unseen"] <= UNSEEN_ROOMS
+    assert not (found["train"] | found["valid_seen"]) & UNSEEN_ROOMS
+    kinds = Counter(rooms()[number].kind for number in UNSEEN_ROOMS)
+    assert kinds == dict.fromkeys(("kitchen", "living_room", "bedroom", "bathroom"), 6)
+    official_unseen = {10, 219, 308, 424}
+    assert official_unseen <= UNSEEN_ROOMS
+
+
+def test_what_lies_where_decides_the_split() -> None:
+    """Recomputed from the game that an engine sees, so two splits can never share a placement."""
+    for game in some_games(5):
+        compiled = CompiledGame.from_json(game)
+        pairs = [(compiled.object_types[o], compiled.receptacles[r]) for o, r in lies_in(compiled)]
+        digest = placement_hash(game["room"], pairs)
+        assert digest == game["placement_hash"]
+        assert share_of(digest) == game["split"]
+
+
+def test_the_placement_hash_sees_every_move() -> None:
+    pairs = [("Mug", "shelf 1"), ("Mug", "shelf 2"), ("Pen", "desk 1")]
+    base = placement_hash(7, pairs)
+    assert placement_hash(7, reversed(pairs)) == base
+    assert placement_hash(8, pairs) != base
+    assert placement_hash(7, pairs[1:]) != base
+    assert placement_hash(7, [("Mug", "shelf 1"), ("Mug", "shelf 1"), ("Pen", "desk 1")]) != base
+
+
+def test_things_lie_where_they_may() -> None:
+    scenery = {kind.lower() for kind in SCENERY}
+    for game in some_games(5):
+        compiled = CompiledGame.from_json(game)
+        assert compiled.opened == 0
+        for o, r in lies_in(compiled):
+            if compiled.object_types[o] not in scenery:
+                assert compiled.accepts[r] >> o & 1, (compiled.objects[o], compiled.receptacles[r])
+
+
+def test_the_text_states_the_goal_that_the_engine_checks() -> None:
+    for game in some_games(10):
+        goal, task = CompiledGame.from_json(game).goal, game["task"]
+        assert goal.task_type == game["task_type"]
+        assert f" {goal.object_type} " in task
+        assert task.endswith(f" {goal.receptacle_type or goal.lamp_type}.") or (
+            goal.count == 2 and f"in {goal.receptacle_type}." in task
+        )
+        assert task in NativeEngine(CompiledGame.from_json(game)).reset()
+
+
+def test_all_official_wordings_are_used() -> None:
+    for task_type in TASK_TYPES:
+        tasks = [generate_game("train", task_type, seed)["task"] for seed in range(40)]
+        for template in facts().templates[task_type]:
+            start = template.split("{")[0]
+            assert any(task.startswith(start) for task in tasks), template
+
+
+def test_modified_rooms_are_small_and_differ_from_the_real_ones() -> None:
+    for game in some_games(5, variation="modified"):
+        compiled = CompiledGame.from_json(game)
+        assert 6 <= len(compiled.receptacles) <= 14
+        fittings = Counter(f.type.lower() for f in rooms()[game["room"]].fittings)
+        assert Counter(compiled.receptacle_types) <= fittings
+
+
+def test_real_rooms_keep_their_receptacles() -> None:
+    for game in some_games(5, variation="real"):
+        compiled = CompiledGame.from_json(game)
+        fittings = Counter(f.type.lower() for f in rooms()[game["room"]].fittings)
+        assert Counter(compiled.receptacle_types) == fittings
+
+
+def test_training_games_mix_both_kinds_of_rooms() -> None:
+    sizes = [
+        len(CompiledGame.from_json(generate_game("train", TASK_TYPES[3], seed)).receptacles)
+        for seed in range(60)
+    ]
+    # Modified rooms have at most 14 receptacles, real kitchens at least 15 (stove, toaster, ...).
+    small = sum(size <= 14 for size in sizes)
+    assert 30 < small < 60
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (("test", TASK_TYPES[0], 0), SPLITS),
+        (("train", "pick_and_fly", 0), TASK_TYPES),
+        (("train", TASK_TYPES[0], 0, "throw"), ("put", "move")),
+        (("train", TASK_TYPES[0], 0, "put", "odd"), VARIATIONS),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_known_ones(
+    arguments: tuple[Any, ...], names: tuple[str, ...]
+) -> None:
+    with pytest.raises(ValueError, match="unknown") as error:
+        generate_game(*arguments)
+    assert all(name in str(error.value) for name in names)
+
+
+def test_written_games_form_an_official_data_folder(tmp_path: Path) -> None:
+    games = {
+        split: generate_game(split, task, 1)
+        for split, task in zip(SPLITS, TASK_TYPES[1:4], strict=True)
+    }
+    paths = {split: write_game(tmp_path, game) for split, game in games.items()}
+    index = GameIndex.open(tmp_path, cache_dir=tmp_path / "cache")
+    assert len(index) == len(SPLITS)
+    for split, path in paths.items():
+        entry = index[path.parent.relative_to(tmp_path).as_posix()]
+        assert entry.task_type == games[split]["task_type"]
+        assert load_compiled(path).goal == CompiledGame.from_json(games[split]).goal
+        trajectory = json.loads((path.parent / "traj_data.json").read_text())
+        assert trajectory["task_type"] == games[split]["task_type"]
+        assert trajectory["template"]["task_desc"] + "." == games[split]["task"]
+
+
+def load_script() -> ModuleType:
+    path = Path(__file__).parents[2] / "data" / "build_alfworld_assets.py"
+    spec = importlib.util.spec_from_file_location("build_alfworld_assets", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_assets_are_what_the_script_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if importlib.util.find_spec("alfworld") is None:
+        pytest.skip('needs the alfworld wheel: pip install "paw-gym[alfworld]"')
+    script = load_script()
+    monkeypatch.setattr(sys, "argv", ["build_alfworld_assets.py", "--out", str(tmp_path)])
+    script.main()
+    for name in ("rooms.json", "facts.json", "engine.json"):
+        assert (tmp_path / name).read_bytes() == (script.ASSETS / name).read_bytes(), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task_type", TASK_TYPES)
+def test_the_original_engine_plays_them_alike(task_type: str) -> None:
+    """A sample; `benchmarks/alfworld_procedural_parity.py` does 200."""
+    for package in ("textworld", "fast_downward", "alfworld"):
+        pytest.importorskip(package, reason='the original engine: pip install "paw-gym[alfworld]"')
+    from paw_gym.envs.alfworld.textworld_engine import TextWorldEngine
+
+    for grammar, variation in (("put", "modified"), ("move", "real")):
+        game = generate_game("train", task_type, 11, grammar, variation)
+        native, original = NativeEngine(CompiledGame.from_json(game)), TextWorldEngine(game)
+        compare(native, original, random_walker(8, seed=1))
+        compare(native, original, script_walker(game["walkthrough"]))
+        assert original.won
