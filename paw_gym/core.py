@@ -248,6 +248,15 @@ class TextEnv(gym.Env[str, str], ABC):
         """Actions that lead from the present state to success, found with no model."""
         raise NotImplementedError(f"{type(self).__name__} has no reference solver.")
 
+    def expert(self) -> Callable[[], str]:
+        """A player to learn from: a function that gives the next action. It follows the episode.
+
+        By default the reference solution, step by step; an environment overrides it with an expert
+        that sees no more than the agent does.
+        """
+        plan = iter(self.reference_solution())
+        return lambda: next(plan)
+
     def prompt_observation(self, observation: str) -> str:
         """The observation as a prompt shows it: without what other slots of the prompt hold already."""
         return observation

@@ -40,7 +40,7 @@ SLOTS = {
 _REQUIRED = {
     "first": {"instruction"},
     "step": {"instruction", "history", "observation"},
-    "history_item": {"observation", "action"},
+    "history_item": {"action"},
     "turn": {"observation"},
 }
 _SLOT = re.compile(r"\{([a-z_]+)\}")
@@ -207,6 +207,19 @@ class PromptTemplate:
             admissible_actions=self._admissible(admissible),
             current_step=str(step + 1),
         )
+
+    def turn_span(
+        self, instruction: str, observation: str, admissible: Sequence[str] | None, step: int
+    ) -> tuple[int, int]:
+        """Where ``render_turn`` puts the observation: [start, end) in characters."""
+        head = self.turn[: self.turn.index("{observation}")]
+        filled = _fill(
+            head,
+            instruction=instruction,
+            admissible_actions=self._admissible(admissible),
+            current_step=str(step + 1),
+        )
+        return len(filled), len(filled) + len(observation)
 
     def _past(self, index: int, observation: str) -> str:
         return self.opening if index == 0 and self.opening is not None else observation

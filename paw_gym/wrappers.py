@@ -92,6 +92,8 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         self._prompt = ""
         self._info: dict[str, Any] = {}
         self._episode_id = ""
+        self.observation_span = (0, 0)
+        """[start, end) of the observation in the latest message, in characters (conversation mode)"""
 
     # --- an environment of its own ---------------------------------------------------------------
 
@@ -204,9 +206,9 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         shown = self.text_env.prompt_observation(observation)
         instruction, admissible = info["instruction"], info["admissible_actions"]
         if self.mode == "conversation":
-            self._prompt = self.template.render_turn(
-                instruction, shown, admissible, len(self._history)
-            )
+            turn = (instruction, shown, admissible, len(self._history))
+            self._prompt = self.template.render_turn(*turn)
+            self.observation_span = self.template.turn_span(*turn)
         else:
             self._prompt = self.template.render_step(
                 instruction, self._history, self.settings.history_length, shown, admissible

@@ -1,0 +1,258 @@
+"""The ALFWorld environment: real or procedural games behind either engine."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv
+from paw_gym.envs.alfworld.compiled import CompiledGame
+from paw_gym.envs.alfworld.engine import Engine, NativeEngine
+from paw_gym.naming import did_you_mean
+
+ENGINES = ("native", "textworld")
+PROCEDURAL_TASKS = {"train": 30_000, "valid_seen": 1_200, "valid_unseen": 1_200}
+"""games in each procedural split; any number could be made"""
+_NOTHING = "Nothing happens."
+_BANNER = "-= Welcome to TextWorld, ALFRED! =-"
+_TASK = "Your task is to:"
+
+
+class ALFWorldEnv(TextEnv):
+    """Household tasks in text: find things, heat, cool, clean and place them.
+
+    ## Description
+    ALFWorld (Shridhar et al. 2021) on the tasks of ALFRED. A room holds receptacles (cabinets,
+    drawers, a fridge, ...) with objects in them; the agent walks, opens, takes, treats and puts. Six
+    task types: ``pick_and_place_simple``, ``look_at_obj_in_light``, ``pick_clean_then_place_in_recep``,
+    ``pick_heat_then_place_in_recep``, ``pick_cool_then_place_in_recep``, ``pick_two_obj_and_place``.
+    Without ``data_dir`` games are procedural: made by seed from the rooms and affordances of ALFWorld,
+    each solvable, nothing to download. With ``data_dir`` they are the official ones.
+
+    ## Action Space
+    Commands such as ``go to cabinet 1``, ``open cabinet 1``, ``take mug 1 from cabinet 1``,
+    ``heat mug 1 with microwave 1``, ``put mug 1 in/on desk 1`` (``move mug 1 to desk 1`` in games with
+    the newer grammar), ``use desklamp 1``, ``look``, ``inventory``. ``info["admissible_actions"]``
+    lists what is accepted; anything else answers "Nothing happens."
+
+    ## Observation Space
+    The text that ALFWorld prints, byte for byte.
+
+    ## Rewards
+    1 when the goal is reached, else 0. Behind ``AgentInterface``: 10 on success, -0.1 for an invalid
+    response.
+
+    ## Starting State
+    In the middle of the room, hands empty. ``seed`` or ``options`` choose the game.
+
+    ## Episode End
+    Terminated when the goal is reached; truncated after ``max_steps`` (50).
+
+    ## Arguments
+    ``split``: ``train``, ``valid_seen`` (rooms of train, placements that are not) or ``valid_unseen``
+    (rooms that train does not have). ``data_dir``: the folder that holds ``train/``, ``valid_seen/``,
+    ... or ``json_2.1.1/``. ``engine``: ``native``, or ``textworld`` for the original one (extra
+    ``alfworld``). ``grammar`` (procedural): ``put`` or ``move``. ``variation`` (procedural): ``real``
+    rooms, ``modified`` ones, or ``mixed``. ``num_tasks`` (procedural): size of the split.
+
+    ## Version History
+    v0: first version.
+    """
+
+    agent = AgentDefaults(
+        template="alfworld", history_length=2, success_reward=10.0, invalid_penalty=-0.1
+    )
+
+    def __init__(
+        self,
+        split: str = "train",
+        data_dir: str | Path | None = None,
+        engine: str = "native",
+        max_steps: int = 50,
+        grammar: str = "put",
+        variation: str | None = None,
+        num_tasks: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        if engine not in ENGINES:
+            raise ValueError(f"engine is 'native' or 'textworld', got {engine!r}.")
+        if data_dir is None:
+            tasks = procedural_tasks(split, grammar, variation, num_tasks)
+        else:
+            tasks = official_tasks(split, Path(data_dir))
+        super().__init__(tasks, max_steps, render_mode)
+        self.engine_name = engine
+        self.engine: Engine | None = None
+
+    def _start(self, task: Task) -> Outcome:
+        self.engine = self._new_engine(task)
+        return self._outcome(self.engine.reset(), False)
+
+    def _new_engine(self, task: Task) -> Engine:
+        if self.engine_name == "native":
+            return NativeEngine(task.data.compiled())
+        from paw_gym.envs.alfworld.textworld_engine import TextWorldEngine
+
+        return TextWorldEngine(task.data.json())
+
+    def _playing(self) -> Engine:
+        if self.engine is None:
+            raise RuntimeError("No game was started: call reset() first.")
+        return self.engine
+
+    def _act(self, action: str) -> Outcome:
+        return self._outcome(*self._playing().step(action))
+
+    def _outcome(self, observation: str, won: bool) -> Outcome:
+        commands = self._playing().admissible_commands()
+        return Outcome(
+            observation,
+            reward=float(won),
+            terminated=won,
+            success=won,
+            action_is_valid=observation != _NOTHING,
+            admissible_actions=[command for command in commands if command != "help"],
+        )
+
+    def _get_state(self) -> Any:
+        return self._playing().save_state()
+
+    def _set_state(self, state: Any) -> None:
+        self.engine = self._new_engine(self.task)
+        self.engine.reset()
+        self.engine.restore_state(state)
+
+    def prompt_observation(self, observation: str) -> str:
+        """Without the banner and the task, which the prompt's own slot holds."""
+        if not observation.startswith(_BANNER):
+            return observation
+        return observation.removeprefix(_BANNER).partition(_TASK)[0].strip()
+
+    def reference_solution(self) -> list[str]:
+        """A short solution by an expert that sees the whole state (native engine)."""
+        from paw_gym.envs.alfworld.expert import solve
+
+        engine = self._playing()
+        if not isinstance(engine, NativeEngine):
+            raise NotImplementedError("The reference solver reads the state of engine='native'.")
+        return solve(engine)
+
+    def expert(self) -> Callable[[], str]:
+        """An expert that acts on the text alone, as a policy must: the source of demonstrations."""
+        from paw_gym.envs.alfworld.expert import SweepExpert
+
+        expert = SweepExpert()
+        expert.reset(self._last.observation, self._admissible())
+
+        def act() -> str:
+            return expert.act(self._last.observation, self._admissible())
+
+        return act
+
+    def _admissible(self) -> list[str]:
+        return list(self._last.admissible_actions or [])
+
+
+class ProceduralGame:
+    """A procedural game, made when it is needed."""
+
+    def __init__(self, split: str, task_type: str, seed: int, grammar: str, variation: str | None):
+        self.arguments = (split, task_type, seed, grammar, variation)
+
+    def json(self) -> dict[str, Any]:
+        """The content of its ``game.tw-pddl``."""
+        from paw_gym.envs.alfworld.generate import generate_game
+
+        return generate_game(*self.arguments)  # type: ignore[arg-type]
+
+    def compiled(self) -> CompiledGame:
+        """The game as the native engine plays it; recent ones are kept."""
+        return _compiled(self.arguments)
+
+
+@lru_cache(maxsize=1024)
+def _compiled(arguments: tuple[Any, ...]) -> CompiledGame:
+    from paw_gym.envs.alfworld.generate import generate_game
+
+    return CompiledGame.from_json(generate_game(*arguments))
+
+
+@lru_cache(maxsize=16)
+def procedural_tasks(
+    split: str, grammar: str = "put", variation: str | None = None, num_tasks: int | None = None
+) -> TaskSet:
+    """The tasks of a procedural split, task types taking turns.
+
+    Args:
+        split: ``train``, ``valid_seen`` or ``valid_unseen``.
+        grammar: ``put`` or ``move``.
+        variation: ``real``, ``modified``, ``mixed``; ``None``: the split's default.
+        num_tasks: how many; ``None``: ``PROCEDURAL_TASKS``.
+
+    Raises:
+        ValueError: an unknown split, grammar or variation; names the nearest.
+    """
+    from paw_gym.envs.alfworld import generate
+
+    for name, value, valid in (
+        ("split", split, generate.SPLITS),
+        ("grammar", grammar, ("put", "move")),
+        ("variation", variation or generate.VARIATIONS[0], generate.VARIATIONS),
+    ):
+        if value not in valid:
+            raise ValueError(f"Unknown {name} {value!r}. {did_you_mean(value, valid)}")
+    count = PROCEDURAL_TASKS[split] if num_tasks is None else num_tasks
+    types = generate.TASK_TYPES
+    ids = [f"procedural/{split}/{types[i % len(types)]}/{i:05d}" for i in range(count)]
+
+    def load(task_id: str) -> Task:
+        *_, task_type, number = task_id.split("/")
+        game = ProceduralGame(split, task_type, int(number), grammar, variation)
+        return Task(task_id, _sentence(game.compiled().task), task_type, game)
+
+    parts = ["alfworld-procedural", "1", split, grammar, str(variation), str(count)]
+    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return TaskSet(ids, load, digest, split)
+
+
+class OfficialGame:
+    """A game file of the official layout."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def json(self) -> dict[str, Any]:
+        """Its content."""
+        from paw_gym.envs.alfworld.games import load_game
+
+        return load_game(self.path)
+
+    def compiled(self) -> CompiledGame:
+        """The game as the native engine plays it; recent ones are kept."""
+        from paw_gym.envs.alfworld.games import load_compiled
+
+        return load_compiled(self.path)
+
+
+def official_tasks(split: str, data_dir: Path) -> TaskSet:
+    """The playable games of a split of the official data.
+
+    Raises:
+        FileNotFoundError: the folder is missing or half extracted; says what to do.
+    """
+    from paw_gym.envs.alfworld.games import GameIndex
+
+    index = GameIndex.shared(data_dir, split)
+
+    def load(task_id: str) -> Task:
+        entry = index[task_id]
+        return Task(task_id, _sentence(entry.instruction), entry.task_type, OfficialGame(entry.path))
+
+    return TaskSet(index.ids, load, index.fingerprint, split, index.why_left_out)
+
+
+def _sentence(task: str) -> str:
+    return task.strip()

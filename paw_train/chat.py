@@ -1,0 +1,94 @@
+"""Text into tokens, piece by piece, so that every mask is known by construction.
+
+A dialogue is ``opening + prompt + ask`` then, for each turn, ``response + bridge + message + ask``.
+The pieces come from the tokenizer's own chat template; contents are tokenised on their own, with
+control tokens read as plain text, so nothing that an environment prints can end a turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+_USER, _AGENT, _AGAIN = "\x02user\x02", "\x02agent\x02", "\x02again\x02"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPieces:
+    """The text of a chat template around the contents."""
+
+    opening: str
+    """before the first user message"""
+    ask: str
+    """after a user message: the model is to answer"""
+    bridge: str
+    """between an answer and the next user message"""
+
+
+class ChatFormat:
+    """Encodes the pieces of a dialogue with a tokenizer.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer with a chat template.
+
+    Raises:
+        ValueError: the tokenizer has no chat template, or one that is not of the usual form.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.pieces = _pieces(tokenizer)
+        self.opening = self._control(self.pieces.opening)
+        self.ask = self._control(self.pieces.ask)
+        self.bridge = self._control(self.pieces.bridge)
+        self.end_id: int | None = self.bridge[0] if self.bridge else tokenizer.eos_token_id
+
+    def _control(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
+
+    def content(self, text: str) -> list[int]:
+        """Token ids of a text in which control tokens mean nothing."""
+        if not text:
+            return []
+        encoded = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)
+        return list(encoded["input_ids"])
+
+    def first(self, prompt: str) -> list[int]:
+        """Ids from the start of the dialogue to where the model answers."""
+        return [*self.opening, *self.content(prompt), *self.ask]
+
+    def closing(self, response: list[int]) -> list[int]:
+        """Ids between a sampled response and the next message; an end token is not written twice."""
+        if response and self.bridge and response[-1] == self.bridge[0]:
+            return self.bridge[1:]
+        return self.bridge
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of sampled ids, without the end token."""
+        if ids and ids[-1] == self.end_id:
+            ids = ids[:-1]
+        return str(self.tokenizer.decode(ids, skip_special_tokens=False))
+
+
+def _pieces(tokenizer: Any) -> ChatPieces:
+    if not getattr(tokenizer, "chat_template", None):
+        raise ValueError(
+            f"The tokenizer {tokenizer.name_or_path!r} has no chat template, so a prompt cannot be "
+            "put into the form the model was trained on. Use an instruction-tuned model, or set "
+            "tokenizer.chat_template (Hugging Face: 'Chat templates') and save it with the model."
+        )
+    messages = [
+        {"role": "user", "content": _USER},
+        {"role": "assistant", "content": _AGENT},
+        {"role": "user", "content": _AGAIN},
+    ]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    once = tokenizer.apply_chat_template(messages[:1], tokenize=False, add_generation_prompt=True)
+    if any(text.count(mark) != 1 for mark in (_USER, _AGENT, _AGAIN)) or once.count(_USER) != 1:
+        raise ValueError(
+            f"The chat template of {tokenizer.name_or_path!r} drops or repeats messages; "
+            "expected one that prints each message once."
+        )
+    opening, ask = once.split(_USER)
+    bridge = text.split(_AGENT)[1].split(_AGAIN)[0]
+    return ChatPieces(opening, ask, bridge)

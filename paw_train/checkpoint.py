@@ -1,0 +1,114 @@
+"""Checkpoints that resume to the last digit: written whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paw_train.policies.local import LocalPolicy
+
+STATE_FILE = "state.pt"
+
+
+def model_signature(model: Any) -> str:
+    """A hash of a model's architecture: parameter names and shapes, not their values."""
+    shapes = [f"{name}{tuple(p.shape)}" for name, p in model.named_parameters()]
+    return hashlib.sha256("\n".join(sorted(shapes)).encode()).hexdigest()[:16]
+
+
+def save_checkpoint(folder: Path, policy: LocalPolicy, state: Mapping[str, Any]) -> None:
+    """Writes model, tokenizer and training state to ``folder``, replacing what is there.
+
+    Everything goes to a neighbouring folder first; a kill at any moment leaves either the old
+    checkpoint or the new one.
+    """
+    fresh = folder.with_name(folder.name + ".new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    policy.save(fresh / "model")
+    signature = model_signature(policy.model)
+    torch.save({**state, "signature": signature}, fresh / STATE_FILE)
+    _sync(fresh)
+    old = folder.with_name(folder.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        os.replace(folder, old)
+    os.replace(fresh, folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def find_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint of ``folder``: also one whose replacement was killed between two renames."""
+    for candidate in (folder, folder.with_name(folder.name + ".old")):
+        if (candidate / STATE_FILE).is_file():
+            return candidate
+    return None
+
+
+def load_checkpoint(folder: Path, policy: LocalPolicy) -> dict[str, Any]:
+    """Loads weights into ``policy`` and returns the training state.
+
+    Raises:
+        ValueError: the checkpoint is of another model.
+    """
+    from safetensors.torch import load_file
+
+    state: dict[str, Any] = torch.load(folder / STATE_FILE, weights_only=False)
+    here = model_signature(policy.model)
+    if state["signature"] != here:
+        raise ValueError(
+            f"The checkpoint {folder} is of another model (signature {state['signature']}, this run's "
+            f"model has {here}): its settings or its base model differ. Resume with the settings it was "
+            "written with, or start a new run under another name."
+        )
+    files = sorted((folder / "model").glob("*.safetensors"))
+    weights = {name: tensor for file in files for name, tensor in load_file(file).items()}
+    missing, unexpected = policy.model.load_state_dict(weights, strict=False)
+    tied = set(getattr(policy.model, "_tied_weights_keys", None) or [])
+    if set(missing) - tied or unexpected:
+        raise ValueError(f"The checkpoint {folder} is damaged: {missing=}, {unexpected=}.")
+    policy.model.tie_weights()
+    return state
+
+
+def truncate_jsonl(path: Path, key: str, below: int) -> None:
+    """Drops the lines of ``path`` whose ``key`` is ``below`` or more: what a resumed run writes again."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            if json.loads(line)[key] < below:
+                kept.append(line + "\n")
+        except (json.JSONDecodeError, KeyError):
+            continue  # a line that a kill cut short
+    scratch = path.with_name(path.name + ".part")
+    scratch.write_text("".join(kept), encoding="utf-8")
+    os.replace(scratch, path)
+
+
+def append_jsonl(path: Path, record: Mapping[str, Any]) -> None:
+    """Adds one line to a JSONL file."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a JSON file, whole or not at all."""
+    scratch = path.with_name(path.name + ".part")
+    scratch.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    os.replace(scratch, path)
+
+
+def _sync(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())

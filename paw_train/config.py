@@ -1,0 +1,294 @@
+"""Typed settings <- YAML recipe <- ``key=value`` on the command line.
+
+Every setting is documented at its field; an unknown key is an error that names the nearest valid one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from paw_gym.naming import did_you_mean
+from paw_train.objective_inputs import ObjectiveSettings
+from paw_train.policies.scratch import ScratchModelSettings
+from paw_train.rollout import RolloutSettings
+
+
+@dataclass(frozen=True)
+class EnvSettings:
+    """The environment and how the agent meets it."""
+
+    id: str = "paw_gym/ALFWorld-v0"
+    """registered id"""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """arguments of the environment, such as ``data_dir``; ``split`` is set by what uses it"""
+    train_split: str = "train"
+    """split that training draws its tasks from"""
+    template: str | None = None
+    """prompt template: a built-in name or a ``.toml`` file; null: the environment's own"""
+    mode: str = "window"
+    """``window``: each prompt is complete; ``conversation``: one growing dialogue an episode"""
+    history_length: int | None = 2
+    """past (observation, action) pairs in a window-mode prompt; null: all"""
+    require_admissible: bool = False
+    """whether an action that is not listed is invalid before the environment sees it"""
+    max_return: float | None = None
+    """R_max of the adaptive weight; null: the environment's success reward"""
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The policy: a pretrained model, or a small one made from nothing."""
+
+    path: str | None = None
+    """folder or hub name of a Hugging Face causal LM with a chat template; null: ``scratch``"""
+    scratch: ScratchModelSettings = field(default_factory=ScratchModelSettings)
+    """size of the model when there is no path"""
+    device: str = "auto"
+    """``cpu``, ``cuda``, or ``auto``: CUDA where there is one"""
+    dtype: str = "float32"
+    """``float32`` or ``bfloat16``"""
+
+
+@dataclass(frozen=True)
+class CloningSettings:
+    """The warm start: next-token learning on an expert's episodes."""
+
+    episodes: int = 0
+    """expert episodes; 0: no warm start"""
+    noise: float = 0.1
+    """share of the expert's steps replaced by a slip, so that recovering is learned as well"""
+    steps: int = 400
+    """optimiser steps"""
+    batch_tokens: int = 8192
+    """padded tokens an optimiser step"""
+    lr: float = 3e-3
+    """peak learning rate of AdamW (embeddings and norms)"""
+    matrix_lr: float = 0.02
+    """peak learning rate of Muon (weight matrices of the blocks)"""
+    warmup: float = 0.05
+    """share of the steps over which the learning rate rises"""
+    context_weight: float = 0.3
+    """weight of the loss on everything that is not the expert's response; the response weighs 1"""
+
+
+@dataclass(frozen=True)
+class AlgorithmSettings:
+    """Advantages."""
+
+    name: str = "grpo"
+    """``grpo``"""
+    normalize: bool = True
+    """divide by the group's standard deviation; false is Dr.GRPO's choice"""
+
+    def __post_init__(self) -> None:
+        if self.name not in ("grpo",):
+            raise ValueError(f"algorithm.name: {self.name!r} is not available yet; valid: 'grpo'.")
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """AdamW and how an update is cut."""
+
+    lr: float = 1e-6
+    """peak learning rate"""
+    schedule: str = "constant"
+    """``constant``, ``linear`` (to ``final_lr``) or ``cosine`` (to ``final_lr``), by update"""
+    final_lr: float = 0.0
+    """learning rate after the last update, as a share of ``lr``"""
+    warmup_updates: int = 0
+    """updates over which the learning rate rises"""
+    weight_decay: float = 0.0
+    """AdamW's"""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's"""
+    max_grad_norm: float = 1.0
+    """gradient clipping"""
+    minibatches: int = 1
+    """optimiser steps an update"""
+    micro_batch_tokens: int = 16384
+    """padded tokens of one forward pass: memory, not results"""
+    measure_gradients: bool = False
+    """also log the gradient norms of the policy and the world-model term apart (a second backward)"""
+
+    def __post_init__(self) -> None:
+        if self.schedule not in ("constant", "linear", "cosine"):
+            raise ValueError(
+                f"optimizer.schedule is 'constant', 'linear' or 'cosine', got {self.schedule!r}."
+            )
+
+
+@dataclass(frozen=True)
+class EvalSettings:
+    """Which tasks success is measured on."""
+
+    split: str = "valid_unseen"
+    """split that the panel is drawn from, once, by ``seed``"""
+    tasks: int = 200
+    """panel size; at most the split's"""
+    seed: int = 1234
+    """of the panel and of sampling"""
+    temperature: float = 0.4
+    """of the answers; the paper's validation value"""
+    batch: int = 128
+    """episodes played together"""
+    every: int = 0
+    """updates between validations on the selection panel; 0: none"""
+    selection_split: str = "valid_seen"
+    """split that validation during training, and the choice of the checkpoint, use"""
+    selection_tasks: int = 64
+    """size of that panel"""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of a training run."""
+
+    name: str = "run"
+    """names the folder below ``out``"""
+    out: str = "runs"
+    """where runs are written"""
+    seed: int = 0
+    """of everything that is random"""
+    threads: int | None = None
+    """CPU threads; null: as many as cores"""
+    updates: int = 100
+    """RL updates"""
+    checkpoint_every: int = 5
+    """updates between checkpoints"""
+    keep_episodes: int = 6
+    """episodes written before and after training, for the report"""
+    env: EnvSettings = field(default_factory=EnvSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    cloning: CloningSettings = field(default_factory=CloningSettings)
+    rollout: RolloutSettings = field(default_factory=RolloutSettings)
+    algorithm: AlgorithmSettings = field(default_factory=AlgorithmSettings)
+    objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    evaluation: EvalSettings = field(default_factory=EvalSettings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested plain values, as ``config.json`` holds them."""
+        return dataclasses.asdict(self)
+
+
+def load_settings(recipe: str | Path, overrides: Sequence[str] = ()) -> Settings:
+    """Settings from a recipe and ``key=value`` overrides (``optimizer.lr=1e-4``).
+
+    Args:
+        recipe: the name of a recipe that comes with the project, or a ``.yaml`` path.
+        overrides: values are read as YAML.
+
+    Raises:
+        ValueError: unknown recipe or key (names the nearest), or a value of the wrong type.
+    """
+    path = find_recipe(recipe)
+    data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    if not isinstance(data, dict):
+        raise ValueError(
+            f"Recipe {path.name} holds a {type(data).__name__}; expected keys and values."
+        )
+    data.setdefault("name", path.stem)
+    for override in overrides:
+        _apply(data, override)
+    settings: Settings = build(Settings, data)
+    return settings
+
+
+def find_recipe(recipe: str | Path) -> Path:
+    """The file of a recipe."""
+    path = Path(recipe)
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            raise ValueError(f"There is no recipe file {str(path)!r}.")
+        return path
+    for folder in _recipe_folders():
+        if (folder / f"{recipe}.yaml").is_file():
+            return folder / f"{recipe}.yaml"
+    raise ValueError(
+        f"There is no recipe {str(recipe)!r}. {did_you_mean(str(recipe), recipe_names())}"
+    )
+
+
+def recipe_names() -> list[str]:
+    """Recipes that come with the project."""
+    return sorted({p.stem for folder in _recipe_folders() for p in folder.glob("*.yaml")})
+
+
+def _recipe_folders() -> list[Path]:
+    here = Path(__file__).resolve().parent
+    return [folder for folder in (here / "recipes", here.parent / "recipes") if folder.is_dir()]
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    key, sign, value = override.partition("=")
+    if not sign or not key:
+        raise ValueError(f"Expected key=value, got {override!r} (for example optimizer.lr=1e-4).")
+    *path, last = key.split(".")
+    place = data
+    for part in path:
+        place = place.setdefault(part, {})
+        if not isinstance(place, dict):
+            raise ValueError(f"{key}: {part!r} is a value, not a group of settings.")
+    place[last] = yaml.safe_load(value)
+
+
+def build(cls: Any, data: Any, where: str = "") -> Any:
+    """A settings dataclass from nested plain values.
+
+    Raises:
+        ValueError: unknown key (names the nearest), or a value of the wrong type (names the key).
+    """
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{where or 'The recipe'} is a group of settings, got {data!r}.")
+    hints = typing.get_type_hints(cls)
+    names = [f.name for f in dataclasses.fields(cls)]
+    values = {}
+    for key, value in data.items():
+        full = f"{where}.{key}" if where else str(key)
+        if key not in names:
+            raise ValueError(f"Unknown setting {full!r}. {did_you_mean(str(key), names)}")
+        values[key] = _convert(hints[key], value, full)
+    return cls(**values)
+
+
+def _convert(kind: Any, value: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(kind):
+        return build(kind, value, where)
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in args:
+            return None
+        return _convert(next(a for a in args if a is not type(None)), value, where)
+    if origin is typing.Literal:
+        if value not in args:
+            raise ValueError(
+                f"{where}: expected one of {', '.join(map(repr, args))}, got {value!r}."
+            )
+        return value
+    if origin is tuple and isinstance(value, list | tuple) and len(value) == len(args):
+        return tuple(_convert(a, v, where) for a, v in zip(args, value, strict=True))
+    if origin is dict and isinstance(value, dict):
+        return value
+    return _scalar(kind, value, where)
+
+
+def _scalar(kind: Any, value: Any, where: str) -> Any:
+    if kind is float and isinstance(value, int | str) and not isinstance(value, bool):
+        try:
+            return float(value)  # YAML reads 1e-4 as a string
+        except ValueError:
+            pass
+    if kind is str and where.endswith(".wm.wm") and isinstance(value, bool):
+        return "on" if value else "off"
+    if type(value) is kind:
+        return value
+    name = getattr(kind, "__name__", str(kind))
+    raise ValueError(f"{where}: expected {name}, got {value!r} ({type(value).__name__}).")

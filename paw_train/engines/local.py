@@ -1,0 +1,448 @@
+"""The training loop in one process: warm start, rollouts, GRPO with PaW, checkpoints, evaluation.
+
+Read ``Run.execute`` from top to bottom for the whole of it. A run lives in one folder and can be
+killed at any moment: called again, it goes on from its last checkpoint and computes what it would
+have computed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from paw_gym.naming import did_you_mean
+from paw_gym.pool import EnvPool
+from paw_gym.transition import write_jsonl
+from paw_train.checkpoint import (
+    append_jsonl,
+    find_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+    truncate_jsonl,
+    write_json,
+)
+from paw_train.cloning import clone, expert_rows
+from paw_train.config import Settings, load_settings
+from paw_train.display import Display
+from paw_train.evaluation import agent_env_maker, evaluate, make_pool
+from paw_train.policies.local import LocalPolicy
+from paw_train.policies.scratch import scratch_model, word_tokenizer
+from paw_train.rollout import RolloutSettings, Trajectory, demonstrations, rollout
+from paw_train.update import Updater, prepare
+
+
+def train_from_recipe(
+    recipe: str, overrides: Sequence[str] = (), fresh: bool = False, quiet: bool = False
+) -> Path:
+    """Trains by a recipe and returns the run's folder.
+
+    An unfinished run of the same name and settings is resumed; a finished one is left as it is.
+
+    Args:
+        recipe: a name from ``recipes/`` or a ``.yaml`` path.
+        overrides: ``key=value`` settings.
+        fresh: delete a run of the same name first.
+        quiet: no progress display.
+
+    Raises:
+        ValueError: unknown recipe or setting; or a run of this name with other settings is there.
+    """
+    return train(load_settings(recipe, overrides), fresh, quiet)
+
+
+def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
+    """Trains by given settings; see ``train_from_recipe``."""
+    folder = Path(settings.out) / settings.name
+    if fresh:
+        shutil.rmtree(folder, ignore_errors=True)
+    _claim(folder, settings)
+    return Run(settings, folder, Display(quiet)).execute()
+
+
+def _claim(folder: Path, settings: Settings) -> None:
+    """Makes the run's folder, or checks that it is a run with the same settings."""
+    config = folder / "config.json"
+    wanted = json.loads(json.dumps(settings.to_dict()))
+    if config.exists():
+        found = json.loads(config.read_text(encoding="utf-8"))
+        changed = [key for key in _differences(found, wanted) if key not in _MAY_CHANGE]
+        if changed:
+            raise ValueError(
+                f"{folder} holds a run with other settings (first difference: {changed[0]}). "
+                "Give this one another name (name=...), or start over with --fresh."
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(config, wanted)
+
+
+_MAY_CHANGE = {"out", "keep_episodes", "checkpoint_every"}
+"""settings that a resumed run may have changed: results do not depend on them"""
+
+
+def _differences(a: Any, b: Any, where: str = "") -> list[str]:
+    if isinstance(a, dict) and isinstance(b, dict):
+        keys = [*a, *(key for key in b if key not in a)]
+        return [
+            d for k in keys for d in _differences(a.get(k), b.get(k), f"{where}.{k}".strip("."))
+        ]
+    return [] if a == b else [where]
+
+
+class Run:
+    """One training run in one folder."""
+
+    def __init__(self, settings: Settings, folder: Path, display: Display) -> None:
+        self.settings, self.folder, self.display = settings, folder, display
+        self.interrupted = False
+        torch.set_num_threads(settings.threads or os.cpu_count() or 1)
+        self.device = _device(settings.model.device)
+        self.policy = self._policy()
+        probe = agent_env_maker(settings.env, settings.env.train_split)()
+        reward = probe.settings.success_reward
+        self.max_return = settings.env.max_return or reward or 1.0
+        probe.close()
+
+    # --- the whole run, top to bottom ---------------------------------------------------------
+
+    def execute(self) -> Path:
+        """Does what is left of the run and returns its folder."""
+        if (self.folder / "eval_after.json").exists():
+            self.display.say(f"{self.folder} is finished; --fresh starts it over.")
+            return self.folder
+        started = time.perf_counter()
+        with _graceful(self):
+            warm = self._warm_start()
+            self._evaluate("before", warm)
+            finished = self._reinforce(warm)
+            if finished:
+                best = find_checkpoint(self.folder / "checkpoints" / "best")
+                if best is not None:
+                    load_checkpoint(best, self.policy)
+                self._evaluate("after", self.policy)
+        self._report()
+        if not finished:
+            self.display.say(
+                f"Stopped and saved; the same command goes on from here. ({self.folder})"
+            )
+        self.display.say(f"{time.perf_counter() - started:.0f} s in this process.")
+        return self.folder
+
+    # --- policy --------------------------------------------------------------------------------
+
+    def _policy(self) -> LocalPolicy:
+        model = self.settings.model
+        if model.path is not None:
+            return LocalPolicy.load(model.path, str(self.device), model.dtype)
+        tokenizer = word_tokenizer(self._language())
+        network = scratch_model(model.scratch, len(tokenizer), self.settings.seed)
+        return LocalPolicy(network.to(self.device), tokenizer)
+
+    def _language(self) -> list[str]:
+        """Texts that hold every word the environment uses: expert episodes of its training tasks."""
+        env = self.settings.env
+        pool = make_pool(env, env.train_split, 1, 1, self.settings.seed)
+        ids = pool.tasks.ids
+        few = [ids[int(i)] for i in np.linspace(0, len(ids) - 1, min(len(ids), 600))]
+        texts: list[str] = []
+        rng = np.random.default_rng(self.settings.seed)
+        for start in range(0, len(few), 100):
+            # slips bring out what the environment says to mistakes
+            for trajectory in demonstrations(pool, None, few[start : start + 100], 0.2, rng):
+                texts.append(trajectory.episode.instruction)
+                for t in trajectory.episode.transitions:
+                    texts += [t.prompt, t.response, t.next_observation]
+        pool.close()
+        return texts
+
+    # --- warm start ------------------------------------------------------------------------------
+
+    def _warm_start(self) -> LocalPolicy:
+        """Clones the expert (once) and returns the policy that RL starts from and KL is measured to."""
+        settings, folder = self.settings.cloning, self.folder / "checkpoints" / "warm"
+        saved = find_checkpoint(folder)
+        if saved is not None:
+            load_checkpoint(saved, self.policy)
+            return self.policy
+        if settings.episodes:
+            env = self.settings.env
+            log = self.folder / "warmstart.jsonl"
+            log.unlink(missing_ok=True)
+            with self.display.task("expert episodes", settings.episodes) as advance:
+                pool = make_pool(env, env.train_split, 1, 1, self.settings.seed)
+                rng = np.random.default_rng([self.settings.seed, 1])
+                picked = rng.choice(
+                    len(pool.tasks), settings.episodes, settings.episodes > len(pool.tasks)
+                )
+                ids = [pool.tasks.ids[int(i)] for i in picked]
+                rows = expert_rows(
+                    pool,
+                    self.policy.chat,
+                    ids,
+                    settings.noise,
+                    self.settings.seed,
+                    progress=advance,
+                )
+                pool.close()
+            with self.display.task("cloning the expert", settings.steps) as advance:
+                clone(
+                    self.policy,
+                    rows,
+                    settings,
+                    self.settings.seed,
+                    log,
+                    lambda step, _, loss: advance(step, f"loss {loss:.3f}"),
+                )
+        save_checkpoint(folder, self.policy, {"update": 0})
+        return self.policy
+
+    def _reference(self) -> LocalPolicy | None:
+        if self.settings.objective.kl_coef == 0:
+            return None
+        reference = LocalPolicy(_copy_of(self.policy.model), self.policy.tokenizer)
+        warm = find_checkpoint(self.folder / "checkpoints" / "warm")
+        assert warm is not None
+        load_checkpoint(warm, reference)
+        reference.model.requires_grad_(False).eval()
+        return reference
+
+    # --- reinforcement learning ------------------------------------------------------------------
+
+    def _reinforce(self, warm: LocalPolicy) -> bool:
+        """The RL updates that are left; False when it was interrupted before the last."""
+        s = self.settings
+        updater = Updater(
+            self.policy,
+            self._reference(),
+            s.optimizer,
+            s.objective,
+            s.rollout.temperature,
+            s.updates,
+        )
+        pool = make_pool(
+            s.env, s.env.train_split, s.rollout.groups, s.rollout.group_size, s.seed + 1
+        )
+        start = self._resume(updater, pool)
+        writer = _tensorboard(self.folder / "tensorboard", start)
+        with self.display.updates(s.updates, start) as show:
+            for update in range(start, s.updates):
+                metrics = self._update(update, updater, pool, show)
+                if s.evaluation.every and (
+                    (update + 1) % s.evaluation.every == 0 or update + 1 == s.updates
+                ):
+                    metrics["validation"] = self._validate(update + 1, updater, pool)
+                append_jsonl(self.folder / "metrics.jsonl", metrics)
+                _write_scalars(writer, metrics, update)
+                show(metrics)
+                last = update + 1 == s.updates or self.interrupted
+                if last or (update + 1) % s.checkpoint_every == 0:
+                    self._save("latest", update + 1, updater, pool)
+                if self.interrupted and update + 1 < s.updates:
+                    return False
+        writer.close()
+        pool.close()
+        return True
+
+    def _update(self, update: int, updater: Updater, pool: EnvPool, show: Any) -> dict[str, Any]:
+        s = self.settings
+        started = time.perf_counter()
+        generator = torch.Generator().manual_seed(_seed(s.seed, update))
+        trajectories = rollout(
+            self.policy,
+            pool,
+            s.rollout,
+            generator,
+            progress=lambda run, n: show.rollout(update, run, n),
+        )
+        played = time.perf_counter()
+        show.learning(update)
+        experience = prepare(trajectories, s.algorithm, s.objective, self.max_return)
+        metrics: dict[str, Any] = updater.step(experience, update, _seed(s.seed, update))
+        if update % 10 == 0:
+            (self.folder / "rollouts").mkdir(exist_ok=True)
+            sample = [t.episode for t in trajectories[: s.rollout.group_size]]
+            write_jsonl(self.folder / "rollouts" / f"{update:06d}.jsonl", sample)
+        return {
+            "update": update,
+            **_outcome_metrics(trajectories),
+            **experience.metrics,
+            **_renamed(metrics),
+            "tokens": sum(len(row.ids) for row in experience.rows),
+            "transitions": len(experience.advantages),
+            "seconds_rollout": played - started,
+            "seconds_train": time.perf_counter() - played,
+            "time": time.time(),
+        }
+
+    def _resume(self, updater: Updater, pool: EnvPool) -> int:
+        saved = find_checkpoint(self.folder / "checkpoints" / "latest")
+        start = 0
+        if saved is not None:
+            state = load_checkpoint(saved, self.policy)
+            updater.load_state_dict(state["optimizer"])
+            pool.load_state_dict(state["pool"])
+            start = int(state["update"])
+            self.display.say(f"Resuming after update {start}.")
+        truncate_jsonl(self.folder / "metrics.jsonl", "update", start)
+        truncate_jsonl(self.folder / "validation.jsonl", "update", start + 1)
+        return start
+
+    def _save(self, name: str, update: int, updater: Updater, pool: EnvPool) -> None:
+        state = {
+            "update": update,
+            "optimizer": updater.state_dict(),
+            "pool": pool.state_dict(),
+            "settings": self.settings.to_dict(),
+        }
+        save_checkpoint(self.folder / "checkpoints" / name, self.policy, state)
+
+    # --- evaluation --------------------------------------------------------------------------------
+
+    def _validate(self, update: int, updater: Updater, pool: EnvPool) -> float:
+        """Success on the selection panel; the best policy so far is kept."""
+        e = self.settings.evaluation
+        result, _ = evaluate(
+            self.policy,
+            self.settings.env,
+            e.selection_split,
+            e.selection_tasks,
+            e.seed,
+            self._eval_rollout(),
+            e.seed,
+            e.batch,
+        )
+        rate = float(result["success_rate"])
+        log = self.folder / "validation.jsonl"
+        earlier = [json.loads(line)["success_rate"] for line in log.open()] if log.exists() else []
+        append_jsonl(
+            log, {"update": update, "success_rate": rate, "n": result["n"], "ci95": result["ci95"]}
+        )
+        if rate >= max(earlier, default=0.0):
+            self._save("best", update, updater, pool)
+        return rate
+
+    def _eval_rollout(self) -> RolloutSettings:
+        return dataclasses.replace(
+            self.settings.rollout, temperature=self.settings.evaluation.temperature
+        )
+
+    def _evaluate(self, when: str, policy: LocalPolicy) -> None:
+        e = self.settings.evaluation
+        path = self.folder / f"eval_{when}.json"
+        if path.exists() or e.tasks == 0:
+            return
+        with self.display.task(f"evaluating {when} RL", e.tasks) as advance:
+            result, episodes = evaluate(
+                policy,
+                self.settings.env,
+                e.split,
+                e.tasks,
+                e.seed,
+                self._eval_rollout(),
+                e.seed,
+                e.batch,
+                model=self.settings.name,
+                progress=lambda done, _: advance(done),
+            )
+        write_jsonl(self.folder / f"episodes_{when}.jsonl", episodes[: self.settings.keep_episodes])
+        write_json(path, result)
+
+    def _report(self) -> None:
+        from paw_train.report import write_report
+
+        self.display.summary(self.folder)
+        self.display.say(f"Report: {write_report(self.folder)}")
+
+
+def _outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+    episodes = [t.episode for t in trajectories if t.episode.error is None]
+    steps = [t for e in episodes for t in e.transitions]
+    count = max(1, len(episodes))
+    return {
+        "reward_mean": sum(e.total_reward for e in episodes) / count,
+        "success_rate": sum(e.success for e in episodes) / count,
+        "steps_mean": len(steps) / count,
+        "invalid_rate": sum(not t.action_is_valid for t in steps) / max(1, len(steps)),
+        "failed_episodes": len(trajectories) - len(episodes),
+    }
+
+
+_NAMES = {
+    "pg_loss": "policy_loss",
+    "wm_clipped_share": "clipped_share",
+    "observation_nll": "obs_nll",
+}
+
+
+def _renamed(metrics: dict[str, Any]) -> dict[str, Any]:
+    return {_NAMES.get(name, name): value for name, value in metrics.items()}
+
+
+def _seed(seed: int, update: int) -> int:
+    return int(np.random.SeedSequence([seed, update]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _device(name: str) -> torch.device:
+    valid = ("auto", "cpu", "cuda")
+    if name.split(":")[0] not in valid:
+        raise ValueError(f"Unknown device {name!r}. {did_you_mean(name, valid)}")
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(
+            "model.device=cuda, but PyTorch sees no CUDA device here; use cpu or auto."
+        )
+    return torch.device(name)
+
+
+def _copy_of(model: Any) -> Any:
+    import copy
+
+    return copy.deepcopy(model)
+
+
+def _tensorboard(folder: Path, start: int) -> Any:
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder), purge_step=start)
+
+
+def _write_scalars(writer: Any, metrics: dict[str, Any], update: int) -> None:
+    for name, value in metrics.items():
+        if isinstance(value, int | float) and name not in ("update", "time"):
+            writer.add_scalar(name, value, update)
+    writer.flush()
+
+
+class _graceful:
+    """Turns the first Ctrl-C (or SIGTERM) into a request to stop after the current update."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def __enter__(self) -> None:
+        self.previous = {}
+        for number in (signal.SIGINT, signal.SIGTERM):
+            try:
+                self.previous[number] = signal.signal(number, self._ask)
+            except ValueError:  # not in the main thread: nothing to catch there
+                return
+
+    def _ask(self, number: int, frame: Any) -> None:
+        if self.run.interrupted:
+            raise KeyboardInterrupt
+        self.run.interrupted = True
+        self.run.display.say("Stopping after this update (again: at once) ...")
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.previous.items():
+            signal.signal(number, handler)

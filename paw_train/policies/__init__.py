@@ -1,0 +1,1 @@
+"""Policies: what turns contexts into sampled responses."""

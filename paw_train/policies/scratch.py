@@ -1,0 +1,97 @@
+"""A small language model for one environment's language, made from nothing: tokenizer and network.
+
+Tokens are words with their leading space, numbers and punctuation marks; a type and its number are
+separate tokens ("cabinet", "3"), so that an unseen pairing is nothing new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+_WORDS = r" ?[A-Za-z_]+| ?[0-9]+|\n| ?[^\sA-Za-z_0-9]"
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{{ '<user>' if m.role == 'user' else '<agent>' }}{{ m.content }}"
+    "{% if m.role != 'user' %}<end>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<agent>{% endif %}"
+)
+
+
+@dataclass(frozen=True)
+class ScratchModelSettings:
+    """Size of a model that is trained from nothing (Llama architecture)."""
+
+    hidden: int = 128
+    """width"""
+    layers: int = 3
+    """transformer blocks"""
+    heads: int = 4
+    """attention heads"""
+    kv_heads: int = 1
+    """key-value heads; one keeps the cache small, and reading the cache is what sampling costs"""
+    intermediate: int = 384
+    """width of the feed-forward layers"""
+    max_positions: int = 4096
+    """longest context, in tokens"""
+
+
+def word_tokenizer(texts: Iterable[str], tags: Iterable[str] = ("<action>", "</action>")) -> Any:
+    """A word-level tokenizer whose vocabulary is every word of ``texts`` (and every digit string to 40).
+
+    Args:
+        texts: samples of all the language the environment speaks: prompts, observations, actions.
+        tags: strings that are one token each and mark the parts of a response.
+
+    Returns:
+        A ``PreTrainedTokenizerFast`` with a chat template. Known text comes back unchanged from
+        ``decode(encode(text))``; an unknown word becomes ``<unk>``.
+    """
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    splitter = pre_tokenizers.Split(Regex(_WORDS), "isolated")
+    words = {str(number) for number in range(41)} | {f" {number}" for number in range(41)}
+    for text in texts:
+        words.update(piece for piece, _ in splitter.pre_tokenize_str(text))
+    special = ["<pad>", "<unk>", "<user>", "<agent>", "<end>"]
+    vocabulary = {word: i for i, word in enumerate([*special, *sorted(words)])}
+    core = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    core.pre_tokenizer = splitter
+    core.decoder = decoders.Fuse()
+    core.add_special_tokens([AddedToken(name, special=True) for name in special])
+    core.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in tags])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token="<pad>",
+        unk_token="<unk>",
+        eos_token="<end>",
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def scratch_model(settings: ScratchModelSettings, vocabulary: int, seed: int) -> Any:
+    """A randomly initialised ``LlamaForCausalLM``; the same seed gives the same weights."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=settings.hidden,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads,
+        num_key_value_heads=settings.kv_heads,
+        intermediate_size=settings.intermediate,
+        max_position_embeddings=settings.max_positions,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=4,
+        attn_implementation="sdpa",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(config)
