@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from paw_train.report.markup import Markup, join, tag
-from paw_train.report.scales import Axis, linear_ticks, log_ticks, number_text, value_axis
+from paw_train.report.scales import (
+    Axis,
+    linear_ticks,
+    log_ticks,
+    number_text,
+    tick_labels,
+    value_axis,
+)
 
 MAX_POINTS = 400
 """points drawn of one line; longer ones are averaged in buckets"""
@@ -86,16 +93,25 @@ def chart_parts(series: Sequence[Series], style: ChartStyle, hover: bool) -> Mar
     return join(parts)
 
 
+def smoothing_window(count: int) -> int:
+    """Neighbours that the smoothed line of ``count`` points averages: odd; 1 for short lines."""
+    count = min(count, MAX_POINTS)
+    return 2 * max(1, round(count / 20)) + 1 if count >= 16 else 1
+
+
 def running_mean(points: Sequence[Point]) -> tuple[int, list[Point]]:
-    """(window, running mean over the last ``window`` values); the window is 1 for short lines."""
-    window = max(1, round(len(points) / 12)) if len(points) >= 16 else 1
-    recent: list[float] = []
-    out: list[Point] = []
-    for x, y in points:
-        if y is not None:
-            recent = [*recent[-window + 1 :], y] if window > 1 else [y]
-        out.append((x, sum(recent) / len(recent) if recent and y is not None else None))
-    return window, out
+    """(window, centred mean over ``window`` neighbours); near the ends, over as many as both sides have.
+
+    A centred mean does not lag behind a steep curve, and its ends are the measured values.
+    """
+    window = smoothing_window(len(points))
+    known = [(i, y) for i, (_, y) in enumerate(points) if y is not None]
+    values = [y for _, y in known]
+    means: dict[int, float] = {}
+    for place, (i, _) in enumerate(known):
+        reach = min(window // 2, place, len(values) - 1 - place)
+        means[i] = sum(values[place - reach : place + reach + 1]) / (2 * reach + 1)
+    return window, [(x, means.get(i)) for i, (x, _) in enumerate(points)]
 
 
 def _shortened(series: Series) -> Series:
@@ -130,10 +146,9 @@ def _y_grid(axis: Axis, style: ChartStyle) -> Markup:
     ticks = log_ticks(axis.low, axis.high) if axis.log else linear_ticks(axis.low, axis.high, 4)
     right = style.width - style.right
     parts = []
-    for value in ticks:
+    for value, label in zip(ticks, tick_labels(ticks, style.share), strict=True):
         y = axis.at(value)
         parts.append(tag("line", x1=style.left, x2=right, y1=y, y2=y, class_="grid"))
-        label = number_text(0.0 if abs(value) < 1e-12 else value, style.share)
         parts.append(tag("text", label, x=style.left - 6, y=y + 4, text_anchor="end"))
     return join(parts)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paw_train.report.charts import ChartStyle, Series, line_chart
+from paw_train.report.charts import ChartStyle, Series, line_chart, smoothing_window
 from paw_train.report.markup import Markup, join, tag
 from paw_train.report.results import Rate, number
 from paw_train.report.run_data import Record, RunData
@@ -21,6 +21,7 @@ class Curve:
     share: bool = False
     full: bool = False
     log: bool = False
+    smooth: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ SECTIONS = (
                 "transitions with world-model supervision (α)",
                 (("selected_share", "selected"),),
                 share=True,
+                smooth=False,
             ),
             Curve(
                 "Action entropy at selection",
@@ -105,7 +107,13 @@ SECTIONS = (
                 ),
                 log=True,
             ),
-            Curve("Learning rate", "", (("lr", "lr"),)),
+            Curve(
+                "Probability ratio",
+                "of the action tokens, policy now to policy that sampled",
+                (("ratio_max", "highest"), ("ratio_mean", "mean"), ("ratio_min", "lowest")),
+                log=True,
+            ),
+            Curve("Learning rate", "", (("lr", "lr"),), smooth=False),
         ),
     ),
     Section(
@@ -133,7 +141,7 @@ _WARM_START = Section(
         Curve("Cloning loss", "next-token loss on the expert's episodes", (("loss", "loss"),)),
         Curve(
             "Action accuracy",
-            "expert actions predicted exactly",
+            "tokens of the expert's responses predicted right",
             (("action_accuracy", "accuracy"),),
             share=True,
         ),
@@ -185,30 +193,42 @@ def _others(records: Sequence[Record]) -> Section:
 def _section(
     section: Section, records: Sequence[Record], x_key: str, shift: int, run: RunData
 ) -> Markup:
-    figures = []
+    drawn: list[tuple[Curve, list[Series]]] = []
     for curve in section.curves:
         if curve is _SUCCESS:
             series = success_series(run)
         else:
             series = [
-                Series(label, _points(records, key, x_key, shift), i, (), True)
+                Series(label, _points(records, key, x_key, shift), i, (), curve.smooth)
                 for i, (key, label) in enumerate(curve.keys, 1)
                 if _has(records, key)
             ]
         if series:
-            figures.append(_figure(curve, series, x_key))
-    if not figures:
+            drawn.append((curve, series))
+    if not drawn:
         return Markup()
-    wide = " wide" if len(figures) <= 2 else ""
+    wide = len(drawn) in (1, 2, 4)
+    figures = [_figure(curve, series, x_key, wide) for curve, series in drawn]
+    longest = max((len(s.points) for _, ss in drawn for s in ss if s.smooth), default=0)
+    window = smoothing_window(longest)
+    explained = f"Thin lines: each {x_key}; thick lines: mean of {window} neighbours."
     return tag(
         "section",
         tag("h2", section.title),
-        tag("div", *figures, class_=f"charts{wide}"),
+        tag("p", explained, class_="muted") if window > 1 else None,
+        tag("div", *figures, class_="charts wide" if wide else "charts"),
     )
 
 
-def _figure(curve: Curve, series: Sequence[Series], x_label: str) -> Markup:
-    style = ChartStyle(share=curve.share, full=curve.full, log=curve.log, x_label=x_label)
+def _figure(curve: Curve, series: Sequence[Series], x_label: str, wide: bool) -> Markup:
+    style = ChartStyle(
+        width=440 if wide else 380,
+        height=226 if wide else 208,
+        share=curve.share,
+        full=curve.full,
+        log=curve.log,
+        x_label=x_label,
+    )
     legend = tag("span", *(_key(s) for s in series), class_="legend") if len(series) > 1 else None
     caption = tag(
         "figcaption",

@@ -33,7 +33,8 @@ def episode_section(run: RunData) -> Markup:
         tag("h2", "Episodes to read"),
         tag(
             "p",
-            "The first tasks of the panel, not chosen by outcome. Open a task, then an episode.",
+            "Episodes of the panel that the run kept, the same task before and after RL side by side. "
+            "A prompt opens to what is new in it.",
             class_="muted",
         ),
         *(_task(task_id, played) for task_id, played in tasks.items()),
@@ -133,7 +134,7 @@ def _prompt(prompt: str, earlier: str) -> Markup:
             parts.append(_clipped("\n".join(lines[start:end])))
             fresh += end - start
     size = f"{len(prompt)} characters"
-    label = f"prompt: {size}, {fresh} new of {len(lines)} lines" if earlier else f"prompt: {size}"
+    label = f"prompt: {size}, {fresh} of {len(lines)} lines new" if earlier else f"prompt: {size}"
     return tag("details", tag("summary", label), tag("pre", join(parts, "\n")), class_="prompt")
 
 

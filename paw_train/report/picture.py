@@ -87,7 +87,7 @@ def _legend(series: list[Series]) -> list[Markup]:
     for s in series:
         mark = tag("line", x1=x, x2=x + 18, y1=45, y2=45, class_=f"line c{s.colour}")
         parts += [mark, tag("text", s.label, x=x + 24, y=50)]
-        x += 48 + 7.2 * len(s.label)
+        x += 46 + 6.7 * len(s.label)
     return parts
 
 

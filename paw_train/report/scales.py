@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ def linear_ticks(low: float, high: float, target: int = 5, integer: bool = False
         step = max(1.0, math.ceil(step))
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
-    return [i * step for i in range(first, last + 1)]
+    return [i * step if i else 0.0 for i in range(first, last + 1)]
 
 
 def log_ticks(low: float, high: float) -> list[float]:
@@ -63,6 +64,8 @@ def value_axis(
     low, high = min(values), max(values)
     if log:
         return Axis(low / 1.3, high * 1.3, start, end, log=True)
+    if low == high == 0:
+        return Axis(0.0, 1.0, start, end)
     if share and low >= 0:
         return Axis(0.0, min(1.0, high * 1.1) if 0 < high <= 1 else max(1.0, high), start, end)
     if low >= 0 and low < 0.6 * high:
@@ -85,6 +88,19 @@ def number_text(value: float, share: bool = False) -> str:
     if size < 1e-3 and value:
         return f"{value:.2e}".replace(".00e", "e").replace("e-0", "e-")
     return f"{value:.3g}"
+
+
+def tick_labels(ticks: Sequence[float], share: bool = False) -> list[str]:
+    """A label for each tick, with as many digits as it takes to tell neighbours apart."""
+    labels = [number_text(value, share) for value in ticks]
+    if len(set(labels)) == len(labels):
+        return labels
+    scaled = [100 * value if share else value for value in ticks]
+    step = min(b - a for a, b in pairwise(scaled))
+    digits = next(
+        d for d in range(16) if all(abs(round(v, d) - v) < 0.01 * step for v in scaled) or d == 15
+    )
+    return [f"{value:.{digits}f}" + (" %" if share else "") for value in scaled]
 
 
 def _trimmed(text: str) -> str:

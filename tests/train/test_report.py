@@ -17,8 +17,15 @@ from paw_gym.transition import Episode, Transition, write_jsonl
 from paw_train.report import summary_lines, summary_table, write_curves_svg, write_report
 from paw_train.report.charts import ChartStyle, Series, line_chart, path_of, running_mean
 from paw_train.report.markup import escape, tag
-from paw_train.report.scales import Axis, duration_text, linear_ticks, log_ticks, number_text
-from paw_train.statistics import wilson_interval
+from paw_train.report.scales import (
+    Axis,
+    duration_text,
+    linear_ticks,
+    log_ticks,
+    number_text,
+    tick_labels,
+)
+from paw_train.statistics import difference_interval, wilson_interval
 
 TYPES = (
     "look_at_obj_in_light",
@@ -102,6 +109,9 @@ def update_record(update: int, updates: int, rng: random.Random) -> dict[str, An
         "clipped_share": 0.62 + 0.2 * done + rng.gauss(0, 0.01),
         "selected_share": 0.75,
         "obs_nll": 0.9 - 0.3 * done + rng.gauss(0, 0.02),
+        "ratio_max": 1 + rng.expovariate(0.5),
+        "ratio_mean": rng.gauss(1, 0.0005),
+        "ratio_min": rng.uniform(0.5, 0.9),
         "grad_norm": rng.uniform(0.2, 0.6),
         "grad_norm_policy": rng.uniform(0.2, 0.5),
         "grad_norm_wm": rng.uniform(0.002, 0.01),
@@ -259,17 +269,40 @@ def test_verdict_when_nothing_can_be_told(tmp_path: Path) -> None:
     assert "got better" not in text and "got worse" not in text
 
 
-def test_pairs_of_tasks_decide_where_the_intervals_overlap(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("gained", "p_value", "sentence"),
+    [
+        (16, "< 0.001", "Although they overlap, the policy got better."),
+        (4, "= 0.125", "This panel cannot tell the two policies apart."),
+    ],
+)
+def test_pairs_of_tasks_decide_where_the_intervals_overlap(
+    tmp_path: Path, gained: int, p_value: str, sentence: str
+) -> None:
     run = write_run(tmp_path / "run")
-    first, second = result(82, 200, 0), result(98, 200, 0)  # nothing lost: only new tasks solved
-    first["successes"] = [i < 82 for i in range(200)]
-    second["successes"] = [i < 98 for i in range(200)]
-    write_json(run / "eval_before.json", first)
-    write_json(run / "eval_after.json", second)
+    for when, wins in (("before", 82), ("after", 82 + gained)):  # no task is lost
+        flags = [i < wins for i in range(200)]
+        write_json(run / f"eval_{when}.json", {**result(wins, 200, 0), "successes": flags})
     text = page_of(run).text
-    assert "+8.0 points; the intervals overlap" in text
-    assert "16 tasks newly solved, 0 lost, exact McNemar p < 0.001" in text
-    assert "It leaves out 0: the policy got better." in text
+    assert f"+{gained / 2:.1f} points; the intervals overlap" in text
+    assert f"{gained} tasks newly solved, 0 lost, exact McNemar p {p_value}" in text
+    assert sentence in text
+
+
+def test_rates_decide_where_the_tasks_are_not_listed(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    for when, wins in (("before", 80), ("after", 105)):
+        contract = result(wins, 200, 0)
+        for key in ("successes", "panel_hash", "mean_steps", "invalid_rate", "errors", "seconds"):
+            del contract[key]
+        write_json(run / f"eval_{when}.json", contract)
+    low, high = difference_interval(
+        (0.4, *wilson_interval(80, 200)), (0.525, *wilson_interval(105, 200))
+    )
+    text = page_of(run).text
+    assert "+12.5 points; the intervals overlap" in text
+    assert "Although they overlap, the policy got better." in text
+    assert f"[{100 * low:+.1f}, {100 * high:+.1f}] points, taking the two rates as indep" in text
 
 
 def test_different_panels_are_not_compared(tmp_path: Path) -> None:
@@ -506,6 +539,12 @@ def test_ticks_are_round_and_inside() -> None:
     assert log_ticks(1e-3, 2.0) == pytest.approx([1e-3, 1e-2, 0.1, 1.0])
 
 
+def test_tick_labels_differ() -> None:
+    assert tick_labels([0.9995, 1.0, 1.0005]) == ["0.9995", "1.0000", "1.0005"]
+    assert tick_labels([0.9995, 0.9999], share=True) == ["99.95 %", "99.99 %"]
+    assert tick_labels([0, 0.5, 1.0]) == ["0", "0.5", "1"]
+
+
 @pytest.mark.parametrize(
     ("value", "share", "text"),
     [
@@ -532,11 +571,14 @@ def test_lines_break_at_gaps() -> None:
     assert path_of(points, axis, axis) == "M0.0 10.0L10.0 20.0M30.0 40.0h0"
 
 
-def test_running_mean_looks_back_only() -> None:
-    points = [(float(i), 0.0 if i < 12 else 6.0) for i in range(36)]
+def test_running_mean_is_centred_and_keeps_the_ends() -> None:
+    points = [(float(i), 0.0 if i < 12 else 6.0) for i in range(40)]
     window, smooth = running_mean(points)
-    assert window == 3
-    assert [y for _, y in smooth[10:16]] == [0, 0, 2, 4, 6, 6]
+    assert window == 5
+    assert [y for _, y in smooth[8:16]] == pytest.approx([0, 0, 1.2, 2.4, 3.6, 4.8, 6, 6])
+    assert (smooth[0], smooth[-1]) == (points[0], points[-1])
+    gap = [*points[:20], (20.0, None), *points[21:]]
+    assert running_mean(gap)[1][20] == (20.0, None)
 
 
 def test_long_runs_stay_small() -> None:
