@@ -1,6 +1,6 @@
 """Native against original ALFWorld engine on every solvable game, in both grammars.
 
-    python benchmarks/alfworld_parity.py --data-dir DIR [--processes 2] [--steps 30] [--sample 0]
+    python benchmarks/alfworld_parity.py --data-dir DIR [--processes 2] [--steps 30] [--sample 0] [--skip 0]
 
 For each game and grammar: one random walk (see `paw_gym.envs.alfworld.parity.random_walker`) and one
 walk that wins, with look, inventory and examine before every change. Every observation, admissible
@@ -70,6 +70,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--steps", type=int, default=30, help="steps of each random walk")
     parser.add_argument("--sample", type=int, default=0, help="only so many games (0: all)")
+    parser.add_argument("--skip", type=int, default=0, help="leave out so many files, to go on")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
@@ -78,6 +79,7 @@ def main() -> int:
         if args.sample:
             files = random.Random(args.seed).sample(files, min(args.sample, len(files)))
         jobs = [(os.fspath(f), args.steps, args.seed * 100_000 + i) for i, f in enumerate(files)]
+        jobs = jobs[args.skip :]
         total: Counter[str] = Counter()
         differences: list[str] = []
         # A fresh process now and then: the original's library is loaded anew for every game.
@@ -87,7 +89,12 @@ def main() -> int:
                 total += counts
                 differences += found
                 if n % 20 == 0:
-                    print(f"{n}/{len(jobs)} files, {len(differences)} differences", flush=True)
+                    steps = sum(count for name, count in total.items() if name.endswith("steps"))
+                    print(
+                        f"{n}/{len(jobs)} files, {total['games']} games, {steps} steps, "
+                        f"{len(differences)} differences",
+                        flush=True,
+                    )
     for name, count in sorted(total.items()):
         print(f"{name:24} {count}")
     for difference in differences[:10]:
