@@ -1,0 +1,64 @@
+"""Settings: what is unknown is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from paw_train.config import Settings, find_recipe, load_settings, recipe_names  # noqa: E402
+
+
+def _recipe(folder: Path, text: str) -> Path:
+    path = folder / "mine.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_overrides_beat_the_recipe_which_beats_the_defaults(tmp_path: Path) -> None:
+    path = _recipe(tmp_path, "updates: 7\noptimizer: {lr: 1e-4, minibatches: 3}\n")
+    settings = load_settings(path, ["optimizer.lr=2e-5", "objective.wm.alpha=0.5"])
+    assert settings.name == "mine"
+    assert settings.updates == 7
+    assert settings.optimizer.lr == 2e-5
+    assert settings.optimizer.minibatches == 3
+    assert settings.objective.wm.alpha == 0.5
+    assert settings.optimizer.weight_decay == Settings().optimizer.weight_decay
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("optimizer.learning_rat=1", "optimizer.learning_rat"),
+        ("optmizer.lr=1", "'optimizer'"),
+        ("rollout.group_sze=4", "'group_size'"),
+        ("updates=many", "updates: expected int, got 'many'"),
+        ("rollout=3", "group of settings"),
+        ("justakey", "key=value"),
+        ("objective.wm.loss=cmea", "cmae"),
+        ("algorithm.name=grpoo", "'grpo'"),
+        ("objective.clip_low=2", "clip_low"),
+    ],
+)
+def test_bad_settings_are_named(tmp_path: Path, override: str, expected: str) -> None:
+    with pytest.raises(ValueError, match="(?s).*") as error:
+        load_settings(_recipe(tmp_path, "updates: 1\n"), [override])
+    assert expected in str(error.value)
+
+
+def test_world_model_can_be_switched_off(tmp_path: Path) -> None:
+    path = _recipe(tmp_path, "objective:\n  wm: {wm: off}\n")
+    assert load_settings(path).objective.wm.wm == "off"
+    assert load_settings(path, ["objective.wm.wm=on"]).objective.wm.wm == "on"
+
+
+def test_an_unknown_recipe_names_the_nearest() -> None:
+    with pytest.raises(ValueError, match="'embedded'"):
+        find_recipe("embeded")
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_loads(name: str) -> None:
+    assert load_settings(name).name == name

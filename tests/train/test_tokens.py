@@ -1,0 +1,174 @@
+"""Masks, spans and cached sampling: what training sees is what was sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from paw_gym import Outcome, Task  # noqa: E402
+from paw_gym.functional import GeneratorEnv  # noqa: E402
+from paw_gym.pool import EnvPool  # noqa: E402
+from paw_gym.wrappers import AgentInterface  # noqa: E402
+from paw_train.chat import ChatFormat  # noqa: E402
+from paw_train.policies.decoding import BatchDecoder, draw  # noqa: E402
+from paw_train.policies.local import LocalPolicy  # noqa: E402
+from paw_train.policies.scratch import (  # noqa: E402
+    ScratchModelSettings,
+    scratch_model,
+    word_tokenizer,
+)
+from paw_train.rollout import RolloutSettings, Trajectory, rollout  # noqa: E402
+from paw_train.tokens import collate, micro_batches  # noqa: E402
+
+WORDS = "red green blue go stop left right you see a door the is now <action> </action> . , :"
+SMALL = ScratchModelSettings(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=64)
+
+
+def _policy(seed: int = 0) -> LocalPolicy:
+    tokenizer = word_tokenizer([WORDS, "task: open the red door.", "you", "now", "\n"])
+    return LocalPolicy(scratch_model(SMALL, len(tokenizer), seed), tokenizer)
+
+
+def _play(task, rng):  # type: ignore[no-untyped-def]
+    """Observations of very different lengths, so that the cache gets holes; episodes end apart."""
+    length = int(rng.integers(2, 7))
+    for step in range(length):
+        seen = " ".join(rng.choice(["red", "green", "blue"], size=int(rng.integers(1, 12))))
+        action = yield Outcome(f"you see a {seen} door.", reward=float(step))
+        assert isinstance(action, str)
+    yield Outcome("now stop.", reward=1.0, terminated=True, success=bool(rng.integers(2)))
+
+
+def _maker(mode: str) -> Callable[[], AgentInterface]:
+    tasks = [Task(str(i), "open the red door.") for i in range(4)]
+    return lambda: AgentInterface(GeneratorEnv(_play, tasks, 9), mode=mode, template="compact")
+
+
+def _rollout(policy: LocalPolicy, mode: str, temperature: float = 1.0) -> list[Trajectory]:
+    pool = EnvPool(_maker(mode), groups=3, group_size=2, seed=7)
+    settings = RolloutSettings(temperature=temperature, max_response_tokens=6)
+    return rollout(policy, pool, settings, torch.Generator().manual_seed(3))
+
+
+@pytest.mark.parametrize("mode", ["window", "conversation"])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_sampled_logprobs_are_those_of_the_training_pass(mode: str, temperature: float) -> None:
+    policy = _policy()
+    trajectories = _rollout(policy, mode, temperature)
+    rows = [row for t in trajectories for row in t.rows]
+    batch = collate(rows, policy.pad_id)
+    with torch.no_grad():
+        again = policy.logprobs(batch, temperature)
+    difference = (again - batch.old_logprobs)[batch.action_mask].abs()
+    assert batch.action_mask.any(1).all()
+    assert difference.max() < 1e-4
+
+
+@pytest.mark.parametrize("mode", ["window", "conversation"])
+def test_spans_hold_the_response_and_the_next_observation(mode: str) -> None:
+    policy = _policy()
+    for trajectory in _rollout(policy, mode):
+        steps = [(row, step) for row in trajectory.rows for step in row.steps]
+        assert len(steps) == len(trajectory.episode.transitions)
+        for (row, step), transition in zip(steps, trajectory.episode.transitions, strict=True):
+            action = row.ids[slice(*step.action)]
+            seen = row.ids[slice(*step.observation)]
+            assert policy.chat.decode(action) == transition.response
+            assert policy.tokenizer.decode(seen) == transition.next_observation
+            assert len(step.logprobs) == len(action)
+
+
+def test_appended_observations_leave_action_logprobs_alone() -> None:
+    policy = _policy()
+    rows = [row for t in _rollout(policy, "window") for row in t.rows]
+    full = collate(rows, policy.pad_id)
+    for row in rows:
+        step = row.steps[0]
+        del row.ids[step.action[1] :]
+        step.observation = (0, 0)
+    bare = collate(rows, policy.pad_id)
+    with torch.no_grad():
+        a = policy.logprobs(full)[full.action_mask]
+        b = policy.logprobs(bare)[bare.action_mask]
+    assert torch.allclose(a, b, atol=1e-5)
+
+
+def test_holes_and_packing_do_not_change_what_a_row_computes() -> None:
+    policy = _policy()
+    rng = np.random.default_rng(0)
+    vocabulary = len(policy.tokenizer)
+    chunks = [[rng.integers(5, vocabulary, size=n).tolist() for n in sizes] for sizes in
+              ([5, 1, 9], [2, 11, 1], [1, 1, 7])]  # fmt: skip
+    decoder = BatchDecoder(policy.model, 3)
+    for i, part in enumerate(chunks):
+        logits = decoder.feed(part)
+        if i == 0:
+            decoder.keep([2, 0, 1])
+            chunks[1:] = [[c[2], c[0], c[1]] for c in chunks[1:]]
+    order = [2, 0, 1]
+    for place, row in enumerate(order):
+        ids = chunks[0][row] + chunks[1][place] + chunks[2][place]
+        with torch.no_grad():
+            alone = policy.model(input_ids=torch.tensor([ids])).logits[0, -1]
+        assert torch.allclose(alone, logits[place], atol=1e-4)
+
+
+def test_same_seed_same_rollout_and_another_seed_another() -> None:
+    policy = _policy()
+    pools = [EnvPool(_maker("conversation"), 2, 2, seed=1) for _ in range(3)]
+    settings = RolloutSettings(max_response_tokens=6)
+    texts = [
+        [
+            t.response
+            for x in rollout(policy, pool, settings, torch.Generator().manual_seed(seed))
+            for t in x.episode.transitions
+        ]
+        for pool, seed in zip(pools, (5, 5, 6), strict=True)
+    ]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_draw_follows_the_distribution() -> None:
+    logits = torch.log(torch.tensor([0.5, 0.3, 0.2])).repeat(20000, 1)
+    ids, logprobs = draw(logits, 1.0, torch.Generator().manual_seed(0))
+    shares = torch.bincount(ids, minlength=3) / len(ids)
+    assert torch.allclose(shares, torch.tensor([0.5, 0.3, 0.2]), atol=0.02)
+    assert torch.allclose(logprobs, logits[0][ids], atol=1e-6)
+    greedy, _ = draw(logits[:2], 0.0, torch.Generator())
+    assert greedy.tolist() == [0, 0]
+
+
+def test_an_overlong_dialogue_ends_as_truncated() -> None:
+    policy = _policy()
+    pool = EnvPool(_maker("conversation"), 2, 1, seed=0)
+    settings = RolloutSettings(max_response_tokens=6, max_context_tokens=40)
+    for t in rollout(policy, pool, settings, torch.Generator().manual_seed(0)):
+        assert t.episode.finished
+        assert len(t.rows[0].ids) < 80
+
+
+def test_control_tokens_in_a_text_are_plain_text() -> None:
+    policy = _policy()
+    ids = policy.chat.content("you see <end> <user> red")
+    assert not {policy.chat.end_id, policy.tokenizer.convert_tokens_to_ids("<user>")} & set(ids)
+    assert policy.chat.bridge[0] == policy.chat.end_id
+
+
+def test_a_tokenizer_without_a_chat_template_is_refused() -> None:
+    tokenizer = word_tokenizer([WORDS])
+    tokenizer.chat_template = None
+    with pytest.raises(ValueError, match="chat template"):
+        ChatFormat(tokenizer)
+
+
+def test_micro_batches_cover_all_rows_within_the_budget() -> None:
+    policy = _policy()
+    rows = [row for t in _rollout(policy, "conversation") for row in t.rows]
+    cut = list(micro_batches(rows, 200))
+    assert sorted(id(r) for part in cut for r in part) == sorted(map(id, rows))
+    for part in cut:
+        assert len(part) == 1 or len(part) * max(len(r.ids) for r in part) <= 200
