@@ -1,0 +1,160 @@
+"""One update: the w_i, the schedule, and gradients that do not depend on how rows are cut."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from paw_gym.transition import Episode, Transition  # noqa: E402
+from paw_train.advantages import grpo  # noqa: E402
+from paw_train.config import AlgorithmSettings, OptimizerSettings  # noqa: E402
+from paw_train.objective import ObjectiveSettings  # noqa: E402
+from paw_train.policies.local import LocalPolicy  # noqa: E402
+from paw_train.policies.scratch import (  # noqa: E402
+    ScratchModelSettings,
+    scratch_model,
+    word_tokenizer,
+)
+from paw_train.rollout import Trajectory  # noqa: E402
+from paw_train.tokens import StepSpans, TokenRow  # noqa: E402
+from paw_train.update import Updater, prepare  # noqa: E402
+from paw_train.world_model_settings import WorldModelSettings  # noqa: E402
+
+SMALL = ScratchModelSettings(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=32)
+
+
+def _policy(dtype: Any = torch.float64) -> LocalPolicy:
+    tokenizer = word_tokenizer(["red green blue"])
+    return LocalPolicy(scratch_model(SMALL, len(tokenizer), 0).to(dtype), tokenizer)
+
+
+def _trajectories(conversation: bool) -> list[Trajectory]:
+    """Two groups of two episodes of 1 to 3 steps with made-up tokens."""
+    generator = torch.Generator().manual_seed(1)
+
+    def some(n: int) -> list[int]:
+        return torch.randint(5, 60, (n,), generator=generator).tolist()
+
+    made = []
+    for number, (group, steps, reward) in enumerate(
+        [(0, 1, 10.0), (0, 3, 0.0), (1, 2, 0.0), (1, 2, 10.0)]
+    ):
+        episode = Episode("env", f"task{group}", f"e{number}", group=group)
+        rows: list[TokenRow] = []
+        for step in range(steps):
+            if not conversation or not rows:
+                rows.append(TokenRow(some(3 + number)))
+            row = rows[-1]
+            action = row.extend(some(2 + step))
+            row.extend(some(1))
+            observation = row.extend(some(4 - step))
+            length = action[1] - action[0]
+            logprobs = (-torch.rand(length, generator=generator) * 3).tolist()
+            row.steps.append(StepSpans(action, observation, logprobs))
+            last = step + 1 == steps
+            episode.transitions.append(
+                Transition(
+                    "env",
+                    f"task{group}",
+                    f"e{number}",
+                    step,
+                    "",
+                    "",
+                    "",
+                    reward * last,
+                    "",
+                    last,
+                    False,
+                    True,
+                )  # fmt: skip
+            )
+        made.append(Trajectory(episode, rows))
+    return made
+
+
+def _gradient(conversation: bool, budget: int, wm: WorldModelSettings) -> Any:
+    policy = _policy()
+    objective = ObjectiveSettings(kl_coef=0.0, wm=wm)
+    experience = prepare(_trajectories(conversation), AlgorithmSettings(), objective, 10.0)
+    experience.advantages = experience.advantages.double()
+    settings = OptimizerSettings(lr=0.0, micro_batch_tokens=budget, max_grad_norm=1e9)
+    updater = Updater(policy, None, settings, objective, 1.0, 1)
+    metrics = updater.step(experience, 0, 0)
+    return torch.cat([p.grad.flatten() for p in updater.parameters]), metrics
+
+
+@pytest.mark.parametrize("conversation", [False, True])
+@pytest.mark.parametrize("preset", ["off", "paw", "echo"])
+def test_micro_batches_add_up_to_the_whole(conversation: bool, preset: str) -> None:
+    wm = WorldModelSettings.preset(preset)
+    whole, metrics = _gradient(conversation, 10**6, wm)
+    cut, cut_metrics = _gradient(conversation, 1, wm)
+    assert whole.abs().max() > 0
+    assert torch.allclose(whole, cut, rtol=1e-7, atol=1e-10)
+    for name, value in metrics.items():
+        assert cut_metrics[name] == pytest.approx(value, rel=1e-5, abs=1e-7), name
+
+
+def test_weights_and_advantages_follow_the_definitions() -> None:
+    objective = ObjectiveSettings(kl_coef=0.0, wm=WorldModelSettings(alpha=0.5))
+    trajectories = _trajectories(conversation=False)
+    experience = prepare(trajectories, AlgorithmSettings(), objective, 10.0)
+    steps = [s for t in trajectories for row in t.rows for s in row.steps]
+    entropy = [
+        -sum(torch.tensor(s.logprobs).exp() * torch.tensor(s.logprobs)).item() / len(s.logprobs)
+        for s in steps
+    ]
+    chosen = set(sorted(range(8), key=lambda i: (-entropy[i], i))[:4])
+    groups = [0] * 4 + [1] * 4
+    for i in range(8):
+        size = len([j for j in chosen if groups[j] == groups[i]])
+        expected = 0.5 / (2 * size) if i in chosen else 0.0  # lambda = 1 - 5 / 10 in both groups
+        assert experience.wm_weights[i].item() == pytest.approx(expected)
+    per_episode = grpo([10.0, 0.0, 0.0, 10.0], [0, 0, 1, 1])
+    owners = [0, 1, 1, 1, 2, 2, 3, 3]
+    assert torch.allclose(experience.advantages, per_episode[owners].float())
+
+
+def test_failed_episodes_are_left_out_and_all_failed_is_an_error() -> None:
+    trajectories = _trajectories(conversation=True)
+    trajectories[1].episode.error = "Traceback: boom"
+    objective = ObjectiveSettings(kl_coef=0.0)
+    experience = prepare(trajectories, AlgorithmSettings(), objective, 10.0)
+    assert len(experience.advantages) == 5
+    for t in trajectories:
+        t.episode.error = "Traceback: boom"
+    with pytest.raises(ValueError, match="boom"):
+        prepare(trajectories, AlgorithmSettings(), objective, 10.0)
+
+
+def test_a_gradient_that_is_not_finite_is_skipped() -> None:
+    policy = _policy(torch.float32)
+    objective = ObjectiveSettings(kl_coef=0.0)
+    experience = prepare(_trajectories(True), AlgorithmSettings(), objective, 10.0)
+    experience.advantages[0] = float("nan")
+    before = [p.clone() for p in policy.model.parameters()]
+    metrics = Updater(policy, None, OptimizerSettings(lr=1.0), objective, 1.0, 1).step(
+        experience, 0, 0
+    )
+    assert metrics["skipped"] == 1.0
+    for p, q in zip(policy.model.parameters(), before, strict=True):
+        assert torch.equal(p, q)
+
+
+def test_learning_rate_schedules() -> None:
+    policy = _policy(torch.float32)
+
+    def rates(**settings: Any) -> list[float]:
+        chosen = dataclasses.replace(OptimizerSettings(lr=1.0), **settings)
+        updater = Updater(policy, None, chosen, ObjectiveSettings(kl_coef=0.0), 1.0, 10)
+        return [updater.learning_rate(i) for i in range(10)]
+
+    assert rates() == [1.0] * 10
+    assert rates(schedule="linear")[5] == pytest.approx(0.5)
+    assert rates(schedule="cosine")[5] == pytest.approx(0.5)
+    assert rates(schedule="linear", final_lr=0.5)[5] == pytest.approx(0.75)
+    assert rates(warmup_updates=4)[:4] == [0.25, 0.5, 0.75, 1.0]
