@@ -40,7 +40,7 @@ def full_env_id(name: str) -> str:
     if ":" in name or name in ids:
         return name
     wanted = name.lower()
-    found = [i for i in ids if wanted in _short_names(i)]
+    found: list[str] = [i for i in ids if wanted in _short_names(i)]
     if len(found) == 1:
         return found[0]
     if found:

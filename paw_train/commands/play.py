@@ -31,15 +31,14 @@ def play(
 
     env_id, settings = full_env_id(env), parse_settings(kw)
     check_settings(env_id, settings)
-    path = record or _default_record(env_id)
-    session = PlaySession(make_text_env(env_id, **settings), path)
+    session = PlaySession(make_text_env(env_id, **settings), record or _default_record(env_id))
     screen = Screen(env_id, interactive=sys.stdin.isatty())
+    session.start(task, seed)
     try:
-        session.start(task, seed)
         screen.run(session)
     finally:
         session.close()
-        screen.farewell(session.recorded, path)
+        screen.farewell(session)
 
 
 def _default_record(env_id: str) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from rich import box
 from rich.columns import Columns
@@ -43,6 +42,7 @@ class Screen:
 
     def run(self, session: PlaySession) -> None:
         """Plays until the player leaves."""
+        self.console.print(Text(f"Recording to {session.path}", style="dim"), soft_wrap=True)
         self._opening(session)
         for line in self._lines(session):
             if line == ":quit":
@@ -54,13 +54,14 @@ class Screen:
             else:
                 self._act(session, line)
 
-    def farewell(self, episodes: int, path: Path) -> None:
+    def farewell(self, session: PlaySession) -> None:
         """The last line: where the record is."""
-        if episodes:
-            what = "1 episode" if episodes == 1 else f"{episodes} episodes"
-            self.console.print(Text(f"Recorded {what} in {path}", style="green"), soft_wrap=True)
+        count = session.recorded
+        if count:
+            text = f"Recorded {count} episode{'s' if count > 1 else ''} in {session.path}"
+            self.console.print(Text(text, style="green"), soft_wrap=True)
         else:
-            self.console.print("Nothing was played, nothing recorded.", style="dim")
+            self.console.print("Nothing was recorded.", style="dim")
 
     # --- input ---------------------------------------------------------------------------------
 

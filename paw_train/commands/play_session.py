@@ -20,6 +20,7 @@ class PlaySession:
     """
 
     def __init__(self, env: gym.Env[str, str], path: Path) -> None:
+        self.path = path
         self._recorder = RecordTransitions(env, path)
         self._past: list[tuple[dict[str, Any], str, dict[str, Any]]] = []
         self.observation = ""
@@ -33,7 +34,9 @@ class PlaySession:
     @property
     def env(self) -> TextEnv:
         """The environment itself."""
-        return self._recorder.unwrapped  # type: ignore[return-value]
+        inner = self._recorder.unwrapped
+        assert isinstance(inner, TextEnv)
+        return inner
 
     @property
     def step(self) -> int:
