@@ -50,7 +50,7 @@ examples: $(VENV)/.train ## run every example
 	@set -e; for example in examples/*.py; do echo "== $$example"; $(BIN)/python $$example; done
 
 bench: $(VENV)/.dev ## measure the environments
-	$(BIN)/paw bench $(ARGS)
+	$(BIN)/python benchmarks/alfworld.py $(ARGS)
 
 build: $(VENV)/.dev ## source distribution and wheel, into dist/
 	$(BIN)/hatchling build

@@ -1,0 +1,74 @@
+"""What the documentation shows is run: every Python block, in order, and every example."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [
+        code for tag, code in FENCE.findall(page.read_text(encoding="utf-8")) if tag == language
+    ]
+
+
+def run(command: list[str], folder: Path) -> str:
+    """Runs a program in an empty folder with this clone's packages, and returns what it printed."""
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    answer = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=name)
+def test_python_of_page(page: Path, tmp_path: Path) -> None:
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(blocks(page, "python")), encoding="utf-8")
+    run([sys.executable, "-W", "error::UserWarning", str(script)], tmp_path)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name)
+def test_example(example: Path, tmp_path: Path) -> None:
+    assert run([sys.executable, str(example)], tmp_path).strip()
+    assert not any(tmp_path.iterdir()), "an example leaves nothing behind"
+
+
+def shown_commands(program: str) -> list[str]:
+    """Words that follow ``program`` at the start of a line of a shell block, or in inline code."""
+    words = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        lines = [line for code in blocks(page, "bash") for line in code.splitlines()]
+        lines += re.findall(r"`([^`\n]+)`", re.sub(r"^Planned:.*$", "", text, flags=re.MULTILINE))
+        words += [m[1] for line in lines if (m := re.match(rf"{program} ([a-z-]+)", line))]
+    return sorted(set(words))
+
+
+@pytest.mark.parametrize("command", shown_commands("paw"))
+def test_shown_command_exists(command: str) -> None:
+    import typer
+
+    from paw_train.cli import app
+
+    assert command in typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("target", shown_commands("make"))
+def test_shown_target_exists(target: str) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert re.search(rf"^{target}:", makefile, re.MULTILINE)
