@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +13,6 @@ class ParsedResponse:
     """the tagged action, stripped; empty when there is none"""
     problem: str | None = None
     """why the response is malformed, or ``None``"""
-
-
-@lru_cache(maxsize=32)
-def _block(tag: str) -> re.Pattern[str]:
-    name = re.escape(tag)
-    return re.compile(rf"<{name}>(.*?)</{name}>", re.DOTALL)
 
 
 def parse_response(
@@ -40,14 +32,16 @@ def parse_response(
     problem = None
     rest = response
     if think_tag is not None:
-        end = response.rfind(f"</{think_tag}>")
-        start = response.find(f"<{think_tag}>")
-        if start < 0 or end < start:
+        closed = response.rfind(f"</{think_tag}>")
+        begun = response.find(f"<{think_tag}>")
+        if begun < 0 or closed < begun:
             problem = f"no <{think_tag}>...</{think_tag}> block"
         else:
-            rest = response[end:]
-    match = _block(action_tag).search(rest)
-    if match is None:
+            rest = response[closed:]
+    opened = rest.find(f"<{action_tag}>")
+    start = opened + len(action_tag) + 2
+    end = rest.find(f"</{action_tag}>", start) if opened >= 0 else -1
+    if end < 0:
         return ParsedResponse("", f"no <{action_tag}>...</{action_tag}> block")
-    action = match.group(1).strip()
+    action = rest[start:end].strip()
     return ParsedResponse(action, problem if action else f"the <{action_tag}> block is empty")

@@ -319,7 +319,8 @@ class TextEnv(gym.Env[str, str], ABC):
         if not isinstance(action, str):
             raise TypeError(f"An action is a str, got {type(action).__name__}: {action!r:.80}")
         if self._task is None or self._over:
-            raise RuntimeError("The episode is over: call reset() before the next step().")
+            what = "No episode was started" if self._task is None else "The episode is over"
+            raise RuntimeError(f"{what}: call reset() before the next step().")
         outcome = self._act(action)
         self._last = outcome
         self._steps += 1

@@ -52,6 +52,11 @@ class EnvPool:
             raise ValueError(
                 f"groups and group_size are at least 1, got {groups} and {group_size}."
             )
+        if callable(env) and agent_kwargs:
+            raise ValueError(
+                f"{', '.join(agent_kwargs)}: these settings go to make_agent_env, but {env!r} makes "
+                "the environments here. Give them there."
+            )
         self._make = env if callable(env) else lambda: make_agent_env(env, **agent_kwargs)
         self.groups = groups
         self.group_size = group_size

@@ -244,14 +244,15 @@ def group_numbered(actions: Sequence[str]) -> list[str]:
     >>> group_numbered(["go to bed 1", "look", "go to bed 2"])
     ['go to bed 1 2', 'look']
     """
-    lines: dict[str, list[str]] = {}
+    lines: dict[tuple[str, bool], list[str]] = {}
     for action in actions:
         match = _NUMBERED.match(action)
         stem, number = match.groups() if match else (action, "")
-        lines.setdefault(stem, [])
-        if number:
-            lines[stem].append(number)
-    return [" ".join([stem, *sorted(numbers, key=int)]) for stem, numbers in lines.items()]
+        lines.setdefault((stem, bool(match)), []).append(number)
+    return [
+        " ".join([stem, *sorted(numbers, key=int)]) if numbered else stem
+        for (stem, numbered), numbers in lines.items()
+    ]
 
 
 def builtin_templates() -> list[str]:
