@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, valid: Iterable[str], count: int = 3) -> list[str]:
-    """The ``count`` members of ``valid`` most similar to ``name``, best first (never empty if ``valid`` is not)."""
+    """The members of ``valid`` most similar to ``name``, best first; not empty if ``valid`` is not."""
     names = list(valid)
     return difflib.get_close_matches(name, names, n=count, cutoff=0.3) or names[:count]
 

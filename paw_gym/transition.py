@@ -114,7 +114,7 @@ class Episode:
 
 
 def require_json(value: Any, where: str) -> None:
-    """Raises ``TypeError`` unless JSON gives back an equal value (tuples, sets, NumPy types do not come back)."""
+    """Raises ``TypeError`` unless JSON gives back an equal value: tuples and NumPy types do not."""
     if value is None or type(value) in (bool, int, float, str):
         return
     if type(value) is list:

@@ -96,7 +96,8 @@ def clone(
 
 
 def _optimizers(model: Any, settings: CloningSettings) -> list[torch.optim.Optimizer]:
-    matrices, others = [], []
+    matrices: list[Tensor] = []
+    others: list[Tensor] = []
     for name, parameter in model.named_parameters():
         inside = "layers." in name and parameter.ndim == 2
         (matrices if inside else others).append(parameter)

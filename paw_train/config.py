@@ -29,6 +29,8 @@ class EnvSettings:
     """registered id"""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """arguments of the environment, such as ``data_dir``; ``split`` is set by what uses it"""
+    train_kwargs: dict[str, Any] = field(default_factory=dict)
+    """more of them for training's rollouts only, such as a smaller ``max_steps``"""
     train_split: str = "train"
     """split that training draws its tasks from"""
     template: str | None = None
@@ -197,7 +199,7 @@ def load_settings(recipe: str | Path, overrides: Sequence[str] = ()) -> Settings
         )
     data.setdefault("name", path.stem)
     for override in overrides:
-        _apply(data, override)
+        apply_override(data, override)
     settings: Settings = build(Settings, data)
     return settings
 
@@ -227,7 +229,8 @@ def _recipe_folders() -> list[Path]:
     return [folder for folder in (here / "recipes", here.parent / "recipes") if folder.is_dir()]
 
 
-def _apply(data: dict[str, Any], override: str) -> None:
+def apply_override(data: dict[str, Any], override: str) -> None:
+    """Puts a ``group.key=value`` into nested settings; the value is read as YAML."""
     key, sign, value = override.partition("=")
     if not sign or not key:
         raise ValueError(f"Expected key=value, got {override!r} (for example optimizer.lr=1e-4).")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.table import Table
 
 Advance = Callable[..., None]
 
@@ -59,6 +60,26 @@ class Display:
 
         for line in summary_lines(folder):
             self.console.print(line)
+
+    def result(self, result: Mapping[str, Any]) -> None:
+        """An evaluation as a table: success by task type with 95 % intervals."""
+        table = Table(title=f"{result['panel']}: {result['model'] or result['agent']}")
+        table.add_column("task type")
+        for column in ("tasks", "success", "95 % interval"):
+            table.add_column(column, justify="right")
+        for name, part in [*result["by_type"].items(), ("all", result)]:
+            low, high = part["ci95"]
+            table.add_row(
+                name,
+                str(part["n"]),
+                f"{100 * part['success_rate']:.1f} %",
+                f"{100 * low:.1f} to {100 * high:.1f}",
+            )
+        self.console.print(table)
+        self.say(
+            f"mean steps {result['mean_steps']:.1f}, invalid {100 * result['invalid_rate']:.1f} %, "
+            f"{result['seconds']:.0f} s, panel {result['panel_hash'][:12]}"
+        )
 
 
 class UpdateDisplay:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +18,8 @@ from paw_gym.core import TaskSet
 from paw_gym.pool import EnvPool
 from paw_gym.transition import Episode
 from paw_gym.wrappers import make_agent_env
-from paw_train.config import EnvSettings
+from paw_train.checkpoint import find_checkpoint
+from paw_train.config import EnvSettings, Settings, apply_override, build
 from paw_train.policies.local import LocalPolicy
 from paw_train.rollout import RolloutSettings, Trajectory, demonstrations, rollout
 from paw_train.statistics import wilson_interval
@@ -36,19 +39,13 @@ class Panel:
 def make_panel(tasks: TaskSet, name: str, size: int, seed: int) -> Panel:
     """Draws ``size`` tasks without repetition (all, when there are no more).
 
-    With task types in turn, each type gets its share; the hash covers the task set's fingerprint
-    and the ids.
+    The hash covers the task set's fingerprint and the ids.
     """
     count = min(size, len(tasks))
-    order = np.random.default_rng(seed).permutation(len(tasks))
-    ids = tuple(tasks.ids[int(i)] for i in _balanced(tasks, order, count))
+    drawn = np.random.default_rng(seed).permutation(len(tasks))[:count]
+    ids = tuple(tasks.ids[int(i)] for i in sorted(drawn))
     digest = hashlib.sha256("\n".join([tasks.fingerprint, *ids]).encode()).hexdigest()
     return Panel(name, ids, digest)
-
-
-def _balanced(tasks: TaskSet, order: Sequence[int], count: int) -> list[int]:
-    """The first ``count`` of ``order``, in the order of the set: reading them is then cheap."""
-    return sorted(int(i) for i in order[:count])
 
 
 def make_pool(env: EnvSettings, split: str, groups: int, group_size: int, seed: int) -> EnvPool:
@@ -199,6 +196,81 @@ def evaluate(
     }
     result = summarise(episodes, panel, agent, model, tasks.fingerprint, described, seconds)
     return result, episodes
+
+
+def evaluate_from_args(model: str, overrides: Sequence[str], out: str | None = None) -> Path:
+    """What ``paw eval`` does: evaluates, prints the table, writes ``result.json`` and the episodes.
+
+    Args:
+        model: a run's folder (its trained policy, its settings), a Hugging Face model's folder or hub
+            name, a checkpoint's ``model`` folder inside a run, or ``expert`` or ``random``.
+        overrides: ``key=value`` settings.
+        out: the folder to write to; ``None``: ``eval/<split>`` in the run, or ``runs/eval-...``.
+
+    Returns:
+        The path of ``result.json``.
+    """
+    from paw_train.display import Display
+
+    agent = model if model in ("expert", "random") else "policy"
+    run = _run_of(Path(model)) if agent == "policy" else None
+    settings = _settings_of(run, overrides)
+    policy = None
+    if agent == "policy":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        policy = LocalPolicy.load(_weights_of(Path(model), run), device, settings.model.dtype)
+    chosen = settings.evaluation
+    rollout_settings = dataclasses.replace(settings.rollout, temperature=chosen.temperature)
+    display = Display()
+    with display.task(f"evaluating {model}", chosen.tasks) as advance:
+        result, episodes = evaluate(
+            policy,
+            settings.env,
+            chosen.split,
+            chosen.tasks,
+            chosen.seed,
+            rollout_settings,
+            chosen.seed,
+            chosen.batch,
+            agent,
+            model if agent == "policy" else "",
+            progress=lambda done, _: advance(done),
+        )
+    name = Path(model).name
+    folder = Path(out) if out else (run or Path("runs")) / f"eval-{name}-{chosen.split}"
+    path = evaluate_to_folder(folder, result, episodes)
+    display.result(result)
+    display.say(f"Written to {path}")
+    return path
+
+
+def _run_of(path: Path) -> Path | None:
+    """The run that a folder is, or lies in."""
+    places = [path, *path.parents]
+    return (
+        next((p for p in places if (p / "checkpoints").is_dir()), None) if path.is_dir() else None
+    )
+
+
+def _settings_of(run: Path | None, overrides: Sequence[str]) -> Settings:
+    data: dict[str, Any] = {}
+    if run is not None:
+        data = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    for override in overrides:
+        apply_override(data, override)
+    settings: Settings = build(Settings, data)
+    return settings
+
+
+def _weights_of(path: Path, run: Path | None) -> Path | str:
+    """A run's own folder means its final policy: the best on the selection panel, else the last."""
+    if run is None or path != run:
+        return str(path)
+    for name in ("best", "latest", "warm"):
+        folder = find_checkpoint(run / "checkpoints" / name)
+        if folder is not None:
+            return folder / "model"
+    raise ValueError(f"The run {run} has no checkpoint yet; nothing can be evaluated.")
 
 
 def evaluate_to_folder(

@@ -117,11 +117,12 @@ def demonstrations(
         if recorder:
             recorder.contexts(slots)
         pool.step(texts)
-        for slot, text in zip(slots, texts, strict=True) if recorder and chat else ():
-            ids = chat.content(text)
-            spans = recorder.take(slot, Response(ids, [0.0] * len(ids), text))
-            if spans and slips[slot.index]:
-                recorder.rows[slot.episode.episode_id][-1].steps.remove(spans)
+        if recorder:
+            for slot, text in zip(slots, texts, strict=True):
+                ids = recorder.chat.content(text)
+                spans = recorder.take(slot, Response(ids, [0.0] * len(ids), text))
+                if spans and slips[slot.index]:
+                    recorder.rows[slot.episode.episode_id][-1].steps.remove(spans)
     if recorder:
         _hand_over(trajectories, recorder.rows)
     return trajectories

@@ -8,6 +8,7 @@ have computed.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import shutil
@@ -22,7 +23,7 @@ import torch
 
 from paw_gym.naming import did_you_mean
 from paw_gym.pool import EnvPool
-from paw_gym.transition import write_jsonl
+from paw_gym.transition import Episode, write_jsonl
 from paw_train.checkpoint import (
     append_jsonl,
     find_checkpoint,
@@ -228,8 +229,9 @@ class Run:
             s.rollout.temperature,
             s.updates,
         )
+        training_env = dataclasses.replace(s.env, kwargs={**s.env.kwargs, **s.env.train_kwargs})
         pool = make_pool(
-            s.env, s.env.train_split, s.rollout.groups, s.rollout.group_size, s.seed + 1
+            training_env, s.env.train_split, s.rollout.groups, s.rollout.group_size, s.seed + 1
         )
         start = self._resume(updater, pool)
         writer = _tensorboard(self.folder / "tensorboard", start)
@@ -361,6 +363,14 @@ class Run:
 
         self.display.summary(self.folder)
         self.display.say(f"Report: {write_report(self.folder)}")
+
+
+def _varied(episodes: Sequence[Episode], count: int) -> list[Episode]:
+    """Episodes to read: task types in turn."""
+    types = sorted({e.task_type for e in episodes})
+    by_type = [[e for e in episodes if e.task_type == t] for t in types]
+    turns = [e for rank in itertools.zip_longest(*by_type) for e in rank if e is not None]
+    return turns[:count]
 
 
 def _outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:

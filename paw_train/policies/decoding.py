@@ -123,14 +123,15 @@ class BatchDecoder:
         """Drops all rows but the given ones, in the given order, and closes the holes of the cache."""
         index = torch.tensor(list(rows), dtype=torch.long, device=self.device)
         self.mask, self.lengths = self.mask[index], self.lengths[index]
-        if not isinstance(self.cache.layers[0], GrowingLayer):
+        growing = [layer for layer in self.cache.layers if isinstance(layer, GrowingLayer)]
+        if not growing:
             self.cache.batch_select_indices(index)
             return
         # a stable sort moves each row's tokens to the front without changing their order
         columns = (1 - self.mask).argsort(dim=1, stable=True)[:, : int(self.lengths.max())]
         self.mask = self.mask.gather(1, columns)
-        for layer in self.cache.layers:
-            layer.select(index, columns)  # type: ignore[attr-defined]
+        for layer in growing:
+            layer.select(index, columns)
 
     def waste(self) -> float:
         """Share of the cache that holes take, of the columns that the longest row needs."""

@@ -42,13 +42,13 @@ class LocalPolicy:
 
         try:
             tokenizer = AutoTokenizer.from_pretrained(path)
-            model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
+            model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
         except (OSError, ValueError) as error:
             raise ValueError(
                 f"Cannot load a model from {str(path)!r}: expected a folder with a Hugging Face model "
                 f"and its tokenizer, or the name of one on the hub. ({error})"
             ) from error
-        return cls(model.to(device), tokenizer)
+        return cls(model.to(torch.device(device)), tokenizer)
 
     @property
     def pad_id(self) -> int:

@@ -90,7 +90,6 @@ def scratch_model(settings: ScratchModelSettings, vocabulary: int, seed: int) ->
         pad_token_id=0,
         bos_token_id=None,
         eos_token_id=4,
-        attn_implementation="sdpa",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
