@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from paw_train.config import Settings, find_recipe, load_settings, recipe_names  # noqa: E402
+from paw_train.config import Settings, find_recipe, load_settings, recipe_names
 
 
 def _recipe(folder: Path, text: str) -> Path:
@@ -43,7 +43,7 @@ def test_overrides_beat_the_recipe_which_beats_the_defaults(tmp_path: Path) -> N
     ],
 )
 def test_bad_settings_are_named(tmp_path: Path, override: str, expected: str) -> None:
-    with pytest.raises(ValueError, match="(?s).*") as error:
+    with pytest.raises(ValueError, match=r"(?s).*") as error:
         load_settings(_recipe(tmp_path, "updates: 1\n"), [override])
     assert expected in str(error.value)
 

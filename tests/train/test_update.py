@@ -70,7 +70,7 @@ def _trajectories(conversation: bool) -> list[Trajectory]:
                     last,
                     False,
                     True,
-                )  # fmt: skip
+                )
             )
         made.append(Trajectory(episode, rows))
     return made

@@ -1,0 +1,73 @@
+"""Checkpoints: whole or not at all, and only for the model they are of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from paw_train.checkpoint import (  # noqa: E402
+    append_jsonl,
+    find_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+    truncate_jsonl,
+)
+from paw_train.policies.local import LocalPolicy  # noqa: E402
+from paw_train.policies.scratch import (  # noqa: E402
+    ScratchModelSettings,
+    scratch_model,
+    word_tokenizer,
+)
+
+
+def _policy(hidden: int = 16, seed: int = 0) -> LocalPolicy:
+    settings = ScratchModelSettings(hidden=hidden, layers=1, heads=2, kv_heads=1, intermediate=32)
+    tokenizer = word_tokenizer(["red green blue"])
+    return LocalPolicy(scratch_model(settings, len(tokenizer), seed), tokenizer)
+
+
+def test_weights_and_state_come_back_exactly(tmp_path: Path) -> None:
+    written, read = _policy(seed=1), _policy(seed=2)
+    save_checkpoint(tmp_path / "c", written, {"update": 3, "rng": {"a": 2**70}})
+    save_checkpoint(tmp_path / "c", written, {"update": 4, "rng": {"a": 2**70}})
+    state = load_checkpoint(tmp_path / "c", read)
+    assert (state["update"], state["rng"]) == (4, {"a": 2**70})
+    for a, b in zip(written.model.parameters(), read.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert [p.name for p in tmp_path.iterdir()] == ["c"]
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "c", _policy(hidden=16), {})
+    with pytest.raises(ValueError, match="of another model"):
+        load_checkpoint(tmp_path / "c", _policy(hidden=32))
+
+
+def test_a_kill_while_replacing_leaves_a_checkpoint(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "c", _policy(), {"update": 1})
+    (tmp_path / "c").rename(tmp_path / "c.old")  # killed between the two renames
+    (tmp_path / "c.new").mkdir()
+    found = find_checkpoint(tmp_path / "c")
+    assert found is not None
+    assert load_checkpoint(found, _policy())["update"] == 1
+    save_checkpoint(tmp_path / "c", _policy(), {"update": 2})
+    assert [p.name for p in tmp_path.iterdir()] == ["c"]
+    assert find_checkpoint(tmp_path / "nothing") is None
+
+
+def test_the_log_is_cut_to_what_the_checkpoint_knows(tmp_path: Path) -> None:
+    log = tmp_path / "metrics.jsonl"
+    for update in range(5):
+        append_jsonl(log, {"update": update})
+    with log.open("a") as file:
+        file.write('{"update": 5, "rew')
+    truncate_jsonl(log, "update", 3)
+    assert log.read_text().splitlines() == [f'{{"update": {u}}}' for u in range(3)]
+
+
+def test_loading_a_model_that_is_not_there_says_what_was_expected(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Cannot load a model from"):
+        LocalPolicy.load(tmp_path)

@@ -1,0 +1,101 @@
+"""The loop as a user runs it: from nothing, from a Hugging Face folder, on files of the official form."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from paw_train.engines.local import train_from_recipe
+from paw_train.evaluation import evaluate_from_args
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs")
+    return train_from_recipe("smoke", [f"out={out}"], quiet=True)
+
+
+def _lines(path: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_a_run_leaves_all_its_files(smoke: Path) -> None:
+    metrics = _lines(smoke / "metrics.jsonl")
+    assert [m["update"] for m in metrics] == [0, 1, 2, 3]
+    wanted = {"reward_mean", "success_rate", "policy_loss", "kl", "clip_fraction", "wm_loss",
+              "lambda_mean", "clipped_share", "selected_share", "entropy_threshold", "obs_nll",
+              "grad_norm", "grad_norm_policy", "grad_norm_wm", "lr"}  # fmt: skip
+    assert all(wanted <= set(m) for m in metrics)
+    assert metrics[0]["kl"] == pytest.approx(0.0, abs=1e-6)  # the reference is where it starts
+    assert all(0.74 < m["selected_share"] <= 0.80 for m in metrics)
+    assert [v["update"] for v in _lines(smoke / "validation.jsonl")] == [2, 4]
+    for name in ("eval_before.json", "eval_after.json"):
+        result = json.loads((smoke / name).read_text())
+        assert result["n"] == 6
+        assert sum(part["n"] for part in result["by_type"].values()) == 6
+    assert "report.html" in {p.name for p in smoke.iterdir()}
+    assert list((smoke / "tensorboard").iterdir())
+
+
+@pytest.mark.slow
+def test_same_seed_same_run(smoke: Path, tmp_path: Path) -> None:
+    again = train_from_recipe("smoke", [f"out={tmp_path}"], quiet=True)
+    for a, b in zip(_lines(smoke / "metrics.jsonl"), _lines(again / "metrics.jsonl"), strict=True):
+        for timing in ("time", "seconds_rollout", "seconds_train"):
+            a.pop(timing), b.pop(timing)
+        assert a == b
+
+
+@pytest.mark.slow
+def test_world_model_off_is_plain_grpo(smoke: Path, tmp_path: Path) -> None:
+    plain = train_from_recipe(
+        "smoke", [f"out={tmp_path}", "objective.wm.wm=off", "updates=1"], quiet=True
+    )
+    (first,) = _lines(plain / "metrics.jsonl")
+    with_wm = _lines(smoke / "metrics.jsonl")[0]
+    assert "wm_loss" not in first
+    assert first["obs_nll"] > 0
+    assert first["reward_mean"] == with_wm["reward_mean"]  # the same rollout, whatever is learned
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_left_alone_and_other_settings_are_refused(smoke: Path) -> None:
+    before = (smoke / "metrics.jsonl").stat().st_mtime_ns
+    train_from_recipe("smoke", [f"out={smoke.parent}"], quiet=True)
+    assert (smoke / "metrics.jsonl").stat().st_mtime_ns == before
+    with pytest.raises(ValueError, match=r"optimizer\.lr.*--fresh"):
+        train_from_recipe("smoke", [f"out={smoke.parent}", "optimizer.lr=1"], quiet=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["window", "conversation"])
+def test_a_hugging_face_folder_is_trained_in_both_modes(
+    smoke: Path, tmp_path: Path, mode: str
+) -> None:
+    model = smoke / "checkpoints" / "latest" / "model"
+    run = train_from_recipe(
+        "smoke",
+        [f"out={tmp_path}", f"model.path={model}", f"env.mode={mode}", "env.template=alfworld",
+         "cloning.episodes=0", "updates=1", "evaluation.tasks=2", "evaluation.every=0"],
+        quiet=True,
+    )  # fmt: skip
+    assert len(_lines(run / "metrics.jsonl")) == 1
+
+
+@pytest.mark.slow
+def test_eval_of_a_run_and_of_the_ends_of_the_scale(smoke: Path, tmp_path: Path) -> None:
+    few = ["evaluation.tasks=6", "env.kwargs={}"]
+    trained = json.loads(evaluate_from_args(str(smoke), few, str(tmp_path / "a")).read_text())
+    expert = json.loads(evaluate_from_args("expert", few, str(tmp_path / "b")).read_text())
+    random = json.loads(evaluate_from_args("random", few, str(tmp_path / "c")).read_text())
+    assert trained["panel_hash"] == expert["panel_hash"] == random["panel_hash"]
+    assert expert["success_rate"] > 0.8
+    assert random["success_rate"] <= expert["success_rate"]
+    for key in ("panel", "env_id", "agent", "model", "n", "success_rate", "ci95", "by_type",
+                "fingerprint", "settings"):  # fmt: skip
+        assert key in expert
