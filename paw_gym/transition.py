@@ -42,8 +42,9 @@ class Transition:
         """A dictionary of JSON values.
 
         Raises:
-            TypeError: ``info`` holds a value that JSON would not give back equal.
+            TypeError: ``info`` or the reward holds a value that JSON would not give back equal.
         """
+        require_json(self.reward, "Transition.reward")
         require_json(self.info, "Transition.info")
         return asdict(self)
 
@@ -114,7 +115,9 @@ class Episode:
 
 
 def require_json(value: Any, where: str) -> None:
-    """Raises ``TypeError`` unless JSON gives back an equal value: tuples and NumPy types do not."""
+    """Raises ``TypeError`` unless JSON gives back an equal value: tuples, NumPy types, NaN do not."""
+    if type(value) is float and not math.isfinite(value):
+        raise TypeError(f"{where} is {value}, which JSON has no number for. Use None instead.")
     if value is None or type(value) in (bool, int, float, str):
         return
     if type(value) is list:

@@ -32,7 +32,8 @@ def _check_env(env: Any) -> str:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
-            gymnasium_check_env(env)
+            # rendering is tested by making the environment anew, which takes a registered id
+            gymnasium_check_env(env, skip_render_check=env.spec is None)
         except Exception as error:
             raise ContractViolation(
                 f"gymnasium's check_env failed: {type(error).__name__}: {error}"

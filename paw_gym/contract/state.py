@@ -11,6 +11,7 @@ import numpy as np
 
 from paw_gym.contract.report import require
 from paw_gym.contract.subject import (
+    JUNK,
     Moment,
     Script,
     Subject,
@@ -139,15 +140,20 @@ def _future(env: Any, actions: Sequence[str], over: bool) -> list[Moment]:
 
 def saved_state_is_frozen(subject: Subject) -> str:
     """Playing on does not change a state that was saved or restored before."""
-    script = subject.scripts[-1]
-    env = subject.make()
-    start(env, script.seed, script.task_id)
-    state = env.save_state()
-    first = continue_with(env, script.actions)
-    for _ in range(2):
-        env.restore_state(state)
-        require_same(first, continue_with(env, script.actions), "a state restored again")
-    return "restored twice"
+    for script in subject.scripts:
+        env = subject.make()
+        first = start(env, script.seed, script.task_id)
+        state = env.save_state()
+        # where actions are listed, one that is not accepted shows what would be now
+        probe = JUNK[2:3] if first.info["admissible_actions"] is not None else ()
+        expected = continue_with(env, (*probe, *script.actions))
+        for disturbance in subject.scripts:
+            env.restore_state(state)
+            got = continue_with(env, (*probe, *script.actions))
+            require_same(expected, got, "a state restored again")
+            env.restore_state(state)
+            continue_with(env, disturbance.actions)
+    return f"{len(subject.scripts)} states, restored often"
 
 
 CHECKS = (

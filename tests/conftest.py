@@ -1,0 +1,40 @@
+"""Shared data, found through ``PAW_SHARED_DATA`` or beside the clone; tests skip where it is absent."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real data that is not part of the project."""
+    folder = Path(os.environ.get("PAW_SHARED_DATA") or ROOT.parent / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip(f"no shared data in {folder} (set PAW_SHARED_DATA)")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def alfworld_data(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Real ALFWorld games in the official layout, unpacked once a run: the folder of json_2.1.1."""
+    archives = sorted((shared_data / "alfworld").glob("*.tar.xz"))
+    if not archives:
+        pytest.skip(f"no ALFWorld archive in {shared_data / 'alfworld'} (set PAW_SHARED_DATA)")
+    base = tmp_path_factory.getbasetemp()
+    # the workers of pytest-xdist share the parent of their folders
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "alfworld-data"
+    folder.mkdir(exist_ok=True)
+    with open(folder / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / ".unpacked").exists():
+            with tarfile.open(archives[0]) as archive:
+                archive.extractall(folder, filter="data")
+            (folder / ".unpacked").touch()
+    return folder

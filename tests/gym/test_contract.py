@@ -1,0 +1,128 @@
+"""The suite passes a sound environment, and each check fails an environment that breaks its rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paw_gym import Outcome, Task, check_text_env, register_text_env
+from paw_gym.contract import CHECKS, ContractViolation
+from paw_gym.functional import GeneratorEnv
+
+DEFECTS = [
+    ("repeated ids", "task_ids", "repeated"),
+    ("no instruction", "task_ids", "no instruction"),
+    ("unhashed tasks", "fingerprint", "differs between two instances"),
+    ("ignores options", "task_options", "started task"),
+    ("silent about unknown ids", "task_options", "raised nothing; expected KeyError"),
+    ("curt about unknown ids", "task_options", "does not name the nearest id"),
+    ("no solver", "reference_solver", "no reference solver"),
+    ("wrong solver", "reference_solver", "does not end in success"),
+    ("late solver", "reference_solver", "ended after 20 of 22 actions"),
+    ("warns", "check_env", "something looks odd"),
+    ("narrow space", "check_env", "check_env failed"),
+    ("missing template", "check_env_agent_window", "no such template"),
+    ("missing template", "check_env_agent_conversation", "no such template"),
+    ("unseeded generator", "vector_sync", "make_vec"),
+    ("process id", "vector_async", "make_vec"),
+    ("unseeded generator", "determinism", "a fresh instance"),
+    ("global generator", "determinism", "with the same seed"),
+    ("remembers resets", "determinism", "a used instance"),
+    ("one task only", "seeded_task_choice", "all chose task"),
+    ("unseeded task choice", "seeded_task_choice", "different tasks"),
+    ("global generator", "global_random_state", "Python's global"),
+    ("global numpy generator", "global_random_state", "NumPy's global"),
+    ("class state", "independent_instances", "next to another one"),
+    ("forgets open box", "save_restore", "restored after"),
+    ("unsaved counter", "save_restore", "restored after"),
+    ("generator not restored", "save_restore", "restored after"),
+    ("forgets open box", "save_restore_agent", "restored after"),
+    ("shared state", "saved_state_is_frozen", "restored again"),
+    ("missing key", "info_keys", "lacks 'score'"),
+    ("int for bool", "info_keys", "expected bool"),
+    ("tuple of actions", "info_keys", "neither None nor a list"),
+    ("numpy in info", "info_keys", "float64"),
+    ("score above 1", "info_keys", "not in [0, 1]"),
+    ("won at reset", "info_keys", "already True"),
+    ("lists too much", "admissible_actions", "was not accepted"),
+    ("raises on junk", "invalid_actions", "raised ValueError"),
+    ("accepts junk", "invalid_actions", "is True"),
+    ("empty last observation", "transitions", "last observation is empty"),
+    ("endless", "truncation", "went on after"),
+    ("early truncation", "truncation", "truncated after 5 steps"),
+    ("goes on after the end", "step_after_end", "did not raise"),
+    ("not a number", "records_jsonl", "no number for"),
+    ("unencodable", "records_parquet", "surrogates"),
+]
+
+
+def test_every_check_has_a_defect_that_it_finds() -> None:
+    assert {check for _, check, _ in DEFECTS} == set(CHECKS)
+
+
+@pytest.mark.parametrize(("defect", "check", "reason"), DEFECTS)
+def test_a_broken_environment_fails(box_env: Any, defect: str, check: str, reason: str) -> None:
+    report = check_text_env(box_env, only=[check], defect=defect)
+    assert [result.name for result in report.failures] == [check]
+    assert reason in report[check].detail
+    with pytest.raises(ContractViolation, match=check):
+        report.raise_for_failures()
+
+
+def test_a_sound_environment_passes_from_its_class(box_env: Any) -> None:
+    report = check_text_env(box_env, tasks=2)
+    report.raise_for_failures()
+    assert [result.name for result in report.results] == list(CHECKS)
+    assert "20 steps" in report["truncation"].detail
+
+
+def test_a_sound_environment_passes_by_its_id(box_env: Any) -> None:
+    register_text_env("tests/Boxes-v0", box_env)
+    check_text_env("tests/Boxes-v0", tasks=["boxes/3"], seed=5).raise_for_failures()
+
+
+def parrot(task: Task, rng: Any) -> Any:
+    """A free-form environment: any string is accepted."""
+    said = yield Outcome(f"Number {rng.integers(100)}. Say the word.")
+    while said != task.data:
+        said = yield Outcome(f"You said {said[:20]!r}. Say the word.")
+    yield Outcome("Thanks.", reward=1.0, terminated=True, success=True)
+
+
+def test_free_form_actions_are_valid_and_pass() -> None:
+    tasks = [Task(str(i), f"Say 'word{i}'.", data=f"word{i}") for i in range(3)]
+    report = check_text_env(
+        lambda: GeneratorEnv(parrot, tasks, max_steps=4, solve=lambda task: [task.data])
+    )
+    report.raise_for_failures()
+    assert report["admissible_actions"].detail == "not listed by this environment"
+
+
+def test_an_error_in_one_check_leaves_the_others(box_env: Any) -> None:
+    report = check_text_env(
+        box_env, only=["task_ids", "invalid_actions", "fingerprint"], defect="raises on junk"
+    )
+    assert [result.status for result in report.results] == ["passed", "failed", "passed"]
+    assert "raises on junk" in report["invalid_actions"].traceback or report.failures[0].traceback
+
+
+def test_wrong_arguments_are_named(box_env: Any) -> None:
+    with pytest.raises(ValueError, match="Did you mean 'truncation'"):
+        check_text_env(box_env, only=["truncatoin"])
+    with pytest.raises(ValueError, match="at least 1"):
+        check_text_env(box_env, tasks=0)
+    with pytest.raises(KeyError, match="boxes/3"):
+        check_text_env(box_env, tasks=["boxes/3x"])
+    with pytest.raises(ValueError, match="There is no text environment"):
+        check_text_env("tests/NoSuch-v0")
+
+
+def test_parquet_is_skipped_without_pyarrow(
+    box_env: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("paw_gym.contract.episodes.find_spec", lambda name: None)
+    report = check_text_env(box_env, only=["records_parquet"])
+    assert report["records_parquet"].status == "skipped"
+    assert report.passed
