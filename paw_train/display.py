@@ -130,4 +130,5 @@ def _bars(console: Console) -> Progress:
         TextColumn("{task.fields[note]}"),
         console=console,
         transient=True,
+        disable=not console.is_terminal,
     )

@@ -40,6 +40,7 @@ class LocalPolicy:
         """
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
+        _quieten()
         try:
             tokenizer = AutoTokenizer.from_pretrained(path)
             model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
@@ -95,5 +96,13 @@ class LocalPolicy:
 
     def save(self, folder: Path) -> None:
         """Writes model and tokenizer in the Hugging Face form."""
+        _quieten()
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
+
+
+def _quieten() -> None:
+    """No progress bars for the few files of a checkpoint: they break up our own."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
