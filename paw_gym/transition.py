@@ -173,7 +173,7 @@ def read_jsonl(path: str | Path) -> Iterator[Episode]:
                 ) from error
 
 
-_HEAD = ("task_type", "instruction", "group", "context_mode", "error")
+_HEAD = tuple(f.name for f in fields(Episode) if f.name != "transitions")
 _PLAIN = tuple(f.name for f in fields(Transition) if f.name != "info")
 
 
@@ -196,12 +196,7 @@ def _rows(number: int, episode: Episode) -> Iterator[dict[str, Any]]:
     head = {f"episode_{name}": getattr(episode, name) for name in _HEAD}
     head["episode_number"] = number
     if not episode.transitions:
-        yield {
-            **head,
-            "env_id": episode.env_id,
-            "task_id": episode.task_id,
-            "episode_id": episode.episode_id,
-        }
+        yield head
     for t in episode.transitions:
         data = t.to_dict()
         yield {**head, **data, "info": json.dumps(data["info"])}
@@ -235,9 +230,7 @@ def read_parquet(path: str | Path) -> Iterator[Episode]:
                 if episode is not None:
                     yield episode
                 number = row["episode_number"]
-                head = {name: row[f"episode_{name}"] for name in _HEAD}
-                ids = {name: row[name] for name in ("env_id", "task_id", "episode_id")}
-                episode = Episode(**ids, **head)
+                episode = Episode(**{name: row[f"episode_{name}"] for name in _HEAD})
             if row["step"] is not None and episode is not None:
                 plain = {name: row[name] for name in _PLAIN}
                 episode.transitions.append(Transition(**plain, info=json.loads(row["info"])))

@@ -8,6 +8,11 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# a busy machine is no failure, so an example may take as long as it takes
+settings.register_profile("paw", deadline=None, max_examples=50)
+settings.load_profile("paw")
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -1,0 +1,228 @@
+"""Tasks, task sets, and the environment's base class."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paw_gym import Task, TaskSet, UnicodeText
+
+
+def tasks(count: int, **changes: Any) -> TaskSet:
+    return TaskSet.from_tasks(Task(f"t{i}", f"Do {i}.", **changes) for i in range(count))
+
+
+class TestUnicodeText:
+    @given(st.text())
+    def test_holds_every_string(self, text: str) -> None:
+        assert text in UnicodeText()
+
+    def test_refuses_other_things_and_what_is_too_long(self) -> None:
+        assert b"hello" not in UnicodeText()
+        assert 3 not in UnicodeText()
+        assert "abc" in UnicodeText(3)
+        assert "abcd" not in UnicodeText(3)
+
+    def test_samples_repeat_by_seed_and_hold_more_than_ascii(self) -> None:
+        first, second = UnicodeText(seed=1), UnicodeText(seed=1)
+        drawn = [first.sample() for _ in range(50)]
+        assert drawn == [second.sample() for _ in range(50)]
+        assert all(text in first for text in drawn)
+        assert any(not text.isascii() for text in drawn)
+
+    def test_short_spaces_give_short_samples(self) -> None:
+        space = UnicodeText(2, seed=0)
+        assert max(len(space.sample()) for _ in range(30)) == 2
+
+    def test_copies_and_pickles_are_equal(self) -> None:
+        space = UnicodeText(7)
+        assert copy.deepcopy(space) == space
+        assert pickle.loads(pickle.dumps(space)) == space
+        assert space != UnicodeText(8)
+        assert space != gym.spaces.Text(7)
+
+
+class TestTaskSet:
+    def test_gives_tasks_by_id_index_and_slice(self) -> None:
+        some = tasks(4)
+        assert (len(some), some["t2"].id, some[-1].id) == (4, "t2", "t3")
+        assert some[np.int64(1)].id == "t1"
+        assert [task.id for task in some[1:3]] == ["t1", "t2"]
+        assert [task.id for task in some] == ["t0", "t1", "t2", "t3"]
+
+    def test_knows_its_ids_and_tasks(self) -> None:
+        some = tasks(2)
+        assert "t1" in some
+        assert some[0] in some
+        assert "t2" not in some
+
+    def test_an_unknown_id_names_the_nearest(self) -> None:
+        with pytest.raises(KeyError, match="There is no task 't33'.*Did you mean 't3'"):
+            tasks(4)["t33"]
+
+    def test_an_unknown_id_among_many_names_the_nearest(self) -> None:
+        many = TaskSet.from_tasks(Task(f"train/room-{i}/trial", "Go.") for i in range(5000))
+        with pytest.raises(KeyError, match="'train/room-4321/trial'"):
+            many["train/room-4321/trail"]
+
+    def test_the_message_of_an_unknown_id_is_a_plain_sentence(self) -> None:
+        with pytest.raises(KeyError) as caught:
+            tasks(2)["x"]
+        assert str(caught.value).startswith("There is no task 'x'")
+
+    def test_a_known_reason_comes_instead_of_a_guess(self) -> None:
+        reasons = {"broken": "It is left out: its file is damaged."}
+        some = TaskSet(["a"], lambda i: Task(i, "Go."), "f", "train", reasons.get)
+        with pytest.raises(KeyError, match="in split 'train'. It is left out: its file is damaged"):
+            some["broken"]
+
+    def test_an_index_out_of_range_says_how_many_there_are(self) -> None:
+        with pytest.raises(IndexError, match="3 is out of range: there are 3 tasks"):
+            tasks(3)[3]
+
+    def test_repeated_ids_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="1 are repeated"):
+            TaskSet.from_tasks([Task("a", "x"), Task("a", "y"), Task("b", "z")])
+
+    def test_tasks_are_loaded_when_asked_for(self) -> None:
+        loaded = []
+
+        def load(task_id: str) -> Task:
+            loaded.append(task_id)
+            return Task(task_id, "Go.")
+
+        some = TaskSet(["a", "b", "c"], load, "f")
+        assert (len(some), "b" in some, loaded) == (3, True, [])
+        assert some["b"].id == "b"
+        assert loaded == ["b"]
+
+    def test_the_fingerprint_covers_every_field_and_the_order(self) -> None:
+        base = Task("a", "Go.", "walk", {"x": 1})
+        variants = [
+            [base],
+            [Task("b", "Go.", "walk", {"x": 1})],
+            [Task("a", "Run.", "walk", {"x": 1})],
+            [Task("a", "Go.", "run", {"x": 1})],
+            [Task("a", "Go.", "walk", {"x": 2})],
+            [base, Task("b", "Go.")],
+            [Task("b", "Go."), base],
+        ]
+        prints = [TaskSet.from_tasks(v).fingerprint for v in variants]
+        assert len(set(prints)) == len(variants)
+        assert TaskSet.from_tasks([Task("a", "Go.", "walk", {"x": 1})]).fingerprint == prints[0]
+
+    def test_splits_are_disjoint_complete_and_stable(self) -> None:
+        whole = tasks(400)
+        parts = whole.splits({"train": 0.8, "valid": 0.2})
+        train, valid = set(parts["train"].ids), set(parts["valid"].ids)
+        assert train.isdisjoint(valid)
+        assert train | valid == set(whole.ids)
+        assert 280 <= len(train) <= 360
+        fewer = tasks(200).splits({"train": 0.8, "valid": 0.2})
+        assert set(fewer["train"].ids) == train & set(tasks(200).ids)
+        assert parts["train"].fingerprint != parts["valid"].fingerprint
+        assert set(whole.splits({"train": 0.8}, salt="other")["train"].ids) != train
+
+    def test_split_fractions_above_one_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="at most 1"):
+            tasks(3).splits({"a": 0.9, "b": 0.2})
+
+
+class TestTextEnv:
+    def test_the_seed_chooses_the_task_and_what_is_drawn(self, box_env: Any) -> None:
+        first, second = box_env(), box_env()
+        for seed in range(5):
+            assert first.reset(seed=seed) == second.reset(seed=seed)
+            assert first.state == second.state
+        chosen = {first.reset(seed=seed)[1]["task_id"] for seed in range(20)}
+        assert len(chosen) > 5
+
+    def test_the_options_do_not_shift_the_generator(self, box_env: Any) -> None:
+        first, second = box_env(), box_env()
+        first.reset(seed=3, options={"task_id": "boxes/9"})
+        second.reset(seed=3, options={"task_index": 7})
+        assert first.task.id == second.task.id
+        assert first.reset()[1]["task_id"] == second.reset()[1]["task_id"]
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"task_idd": "boxes/3"}, "Did you mean 'task_id'"),
+            ({"task_id": "boxes/3", "task_index": 1}, "not both"),
+        ],
+    )
+    def test_odd_options_are_refused(
+        self, box_env: Any, options: dict[str, Any], message: str
+    ) -> None:
+        with pytest.raises(ValueError, match=message):
+            box_env().reset(options=options)
+
+    def test_success_ends_the_episode(self, box_env: Any) -> None:
+        env = box_env()
+        env.reset(seed=0)
+        answers = [env.step(action) for action in env.reference_solution()]
+        observation, reward, terminated, truncated, info = answers[-1]
+        assert (observation, reward, terminated, truncated) == (
+            "You have the ball.",
+            1.0,
+            True,
+            False,
+        )
+        assert (info["success"], info["score"]) == (True, 1.0)
+        with pytest.raises(RuntimeError, match="The episode is over: call reset"):
+            env.step("look")
+
+    def test_success_in_the_last_step_is_no_truncation(self, box_env: Any) -> None:
+        env = box_env(max_steps=2)
+        env.reset(seed=0)
+        assert [env.step(action)[2:4] for action in env.reference_solution()] == [
+            (False, False),
+            (True, False),
+        ]
+
+    def test_the_step_budget_truncates(self, box_env: Any) -> None:
+        env = box_env(max_steps=3)
+        env.reset(seed=0)
+        assert [env.step("look")[3] for _ in range(3)] == [False, False, True]
+
+    def test_a_step_needs_an_episode_and_a_string(self, box_env: Any) -> None:
+        env = box_env()
+        with pytest.raises(RuntimeError, match="No episode was started: call reset"):
+            env.step("look")
+        env.reset(seed=0)
+        with pytest.raises(TypeError, match="An action is a str, got int: 3"):
+            env.step(3)
+
+    def test_an_empty_task_set_or_budget_is_refused(self, box_env: Any) -> None:
+        with pytest.raises(ValueError, match="max_steps must be at least 1, got 0"):
+            box_env(max_steps=0)
+        env = box_env()
+        with pytest.raises(ValueError, match="task set is empty"):
+            super(box_env, env).__init__(env.tasks.subset(lambda i: False), 5)
+
+    def test_a_state_of_other_tasks_is_refused(self, box_env: Any) -> None:
+        env, other = box_env(), box_env()
+        other.tasks = other.tasks.subset(lambda i: i != "boxes/2")
+        env.reset(seed=0)
+        with pytest.raises(ValueError, match="This state was saved by BoxEnv over tasks"):
+            other.restore_state(env.save_state())
+
+    def test_ansi_rendering_shows_the_last_observation(self, box_env: Any) -> None:
+        env = box_env(render_mode="ansi")
+        observation, _ = env.reset(seed=0)
+        assert env.render() == observation
+        assert env.render() != env.step("look")[0] == env.render()
+        assert box_env().render() is None
+
+    def test_the_expert_plays_the_reference_solution(self, box_env: Any) -> None:
+        env = box_env()
+        env.reset(seed=0)
+        plan, expert = env.reference_solution(), env.expert()
+        assert [expert() for _ in plan] == plan

@@ -1,0 +1,159 @@
+"""Prompt templates: slots, windows of the history, conversations, and template files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paw_gym import PromptTemplate
+from paw_gym.prompts import HistoryItem, builtin_templates, group_numbered
+
+PARTS = {
+    "first": "Task: {instruction} See: {observation} Can: {admissible_actions}",
+    "step": "Task: {instruction} After {step_count} (last {history_length}): {history} "
+    "Now {current_step}: {observation} Can: {admissible_actions}",
+    "history_item": "[{number}: {observation} -> {action}]",
+    "turn": "Answer: {observation}",
+}
+PAST = [HistoryItem(f"o{i}", f"a{i}") for i in range(4)]
+
+
+def template(**changes: str) -> PromptTemplate:
+    return PromptTemplate(**{**PARTS, **changes})
+
+
+def test_the_first_prompt_fills_its_slots() -> None:
+    text = template().render_first("win", "a room", ["look", "go"])
+    assert text == "Task: win See: a room Can: look\ngo"
+
+
+def test_actions_that_cannot_be_listed_leave_their_slot_empty() -> None:
+    assert template().render_first("win", "a room", None).endswith("Can: ")
+
+
+@pytest.mark.parametrize(
+    ("length", "shown", "items"),
+    [
+        (2, 2, "[3: o2 -> a2]\n[4: o3 -> a3]"),
+        (0, 0, ""),
+        (9, 4, "[1: o0 -> a0]\n[2: o1 -> a1]\n[3: o2 -> a2]\n[4: o3 -> a3]"),
+        (None, 4, "[1: o0 -> a0]\n[2: o1 -> a1]\n[3: o2 -> a2]\n[4: o3 -> a3]"),
+    ],
+)
+def test_the_window_shows_the_latest_steps(length: int | None, shown: int, items: str) -> None:
+    text = template().render_step("win", PAST, length, "now", [])
+    assert text == f"Task: win After 4 (last {shown}): {items} Now 5: now Can: "
+
+
+def test_the_opening_stands_for_the_first_observation_alone() -> None:
+    text = template(opening="(start)").render_step("win", PAST[:2], None, "now", [])
+    assert "[1: (start) -> a0]\n[2: o1 -> a1]" in text
+
+
+def test_a_turn_shows_what_is_new() -> None:
+    assert template().render_turn("win", "a door", None, 3) == "Answer: a door"
+
+
+@given(observation=st.text(), action=st.text())
+def test_what_a_value_holds_is_never_taken_for_a_slot(observation: str, action: str) -> None:
+    braces = "{instruction}{history}{observation}{}{0}" + observation
+    text = template().render_step("WIN", [HistoryItem(braces, action)], 1, braces, [])
+    assert text.count(braces) >= 2
+    assert f"[1: {braces} -> {action}] Now 2: {braces} Can: " in text
+
+
+def test_braces_that_are_no_slot_are_text() -> None:
+    kept = template(turn='{"json": {observation}, "n": {3}}')
+    assert kept.render_turn("win", "x", None, 0) == '{"json": x, "n": {3}}'
+
+
+@given(observation=st.text(), actions=st.none() | st.lists(st.text(), max_size=3))
+def test_the_span_of_a_turn_is_its_observation(observation: str, actions: list[str] | None) -> None:
+    one = template(turn="{instruction} {admissible_actions} {current_step}: {observation}.")
+    text = one.render_turn("win", observation, actions, 2)
+    start, end = one.turn_span("win", observation, actions, 2)
+    assert text[start:end] == observation
+    assert (text[:start].endswith(" 3: "), text[end:]) == (True, ".")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"first": "{observation}"}, "'first' lacks the required slot {instruction}"),
+        ({"step": "{instruction} {observation}"}, "'step' lacks the required slot {history}"),
+        ({"history_item": "{observation}"}, "'history_item' lacks the required slot {action}"),
+        ({"turn": "hm"}, "'turn' lacks the required slot {observation}"),
+        ({"turn": "{observation} {histry}"}, "'turn' has an unknown slot {histry}"),
+        ({"first": "{instruction} {observatoin}"}, "Did you mean 'observation'"),
+        ({"admissible_format": "table"}, "admissible_format is 'list' or 'grouped', got 'table'"),
+    ],
+)
+def test_a_wrong_template_says_what_is_wrong(changes: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        template(**changes)
+    assert message in str(caught.value)
+
+
+class TestFiles:
+    def text(self, **changes: str) -> str:
+        return "\n".join(f"{key} = '''{value}'''" for key, value in {**PARTS, **changes}.items())
+
+    def test_a_template_file_is_read(self, tmp_path: Path) -> None:
+        path = tmp_path / "mine.toml"
+        path.write_text(self.text(think_tag="", action_tag="do"), encoding="utf-8")
+        mine = PromptTemplate.load(path)
+        assert (mine.name, mine.action_tag, mine.think_tag) == ("mine", "do", None)
+        assert mine.render_turn("win", "x", None, 0) == "Answer: x"
+
+    @pytest.mark.parametrize("name", builtin_templates())
+    def test_the_built_in_ones_load(self, name: str) -> None:
+        built_in = PromptTemplate.load(name)
+        assert built_in.name == name
+        assert "put a mug away" in built_in.render_first("put a mug away", "A room.", ["look"])
+
+    def test_unknown_names_name_the_nearest(self) -> None:
+        with pytest.raises(ValueError, match="Did you mean 'generic'"):
+            PromptTemplate.load("genric")
+        with pytest.raises(ValueError, match=r"There is no template file 'missing\.toml'"):
+            PromptTemplate.load("missing.toml")
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("first = ", "not valid TOML"),
+            ("first = '{instruction}'", "lacks 'step'"),
+            ("frist = ''", "unknown key 'frist'. Did you mean 'first'"),
+        ],
+    )
+    def test_damaged_files_say_what_is_wrong(self, text: str, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            PromptTemplate.parse(text, "mine")
+
+
+class TestGrouping:
+    def test_numbered_actions_share_a_line(self) -> None:
+        actions = ["go to bed 1", "look", "go to bed 10", "go to bed 2", "put mug 1 in/on bed 1"]
+        assert group_numbered(actions) == ["go to bed 1 2 10", "look", "put mug 1 in/on bed 1"]
+
+    def test_an_action_without_the_number_stays(self) -> None:
+        assert group_numbered(["open door 1", "open door", "open door 2"]) == [
+            "open door 1 2",
+            "open door",
+        ]
+
+    @given(
+        st.lists(
+            st.tuples(st.sampled_from(["go", "open door", "look 3 x"]), st.integers(0, 99)),
+            unique=True,
+        )
+    )
+    def test_nothing_is_lost(self, pairs: list[tuple[str, int]]) -> None:
+        lines = group_numbered([f"{stem} {number}" for stem, number in pairs])
+        found = set()
+        for line in lines:
+            stem = next(s for s in ("go", "open door", "look 3 x") if line.startswith(s + " "))
+            found |= {(stem, int(n)) for n in line.removeprefix(stem).split()}
+        assert found == set(pairs)

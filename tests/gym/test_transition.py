@@ -1,0 +1,169 @@
+"""Records come back from files as they were."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paw_gym import Episode, Transition
+from paw_gym.transition import read_jsonl, read_parquet, write_jsonl, write_parquet
+
+FORMS = {
+    "jsonl": (write_jsonl, read_jsonl),
+    "parquet": (write_parquet, read_parquet),
+}
+texts = st.text(max_size=30)
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | numbers | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@st.composite
+def episodes(draw: st.DrawFn) -> Episode:
+    env_id, task_id, episode_id = draw(texts), draw(texts), draw(texts)
+    transitions = [
+        Transition(
+            env_id=env_id,
+            task_id=task_id,
+            episode_id=episode_id,
+            step=step,
+            prompt=draw(texts),
+            response=draw(texts),
+            action=draw(texts),
+            reward=draw(numbers),
+            next_observation=draw(texts),
+            terminated=draw(st.booleans()),
+            truncated=draw(st.booleans()),
+            action_is_valid=draw(st.booleans()),
+            info=draw(st.dictionaries(texts, values, max_size=3)),
+        )
+        for step in range(draw(st.integers(0, 3)))
+    ]
+    return Episode(
+        env_id,
+        task_id,
+        episode_id,
+        task_type=draw(texts),
+        instruction=draw(texts),
+        group=draw(st.integers(0, 2**40)),
+        context_mode=draw(st.sampled_from(["window", "conversation"])),
+        transitions=transitions,
+        error=draw(st.none() | texts),
+    )
+
+
+def transition(step: int = 0, **changes: Any) -> Transition:
+    base: dict[str, Any] = {
+        "env_id": "e",
+        "task_id": "t",
+        "episode_id": "t#1",
+        "step": step,
+        "prompt": f"p{step}",
+        "response": f"r{step}",
+        "action": "a",
+        "reward": 0.5,
+        "next_observation": "o",
+        "terminated": False,
+        "truncated": False,
+        "action_is_valid": True,
+    }
+    return Transition(**{**base, **changes})
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(some=st.lists(episodes(), max_size=4))
+def test_episodes_come_back_equal(
+    form: str, some: list[Episode], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    write, read = FORMS[form]
+    path = tmp_path_factory.mktemp("records") / f"episodes.{form}"
+    write(path, some)
+    assert list(read(path)) == some
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_long_files_keep_their_order(form: str, tmp_path: Path) -> None:
+    """More rows than a Parquet batch holds, and an episode that lies across two of them."""
+    write, read = FORMS[form]
+    some = [
+        Episode("e", "t", f"t#{n}", transitions=[transition(i) for i in range(700)])
+        for n in range(4)
+    ]
+    write(tmp_path / "many", some)
+    assert list(read(tmp_path / "many")) == some
+
+
+def test_jsonl_appends(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    first, second = Episode("e", "t", "1"), Episode("e", "t", "2")
+    assert write_jsonl(path, [first], append=True) == 1
+    assert write_jsonl(path, [second], append=True) == 1
+    assert list(read_jsonl(path)) == [first, second]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("info", "message"),
+    [
+        ({"a": (1, 2)}, r"info\['a'\] holds a tuple"),
+        ({"a": [{"b": {1, 2}}]}, r"info\['a'\]\[0\]\['b'\] holds a set"),
+        ({"a": {1: "x"}}, "the key 1 is a int"),
+        ({"a": math.nan}, "is nan, which JSON has no number for"),
+    ],
+)
+def test_what_would_not_come_back_is_refused_and_the_old_file_stays(
+    form: str, info: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    write, read = FORMS[form]
+    path = tmp_path / f"e.{form}"
+    good = Episode("e", "t", "1", transitions=[transition()])
+    write(path, [good])
+    with pytest.raises(TypeError, match=message):
+        write(path, [good, Episode("e", "t", "2", transitions=[transition(info=info)])])
+    assert list(read(path)) == [good]
+
+
+def test_an_infinite_reward_is_refused() -> None:
+    with pytest.raises(TypeError, match="reward is inf"):
+        transition(reward=math.inf).to_dict()
+
+
+@pytest.mark.parametrize("damage", ['{"env_id": "e"', '{"env_id": "e"}', "[1]", '{"no": 1}'])
+def test_a_damaged_line_is_named(damage: str, tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    write_jsonl(path, [Episode("e", "t", "1")])
+    with open(path, "a") as file:
+        file.write(damage + "\n")
+    with pytest.raises(ValueError, match=r"e\.jsonl, line 2: not an episode record"):
+        list(read_jsonl(path))
+
+
+def test_an_episode_sums_up_its_steps() -> None:
+    last = transition(2, terminated=True, info={"success": True, "score": 0.75})
+    episode = Episode("e", "t", "1", transitions=[transition(0), transition(1), last])
+    assert (episode.total_reward, episode.success, episode.score) == (1.5, True, 0.75)
+    assert episode.finished
+    begun = Episode("e", "t", "1", transitions=[transition(0)])
+    assert not begun.finished
+    empty = Episode("e", "t", "1")
+    assert (empty.total_reward, empty.success, empty.score, empty.finished) == (0, False, 0, False)
+
+
+def test_messages_are_the_prompt_or_the_dialogue_so_far() -> None:
+    steps = [transition(0), transition(1)]
+    window = Episode("e", "t", "1", transitions=steps)
+    assert window.messages(1) == [{"role": "user", "content": "p1"}]
+    dialogue = Episode("e", "t", "1", transitions=steps, context_mode="conversation")
+    assert [(m["role"], m["content"]) for m in dialogue.messages(1)] == [
+        ("user", "p0"),
+        ("assistant", "r0"),
+        ("user", "p1"),
+    ]
