@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import random
 import warnings
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
-from paw_gym import AgentDefaults, Outcome, Task, TaskSet, TextEnv
+from paw_gym import AgentDefaults, Outcome, Task, TaskSet, TextEnv, registration
 
 
 def box_tasks() -> TaskSet:
@@ -203,3 +204,13 @@ class BoxEnv(TextEnv):
 def box_env() -> type[BoxEnv]:
     """The environment's class."""
     return BoxEnv
+
+
+@pytest.fixture(autouse=True)
+def registries() -> Iterator[None]:
+    """Puts back what was registered: tests in the same process must not see each other's ids."""
+    ours, gymnasiums = dict(registration._REGISTERED), dict(gym.registry)
+    yield
+    for registry, before in ((registration._REGISTERED, ours), (gym.registry, gymnasiums)):
+        registry.clear()  # type: ignore[attr-defined]
+        registry.update(before)  # type: ignore[attr-defined]

@@ -1,0 +1,188 @@
+"""Many episodes in one process: they leave when they end, and fail alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+from paw_gym import AgentInterface, EnvPool
+from paw_gym.registration import register_text_env
+
+LOOK = "<think></think><action>look</action>"
+
+
+@pytest.fixture
+def pool(box_env: Any) -> Callable[..., EnvPool]:
+    """``pool(groups, group_size, seed, **env settings)``."""
+
+    def make(groups: int = 2, size: int = 3, seed: int = 0, **settings: Any) -> EnvPool:
+        return EnvPool(lambda: AgentInterface(box_env(**settings)), groups, size, seed=seed)
+
+    return make
+
+
+Make = Callable[..., EnvPool]
+
+
+def finish(pool: EnvPool) -> None:
+    while pool.active:
+        pool.step([LOOK] * len(pool.active))
+
+
+def test_groups_play_the_same_task(pool: Make) -> None:
+    slots = pool(3, 2).reset()
+    assert [(slot.index, slot.group) for slot in slots] == [
+        (0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (5, 2),
+    ]  # fmt: skip
+    by_group = [{s.info["task_id"] for s in slots if s.group == g} for g in range(3)]
+    assert all(len(tasks) == 1 for tasks in by_group)
+    assert len(set.union(*by_group)) == 3
+    assert len({slot.episode.episode_id for slot in slots}) == 6
+
+
+def test_chosen_tasks_and_sizes_are_played(pool: Make) -> None:
+    some = pool(1, 1)
+    slots = some.reset(["boxes/4", "boxes/9", "boxes/4"], group_size=2)
+    assert [slot.info["task_id"] for slot in slots[::2]] == ["boxes/4", "boxes/9", "boxes/4"]
+    assert len(some.reset()) == 1
+
+
+def test_more_groups_than_tasks_repeat_some(pool: Make) -> None:
+    slots = pool(40, 1).reset()
+    assert len(slots) == 40
+    assert len({slot.info["task_id"] for slot in slots}) <= 12
+
+
+def test_finished_episodes_leave_the_batch(pool: Make) -> None:
+    some = pool(1, 3, max_steps=4)
+    slots = some.reset(["boxes/5"])
+    winner = slots[1]
+    for response in some.env_of(winner).reference_solution():
+        some.step({s.index: response if s is winner else LOOK for s in some.active})
+    assert [slot.index for slot in some.active] == [0, 2]
+    finish(some)
+    assert [len(e.transitions) for e in some.episodes] == [4, 2, 4]
+    assert [e.success for e in some.episodes] == [False, True, False]
+    assert all(e.finished and e.error is None for e in some.episodes)
+
+
+def test_every_prompt_is_the_one_that_is_answered(pool: Make) -> None:
+    some = pool(2, 2, max_steps=3)
+    some.reset()
+    seen: dict[int, list[str]] = {slot.index: [] for slot in some.active}
+    while some.active:
+        for slot in some.active:
+            seen[slot.index].append(slot.prompt)
+        some.step([LOOK] * len(some.active))
+    for index, episode in enumerate(some.episodes):
+        assert [t.prompt for t in episode.transitions] == seen[index]
+
+
+def test_a_failing_step_fails_its_episode_alone(pool: Make) -> None:
+    some = pool(1, 3, max_steps=2, defect="raises on junk")
+    some.reset(["boxes/4"])
+    bad = "<think></think><action>dance</action>"
+    some.step([LOOK, bad, LOOK])
+    assert [slot.index for slot in some.active] == [0, 2]
+    finish(some)
+    error = some.episodes[1].error
+    assert error is not None
+    assert "Traceback" in error
+    assert "ValueError: bad action 'dance'" in error
+    assert [len(e.transitions) for e in some.episodes] == [2, 0, 2]
+    assert len(some.reset(["boxes/4"])) == 3
+
+
+def test_a_failing_reset_fails_its_episode_alone(box_env: Any) -> None:
+    class Failing(box_env):  # type: ignore[misc]
+        def _start(self, task: Any) -> Any:
+            if task.id == "boxes/7":
+                raise OSError("no such box")
+            return super()._start(task)
+
+    some = EnvPool(lambda: AgentInterface(Failing()))
+    slots = some.reset(["boxes/3", "boxes/7", "boxes/4"])
+    assert [slot.index for slot in slots] == [0, 2]
+    assert [e.task_id for e in some.episodes] == ["boxes/3", "boxes/7", "boxes/4"]
+    assert "OSError: no such box" in (some.episodes[1].error or "")
+    assert some.episodes[1].group == 1
+
+
+def test_an_unknown_task_starts_nothing(pool: Make) -> None:
+    some = pool()
+    with pytest.raises(KeyError, match="boxes/3"):
+        some.reset(["boxes/3", "boxes/33"])
+    assert some.active == []
+
+
+def test_runs_repeat_by_seed(pool: Make) -> None:
+    def run(seed: int) -> list[Any]:
+        some = pool(2, 2, seed, max_steps=3)
+        played = []
+        for _ in range(2):
+            some.reset()
+            finish(some)
+            played += some.episodes
+        return played
+
+    assert run(7) == run(7)
+    assert run(7) != run(8)
+
+
+def test_the_state_makes_the_next_reset_the_same(pool: Make) -> None:
+    first = pool(2, 2)
+    first.reset()
+    state = first.state_dict()
+    expected = [(s.prompt, s.episode.episode_id) for s in first.reset()]
+    second = pool(2, 2, seed=99)
+    second.load_state_dict(state)
+    assert [(s.prompt, s.episode.episode_id) for s in second.reset()] == expected
+
+
+@pytest.mark.parametrize("responses", [[LOOK], [LOOK] * 7, {0: LOOK}, {9: LOOK}])
+def test_wrong_numbers_of_responses_step_nothing(pool: Make, responses: Any) -> None:
+    some = pool(2, 3)
+    some.reset()
+    with pytest.raises(ValueError, match="Expected 6 responses|Responses are for slots"):
+        some.step(responses)
+    assert all(not e.transitions for e in some.episodes)
+
+
+def test_wrong_settings_are_refused(box_env: Any) -> None:
+    register_text_env("tests/Boxes-v0", box_env)
+    with pytest.raises(ValueError, match="at least 1, got 0 and 2"):
+        EnvPool("tests/Boxes-v0", 0, 2)
+    with pytest.raises(ValueError, match="history_length: these settings go to make_agent_env"):
+        EnvPool(lambda: AgentInterface(box_env()), history_length=3)
+
+
+def test_an_id_with_settings_makes_the_environments(box_env: Any) -> None:
+    register_text_env("tests/Boxes-v0", box_env)
+    some = EnvPool("tests/Boxes-v0", 1, 2, mode="conversation", max_steps=3)
+    (slot, _) = some.reset()
+    assert some.env_of(slot).text_env.max_steps == 3
+    assert slot.episode.context_mode == "conversation"
+    some.close()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_gymnasiums_own_vectors_work(box_env: Any, mode: str) -> None:
+    register_text_env("tests/Boxes-v0", box_env)
+    options = {"shared_memory": False} if mode == "async" else {}
+    vector = gym.make_vec(
+        "tests/Boxes-v0", 3, vectorization_mode=mode, vector_kwargs=options, max_steps=2
+    )
+    try:
+        observations, infos = vector.reset(seed=4)
+        singles = [box_env(max_steps=2) for _ in range(3)]
+        assert list(observations) == [e.reset(seed=4 + i)[0] for i, e in enumerate(singles)]
+        assert list(infos["task_id"]) == [e.task.id for e in singles]
+        observations, _, _, truncations, _ = vector.step(("look", "dance", "open box 1"))
+        assert list(observations)[:2] == ["You look around.", "You cannot do that."]
+        assert not truncations.any()
+        assert vector.step(("look",) * 3)[3].all()
+    finally:
+        vector.close()

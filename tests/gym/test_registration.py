@@ -1,0 +1,181 @@
+"""Environments are found by their id: classes, strings, generator functions, and other packages'."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from paw_gym import Outcome, Task, register_text_env, text_env_ids
+from paw_gym.functional import GeneratorEnv
+from paw_gym.registration import make_text_env, text_env_spec
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_class_is_registered_with_settings_of_its_own(box_env: Any) -> None:
+    register_text_env("tests/Odd-v0", box_env, defect="warns")
+    assert gym.make("tests/Odd-v0").unwrapped.defect == "warns"  # type: ignore[attr-defined]
+    assert gym.make("tests/Odd-v0", defect="").unwrapped.defect == ""  # type: ignore[attr-defined]
+    assert text_env_spec("tests/Odd-v0").description.startswith("Find the ball")
+
+
+def test_a_class_in_a_string_is_imported_when_it_is_made() -> None:
+    register_text_env("tests/Absent-v0", "no_such_module.here:Env", description="not there")
+    assert text_env_spec("tests/Absent-v0").package == "no_such_module"
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        gym.make("tests/Absent-v0")
+
+
+def guess(task: Task, rng: np.random.Generator) -> Any:
+    """Guess a number.
+
+    More on that.
+    """
+    secret = int(rng.integers(1, 4))
+    told = Outcome("Guess.", admissible_actions=["1", "2", "3", "give up"])
+    while True:
+        action = yield told
+        if action == "give up":
+            yield Outcome("A pity.", terminated=True)
+        if action == str(secret):
+            yield Outcome("Yes!", reward=2.0, terminated=True, success=True, score=0.5)
+        valid = action in ("1", "2", "3")
+        told = Outcome(f"Not {action}.", -1.0, False, False, None, valid, ["1", "2", "3"])
+
+
+class TestGeneratorFunctions:
+    def make(self, **settings: Any) -> GeneratorEnv:
+        register_text_env("tests/Guess-v0", guess, tasks=[Task("a", "Guess it.")], max_steps=3)
+        env = gym.make("tests/Guess-v0", **settings).unwrapped
+        assert isinstance(env, GeneratorEnv)
+        return env
+
+    def test_it_is_described_by_its_docstring(self) -> None:
+        self.make()
+        spec = text_env_spec("tests/Guess-v0")
+        assert (spec.description, spec.package) == (
+            "Guess a number.",
+            guess.__module__.split(".")[0],
+        )
+        assert "tests/Guess-v0" in text_env_ids()
+
+    def test_it_plays(self) -> None:
+        env = self.make()
+        observation, info = env.reset(seed=0)
+        assert (observation, info["instruction"]) == ("Guess.", "Guess it.")
+        answers = {}
+        for number in ("1", "2", "3"):
+            env.reset(seed=0)
+            answers[number] = env.step(number)
+        won = [n for n, (_, _, terminated, _, _) in answers.items() if terminated]
+        assert len(won) == 1
+        assert answers[won[0]][1] == 2.0
+        assert answers[won[0]][4]["score"] == 0.5
+        env.reset(seed=0)
+        assert env.step("four")[4]["action_is_valid"] is False
+
+    def test_the_step_budget_holds(self) -> None:
+        env = self.make()
+        env.reset(seed=0)
+        assert [env.step("zero")[3] for _ in range(3)] == [False, False, True]
+        assert self.make(max_steps=7).max_steps == 7
+
+    def test_a_restored_state_goes_on_the_same(self) -> None:
+        env = self.make(max_steps=9)
+        env.reset(seed=3)
+        env.step("zero")
+        state = env.save_state()
+        expected = [env.step(n)[:2] for n in ("9", "8")]
+        other = self.make(max_steps=9)
+        other.restore_state(state)
+        assert [other.step(n)[:2] for n in ("9", "8")] == expected
+
+    def test_it_registers_as_a_decorator(self) -> None:
+        @register_text_env("tests/Once-v0", tasks=[Task("a", "Say anything.")], description="once")
+        def once(task: Task, rng: Any) -> Any:
+            said = yield Outcome("Say.")
+            yield Outcome(said, terminated=True, success=True)
+
+        env = gym.make("tests/Once-v0").unwrapped
+        env.reset(seed=0)
+        assert env.step("hello")[0] == "hello"
+        assert once.__name__ == "once"
+
+    def test_one_that_runs_out_says_what_to_do(self) -> None:
+        def stops(task: Task, rng: Any) -> Any:
+            yield Outcome("Once.")
+
+        env = GeneratorEnv(stops, [Task("a", "x")])
+        env.reset(seed=0)
+        with pytest.raises(RuntimeError, match="stops returned without a last Outcome: yield one"):
+            env.step("x")
+
+    def test_functions_of_another_kind_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="neither a class nor a generator function"):
+            register_text_env("tests/Bad-v0", lambda: None, tasks=[Task("a", "x")])
+        with pytest.raises(ValueError, match=r"needs tasks=\[Task"):
+            register_text_env("tests/Bad-v0", guess)
+
+
+def test_unknown_ids_name_the_nearest(box_env: Any) -> None:
+    register_text_env("tests/Boxes-v0", box_env)
+    with pytest.raises(ValueError, match=r"no text environment 'tests/Boxs-v0'.*'tests/Boxes-v0'"):
+        make_text_env("tests/Boxs-v0")
+
+
+def test_registering_again_replaces(box_env: Any) -> None:
+    register_text_env("tests/Twice-v0", box_env, description="one")
+    register_text_env("tests/Twice-v0", guess, tasks=[Task("a", "x")], description="two")
+    assert text_env_spec("tests/Twice-v0").description == "two"
+    assert isinstance(gym.make("tests/Twice-v0").unwrapped, GeneratorEnv)
+
+
+PLUGIN = """
+from paw_gym import Outcome, Task, register_text_env
+
+@register_text_env("other/Hello-v0", tasks=[Task("a", "Say hello.")], description="says hello")
+def hello(task, rng):
+    said = yield Outcome("Well?")
+    yield Outcome("Bye.", terminated=True, success=said == "hello")
+"""
+
+
+def package(folder: Path, name: str, code: str) -> None:
+    """A package as pip leaves it: a module, and its entry point in a .dist-info folder."""
+    (folder / f"{name}.py").write_text(code)
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[paw_gym.envs]\n{name} = {name}\n")
+
+
+def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(folder), str(ROOT)])
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_other_packages_bring_theirs_and_a_broken_one_is_only_warned_of(tmp_path: Path) -> None:
+    package(tmp_path, "hello_plugin", PLUGIN)
+    package(tmp_path, "broken_plugin", "raise ZeroDivisionError('oh')")
+    done = run(
+        "import paw_gym, gymnasium as gym\n"
+        "print('other/Hello-v0' in paw_gym.text_env_ids())\n"
+        "print(gym.make('other/Hello-v0').reset(seed=0)[0])",
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["True", "Well?"]
+    assert "The paw_gym plug-in 'broken_plugin'" in done.stderr
+    assert "ZeroDivisionError: oh" in done.stderr

@@ -1,0 +1,298 @@
+"""The agent's side: prompts in, raw responses out, complete transitions, and their record."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from paw_gym import AgentDefaults, AgentInterface, RecordTransitions, make_agent_env
+from paw_gym.registration import register_text_env
+from paw_gym.transition import read_jsonl
+
+THINK = "<think>hm</think>"
+
+
+@pytest.fixture
+def agent(box_env: Any) -> Callable[..., AgentInterface]:
+    """``agent(**settings)``: the box environment behind the interface, task boxes/3 started."""
+
+    def make(**settings: Any) -> AgentInterface:
+        made = AgentInterface(box_env(), **settings)
+        made.reset(seed=0, options={"task_id": "boxes/3", "episode_id": "e1"})
+        return made
+
+    return make
+
+
+Make = Callable[..., AgentInterface]
+
+
+class TestTransition:
+    def test_it_holds_all_of_the_step(self, agent: Make) -> None:
+        env = agent(invalid_penalty=-0.5)
+        prompt = env.reset(seed=0, options={"task_id": "boxes/3", "episode_id": "e1"})[0]
+        response = f"{THINK} I look. <action> look </action>"
+        _, reward, _, _, info = env.step(response)
+        t = info["transition"]
+        assert (t.env_id, t.task_id, t.episode_id, t.step) == ("BoxEnv", "boxes/3", "e1", 0)
+        assert (t.prompt, t.response, t.action) == (prompt, response, "look")
+        assert (t.reward, t.next_observation) == (reward, "You look around.")
+        assert (t.terminated, t.truncated, t.action_is_valid) == (False, False, True)
+        assert t.info == {
+            "observation": "There are 3 boxes.",
+            "env_reward": 0.0,
+            "success": False,
+            "score": 0.0,
+            "problem": None,
+        }
+
+    def test_prompts_and_observations_follow_each_other(self, agent: Make) -> None:
+        env = agent()
+        steps = [env.step(env.response_for(f"open box {i}")) for i in (1, 2, 3)]
+        found = [info["transition"] for *_, info in steps]
+        assert [t.step for t in found] == [0, 1, 2]
+        for (prompt, *_), t, after in zip(steps, found, found[1:], strict=False):
+            assert after.prompt == prompt
+            assert after.info["observation"] == t.next_observation
+            assert t.next_observation in prompt
+
+    def test_the_terminal_one_has_the_last_text(self, agent: Make) -> None:
+        env = agent()
+        for response in env.reference_solution():
+            *_, info = env.step(response)
+        t = info["transition"]
+        assert (t.next_observation, t.terminated, t.info["success"]) == (
+            "You have the ball.",
+            True,
+            True,
+        )
+
+    def test_the_truncated_one_too(self, box_env: Any) -> None:
+        env = AgentInterface(box_env(max_steps=1))
+        env.reset(seed=0)
+        t = env.step(env.response_for("look"))[4]["transition"]
+        assert (t.next_observation, t.terminated, t.truncated) == ("You look around.", False, True)
+
+    def test_episode_ids_are_drawn_by_seed(self, box_env: Any) -> None:
+        env = AgentInterface(box_env())
+        ids = [env.reset(seed=seed)[1]["episode_id"] for seed in (1, 1, 2)]
+        assert ids[0] == ids[1] != ids[2]
+        assert env.reset()[1]["episode_id"] not in ids
+
+
+class TestRewards:
+    @pytest.mark.parametrize(
+        ("response", "problem"),
+        [
+            (f"{THINK}<action>dance</action>", "the environment did not accept the action"),
+            ("<action>look</action>", "no <think>...</think> block"),
+            (f"{THINK}look", "no <action>...</action> block"),
+            (f"{THINK}<action></action>", "the <action> block is empty"),
+        ],
+    )
+    def test_an_invalid_response_costs_the_penalty(
+        self, agent: Make, response: str, problem: str
+    ) -> None:
+        _, reward, _, _, info = agent(invalid_penalty=-0.25).step(response)
+        assert reward == -0.25
+        assert not info["action_is_valid"]
+        assert not info["transition"].action_is_valid
+        assert info["transition"].info["problem"] == problem
+
+    def test_an_action_without_reasoning_is_still_taken(self, agent: Make) -> None:
+        info = agent().step("<action>look</action>")[4]
+        assert info["transition"].next_observation == "You look around."
+
+    def test_success_reward_replaces_the_environments(self, agent: Make) -> None:
+        env = agent(success_reward=10.0)
+        assert [env.step(r)[1] for r in env.reference_solution()] == [0.0, 10.0]
+        env = agent(success_reward=None)
+        assert [env.step(r)[1] for r in env.reference_solution()] == [0.0, 1.0]
+
+    def test_success_without_reasoning_gets_both(self, agent: Make) -> None:
+        env = agent(success_reward=10.0, invalid_penalty=-0.5)
+        rewards = [env.step(r.replace("<think></think>", ""))[1] for r in env.reference_solution()]
+        assert rewards == [-0.5, 9.5]
+
+    def test_the_environments_own_settings_hold_unless_given(self, box_env: Any) -> None:
+        own = AgentDefaults("compact", 7, 3.0, -0.75)
+        env = AgentInterface(box_env(agent=own))
+        assert env.settings == own
+        env = AgentInterface(box_env(agent=own), history_length=None, success_reward=None)
+        assert env.settings == AgentDefaults("compact", None, None, -0.75)
+
+
+class TestAdmissible:
+    def test_a_listed_action_is_valid(self, agent: Make) -> None:
+        assert agent(require_admissible=True).step(f"{THINK}<action>look</action>")[4][
+            "action_is_valid"
+        ]
+
+    def test_an_unlisted_one_is_not_even_if_accepted(self, box_env: Any) -> None:
+        class Tolerant(box_env):  # type: ignore[misc]
+            def _act(self, action: str) -> Any:
+                return super()._act(action.lower())
+
+        response = f"{THINK}<action>LOOK</action>"
+        for required, valid in ((False, True), (True, False)):
+            env = AgentInterface(Tolerant(), require_admissible=required)
+            env.reset(seed=0)
+            info = env.step(response)[4]
+            assert info["action_is_valid"] is valid
+            assert info["transition"].next_observation == "You look around."
+        assert info["transition"].info["problem"] == "the action is not admissible"
+
+
+class TestModes:
+    def test_a_window_shows_history_length_steps(self, agent: Make) -> None:
+        env = agent(history_length=2)
+        for box in (1, 2, 3):
+            prompt = env.step(env.response_for(f"open box {box}"))[0]
+        assert "did: open box 1" not in prompt
+        assert "did: open box 2" in prompt
+        assert "did: open box 3" in prompt
+
+    def test_a_conversation_grows_by_two_messages_a_step(self, agent: Make) -> None:
+        env = agent(mode="conversation")
+        first, info = env.reset(seed=0, options={"task_id": "boxes/3"})
+        assert info["messages"] == [{"role": "user", "content": first}]
+        response = env.response_for("look")
+        second, _, _, _, info = env.step(response)
+        assert [m["content"] for m in info["messages"]] == [first, response, second]
+        assert "You look around." in second
+        assert "3 boxes" not in second
+
+    def test_messages_given_out_cannot_be_changed_from_outside(self, agent: Make) -> None:
+        env = agent(mode="conversation")
+        info = env.step(env.response_for("look"))[4]
+        info["messages"][0]["content"] = "changed"
+        assert env.step(env.response_for("look"))[4]["messages"][0]["content"] != "changed"
+
+    def test_a_template_file_is_used(self, agent: Make, tmp_path: Path) -> None:
+        path = tmp_path / "tiny.toml"
+        path.write_text(
+            'first = "{instruction}!"\nstep = "{instruction}{history}|{observation}"\n'
+            'history_item = "{action};"\nturn = "{observation}"\nthink_tag = ""\n'
+        )
+        env = agent(template=path)
+        assert env.reset(seed=0, options={"task_id": "boxes/3"})[0].endswith("3 boxes.!")
+        assert env.step("<action>look</action>")[0].endswith("look;|You look around.")
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"mode": "chat"}, "mode is one of 'window', 'conversation', got 'chat'"),
+            ({"history_length": -1}, "history_length is 0 or more, got -1"),
+            ({"template": "genric"}, "Did you mean 'generic'"),
+        ],
+    )
+    def test_wrong_settings_are_refused(
+        self, box_env: Any, settings: dict[str, Any], message: str
+    ) -> None:
+        with pytest.raises(ValueError, match=message):
+            AgentInterface(box_env(), **settings)
+
+    def test_only_text_environments_are_wrapped(self) -> None:
+        with pytest.raises(TypeError, match="wraps a TextEnv, got CartPoleEnv"):
+            AgentInterface(gym.make("CartPole-v1"))
+
+
+class TestGymnasium:
+    @pytest.mark.parametrize("mode", ["window", "conversation"])
+    def test_check_env_says_nothing(self, box_env: Any, mode: str) -> None:
+        register_text_env("tests/Boxes-v0", box_env)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            check_env(make_agent_env("tests/Boxes-v0", mode=mode))
+            check_env(gym.make("tests/Boxes-v0").unwrapped)
+
+    def test_make_agent_env_passes_settings_on(self, box_env: Any) -> None:
+        register_text_env("tests/Boxes-v0", box_env)
+        env = make_agent_env("tests/Boxes-v0", history_length=5, max_steps=3)
+        assert (env.env_id, env.settings.history_length) == ("tests/Boxes-v0", 5)
+        assert env.text_env.max_steps == 3
+
+    def test_the_specification_makes_it_again(self, box_env: Any) -> None:
+        register_text_env("tests/Boxes-v0", box_env)
+        env = make_agent_env("tests/Boxes-v0", history_length=5, max_steps=3)
+        assert env.spec is not None
+        again = gym.make(env.spec)
+        assert again.reset(seed=1) == env.reset(seed=1)
+        assert again.unwrapped.settings == env.settings  # type: ignore[attr-defined]
+
+
+class TestRecord:
+    def play(self, env: RecordTransitions, count: int) -> None:
+        inner = env.unwrapped
+        for action in ["look"] * count:
+            env.step(inner.response_for(action) if isinstance(inner, AgentInterface) else action)
+
+    def test_bare_episodes_are_written_when_they_end_or_are_left(
+        self, box_env: Any, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "new" / "e.jsonl"
+        env = RecordTransitions(box_env(max_steps=3), path)
+        env.reset(seed=0)
+        self.play(env, 3)
+        assert [len(e.transitions) for e in read_jsonl(path)] == [3]
+        env.reset(seed=1)
+        self.play(env, 2)
+        env.reset(seed=2)
+        assert [len(e.transitions) for e in read_jsonl(path)] == [3, 2]
+        self.play(env, 1)
+        env.close()
+        lengths = [(len(e.transitions), e.finished) for e in read_jsonl(path)]
+        assert lengths == [(3, True), (2, False), (1, False)]
+
+    def test_the_bare_prompt_is_the_observation(self, box_env: Any, tmp_path: Path) -> None:
+        env = RecordTransitions(box_env(max_steps=2), tmp_path / "e.jsonl")
+        observation, info = env.reset(seed=0)
+        _, _, _, _, step_info = env.step("dance")
+        env.step("look")
+        episode = next(read_jsonl(tmp_path / "e.jsonl"))
+        assert (episode.task_id, episode.instruction) == (info["task_id"], info["instruction"])
+        first = episode.transitions[0]
+        assert first == step_info["transition"]
+        assert (first.prompt, first.response, first.action_is_valid) == (
+            observation,
+            "dance",
+            False,
+        )
+        assert [t.next_observation for t in episode.transitions] == [
+            "You cannot do that.",
+            "You look around.",
+        ]
+
+    def test_agent_transitions_are_written_as_they_are(self, agent: Make, tmp_path: Path) -> None:
+        env = RecordTransitions(agent(mode="conversation"), tmp_path / "e.jsonl")
+        env.reset(seed=0, options={"episode_id": "mine"})
+        inner = env.unwrapped
+        assert isinstance(inner, AgentInterface)
+        infos = [env.step(response)[4] for response in inner.reference_solution()]
+        episode = next(read_jsonl(tmp_path / "e.jsonl"))
+        assert episode.transitions == [info["transition"] for info in infos]
+        assert (episode.episode_id, episode.context_mode) == ("mine", "conversation")
+        assert episode.success
+
+    def test_steps_can_be_taken_back(self, box_env: Any, tmp_path: Path) -> None:
+        env = RecordTransitions(box_env(), tmp_path / "e.jsonl")
+        env.reset(seed=0, options={"task_id": "boxes/3"})
+        state = env.unwrapped.save_state()  # type: ignore[attr-defined]
+        env.step("open box 1")
+        env.unwrapped.restore_state(state)  # type: ignore[attr-defined]
+        env.undo()
+        env.step("look")
+        env.close()
+        (only,) = next(read_jsonl(tmp_path / "e.jsonl")).transitions
+        assert (only.step, only.prompt, only.action) == (0, "There are 3 boxes.", "look")
+
+    def test_a_step_needs_an_episode(self, box_env: Any, tmp_path: Path) -> None:
+        env = RecordTransitions(box_env(), tmp_path / "e.jsonl")
+        with pytest.raises(RuntimeError, match="call reset"):
+            env.step("look")
