@@ -22,6 +22,8 @@ RECEIPT = "paw_receipt.json"
 """in the data folder: what it was made of, and the checksum of every file"""
 _MARGIN = 64 * 2**20
 """bytes that stay free on the disk"""
+_STALE = 86_400.0
+"""seconds after which nobody can still be at work in a staging folder"""
 
 
 def default_folder(name: str) -> Path:
@@ -165,6 +167,9 @@ def _remote(
 
 @contextmanager
 def _staging(dest: Path) -> Iterator[Path]:
+    for left in dest.parent.glob(f".{dest.name}.staging-*"):
+        if time.time() - left.stat().st_mtime > _STALE:  # its process was killed
+            shutil.rmtree(left, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{dest.name}.staging-", dir=dest.parent))
     folder.chmod(0o755)  # mkdtemp's 0700 would stay with the data
     try:

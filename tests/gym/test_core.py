@@ -64,7 +64,7 @@ class TestTaskSet:
         assert "t2" not in some
 
     def test_an_unknown_id_names_the_nearest(self) -> None:
-        with pytest.raises(KeyError, match="There is no task 't33'.*Did you mean 't3'"):
+        with pytest.raises(KeyError, match=r"There is no task 't33'.*Did you mean 't3'"):
             tasks(4)["t33"]
 
     def test_an_unknown_id_among_many_names_the_nearest(self) -> None:
@@ -80,7 +80,9 @@ class TestTaskSet:
     def test_a_known_reason_comes_instead_of_a_guess(self) -> None:
         reasons = {"broken": "It is left out: its file is damaged."}
         some = TaskSet(["a"], lambda i: Task(i, "Go."), "f", "train", reasons.get)
-        with pytest.raises(KeyError, match="in split 'train'. It is left out: its file is damaged"):
+        with pytest.raises(
+            KeyError, match=r"in split 'train'. It is left out: its file is damaged"
+        ):
             some["broken"]
 
     def test_an_index_out_of_range_says_how_many_there_are(self) -> None:

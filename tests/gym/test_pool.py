@@ -146,7 +146,7 @@ def test_the_state_makes_the_next_reset_the_same(pool: Make) -> None:
 def test_wrong_numbers_of_responses_step_nothing(pool: Make, responses: Any) -> None:
     some = pool(2, 3)
     some.reset()
-    with pytest.raises(ValueError, match="Expected 6 responses|Responses are for slots"):
+    with pytest.raises(ValueError, match=r"Expected 6 responses|Responses are for slots"):
         some.step(responses)
     assert all(not e.transitions for e in some.episodes)
 
