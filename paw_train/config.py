@@ -89,10 +89,17 @@ class AlgorithmSettings:
     """``grpo``"""
     normalize: bool = True
     """divide by the group's standard deviation; false is Dr.GRPO's choice"""
+    weighting: str = "token"
+    """``token``: every action token of an update weighs the same, so long episodes weigh more;
+    ``episode``: every episode weighs the same, as 1/|o_i| in GRPO's own objective (Shao et al. 2024)"""
 
     def __post_init__(self) -> None:
         if self.name not in ("grpo",):
             raise ValueError(f"algorithm.name: {self.name!r} is not available yet; valid: 'grpo'.")
+        if self.weighting not in ("token", "episode"):
+            raise ValueError(
+                f"algorithm.weighting is 'token' or 'episode', got {self.weighting!r}."
+            )
 
 
 @dataclass(frozen=True)

@@ -82,8 +82,13 @@ def prepare(
     metrics = plan.metrics(entropy)
     # lambda is a property of the rollout: logged for runs without PaW too
     metrics["lambda_mean"] = adaptive_weight(means, max_return).mean().item()
+    advantages = per_episode[owner]
+    if algorithm.weighting == "episode":
+        # the surrogate is linear in the advantage, clip included: scaling it weighs the tokens
+        tokens = torch.zeros(len(good)).index_add_(0, owner, lengths[:, 0].float())
+        advantages = advantages * (tokens.mean() / tokens)[owner]
     rows = [row for t in good for row in t.rows]
-    return Experience(rows, per_episode[owner], plan.weights.float(), lengths, metrics)
+    return Experience(rows, advantages, plan.weights.float(), lengths, metrics)
 
 
 def _entropies(logprobs: Sequence[Sequence[float]]) -> Tensor:

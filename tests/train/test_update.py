@@ -158,3 +158,16 @@ def test_learning_rate_schedules() -> None:
     assert rates(schedule="cosine")[5] == pytest.approx(0.5)
     assert rates(schedule="linear", final_lr=0.5)[5] == pytest.approx(0.75)
     assert rates(warmup_updates=4)[:4] == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_episode_weighting_gives_every_episode_the_same_weight() -> None:
+    objective = ObjectiveSettings(kl_coef=0.0)
+    trajectories = _trajectories(conversation=True)
+    by_token = prepare(trajectories, AlgorithmSettings(), objective, 10.0)
+    by_episode = prepare(trajectories, AlgorithmSettings(weighting="episode"), objective, 10.0)
+    weights = by_episode.advantages / by_token.advantages
+    mass = weights * by_token.lengths[:, 0]
+    owners = torch.tensor([0, 1, 1, 1, 2, 2, 3, 3])
+    per_episode = torch.zeros(4).index_add_(0, owners, mass)
+    assert torch.allclose(per_episode, per_episode.mean().expand(4))
+    assert mass.sum() == pytest.approx(by_token.lengths[:, 0].sum().item(), rel=1e-5)
