@@ -1,6 +1,6 @@
 """Procedural ALFWorld games in the original engine: they load, play the same, and are won.
 
-    python benchmarks/alfworld_procedural_parity.py [--games 200] [--steps 15] [--out DIR]
+    python benchmarks/alfworld_procedural_parity.py [--games 200] [--start 0] [--steps 15] [--out DIR]
 
 The games go round the six task types, the three splits, real and modified rooms, and both grammars.
 For each: a random walk and the generator's own walkthrough, in the native and in the original
@@ -28,15 +28,17 @@ from paw_gym.envs.alfworld.parity import ParityError, compare, random_walker, sc
 from paw_gym.envs.alfworld.textworld_engine import TextWorldEngine
 
 
-def games(count: int, seed: int) -> Iterator[dict[str, Any]]:
-    for i in range(count):
-        yield generate_game(
+def games(start: int, end: int, seed: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The games with these numbers; a number and the seed determine the game."""
+    for i in range(start, end):
+        game = generate_game(
             split=SPLITS[i // 6 % 3],
             task_type=TASK_TYPES[i % 6],
             seed=seed + i,
             grammar="put" if i // 18 % 2 == 0 else "move",
             variation="real" if i // 36 % 2 == 0 else "modified",
         )
+        yield i, game
 
 
 def check(game: dict[str, Any], steps: int, seed: int) -> Counter[str]:
@@ -57,19 +59,21 @@ def check(game: dict[str, Any], steps: int, seed: int) -> Counter[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--games", type=int, default=200)
+    parser.add_argument("--start", type=int, default=0, help="go on at this game's number")
     parser.add_argument("--steps", type=int, default=15, help="steps of each random walk")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="keep the games here")
     args = parser.parse_args()
     start, total = time.monotonic(), Counter[str]()
-    for number, game in enumerate(games(args.games, args.seed)):
+    for number, game in games(args.start, args.games, args.seed):
         if args.out:
             write_game(args.out, game)
         total += check(game, args.steps, number)
+        print(f"game {number}: {total['DIFFERENCES']} differences so far", flush=True)
     for name, count in sorted(total.items()):
         print(f"{count:6d} {name}")
     print(f"{time.monotonic() - start:.0f} s")
-    return int(total["won in the original engine"] != args.games or total["DIFFERENCES"] > 0)
+    return int(total["won in the original engine"] != total["games"] or total["DIFFERENCES"] > 0)
 
 
 if __name__ == "__main__":
