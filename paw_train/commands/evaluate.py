@@ -26,6 +26,6 @@ def evaluate(
     ] = None,
 ) -> None:
     """Measure success on a fixed panel of tasks, with 95 % intervals, per task type."""
-    from paw_train.evaluation import evaluate_from_args  # type: ignore[attr-defined, unused-ignore]
+    from paw_train.evaluation import evaluate_from_args
 
     evaluate_from_args(model, list(overrides or []), out)

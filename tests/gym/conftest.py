@@ -139,7 +139,8 @@ class BoxEnv(TextEnv):
             return [f"open box {1 + self.state['ball'] % self.state['boxes']}"]
         if self.defect == "late solver":
             return [*["look"] * 20, f"open box {self.state['ball']}", "take ball"]
-        return [f"open box {self.state['ball']}", "take ball"]
+        opening = [] if self._found() else [f"open box {self.state['ball']}"]
+        return [*opening, "take ball"]
 
     # --- ways to break what the base class does ---------------------------------------------------
 

@@ -1,0 +1,399 @@
+"""The ``paw`` program, as it is typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from paw_gym.registration import register_text_env
+from paw_gym.transition import read_jsonl
+from paw_train.cli import app
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def paw(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, box_env: Any) -> Callable[..., Result]:
+    """``paw("check", "Boxes")`` in an empty folder, with the box environment registered."""
+    register_text_env("tests/Boxes-v0", box_env, description="a ball in a box")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("PAW_CACHE_DIR", str(tmp_path / "cache"))
+
+    def run(*args: str, typed: str | None = None) -> Result:
+        return CliRunner().invoke(app, list(args), input=typed)
+
+    return run
+
+
+Paw = Callable[..., Result]
+
+
+def flat(text: str) -> str:
+    """Without the breaks and frames of a narrow terminal."""
+    return " ".join(text.replace("│", " ").split())
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("args", "message"),
+        [
+            (["check", "Boxs"], "no text environment 'Boxs'. Did you mean 'tests/Boxes-v0'"),
+            (
+                ["check", "Boxes", "--kw", "max_step=3"],
+                "no setting 'max_step'. Did you mean 'max_s",
+            ),
+            (["check", "Boxes", "--kw", "3"], "Expected key=value, got '3'"),
+            (["check", "Boxes", "--kw", "max_steps=0"], "max_steps must be at least 1, got 0"),
+            (["check", "Boxes", "--only", "infokeys"], "Did you mean 'info_keys'"),
+            (["check", "no_such_module:x/Y-v0"], "No module named 'no_such_module'"),
+            (["play", "Boxes", "--task", "boxes/33"], "Did you mean 'boxes/3'"),
+            (["envs", "Boxs"], "Did you mean 'tests/Boxes-v0'"),
+            (["data", "download", "alfwrld"], "Did you mean 'alfworld'"),
+            (["data", "verify", "alfworld"], "`paw data download alfworld` brings it"),
+            pytest.param(
+                ["train", "no-such-recipe"],
+                "There is no recipe 'no-such-recipe'",
+                marks=pytest.mark.slow,
+            ),
+        ],
+    )
+    def test_a_mistake_is_one_line_and_exit_code_2(
+        self, paw: Paw, args: list[str], message: str
+    ) -> None:
+        done = paw(*args)
+        assert done.exit_code == 2, done.output
+        assert message in done.stderr
+        assert done.stderr.startswith("Error: ")
+        assert done.stderr.count("\n") == 1
+        assert "Traceback" not in done.output
+
+    def test_debug_shows_the_traceback(self, paw: Paw) -> None:
+        done = paw("--debug", "check", "Boxs")
+        assert isinstance(done.exception, ValueError)
+
+    def test_a_defect_of_ours_is_not_dressed_up(
+        self, paw: Paw, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken() -> list[str]:
+            raise KeyError("x")
+
+        monkeypatch.setattr("paw_gym.registration.text_env_ids", broken)
+        assert isinstance(paw("envs").exception, KeyError)
+
+    @pytest.mark.parametrize(("typed", "meant"), [("pley", "play"), ("new_env", "new-env")])
+    def test_an_unknown_command_names_the_nearest(self, paw: Paw, typed: str, meant: str) -> None:
+        done = paw(typed)
+        assert done.exit_code == 2
+        assert f"There is no command '{typed}'. Did you mean '{meant}'" in flat(done.stderr)
+
+    def test_an_unknown_command_of_a_group_too(self, paw: Paw) -> None:
+        assert "Did you mean 'download'" in flat(paw("data", "downlaod").stderr)
+
+    def test_an_ambiguous_name_is_asked_back(self, paw: Paw, box_env: Any) -> None:
+        register_text_env("others/Boxes-v0", box_env)
+        done = paw("check", "boxes")
+        assert "'boxes' could be others/Boxes-v0 or tests/Boxes-v0" in done.stderr
+
+    def test_help_is_cheap(self) -> None:
+        """Help must not wait for what only the commands need."""
+        code = (
+            "import sys\nfrom paw_train.cli import app\n"
+            "try: app(['--help'])\nexcept SystemExit: pass\n"
+            "print(sorted({'torch', 'numpy', 'gymnasium', 'pyarrow', 'transformers'} & set(sys.modules)))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1] == "[]"
+        assert "play" in done.stdout
+
+
+class TestEnvs:
+    def test_lists_ids_and_descriptions(self, paw: Paw) -> None:
+        done = paw("envs")
+        assert done.exit_code == 0
+        assert "tests/Boxes-v0" in done.output
+        assert "a ball in a box" in done.output
+        assert "paw_gym/ALFWorld-v0" in done.output
+
+    def test_describes_one(self, paw: Paw) -> None:
+        done = paw("envs", "alfworld")
+        assert "Action Space" in done.output
+        assert "go to cabinet 1" in done.output
+
+
+class TestCheck:
+    def test_a_sound_environment_passes(self, paw: Paw) -> None:
+        done = paw("check", "boxes", "--tasks", "1")
+        assert done.exit_code == 0, done.output
+        assert "All 24 checks passed." in done.output
+
+    def test_a_broken_one_fails_with_the_reason(self, paw: Paw) -> None:
+        args = ["check", "tests/Boxes-v0", "--kw", "defect=no solver", "--only", "reference_solver"]
+        done = paw(*args, "--only", "task_ids")
+        assert done.exit_code == 1
+        assert "✗ reference_solver" in done.output
+        assert "BoxEnv has no reference solver" in flat(done.output)
+        assert "1 of 2 checks failed" in done.output
+        assert "Traceback" not in done.output
+        assert "Traceback" in paw(*args, "--trace").output
+
+
+class TestPlay:
+    def play(self, paw: Paw, *lines: str, record: str = "e.jsonl") -> Result:
+        typed = "".join(f"{line}\n" for line in lines)
+        args = ["play", "boxes", "--task", "boxes/3", "--seed", "0", "--record", record]
+        done = paw(*args, typed=typed)
+        assert done.exit_code == 0, done.output
+        return done
+
+    def episodes(self, record: str = "e.jsonl") -> list[Any]:
+        return list(read_jsonl(record))
+
+    def test_numbers_and_words_are_actions(self, paw: Paw) -> None:
+        done = self.play(paw, "1", "look", "2")
+        (episode,) = self.episodes()
+        actions = [t.action for t in episode.transitions]
+        assert actions == ["open box 1", "look", "open box 2"]
+        assert "Find the ball in one of 3 boxes." in done.output
+        assert "You look around." in done.output
+        assert "step 3 of 20" in done.output
+        assert "Recorded 1 episode in e.jsonl" in done.output
+
+    def test_what_is_not_accepted_is_marked(self, paw: Paw) -> None:
+        done = self.play(paw, "dance")
+        assert "not accepted" in done.output
+        assert not self.episodes()[0].transitions[0].action_is_valid
+
+    def test_numbers_out_of_the_list_are_no_action(self, paw: Paw) -> None:
+        done = self.play(paw, "0", "99", "look")
+        assert "There is no action 99: they go from 1 to 4." in done.output
+        assert [t.action for t in self.episodes()[0].transitions] == ["look"]
+
+    def test_undo_takes_steps_back_in_the_record_too(self, paw: Paw) -> None:
+        done = self.play(paw, "1", "look", "look", ":undo 2", "2", ":undo", "3", ":undo x")
+        (episode,) = self.episodes()
+        assert [t.action for t in episode.transitions] == ["open box 1", "open box 3"]
+        assert [t.step for t in episode.transitions] == [0, 1]
+        assert episode.transitions[1].prompt == episode.transitions[0].next_observation
+        assert "Took back 2 actions." in done.output
+        assert ":undo takes a number of actions, got 'x'." in done.output
+
+    def test_undo_at_the_start_says_so(self, paw: Paw) -> None:
+        done = self.play(paw, ":undo", "1", ":undo 9", ":undo")
+        assert done.output.count("There is nothing to take back.") == 2
+        assert "Took back 1 action." in done.output
+        assert "Nothing was recorded." in done.output
+        assert not Path("e.jsonl").exists()
+
+    def test_hints_lead_to_success(self, paw: Paw) -> None:
+        first = self.play(paw, ":hint", record="a.jsonl")
+        box = first.output.partition("Try: ")[2].splitlines()[0]
+        done = self.play(paw, box, ":hint", "take ball", ":undo", "look", ":hint")
+        assert "Try: take ball" in done.output
+        assert "Success" in done.output
+        assert "2 actions, reward 1, score 1" in done.output
+        assert "The episode is over and recorded" in done.output
+        assert "The episode is over: :next, :again or :quit." in done.output
+        assert self.episodes()[0].success
+
+    def test_again_and_next_start_episodes(self, paw: Paw) -> None:
+        done = self.play(
+            paw, "look", ":again", "1", ":next boxes/5", "1", ":next boxes/55", "2", ":quit", "3"
+        )
+        played = [(e.task_id, len(e.transitions)) for e in self.episodes()]
+        assert played == [("boxes/3", 1), ("boxes/3", 1), ("boxes/5", 2)]
+        assert "Did you mean 'boxes/5'" in done.output
+        assert "Recorded 3 episodes" in done.output
+
+    def test_unknown_commands_name_the_nearest(self, paw: Paw) -> None:
+        done = self.play(paw, ":hnt", ":help")
+        assert "There is no command ':hnt'. Did you mean ':hint'?" in done.output
+        assert "take back an action" in done.output
+
+    def test_the_budget_ends_the_game(self, paw: Paw) -> None:
+        done = paw(
+            "play", "boxes", "--kw", "max_steps=2", "--record", "e.jsonl", typed="look\nlook\n"
+        )
+        assert "Out of steps" in done.output
+        assert self.episodes()[0].transitions[-1].truncated
+
+    def test_the_record_goes_below_runs_by_default(self, paw: Paw) -> None:
+        done = paw("play", "boxes", typed="look\n")
+        (path,) = Path("runs/play").glob("Boxes-v0-*.jsonl")
+        assert str(path) in done.output
+
+    def test_a_narrow_terminal_shows_everything(
+        self, paw: Paw, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "30")
+        done = self.play(paw, "1")
+        assert max(map(len, done.output.splitlines()[1:-1])) <= 30
+        assert "Find the ball in one of 3 boxes." in flat(done.output)
+        assert "4 look" in done.output
+
+    def test_markup_in_texts_is_text(self, paw: Paw) -> None:
+        assert "[bold]x[/nope]" in self.play(paw, "[bold]x[/nope]").output
+
+    def test_alfworld_is_won_by_its_hints(self, paw: Paw) -> None:
+        import gymnasium as gym
+
+        env: Any = gym.make("paw_gym/ALFWorld-v0").unwrapped
+        env.reset(seed=3)
+        typed = "".join(f"{action}\n" for action in env.reference_solution())
+        done = paw("play", "alfworld", "--seed", "3", "--record", "e.jsonl", typed=typed)
+        assert "Success" in done.output
+        assert self.episodes()[0].env_id == "paw_gym/ALFWorld-v0"
+
+
+class TestNewEnv:
+    @pytest.mark.slow
+    def test_the_package_passes_as_it_is(self, paw: Paw, tmp_path: Path) -> None:
+        """As a user does it: installed by pip, found by its entry point, checked, tested."""
+        pytest.importorskip("hatchling", reason="building a package offline takes hatchling")
+        pytest.importorskip("pip")
+        assert paw("new-env", "MyMaze").exit_code == 0
+        site = tmp_path / "site"
+        run = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
+        subprocess.run(
+            [*run, "--no-deps", "--no-build-isolation", "--target", str(site), "./my-maze"],
+            check=True,
+        )
+        path = os.pathsep.join([str(site), str(ROOT)])
+        environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "100"}
+        checked = subprocess.run(
+            [sys.executable, "-m", "paw_train.cli", "check", "my_maze/MyMaze-v0", "--tasks", "2"],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+        assert "All 24 checks passed." in checked.stdout
+        tested = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+            cwd=tmp_path / "my-maze",
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert tested.returncode == 0, tested.stdout
+        assert "3 passed" in tested.stdout
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("9lives", "begin with a letter"),
+            ("my maze", "cannot name a package"),
+            ("../evil", "cannot name a package"),
+            ("mäze", "ASCII letters"),
+            ("json", "already a Python module 'json'"),
+            ("paw-gym", "already a Python module 'paw_gym'"),
+            ("import", "a word of Python's own"),
+        ],
+    )
+    def test_names_that_will_not_do_are_explained(
+        self, paw: Paw, tmp_path: Path, name: str, message: str
+    ) -> None:
+        done = paw("new-env", name)
+        assert done.exit_code == 2
+        assert message in done.stderr
+        assert list(tmp_path.iterdir()) == []
+
+    def test_nothing_is_overwritten(self, paw: Paw, tmp_path: Path) -> None:
+        (tmp_path / "my-maze").mkdir()
+        (tmp_path / "my-maze" / "thesis.txt").write_text("years of work")
+        done = paw("new-env", "my-maze")
+        assert done.exit_code == 2
+        assert "nothing is overwritten" in done.stderr
+        assert [p.name for p in tmp_path.rglob("*")] == ["my-maze", "thesis.txt"]
+
+    def test_it_is_written_whole_or_not_at_all(
+        self, paw: Paw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        written = []
+        write = Path.write_text
+
+        def full_disk(self: Path, *args: Any, **kwargs: Any) -> int:
+            written.append(self)
+            if len(written) == 3:
+                raise OSError(28, "No space left on device")
+            return write(self, *args, **kwargs)
+
+        monkeypatch.setattr(Path, "write_text", full_disk)
+        done = paw("new-env", "my-maze")
+        assert done.exit_code == 2
+        assert "No space left on device" in done.stderr
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("name", ["my-maze", "my_maze", "MyMaze", "myMaze"])
+    def test_all_spellings_give_the_same_names(self, name: str) -> None:
+        from paw_train.scaffold import Names
+
+        assert Names.of(name) == Names("my-maze", "my_maze", "MyMaze")
+
+    def test_another_folder_can_be_named(self, paw: Paw, tmp_path: Path) -> None:
+        (tmp_path / "there").mkdir()
+        assert paw("new-env", "my-maze", "--into", "there").exit_code == 0
+        assert (tmp_path / "there" / "my-maze" / "my_maze" / "env.py").is_file()
+        assert "There is no folder nowhere" in paw("new-env", "x-y", "--into", "nowhere").stderr
+
+
+class TestData:
+    @pytest.fixture
+    def archives(self, tmp_path: Path) -> Path:
+        """A folder with small archives of playable games, named as the official ones."""
+        import zipfile
+
+        from paw_gym.envs.alfworld.generate import generate_game
+
+        folder = tmp_path / "usb"
+        folder.mkdir()
+        game = json.dumps(generate_game("train", "pick_and_place_simple", 0))
+        trial = "pick_and_place_simple-Mug-None-Desk-1/trial_T1"
+        for name, file, text in (
+            ("json_2.1.1_json.zip", "traj_data.json", "{}"),
+            ("json_2.1.3_tw-pddl.zip", "game.tw-pddl", game),
+        ):
+            with zipfile.ZipFile(folder / name, "w") as target:
+                for split in ("train", "valid_seen", "valid_unseen"):
+                    target.writestr(f"json_2.1.1/{split}/{trial}/{file}", text)
+        return folder
+
+    def test_what_was_downloaded_can_be_played_and_verified(
+        self, paw: Paw, archives: Path, tmp_path: Path
+    ) -> None:
+        done = paw("data", "download", "alfworld", "--from-folder", str(archives))
+        folder = tmp_path / "cache" / "data" / "alfworld"
+        assert done.exit_code == 0, done.output
+        assert f"Done: 6 files in {folder}" in done.stdout
+        assert "No checksum is published" in done.stdout
+        assert f'data_dir="{folder}"' in done.stdout
+        checked = paw("check", "alfworld", "--kw", f"data_dir={folder}", "--tasks", "1")
+        assert checked.exit_code == 0, checked.output
+        again = paw("data", "download", "alfworld", "--from-folder", str(archives))
+        assert f"Already here: {folder}" in again.stdout
+        assert "All 6 files have the recorded checksums" in paw("data", "verify", "alfworld").stdout
+        (next(folder.rglob("game.tw-pddl"))).write_text("{}")
+        broken = paw("data", "verify", "alfworld", "--quick")
+        assert broken.exit_code == 1
+        assert "1 files differ" in broken.stdout
+
+    def test_list_names_every_data_set(self, paw: Paw) -> None:
+        done = paw("data", "list")
+        assert done.exit_code == 0
+        assert "alfworld-2.1.2" in done.output
+        assert "MIT" in done.output
+
+    def test_two_sources_at_once_are_refused(self, paw: Paw) -> None:
+        done = paw("data", "download", "alfworld", "--mirror", "http://x", "--from-folder", ".")
+        assert "either --mirror or --from-folder" in done.stderr
