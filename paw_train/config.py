@@ -41,6 +41,8 @@ class EnvSettings:
     """past (observation, action) pairs in a window-mode prompt; null: all"""
     require_admissible: bool = False
     """whether an action that is not listed is invalid before the environment sees it"""
+    invalid_penalty: float | None = None
+    """reward added for an invalid response; null: the environment's own (-0.1 for ALFWorld)"""
     max_return: float | None = None
     """R_max of the adaptive weight; null: the environment's success reward"""
 

@@ -60,6 +60,8 @@ def agent_env_maker(env: EnvSettings, split: str) -> Callable[[], Any]:
         "require_admissible": env.require_admissible,
         "mode": env.mode,
     }
+    if env.invalid_penalty is not None:
+        agent["invalid_penalty"] = env.invalid_penalty
     if env.template is not None:
         agent["template"] = env.template
     return lambda: make_agent_env(env.id, **agent, **{**env.kwargs, "split": split})
