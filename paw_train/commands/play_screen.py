@@ -20,7 +20,7 @@ COMMANDS = {
     ":again": "start this task once more",
     ":next": "start another task (:next ID starts that one)",
     ":help": "this list",
-    ":quit": "leave (Ctrl-D too)",
+    ":quit": "leave (Ctrl-D and Ctrl-C too)",
 }
 SHOWN_ACTIONS = 90
 """actions listed at a time; more can still be typed"""
@@ -71,7 +71,7 @@ class Screen:
         while True:
             try:
                 line = input("> ")
-            except EOFError:
+            except (EOFError, KeyboardInterrupt):
                 self.console.print()
                 return
             if not self.interactive:
