@@ -249,7 +249,9 @@ def official_tasks(split: str, data_dir: Path) -> TaskSet:
 
     def load(task_id: str) -> Task:
         entry = index[task_id]
-        return Task(task_id, _sentence(entry.instruction), entry.task_type, OfficialGame(entry.path))
+        return Task(
+            task_id, _sentence(entry.instruction), entry.task_type, OfficialGame(entry.path)
+        )
 
     return TaskSet(index.ids, load, index.fingerprint, split, index.why_left_out)
 
