@@ -41,7 +41,7 @@ types: $(VENV)/.dev ## mypy
 	$(BIN)/mypy
 
 docs: $(VENV)/.docs ## build the documentation into site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 serve-docs: $(VENV)/.docs ## the documentation at http://127.0.0.1:8000, rebuilt on change
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
