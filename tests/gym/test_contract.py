@@ -27,7 +27,7 @@ DEFECTS = [
     ("missing template", "check_env_agent_conversation", "no such template"),
     ("unseeded generator", "vector_sync", "make_vec"),
     ("process id", "vector_async", "make_vec"),
-    ("unseeded generator", "determinism", "a fresh instance"),
+    ("unseeded generator", "determinism", "observation differs"),
     ("global generator", "determinism", "with the same seed"),
     ("remembers resets", "determinism", "a used instance"),
     ("one task only", "seeded_task_choice", "all chose task"),

@@ -31,7 +31,7 @@ def test_a_run_leaves_all_its_files(smoke: Path) -> None:
               "lambda_mean", "clipped_share", "selected_share", "entropy_threshold", "obs_nll",
               "grad_norm", "grad_norm_policy", "grad_norm_wm", "lr"}  # fmt: skip
     assert all(wanted <= set(m) for m in metrics)
-    assert metrics[0]["kl"] == pytest.approx(0.0, abs=1e-6)  # the reference is where it starts
+    assert metrics[0]["kl"] < 1e-3  # the reference is where it starts; two steps move little
     assert all(0.74 < m["selected_share"] <= 0.80 for m in metrics)
     assert [v["update"] for v in _lines(smoke / "validation.jsonl")] == [2, 4]
     for name in ("eval_before.json", "eval_after.json"):
