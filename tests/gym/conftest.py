@@ -79,6 +79,10 @@ class BoxEnv(TextEnv):
             return self._see(f"There are {boxes} boxes. You were here {self.resets} times.")
         if self.defect == "won at reset":
             return Outcome(f"There are {boxes} boxes.", success=True, admissible_actions=["look"])
+        if self.defect == "unseeded generator":  # a ball's place alone could agree by chance
+            return self._see(f"{boxes} boxes, {np.random.default_rng().integers(2**62)} balls.")
+        if self.defect == "global generator":
+            return self._see(f"{boxes} boxes, {random.getrandbits(62)} balls.")
         return self._see(f"There are {boxes} boxes.")
 
     def _draw(self, boxes: int) -> int:
