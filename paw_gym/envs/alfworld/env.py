@@ -132,13 +132,21 @@ class ALFWorldEnv(TextEnv):
         return observation.removeprefix(_BANNER).partition(_TASK)[0].strip()
 
     def reference_solution(self) -> list[str]:
-        """A short solution by an expert that sees the whole state (native engine)."""
+        """A short solution by an expert that sees the whole state."""
         from paw_gym.envs.alfworld.expert import solve
 
+        return solve(self._native())
+
+    def _native(self) -> NativeEngine:
+        """The game's present state in the native engine, which can be looked into."""
         engine = self._playing()
-        if not isinstance(engine, NativeEngine):
-            raise NotImplementedError("The reference solver reads the state of engine='native'.")
-        return solve(engine)
+        if isinstance(engine, NativeEngine):
+            return engine
+        native = NativeEngine(self.task.data.compiled())
+        native.reset()
+        for command in engine.save_state().commands:  # type: ignore[attr-defined]
+            native.step(command)
+        return native
 
     def expert(self) -> Callable[[], str]:
         """An expert that acts on the text alone, as a policy must: the source of demonstrations."""
