@@ -56,10 +56,12 @@ class Display:
 
     def summary(self, folder: Path) -> None:
         """Before and after, as a table."""
-        from paw_train.report import summary_lines
+        from paw_train.report import summary_lines, summary_table
 
         for line in summary_lines(folder):
-            self.console.print(line)
+            if not line.startswith("|"):
+                self.say(line)
+        self.console.print(summary_table(folder))
 
     def result(self, result: Mapping[str, Any]) -> None:
         """An evaluation as a table: success by task type with 95 % intervals."""
