@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
 from paw_train.attention import use_grouped_attention
 from paw_train.chat import ChatFormat
-from paw_train.logprobs import token_logprobs
+from paw_train.head import TokenScorer
 from paw_train.policies.decoding import BatchDecoder, Response, Sampling, respond
 from paw_train.tokens import TokenBatch
 
@@ -30,6 +30,7 @@ class LocalPolicy:
         self.chat = ChatFormat(tokenizer)
         self.device = next(model.parameters()).device
         use_grouped_attention(model)
+        self._score = TokenScorer(model)
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu", dtype: str = "float32") -> LocalPolicy:
@@ -71,28 +72,56 @@ class LocalPolicy:
         self.model.eval()
         return respond(decoder, contexts, self.chat, sampling, generator)
 
-    def logprobs(self, batch: TokenBatch, temperature: float = 1.0) -> Tensor:
+    @overload
+    def logprobs(
+        self, batch: TokenBatch, temperature: float = ..., entropy: Literal[False] = ...
+    ) -> Tensor: ...
+
+    @overload
+    def logprobs(
+        self, batch: TokenBatch, temperature: float = ..., *, entropy: Literal[True]
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def logprobs(
+        self, batch: TokenBatch, temperature: float = 1.0, entropy: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Log-probabilities of the batch's action and observation tokens, with gradient.
 
         Actions are scored at the sampling temperature, because that is the distribution they were
-        drawn from; observations at 1.
+        drawn from; observations at 1. Logits exist for a chunk of these tokens at a time (see
+        ``paw_train.head``).
 
         Args:
             batch: on the model's device.
-            temperature: of the rollout.
+            temperature: of the rollout; 0 (the most likely token) counts as 1.
+            entropy: also return the Shannon entropy of the distribution that each action token was
+                drawn from, over the whole vocabulary.
 
         Returns:
-            [S, W], one line a transition (see ``TokenBatch``).
+            [S, W], one line a transition (see ``TokenBatch``), 0 where empty; with ``entropy`` also
+            [S, W] entropies in nats, 0 outside the actions, with gradient.
         """
-        # rows are padded on the right, where causal attention never looks: no mask is needed
-        logits = self.model(input_ids=batch.input_ids, use_cache=False).logits
-        plain = batch.gather(token_logprobs(logits, batch.input_ids, batch.wanted()))
-        if temperature in (0.0, 1.0):
-            return plain
-        tempered = batch.gather(
-            token_logprobs(logits / temperature, batch.input_ids, batch.wanted())
+        number = batch.row * batch.input_ids.shape[1] + batch.column
+        acts, which_act = number[batch.action_mask].unique(return_inverse=True)
+        rest, which_rest = number[batch.observation_mask].unique(return_inverse=True)
+        heat = torch.ones(len(acts) + len(rest), device=number.device, dtype=torch.float64)
+        heat[: len(acts)] = temperature or 1.0
+        scores = self._score(
+            batch.input_ids, torch.cat([acts, rest]), heat, len(acts) if entropy else 0
         )
-        return torch.where(batch.action_mask, tempered, plain)
+        result = scores.logprobs.new_zeros(number.shape)
+        result = result.masked_scatter(batch.action_mask, scores.logprobs[which_act])
+        result = result.masked_scatter(
+            batch.observation_mask, scores.logprobs[len(acts) + which_rest]
+        )
+        if not entropy:
+            return result
+        spread = scores.entropy.new_zeros(number.shape)
+        return result, spread.masked_scatter(batch.action_mask, scores.entropy[which_act])
+
+    def fallback_reason(self) -> str | None:
+        """Why whole logits are needed for ``logprobs``, if they are (see ``TokenScorer``)."""
+        return self._score.fallback_reason()
 
     def save(self, folder: Path) -> None:
         """Writes model and tokenizer in the Hugging Face form."""

@@ -1,0 +1,271 @@
+"""Log-probabilities and entropies of chosen tokens, straight from hidden states.
+
+The logits of a whole batch, [B, T, V], are the largest tensor of a training step, and most of them
+are of prompt tokens that nobody asks about. Here the language-model head is applied to the chosen
+positions only, a chunk of them at a time, and again in the backward pass; neither [B, T, V] nor the
+[P, V] of the chosen positions ever exists whole.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
+
+_LOG = logging.getLogger(__name__)
+_CHUNK_ELEMENTS: dict[str, int] = {"cpu": 2**24, "cuda": 2**27}
+"""logits that exist at a time: 64 MiB of float32 on a CPU, 512 MiB on a GPU, which needs larger
+products to be busy"""
+
+
+class TokenScores(NamedTuple):
+    """What a head says about P tokens."""
+
+    logprobs: Tensor
+    """[P] log-probability of each token, in nats"""
+    entropy: Tensor
+    """[E] Shannon entropy of the whole next-token distribution at the first E positions, in nats"""
+
+
+def linear_scores(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    temperature: Tensor,
+    entropies: int = 0,
+    chunk_size: int | None = None,
+) -> TokenScores:
+    """Scores of tokens under ``softmax((hidden @ weight.T + bias) / temperature)``.
+
+    Args:
+        hidden: [P, H] last hidden state before each token.
+        weight: [V, H] of the head.
+        bias: [V] or ``None``.
+        targets: [P] token ids.
+        temperature: [P], positive.
+        entropies: E, of how many leading positions the entropy is wanted.
+        chunk_size: positions handled at a time; ``None``: by the size of the vocabulary.
+
+    Returns:
+        Both float32 (float64 for float64 weights), differentiable once in ``hidden``, ``weight`` and
+        ``bias``. The softmax is taken in that precision whatever the precision of the weights.
+    """
+    size = chunk_size or _chunk_size(weight.shape[0], weight.device)
+    inverse = 1.0 / temperature.to(torch.promote_types(weight.dtype, torch.float32))
+    return TokenScores(
+        *_LinearScores.apply(
+            hidden.to(weight.dtype), weight, bias, targets, inverse, entropies, size
+        )
+    )
+
+
+class _LinearScores(torch.autograd.Function):
+    """Head, tempered log-softmax and gather, recomputed chunk by chunk in backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        inverse: Tensor,
+        entropies: int,
+        chunk_size: int,
+    ) -> tuple[Tensor, Tensor]:
+        values = inverse.new_empty(len(targets))
+        norms = torch.empty_like(values)
+        entropy = inverse.new_empty(entropies)
+        for part in _parts(len(targets), chunk_size):
+            scores = _tempered(hidden[part], weight, bias, inverse[part])
+            norms[part] = scores.logsumexp(-1)
+            values[part] = scores.gather(-1, targets[part, None]).squeeze(-1) - norms[part]
+            first = _within(part, entropies)
+            if first:
+                probabilities = scores[:first].sub_(norms[part][:first, None]).exp_()
+                start = part.start
+                entropy[start : start + first] = torch.special.entr(probabilities).sum(-1)
+        ctx.save_for_backward(hidden, weight, bias, targets, inverse, norms, entropy)
+        ctx.chunk_size = chunk_size
+        return values, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, targets, inverse, norms, entropy = ctx.saved_tensors
+        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+        to_hidden = torch.empty_like(hidden) if wants_hidden else None
+        # sums over chunks stay in the wide type: rounded to bfloat16 each, they would drift
+        to_weight = torch.zeros_like(weight, dtype=norms.dtype) if wants_weight else None
+        to_bias = torch.zeros_like(bias, dtype=norms.dtype) if wants_bias else None
+        for part in _parts(len(targets), ctx.chunk_size):
+            scores = _tempered(hidden[part], weight, bias, inverse[part])
+            share = scores.sub_(norms[part, None]).exp_()
+            spread = None
+            first = _within(part, len(entropy))
+            if first:
+                # dH / dz_v = -p_v log p_v - p_v H
+                rows = slice(part.start, part.start + first)
+                spread = torch.special.entr(share[:first]).sub_(share[:first] * entropy[rows, None])
+                spread.mul_(grad_entropy[rows, None])
+            # d log p_y / dz_v = 1[v = y] - p_v
+            share.mul_(-grad[part, None])
+            share.scatter_add_(-1, targets[part, None], grad[part, None])
+            if spread is not None:
+                share[:first] += spread
+            share.mul_(inverse[part, None])
+            if to_bias is not None:
+                to_bias += share.sum(0)
+            share = share.to(weight.dtype)
+            if to_hidden is not None:
+                torch.mm(share, weight, out=to_hidden[part])
+            if to_weight is not None:
+                _add_product(to_weight, share, hidden[part])
+        return (
+            to_hidden,
+            None if to_weight is None else to_weight.to(weight.dtype),
+            None if to_bias is None else to_bias.to(weight.dtype),
+            None,
+            None,
+            None,
+            None,
+        )
+
+
+def _tempered(hidden: Tensor, weight: Tensor, bias: Tensor | None, inverse: Tensor) -> Tensor:
+    with torch.autocast(hidden.device.type, enabled=False):
+        return nn.functional.linear(hidden, weight, bias).to(inverse.dtype).mul_(inverse[:, None])
+
+
+def _add_product(total: Tensor, share: Tensor, hidden: Tensor) -> None:
+    if total.dtype == share.dtype:
+        total.addmm_(share.T, hidden)
+    else:
+        total += share.T @ hidden
+
+
+def _chunk_size(vocabulary: int, device: torch.device) -> int:
+    elements: int = _CHUNK_ELEMENTS["cuda" if device.type == "cuda" else "cpu"]
+    return max(1, elements // vocabulary)
+
+
+def _parts(count: int, size: int) -> Iterator[slice]:
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+
+def _within(part: slice, count: int) -> int:
+    """How many positions of ``part`` are among the first ``count``."""
+    return max(0, min(int(part.stop), count) - int(part.start))
+
+
+def logits_scores(
+    logits: Tensor,
+    targets: Tensor,
+    temperature: Tensor,
+    entropies: int = 0,
+    chunk_size: int | None = None,
+) -> TokenScores:
+    """As ``linear_scores``, for logits that exist already, [P, V]."""
+    size = chunk_size or _chunk_size(logits.shape[-1], logits.device)
+    parts = [
+        checkpoint(
+            _chunk_scores,
+            logits[part],
+            targets[part],
+            temperature[part],
+            _within(part, entropies),
+            use_reentrant=False,
+        )
+        for part in _parts(len(targets), size)
+    ]
+    # without positions too, the result belongs to the graph
+    empty = logits.flatten()[:0].to(torch.promote_types(logits.dtype, torch.float32))
+    return TokenScores(
+        torch.cat([empty, *(values for values, _ in parts)]),
+        torch.cat([empty, *(entropy for _, entropy in parts)]),
+    )
+
+
+def _chunk_scores(
+    logits: Tensor, targets: Tensor, temperature: Tensor, entropies: int
+) -> tuple[Tensor, Tensor]:
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    logprobs = torch.log_softmax(logits.to(wide) / temperature[:, None].to(wide), dim=-1)
+    few = logprobs[:entropies]
+    # a probability of 0 adds 0, where 0 * log 0 would be no number
+    entropy = -(few.exp() * few.clamp(min=torch.finfo(wide).min)).sum(-1)
+    return logprobs.gather(-1, targets[:, None]).squeeze(-1), entropy
+
+
+class TokenScorer:
+    """Scores chosen tokens of a batch under a Hugging Face causal language model.
+
+    Where the head is a plain linear layer, ``linear_scores`` is used. Whether it is one is tried out:
+    the model's own logits of a few tokens must equal, to the last bit, the layer's output on the
+    decoder's hidden states. Capped or scaled logits and adapters on the head fail that, and take the
+    path through the model's own logits, which needs more memory; a warning says so.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self._checked: tuple[int, str | None] | None = None
+
+    def __call__(
+        self, input_ids: Tensor, tokens: Tensor, temperature: Tensor, entropies: int = 0
+    ) -> TokenScores:
+        """Scores the given tokens.
+
+        Args:
+            input_ids: [B, T], padded on the right.
+            tokens: [P] numbers ``b * T + t`` of the tokens, t > 0.
+            temperature: [P].
+            entropies: E, of how many leading tokens the entropy is wanted.
+        """
+        targets = input_ids.flatten()[tokens]
+        before = tokens - 1
+        # causal attention never looks to the right, where the padding is: no mask is needed
+        if self.fallback_reason() is None:
+            hidden = self.model.get_decoder()(input_ids=input_ids, use_cache=False)
+            chosen = hidden.last_hidden_state.flatten(0, 1).index_select(0, before)
+            head = self.model.get_output_embeddings()
+            return linear_scores(chosen, head.weight, head.bias, targets, temperature, entropies)
+        logits = self.model(input_ids=input_ids, use_cache=False).logits
+        chosen = logits.flatten(0, 1).index_select(0, before)
+        return logits_scores(chosen, targets, temperature, entropies)
+
+    def fallback_reason(self) -> str | None:
+        """Why the model's own logits are used; ``None``: they are not."""
+        head = self.model.get_output_embeddings()
+        if self._checked is None or self._checked[0] != id(head):
+            reason = _more_than_linear(self.model, head)
+            self._checked = id(head), reason
+            if reason is not None:
+                _LOG.warning(
+                    "Log-probabilities go through whole logits, which takes more memory: %s.",
+                    reason,
+                )
+        return self._checked[1]
+
+
+def _more_than_linear(model: Any, head: Any) -> str | None:
+    """What keeps the head from being a linear layer on the decoder's hidden states, if anything."""
+    if type(head) is not nn.Linear:
+        return f"the head is a {type(head).__name__}, not a plain linear layer"
+    if head._forward_hooks or head._forward_pre_hooks:
+        return "the head has hooks"
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            ids = torch.arange(min(4, head.out_features), device=head.weight.device)[None]
+            hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+            same = torch.equal(model(input_ids=ids, use_cache=False).logits, head(hidden))
+    finally:
+        model.train(training)
+    return None if same else "the model changes the logits after its head (a cap or a scale)"

@@ -1,0 +1,227 @@
+"""Log-probabilities and entropies without whole logits equal those with them, gradients included."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from paw_train.head import linear_scores, logits_scores  # noqa: E402
+from paw_train.policies.local import LocalPolicy  # noqa: E402
+from paw_train.policies.scratch import (  # noqa: E402
+    ScratchModelSettings,
+    scratch_model,
+    word_tokenizer,
+)
+from paw_train.tokens import StepSpans, TokenRow, collate  # noqa: E402
+
+SMALL = ScratchModelSettings(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=64)
+SHAPE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "pad_token_id": 0} | {
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 101
+}  # fmt: skip
+TOKENIZER = word_tokenizer(["a few words to speak with and then some more of them"])
+
+
+def _rows(seed: int) -> list[TokenRow]:
+    """Spans at every kind of place: side by side, at the second token, at the end, empty, shared."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def ids(count: int) -> list[int]:
+        return torch.randint(5, len(TOKENIZER), (count,), generator=generator).tolist()
+
+    return [
+        TokenRow(ids(12), [StepSpans((1, 4), (4, 6), [-1.0] * 3), StepSpans((8, 12), (0, 0), [-1.0] * 4)]),
+        TokenRow(ids(5), [StepSpans((0, 0), (1, 5), [])]),
+        # two transitions that learn the same observation, and a row that is longer than the others
+        TokenRow(ids(17), [StepSpans((2, 3), (5, 9), [-1.0]), StepSpans((9, 10), (5, 9), [-1.0])]),
+        TokenRow(ids(3), [StepSpans((2, 3), (0, 0), [-1.0])]),
+    ]  # fmt: skip
+
+
+def _plain(model: Any, batch: Any, temperature: float) -> tuple[Any, Any]:
+    """The definition, one token at a time."""
+    logits = model(input_ids=batch.input_ids, use_cache=False).logits
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    values = logits.new_zeros(batch.row.shape)
+    entropy = logits.new_zeros(batch.row.shape)
+    for s in range(batch.row.shape[0]):
+        for w in range(batch.row.shape[1]):
+            action, observation = batch.action_mask[s, w], batch.observation_mask[s, w]
+            if not (action or observation):
+                continue
+            row, column = int(batch.row[s, w]), int(batch.column[s, w])
+            heat = temperature if action else 1.0
+            distribution = torch.log_softmax(logits[row, column - 1] / heat, -1)
+            values[s, w] = distribution[batch.input_ids[row, column]]
+            if action:
+                entropy[s, w] = -(distribution.exp() * distribution).sum()
+    return values, entropy
+
+
+def _gradients(model: Any, values: Any, entropy: Any) -> list[Any]:
+    generator = torch.Generator().manual_seed(9)
+    weights = torch.randn(2, *values.shape, generator=generator, dtype=torch.float64).to(values)
+    model.zero_grad()
+    (weights[0] * values + weights[1] * entropy).sum().backward()
+    return [p.grad.clone() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.4])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("tied", [True, False])
+def test_equal_to_the_plain_path(temperature: float, dtype: Any, tied: bool) -> None:
+    model = scratch_model(SMALL, len(TOKENIZER), 0).to(dtype)
+    if not tied:
+        model.config.tie_word_embeddings = False
+        head = torch.nn.Linear(32, len(TOKENIZER), bias=True, dtype=dtype)
+        model.set_output_embeddings(head)
+    policy = LocalPolicy(model, TOKENIZER)
+    batch = collate(_rows(1), policy.pad_id)
+    values, entropy = policy.logprobs(batch, temperature, entropy=True)
+    assert policy.fallback_reason() is None
+    assert values.dtype == dtype
+    expected_values, expected_entropy = _plain(model, batch, temperature)
+    tight = {"rtol": 1e-6, "atol": 1e-6}
+    torch.testing.assert_close(values, expected_values, **tight)
+    torch.testing.assert_close(entropy, expected_entropy, **tight)
+    assert (entropy[~batch.action_mask] == 0).all()
+    assert torch.equal(policy.logprobs(batch, temperature), values)
+    got = _gradients(model, values, entropy)
+    expected = _gradients(model, expected_values, expected_entropy)
+    scale = max(float(g.abs().max()) for g in expected)
+    for one, two in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-6 * scale)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_any_chunking_and_any_share_of_entropies(data: Any) -> None:
+    count = data.draw(st.integers(0, 9))
+    chunk = data.draw(st.integers(1, 10))
+    entropies = data.draw(st.integers(0, count))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 999)))
+
+    def normal(*shape: int) -> Any:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+    hidden, weight, bias = normal(count, 3), normal(7, 3), normal(7)
+    targets = torch.randint(7, (count,), generator=generator)
+    heat = torch.rand(count, generator=generator, dtype=torch.float64) + 0.2
+    both = []
+    for scores in (
+        linear_scores(hidden, weight, bias, targets, heat, entropies, chunk),
+        logits_scores(hidden @ weight.T + bias, targets, heat, entropies, chunk),
+    ):
+        total = (scores.logprobs * torch.arange(1, count + 1)).sum() + scores.entropy.pow(2).sum()
+        both.append((*scores, *torch.autograd.grad(total, (hidden, weight, bias))))
+    for one, two in zip(*both, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
+
+
+def test_gradcheck() -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight, bias = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
+        for shape in ((5, 3), (6, 3), (6,))
+    )
+    targets, heat = torch.tensor([0, 5, 2, 2, 1]), torch.tensor([0.5, 1.0, 2.0, 1.0, 1.0])
+    assert torch.autograd.gradcheck(
+        lambda h, w, b: tuple(linear_scores(h, w, b, targets, heat, 3, 2)), (hidden, weight, bias)
+    )
+
+
+def test_a_token_that_cannot_be_leaves_entropy_finite() -> None:
+    bias = torch.tensor([0.0, 0.0, -torch.inf])
+    hidden = torch.ones(2, 1, requires_grad=True)
+    weight = torch.zeros(3, 1, requires_grad=True)
+    scores = linear_scores(hidden, weight, bias, torch.tensor([0, 1]), torch.ones(2), 2)
+    scores.entropy.sum().backward()
+    assert scores.entropy.tolist() == pytest.approx([0.6931472] * 2)
+    assert torch.isfinite(weight.grad).all()
+
+
+def test_bfloat16_weights_are_scored_in_float32() -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(6, 16, generator=generator, dtype=torch.bfloat16)
+    weight = torch.randn(50, 16, generator=generator, dtype=torch.bfloat16, requires_grad=True)
+    targets = torch.arange(6)
+    scores = linear_scores(hidden, weight, None, targets, torch.ones(6), 6, 4)
+    logits = (hidden @ weight.T).float()
+    torch.testing.assert_close(
+        scores.logprobs, torch.log_softmax(logits, -1)[torch.arange(6), targets]
+    )
+    scores.logprobs.sum().backward()
+    assert weight.grad.dtype == torch.bfloat16
+
+
+def _capped() -> Any:
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    return Gemma2ForCausalLM(
+        Gemma2Config(**SHAPE, head_dim=8, final_logit_softcapping=2.0, query_pre_attn_scalar=8)
+    )
+
+
+def _scaled() -> Any:
+    from transformers import GraniteConfig, GraniteForCausalLM
+
+    return GraniteForCausalLM(GraniteConfig(**SHAPE, logits_scaling=8.0))
+
+
+@pytest.mark.parametrize("make", [_capped, _scaled])
+def test_a_head_that_is_more_than_linear_takes_the_plain_path(
+    make: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = make().double().eval()
+    policy = LocalPolicy(model, TOKENIZER)
+    batch = collate(_rows(2), policy.pad_id)
+    with caplog.at_level(logging.WARNING, "paw_train.head"):
+        values, entropy = policy.logprobs(batch, 0.7, entropy=True)
+    assert "cap or a scale" in str(policy.fallback_reason())
+    assert len(caplog.records) == 1
+    expected_values, expected_entropy = _plain(model, batch, 0.7)
+    torch.testing.assert_close(values, expected_values)
+    torch.testing.assert_close(entropy, expected_entropy)
+    for one, two in zip(
+        _gradients(model, values, entropy),
+        _gradients(model, expected_values, expected_entropy),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, two)
+
+
+def test_whole_logits_never_exist() -> None:
+    """No tensor that the training pass makes is as large as the chosen positions' logits."""
+    model = scratch_model(SMALL, len(TOKENIZER), 0)
+    policy = LocalPolicy(model, TOKENIZER)
+    policy.fallback_reason()
+    wide = torch.nn.Linear(32, 50_000, bias=False)
+    model.set_output_embeddings(wide)
+    policy.fallback_reason()
+    row = TokenRow([6] * 1400, [StepSpans((1, 700), (700, 1400), [-1.0] * 699)])
+    batch = collate([row], policy.pad_id)
+    largest = _LargestTensor()
+    with largest:
+        policy.logprobs(batch, 0.5).sum().backward()
+    assert largest.elements <= max(2**24, wide.weight.numel())
+
+
+class _LargestTensor(torch.utils._python_dispatch.TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(value, torch.Tensor):
+                self.elements = max(self.elements, value.numel())
+        return result
