@@ -19,6 +19,7 @@ from paw_gym.naming import did_you_mean
 from paw_train.objective_inputs import ObjectiveSettings
 from paw_train.policies.scratch import ScratchModelSettings
 from paw_train.rollout import RolloutSettings
+from paw_train.world_model_settings import WorldModelSettings
 
 
 @dataclass(frozen=True)
@@ -84,24 +85,78 @@ class CloningSettings:
 
 
 @dataclass(frozen=True)
+class CriticSettings:
+    """PPO's value function: the policy's decoder at the start of RL, with a scalar head."""
+
+    lr: float = 1e-5
+    """learning rate of its AdamW"""
+    max_grad_norm: float = 1.0
+    """gradient clipping"""
+    value_clip: float | None = None
+    """values may move this far from those of the rollout before the loss is cut; null: no limit"""
+    warmup_updates: int = 0
+    """first updates in which only the critic learns"""
+
+
+@dataclass(frozen=True)
 class AlgorithmSettings:
-    """Advantages."""
+    """How rewards become advantages."""
 
     name: str = "grpo"
-    """``grpo``"""
+    """``grpo``, ``gigpo``, ``rloo``, ``reinforce_pp`` (no critic) or ``ppo`` (with a critic)"""
     normalize: bool = True
-    """divide by the group's standard deviation; false is Dr.GRPO's choice"""
+    """divide by a standard deviation: of the group (``grpo``, ``gigpo``; false is Dr.GRPO's choice) or
+    of the whole update (``ppo``); ``rloo`` never does, ``reinforce_pp`` always"""
     weighting: str = "token"
     """``token``: every action token of an update weighs the same, so long episodes weigh more;
     ``episode``: every episode weighs the same, as 1/|o_i| in GRPO's own objective (Shao et al. 2024)"""
+    omega: float = 1.0
+    """``gigpo``: weight of the step advantage"""
+    similarity: float | None = None
+    """``gigpo``: null matches anchor states exactly; 0.9 on difflib's ratio for search pages"""
+    gamma: float | None = None
+    """discount a turn (``level: token``: a token); null: 0.95 for ``gigpo``, 1 for ``ppo``"""
+    lam: float = 1.0
+    """``ppo``: trace decay of GAE"""
+    level: str = "turn"
+    """``ppo``: values and advantages by ``turn``, or by ``token`` of the responses"""
+    group_baseline: bool = True
+    """``reinforce_pp``: subtract the group's mean first; false is its form without groups"""
+    dynamic_sampling: int = 0
+    """rollouts an update may add to replace groups whose returns are all equal (DAPO); 0: none"""
+    critic: CriticSettings = field(default_factory=CriticSettings)
+    """``ppo`` only"""
 
     def __post_init__(self) -> None:
-        if self.name not in ("grpo",):
-            raise ValueError(f"algorithm.name: {self.name!r} is not available yet; valid: 'grpo'.")
-        if self.weighting not in ("token", "episode"):
+        valid = ("grpo", "gigpo", "rloo", "ppo", "reinforce_pp")
+        _one_of("algorithm.name", self.name, valid)
+        _one_of("algorithm.weighting", self.weighting, ("token", "episode"))
+        _one_of("algorithm.level", self.level, ("turn", "token"))
+        for name in ("gamma", "lam"):
+            value = getattr(self, name)
+            if value is not None and not 0.0 <= value <= 1.0:
+                raise ValueError(f"algorithm.{name} must be in [0, 1], got {value}.")
+        if self.dynamic_sampling < 0:
             raise ValueError(
-                f"algorithm.weighting is 'token' or 'episode', got {self.weighting!r}."
+                f"algorithm.dynamic_sampling is 0 or more, got {self.dynamic_sampling}."
             )
+
+    @property
+    def discount(self) -> float:
+        """``gamma``, or the algorithm's own default."""
+        if self.gamma is not None:
+            return self.gamma
+        return 0.95 if self.name == "gigpo" else 1.0
+
+    @property
+    def grouped(self) -> bool:
+        """Whether an episode is judged against others of its task."""
+        return self.name in ("grpo", "gigpo", "rloo")
+
+
+def _one_of(name: str, value: str, valid: Sequence[str]) -> None:
+    if value not in valid:
+        raise ValueError(f"{name}: {value!r} is not available. {did_you_mean(value, valid)}")
 
 
 @dataclass(frozen=True)
@@ -126,14 +181,13 @@ class OptimizerSettings:
     """optimiser steps an update"""
     micro_batch_tokens: int = 16384
     """padded tokens of one forward pass: memory, not results"""
+    max_skipped: int = 3
+    """optimiser steps in a row that may be skipped for a loss or gradient that is not finite"""
     measure_gradients: bool = False
     """also log the gradient norms of the policy and the world-model term apart (a second backward)"""
 
     def __post_init__(self) -> None:
-        if self.schedule not in ("constant", "linear", "cosine"):
-            raise ValueError(
-                f"optimizer.schedule is 'constant', 'linear' or 'cosine', got {self.schedule!r}."
-            )
+        _one_of("optimizer.schedule", self.schedule, ("constant", "linear", "cosine"))
 
 
 @dataclass(frozen=True)
@@ -176,6 +230,9 @@ class Settings:
     """updates between checkpoints"""
     keep_episodes: int = 6
     """episodes written before and after training, for the report"""
+    warm_starts: str | None = None
+    """folder in which runs share warm starts (and the evaluation before RL), each under the hash of
+    the settings it was made by; null: each run makes its own"""
     env: EnvSettings = field(default_factory=EnvSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     cloning: CloningSettings = field(default_factory=CloningSettings)
@@ -184,6 +241,13 @@ class Settings:
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     evaluation: EvalSettings = field(default_factory=EvalSettings)
+
+    def __post_init__(self) -> None:
+        if self.algorithm.grouped and self.rollout.group_size < 2 and self.updates > 0:
+            raise ValueError(
+                f"rollout.group_size is {self.rollout.group_size}, but {self.algorithm.name} compares "
+                "the episodes of a group: use 2 or more (the papers: 8), or algorithm.name=ppo."
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Nested plain values, as ``config.json`` holds them."""
@@ -263,6 +327,9 @@ def build(cls: Any, data: Any, where: str = "") -> Any:
     hints = typing.get_type_hints(cls)
     names = [f.name for f in dataclasses.fields(cls)]
     values = {}
+    if cls is WorldModelSettings and "preset" in data:
+        values = dataclasses.asdict(WorldModelSettings.preset(data["preset"]))
+        data = {key: value for key, value in data.items() if key != "preset"}
     for key, value in data.items():
         full = f"{where}.{key}" if where else str(key)
         if key not in names:

@@ -19,7 +19,12 @@ from torch import Tensor
 from paw_train.logprobs import token_logprobs
 from paw_train.objective_inputs import MicroBatch, MiniBatchTotals, ObjectiveSettings
 from paw_train.tensor_inputs import FloatArray, as_float, as_mask
-from paw_train.world_model import minibatch_scale, predicted_well, world_model_loss
+from paw_train.world_model import (
+    minibatch_scale,
+    multi_step_loss,
+    predicted_well,
+    world_model_loss,
+)
 from paw_train.world_model_settings import WorldModelSettings
 
 __all__ = [
@@ -77,7 +82,7 @@ def clipped_surrogate(
     Args:
         logp: [B, T] log-probabilities under the policy being trained.
         old_logp: [B, T] under the policy that the update started from.
-        advantages: [B], one for all action tokens of a row.
+        advantages: [B], one for all action tokens of a row, or [B, T].
         mask: [B, T] 1 on action tokens.
         clip_low: see above.
         clip_high: see above.
@@ -88,7 +93,9 @@ def clipped_surrogate(
     new = as_float(logp, "logp", ndim=2)
     tokens = as_mask(mask, "mask", like=new)
     old = as_float(old_logp, "old_logp", ndim=2).detach()
-    weight = as_float(advantages, "advantages", ndim=1).detach()[:, None]
+    given = torch.as_tensor(advantages)
+    weight = as_float(given, "advantages", ndim=2 if given.ndim == 2 else 1).detach()
+    weight = torch.where(tokens, weight if weight.ndim == 2 else weight[:, None], 0.0)
     ratio = _bounded(torch.where(tokens, new - old, 0.0)).exp()
     free = -ratio * weight
     held = -ratio.clamp(1 - clip_low, 1 + clip_high) * weight
@@ -200,6 +207,10 @@ def _policy_terms(
         "ratio_max": ratio.max(),
         "ratio_min": ratio.min(),
     }
+    if settings.entropy_coef > 0:
+        loss = loss - settings.entropy_coef * _entropy_bonus(batch, totals, settings, metrics)
+    if settings.kl_in == "reward":
+        return loss, metrics
     if batch.ref_logprobs is not None:
         kl = aggregate(k3_divergence(logp, batch.ref_logprobs, mask), mask, totals, settings)
         metrics["kl"] = kl.detach()
@@ -211,6 +222,21 @@ def _policy_terms(
             "policy's log-probabilities, or set kl_coef to 0."
         )
     return loss, metrics
+
+
+def _entropy_bonus(
+    batch: MicroBatch,
+    totals: MiniBatchTotals,
+    settings: ObjectiveSettings,
+    metrics: dict[str, Tensor],
+) -> Tensor:
+    if batch.entropy is None:
+        raise ValueError("`entropy_coef` is above 0, which needs `entropy` of the action tokens.")
+    bonus = aggregate(
+        torch.where(batch.action_mask, batch.entropy, 0.0), batch.action_mask, totals, settings
+    )
+    metrics["entropy"] = bonus.detach()
+    return bonus
 
 
 def _world_model_term(
@@ -225,7 +251,12 @@ def _world_model_term(
     supervised = weights != 0
     # Rows without weight are left out, not multiplied by 0: an infinite loss times 0 is NaN.
     token_logp, tokens = logp[supervised], batch.observation_mask[supervised]
-    per_row = world_model_loss(token_logp, tokens, settings)
+    if settings.horizon == 1:
+        per_row = world_model_loss(token_logp, tokens, settings)
+    elif batch.horizon is None:
+        raise ValueError("a world-model `horizon` above 1 needs the batch's `horizon`.")
+    else:
+        per_row = multi_step_loss(token_logp, batch.horizon[supervised], settings)
     scale = minibatch_scale(totals.update_size, totals.sequences) * settings.coef
     term = scale * (weights[supervised] * per_row).sum()
     clipped = predicted_well(token_logp, tokens, settings.rho).to(logp.dtype).sum()

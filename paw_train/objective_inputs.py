@@ -28,21 +28,35 @@ class ObjectiveSettings:
     kl_coef: float = 0.01
     """weight of the KL to the reference policy; 0.01 ALFWorld and WebShop, 0.001 search, 0 needs
     none"""
+    kl_in: Literal["loss", "reward"] = "loss"
+    """`loss`: the k3 estimate beside the surrogate; `reward`: the log-ratio of each response is
+    taken off the reward of its step, before advantages (PPO's form in RLHF)"""
+    entropy_coef: float = 0.0
+    """weight of the entropy bonus, over the whole vocabulary at each action token; 0 costs nothing"""
     aggregation: Aggregation = "token-mean"
     """`token-mean` over all action tokens of the mini-batch; `sequence-mean` over each response
     first, then over responses; `fixed-length` the sum divided by B * fixed_length (Dr.GRPO: no
     length normalisation)"""
     fixed_length: int | None = None
     """tokens, for `fixed-length` only: usually the largest response length"""
+    log_observations: bool = False
+    """log the NLL of observations that nothing is learned from too (of all of them without PaW);
+    their tokens then go through the forward pass"""
     wm: WorldModelSettings = field(default_factory=WorldModelSettings)
     """the world-model term"""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.clip_low < 1.0:
             raise ValueError(f"`clip_low` must be in [0, 1), got {self.clip_low}.")
-        for name, value in (("clip_high", self.clip_high), ("kl_coef", self.kl_coef)):
+        for name, value in (
+            ("clip_high", self.clip_high),
+            ("kl_coef", self.kl_coef),
+            ("entropy_coef", self.entropy_coef),
+        ):
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"`{name}` must be a finite number, 0 or more; got {value}.")
+        if self.kl_in not in ("loss", "reward"):
+            raise ValueError(f"`kl_in` must be 'loss' or 'reward', got {self.kl_in!r}.")
         if self.aggregation not in get_args(Aggregation):
             raise ValueError(
                 f"`aggregation` must be one of {', '.join(get_args(Aggregation))}; "
@@ -65,16 +79,21 @@ class MicroBatch:
     action_mask: Tensor
     """[B, T] 1 on the response's tokens"""
     advantages: Tensor
-    """[B]"""
+    """[B], or [B, T] where each token has its own"""
     old_logprobs: Tensor
     """[B, T] log-probabilities under the policy that the update started from (or that sampled)"""
     observation_mask: Tensor | None = None
     """[B, T] 1 on the next observation's tokens; None when it was not appended"""
     ref_logprobs: Tensor | None = None
-    """[B, T] under the reference policy; needed when kl_coef > 0"""
+    """[B, T] under the reference policy; needed when kl_coef > 0 and the KL is in the loss"""
     wm_weights: Tensor | None = None
     """[B] `w_i` of `world_model.wm_weights`, for the whole update; needed when the world model is
     on"""
+    horizon: Tensor | None = None
+    """[B, T] j on the tokens of `o_{t+j}`, 0 elsewhere; needed for more than one step ahead"""
+    entropy: Tensor | None = None
+    """[B, T] full-vocabulary entropy at the action tokens, with gradient; needed when
+    entropy_coef > 0"""
 
     def __post_init__(self) -> None:
         action = as_mask(self.action_mask, "action_mask", like=self.old_logprobs)
@@ -90,7 +109,9 @@ class MicroBatch:
             masks = action | observation
         if masks[:, :1].any():
             raise ValueError("a mask marks the first token of a row, which nothing predicts.")
-        for name, values in (("advantages", self.advantages), ("wm_weights", self.wm_weights)):
+        by_token = self.advantages.shape == action.shape
+        per_row = () if by_token else (("advantages", self.advantages),)
+        for name, values in (*per_row, ("wm_weights", self.wm_weights)):
             if values is not None and values.shape != action.shape[:1]:
                 raise ValueError(
                     f"`{name}` must have one entry for each of the {len(action)} rows, "

@@ -13,18 +13,28 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+Span = tuple[int, int]
+"""[start, end) in tokens of a row"""
+
 
 @dataclass(slots=True)
 class StepSpans:
-    """Where one transition lies in its row; spans are [start, end) in tokens."""
+    """Where one transition lies in its row."""
 
-    action: tuple[int, int]
-    observation: tuple[int, int]
+    action: Span
+    observation: Span
     """o_{t+1}; an empty span where there is none to learn from"""
     logprobs: list[float]
     """log-probability of each action token when it was sampled, in nats"""
     index: int = -1
     """number of the transition in the update's pool"""
+    later: list[Span] = field(default_factory=list)
+    """o_{t+2}, o_{t+3}, ... where they are supervised from here too (multi-step world model)"""
+
+    @property
+    def spans(self) -> list[Span]:
+        """All spans: the action, o_{t+1}, and those further ahead."""
+        return [self.action, self.observation, *self.later]
 
 
 @dataclass(slots=True)
@@ -45,7 +55,7 @@ class TokenRow:
 class TokenBatch:
     """Padded rows and, for each transition in them, where to find its tokens.
 
-    ``S`` transitions in ``B`` rows; ``W`` is 1 + the most tokens (action + observation) of a
+    ``S`` transitions in ``B`` rows; ``W`` is 1 + the most tokens (action + observations) of a
     transition. Column 0 of the ``[S, W]`` tensors is empty, as in a row whose first token nothing
     predicts.
     """
@@ -61,7 +71,9 @@ class TokenBatch:
     action_mask: Tensor
     """[S, W] bool"""
     observation_mask: Tensor
-    """[S, W] bool"""
+    """[S, W] bool: o_{t+1}"""
+    horizon: Tensor
+    """[S, W] j on the tokens of o_{t+j}, 0 elsewhere"""
     old_logprobs: Tensor
     """[S, W] log-probabilities at sampling time, 0 outside the action"""
     index: Tensor
@@ -75,14 +87,17 @@ class TokenBatch:
     def wanted(self) -> Tensor:
         """[B, T] bool: the tokens whose log-probability some transition needs."""
         marked = torch.zeros_like(self.input_ids, dtype=torch.bool)
-        used = self.action_mask | self.observation_mask
+        used = self.used()
         marked[self.row[used], self.column[used]] = True
         return marked
 
+    def used(self) -> Tensor:
+        """[S, W] bool: action and observation tokens."""
+        return self.action_mask | (self.horizon > 0)
+
     def gather(self, values: Tensor) -> Tensor:
         """[B, T] per-token values of the rows as [S, W], one line a transition, 0 where empty."""
-        used = self.action_mask | self.observation_mask
-        return torch.where(used, values[self.row, self.column], 0.0)
+        return torch.where(self.used(), values[self.row, self.column], 0.0)
 
     def to(self, device: torch.device) -> TokenBatch:
         """The batch on another device."""
@@ -98,27 +113,28 @@ def collate(rows: Sequence[TokenRow], pad_id: int) -> TokenBatch:
         ids[b, : len(row.ids)] = torch.tensor(row.ids)
         attention[b, : len(row.ids)] = 1
     steps = [(b, step) for b, row in enumerate(rows) for step in row.steps]
-    span = 1 + max((_length(s.action) + _length(s.observation) for _, s in steps), default=0)
+    span = 1 + max((sum(map(_length, s.spans)) for _, s in steps), default=0)
     shape = (len(steps), span)
     row_of = torch.zeros(shape, dtype=torch.long)
     column = torch.zeros(shape, dtype=torch.long)
-    action = torch.zeros(shape, dtype=torch.bool)
-    observation = torch.zeros(shape, dtype=torch.bool)
+    kind = torch.full(shape, -1, dtype=torch.long)
     old = torch.zeros(shape)
     for s, (b, step) in enumerate(steps):
-        cut = 1 + _length(step.action)
-        end = cut + _length(step.observation)
         row_of[s] = b
-        column[s, 1:cut] = torch.arange(*step.action)
-        column[s, cut:end] = torch.arange(*step.observation)
-        action[s, 1:cut] = True
-        observation[s, cut:end] = True
-        old[s, 1:cut] = torch.tensor(step.logprobs)
+        at = 1
+        for number, place in enumerate(step.spans):
+            end = at + _length(place)
+            column[s, at:end] = torch.arange(*place)
+            kind[s, at:end] = number
+            at = end
+        old[s, 1 : 1 + _length(step.action)] = torch.tensor(step.logprobs)
     index = torch.tensor([step.index for _, step in steps], dtype=torch.long)
-    return TokenBatch(ids, attention, row_of, column, action, observation, old, index)
+    return TokenBatch(
+        ids, attention, row_of, column, kind == 0, kind == 1, kind.clamp(min=0), old, index
+    )
 
 
-def _length(span: tuple[int, int]) -> int:
+def _length(span: Span) -> int:
     return span[1] - span[0]
 
 

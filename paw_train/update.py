@@ -1,17 +1,17 @@
-"""One update: trajectories -> advantages and world-model weights -> optimiser steps."""
+"""One update: what the pool's transitions are worth -> optimiser steps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from paw_train.advantages import grpo
-from paw_train.config import AlgorithmSettings, OptimizerSettings
+from paw_train.config import OptimizerSettings
+from paw_train.critic import Critic
+from paw_train.experience import Experience, Pool, Signals
 from paw_train.objective import (
     MicroBatch,
     MiniBatchTotals,
@@ -20,86 +20,11 @@ from paw_train.objective import (
     merge_metrics,
 )
 from paw_train.policies.local import LocalPolicy
-from paw_train.rollout import Trajectory
 from paw_train.tokens import TokenBatch, TokenRow, collate, micro_batches
-from paw_train.world_model import action_entropy, adaptive_weight, plan_update
 
 
-@dataclass(slots=True)
-class Experience:
-    """The pool P of one update, N transitions in all, with what each is worth."""
-
-    rows: list[TokenRow]
-    advantages: Tensor
-    """[N]"""
-    wm_weights: Tensor
-    """[N] the w_i of spec section 2 (zeros when the world model is off)"""
-    lengths: Tensor
-    """[N, 2] tokens of action and observation"""
-    metrics: dict[str, float]
-
-
-def prepare(
-    trajectories: Sequence[Trajectory],
-    algorithm: AlgorithmSettings,
-    objective: ObjectiveSettings,
-    max_return: float,
-) -> Experience:
-    """Advantages over episodes and world-model weights over the whole update's pool.
-
-    Episodes that failed by an error of the environment are left out.
-
-    Args:
-        trajectories: the episodes of one rollout, all groups.
-        algorithm: how returns become advantages.
-        objective: holds the world-model settings.
-        max_return: R_max.
-
-    Raises:
-        ValueError: no episode is left.
-    """
-    good = [t for t in trajectories if t.episode.error is None and t.episode.transitions]
-    if not good:
-        raise ValueError(
-            "Every episode of the rollout failed in its environment; the first traceback:\n"
-            + str(trajectories[0].episode.error if trajectories else "no episodes")
-        )
-    numbers = {g: i for i, g in enumerate(sorted({t.episode.group for t in good}))}
-    groups = torch.tensor([numbers[t.episode.group] for t in good])
-    returns = torch.tensor([t.episode.total_reward for t in good], dtype=torch.float64)
-    per_episode = grpo(returns, groups, normalize=algorithm.normalize).float()
-    steps = [(i, step) for i, t in enumerate(good) for row in t.rows for step in row.steps]
-    for index, (_, step) in enumerate(steps):
-        step.index = index
-    owner = torch.tensor([i for i, _ in steps])
-    lengths = torch.tensor(
-        [(s.action[1] - s.action[0], s.observation[1] - s.observation[0]) for _, s in steps]
-    )
-    entropy = _entropies([step.logprobs for _, step in steps])
-    sums = torch.zeros(len(numbers), dtype=torch.float64).index_add_(0, groups, returns)
-    means = sums / torch.bincount(groups, minlength=len(numbers))
-    plan = plan_update(objective.wm, entropy, groups[owner], means, max_return)
-    metrics = plan.metrics(entropy)
-    # lambda is a property of the rollout: logged for runs without PaW too
-    metrics["lambda_mean"] = adaptive_weight(means, max_return).mean().item()
-    advantages = per_episode[owner]
-    if algorithm.weighting == "episode":
-        # the surrogate is linear in the advantage, clip included: scaling it weighs the tokens
-        tokens = torch.zeros(len(good)).index_add_(0, owner, lengths[:, 0].float())
-        advantages = advantages * (tokens.mean() / tokens)[owner]
-    rows = [row for t in good for row in t.rows]
-    return Experience(rows, advantages, plan.weights.float(), lengths, metrics)
-
-
-def _entropies(logprobs: Sequence[Sequence[float]]) -> Tensor:
-    """[N] action entropies from the log-probabilities at sampling time."""
-    width = max(len(values) for values in logprobs)
-    table = torch.zeros(len(logprobs), width)
-    mask = torch.zeros(len(logprobs), width, dtype=torch.bool)
-    for i, values in enumerate(logprobs):
-        table[i, : len(values)] = torch.tensor(values)
-        mask[i, : len(values)] = True
-    return action_entropy(table, mask)
+class TrainingDivergedError(RuntimeError):
+    """Losses or gradients stopped being finite; the last checkpoint is from before."""
 
 
 class Updater:
@@ -112,6 +37,7 @@ class Updater:
         objective: settings of the loss.
         temperature: of the rollout.
         updates: updates in the whole run, for the schedule.
+        critic: PPO's, trained beside the policy.
     """
 
     def __init__(
@@ -122,10 +48,12 @@ class Updater:
         objective: ObjectiveSettings,
         temperature: float,
         updates: int,
+        critic: Critic | None = None,
     ) -> None:
-        self.policy, self.reference = policy, reference
+        self.policy, self.reference, self.critic = policy, reference, critic
         self.settings, self.objective = optimizer, objective
         self.temperature, self.updates = temperature, updates
+        self.skipped = 0
         self.parameters = [p for p in policy.model.parameters() if p.requires_grad]
         self.adamw = torch.optim.AdamW(
             self.parameters,
@@ -152,12 +80,48 @@ class Updater:
         self.policy.model.eval()
         collected: list[dict[str, float]] = []
         for rows in _minibatches(experience.rows, self.settings.minibatches, seed):
-            collected.append(self._minibatch(rows, experience))
-        names = {name for metrics in collected for name in metrics}
-        averaged = {
-            name: sum(m[name] for m in collected if name in m) / len(collected) for name in names
-        }
-        return {**averaged, "lr": lr}
+            metrics: dict[str, float] = {}
+            if self.critic is not None:
+                assert experience.value_targets is not None and experience.old_values is not None
+                metrics |= self.critic.step(rows, experience.value_targets, experience.old_values)
+            if self.critic is None or update >= self.critic.settings.warmup_updates:
+                metrics |= self._minibatch(rows, experience)
+            collected.append(metrics)
+        return {**_averaged(collected), "lr": lr}
+
+    @torch.no_grad()
+    def signals(self, pool: Pool) -> Signals:
+        """The forward passes over the pool that the settings need before advantages."""
+        wm, count = self.objective.wm, len(pool.steps)
+        signals = Signals()
+        if self.critic is not None:
+            signals.values = self.critic.values(pool.rows, count)
+        if self.objective.kl_in == "reward" and self.objective.kl_coef > 0:
+            signals.kl = torch.zeros(count)
+        if wm.wm == "on" and wm.entropy == "full":
+            signals.entropy = torch.zeros(count)
+        if signals.kl is None and signals.entropy is None:
+            return signals
+        self.policy.model.eval()
+        for rows in micro_batches(pool.rows, self.settings.micro_batch_tokens):
+            batch = collate(rows, self.policy.pad_id).to(self.policy.device)
+            mask, index = batch.action_mask, batch.index.cpu()
+            if signals.kl is not None:
+                ratio = batch.old_logprobs - self._reference(batch)
+                signals.kl[index] = torch.where(mask, ratio, 0.0).sum(-1).float().cpu()
+            if signals.entropy is not None:
+                _, entropy = self.policy.logprobs(batch, self.temperature, entropy=True)
+                mean = (entropy * mask).sum(-1) / mask.sum(-1).clamp(min=1)
+                signals.entropy[index] = mean.float().cpu()
+        return signals
+
+    def _reference(self, batch: TokenBatch) -> Tensor:
+        if self.reference is None:
+            raise ValueError(
+                f"`kl_coef` is {self.objective.kl_coef}, which needs a reference policy."
+            )
+        with torch.no_grad():
+            return self.reference.logprobs(batch, self.temperature)
 
     def _minibatch(self, rows: Sequence[TokenRow], experience: Experience) -> dict[str, float]:
         index = torch.tensor([step.index for row in rows for step in row.steps])
@@ -171,42 +135,72 @@ class Updater:
         apart: dict[str, list[Tensor]] = {"policy": [], "wm": []}
         parts = []
         for group in micro_batches(rows, self.settings.micro_batch_tokens):
-            batch = collate(group, self.policy.pad_id).to(self.policy.device)
-            output = combined_loss(
-                self.policy.logprobs(batch, self.temperature),
-                self._inputs(batch, experience),
-                totals,
-                self.objective,
-            )
-            if self.settings.measure_gradients:
-                self._measure(output.policy_loss, apart["policy"])
-                if output.wm_loss is not None:
-                    self._measure(output.wm_loss, apart["wm"])
-            output.loss.backward()
-            parts.append(output.metrics)
+            parts.append(self._micro_batch(group, experience, totals, apart))
         metrics = merge_metrics(parts)
         metrics |= {f"grad_norm_{k}": _norm(v) for k, v in apart.items() if v}
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.max_grad_norm)
         if not torch.isfinite(norm):
-            self.adamw.zero_grad(set_to_none=True)
-            return {**metrics, "skipped": 1.0}
+            self._skip()
+            return {**_finite(metrics), "skipped": 1.0}
+        self.skipped = 0
         self.adamw.step()
         return {**metrics, "grad_norm": norm.item(), "skipped": 0.0}
 
-    def _inputs(self, batch: TokenBatch, experience: Experience) -> MicroBatch:
-        reference = None
-        if self.reference is not None:
-            with torch.no_grad():
-                reference = self.reference.logprobs(batch, self.temperature)
+    def _micro_batch(
+        self,
+        rows: Sequence[TokenRow],
+        experience: Experience,
+        totals: MiniBatchTotals,
+        apart: dict[str, list[Tensor]],
+    ) -> dict[str, Tensor]:
+        """Adds the gradient of some rows and returns their share of the metrics."""
+        batch = collate(rows, self.policy.pad_id).to(self.policy.device)
+        entropy = None
+        if self.objective.entropy_coef > 0:
+            logprobs, entropy = self.policy.logprobs(batch, self.temperature, entropy=True)
+        else:
+            logprobs = self.policy.logprobs(batch, self.temperature)
+        inputs = self._inputs(batch, experience, entropy)
+        output = combined_loss(logprobs, inputs, totals, self.objective)
+        if self.settings.measure_gradients:
+            self._measure(output.policy_loss, apart["policy"])
+            if output.wm_loss is not None:
+                self._measure(output.wm_loss, apart["wm"])
+        output.loss.backward()
+        return output.metrics
+
+    def _skip(self) -> None:
+        """Leaves the step out; a few in a row end the run, which would only go on as noise."""
+        self.adamw.zero_grad(set_to_none=True)
+        self.skipped += 1
+        if self.skipped > self.settings.max_skipped:
+            raise TrainingDivergedError(
+                f"{self.skipped} optimiser steps in a row had a loss or gradient that is not finite "
+                f"(optimizer.max_skipped={self.settings.max_skipped}). The last checkpoint is from "
+                "before; resume from it with a lower optimizer.lr or a larger dtype."
+            )
+
+    def _inputs(
+        self, batch: TokenBatch, experience: Experience, entropy: Tensor | None
+    ) -> MicroBatch:
+        in_loss = self.objective.kl_in == "loss" and self.reference is not None
         index = batch.index.cpu()
         device = batch.input_ids.device
+        advantages = experience.advantages[index]
+        if advantages.ndim == 2:
+            by_token = torch.zeros(batch.action_mask.shape)
+            width = min(advantages.shape[1], by_token.shape[1] - 1)
+            by_token[:, 1 : 1 + width] = advantages[:, :width]
+            advantages = by_token
         return MicroBatch(
             action_mask=batch.action_mask,
-            advantages=experience.advantages[index].to(device),
+            advantages=advantages.to(device),
             old_logprobs=batch.old_logprobs,
             observation_mask=batch.observation_mask,
-            ref_logprobs=reference,
+            ref_logprobs=self._reference(batch) if in_loss else None,
             wm_weights=experience.wm_weights[index].to(device),
+            horizon=batch.horizon,
+            entropy=entropy,
         )
 
     def _measure(self, loss: Tensor, sums: list[Tensor]) -> None:
@@ -221,12 +215,30 @@ class Updater:
         sums[:] = [a + b for a, b in zip(sums, filled, strict=True)] if sums else filled
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimiser's state."""
-        return self.adamw.state_dict()
+        """Optimiser, critic, and the count of skipped steps."""
+        critic = None if self.critic is None else self.critic.state_dict()
+        return {"adamw": self.adamw.state_dict(), "critic": critic, "skipped": self.skipped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Inverse of ``state_dict``."""
-        self.adamw.load_state_dict(state)
+        self.adamw.load_state_dict(state["adamw"])
+        self.skipped = int(state["skipped"])
+        if self.critic is not None:
+            self.critic.load_state_dict(state["critic"])
+
+
+def _averaged(collected: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Each metric's mean over the optimiser steps that have it."""
+    values: dict[str, list[float]] = {}
+    for metrics in collected:
+        for name, value in metrics.items():
+            values.setdefault(name, []).append(value)
+    return {name: sum(found) / len(found) for name, found in values.items()}
+
+
+def _finite(metrics: dict[str, float]) -> dict[str, float]:
+    """Without the values that JSON has no number for."""
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
 def _norm(gradients: Sequence[Tensor]) -> float:

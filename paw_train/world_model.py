@@ -11,7 +11,8 @@ returns them. Values outside the mask are never read, NaN and infinities include
 
 import math
 import warnings
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,10 +27,12 @@ __all__ = [
     "action_entropy",
     "adaptive_weight",
     "clipped_mae",
+    "copies",
     "cross_entropy",
     "full_vocab_entropy",
     "mae",
     "minibatch_scale",
+    "multi_step_loss",
     "plan_update",
     "predicted_well",
     "select_top_alpha",
@@ -198,7 +201,52 @@ def adaptive_weight(mean_returns: FloatArray, max_return: float) -> Tensor:
     return weights
 
 
-def wm_weights(selected: FloatArray, group_ids: FloatArray, lambdas: FloatArray) -> Tensor:
+def multi_step_loss(logprobs: FloatArray, horizon: Tensor, settings: WorldModelSettings) -> Tensor:
+    """World-model loss over `o_{t+1}` to `o_{t+k}` along the actions taken (our extension).
+
+    `sum_j discount^(j-1) l(o_{t+j}) / sum_j discount^(j-1)`, over the observations that the episode
+    still had; with k = 1 it is `world_model_loss`.
+
+    Args:
+        logprobs: [B, T] log-probabilities of the tokens, in nats.
+        horizon: [B, T] j on the tokens of `o_{t+j}`, 0 elsewhere.
+        settings: loss, horizon, discount.
+
+    Returns:
+        [B] losses.
+    """
+    first = world_model_loss(logprobs, horizon == 1, settings)
+    if settings.horizon == 1:
+        return first
+    total, mass = first, (horizon == 1).any(-1).to(first.dtype)
+    for ahead in range(2, settings.horizon + 1):
+        weight = settings.discount ** (ahead - 1)
+        total = total + weight * world_model_loss(logprobs, horizon == ahead, settings)
+        mass = mass + weight * (horizon == ahead).any(-1)
+    return total / mass.clamp(min=torch.finfo(first.dtype).tiny)
+
+
+def copies(keys: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """How often each transition of an update occurs, and whether it is the first of its kind.
+
+    Args:
+        keys: [N] equal for identical transitions.
+
+    Returns:
+        counts [N] and booleans [N].
+    """
+    numbers = Counter(keys)
+    seen: set[int] = set()
+    first = [not (key in seen or seen.add(key)) for key in keys]  # type: ignore[func-returns-value]
+    return torch.tensor([numbers[key] for key in keys]), torch.tensor(first, dtype=torch.bool)
+
+
+def wm_weights(
+    selected: FloatArray,
+    group_ids: FloatArray,
+    lambdas: FloatArray,
+    shares: FloatArray | None = None,
+) -> Tensor:
     """What each transition's loss is multiplied by, so that the update's sum is Eq. 11.
 
     `w_i = lambda_g / (|G| |S_g|)` for a selected transition of group `g`, else 0. `|G|` counts all
@@ -208,6 +256,8 @@ def wm_weights(selected: FloatArray, group_ids: FloatArray, lambdas: FloatArray)
         selected: [B] booleans, for the whole update.
         group_ids: [B] integers in 0..G-1.
         lambdas: [G] weight of each group.
+        shares: [B] how much each transition counts in its group's mean, such as 1 / copies;
+            `|S_g|` is then the sum of the group's shares. None: 1 each.
 
     Returns:
         [B] weights, in the dtype of `lambdas`.
@@ -223,9 +273,12 @@ def wm_weights(selected: FloatArray, group_ids: FloatArray, lambdas: FloatArray)
             f"`group_ids` must be in 0..{len(scale) - 1}, one lambda per group; "
             f"got {int(groups.min())}..{int(groups.max())}."
         )
-    sizes = torch.bincount(groups[chosen], minlength=len(scale)).to(scale.dtype)
-    per_transition = scale / (len(scale) * sizes.clamp(min=1))
-    return torch.where(chosen, per_transition[groups], torch.zeros_like(scale[groups]))
+    part = torch.ones(len(groups), dtype=scale.dtype, device=scale.device)
+    if shares is not None:
+        part = as_float(shares, "shares", ndim=1).detach().to(scale)
+    sizes = torch.zeros_like(scale).index_add_(0, groups, part * chosen)
+    per_group = scale / (len(scale) * torch.where(sizes > 0, sizes, 1.0))
+    return torch.where(chosen, per_group[groups] * part, torch.zeros_like(part))
 
 
 def minibatch_scale(update_size: int, minibatch_size: int) -> float:
@@ -272,6 +325,7 @@ def plan_update(
     group_ids: FloatArray,
     mean_returns: FloatArray,
     max_return: float,
+    keys: Sequence[int] | None = None,
 ) -> WorldModelPlan:
     """Selection, group weights and transition weights of one update (Eq. 4, 10, 11).
 
@@ -281,14 +335,30 @@ def plan_update(
         group_ids: [N] integers in 0..G-1.
         mean_returns: [G] mean episode return of each group.
         max_return: R_max.
+        keys: [N] equal for identical transitions; needed unless `dedup` is `off`.
+
+    Raises:
+        ValueError: something does not fit, or `keys` are missing.
     """
     values = as_float(entropy, "entropy", ndim=1).detach()
     means = as_float(mean_returns, "mean_returns", ndim=1)
     lambdas = adaptive_weight(means, max_return) if settings.adaptive else torch.ones_like(means)
     if settings.wm == "off":
         selected = torch.zeros(len(values), dtype=torch.bool, device=values.device)
-    else:
+        return WorldModelPlan(selected, lambdas, wm_weights(selected, group_ids, lambdas))
+    if settings.dedup == "off":
         selected = select_top_alpha(values, settings.alpha)
+        return WorldModelPlan(selected, lambdas, wm_weights(selected, group_ids, lambdas))
+    if keys is None or len(keys) != len(values):
+        raise ValueError(f"`dedup={settings.dedup}` needs `keys`, one for each of {len(values)}.")
+    counts, first = (t.to(values.device) for t in copies(keys))
+    if settings.dedup == "weighted":
+        selected = select_top_alpha(values, settings.alpha)
+        return WorldModelPlan(
+            selected, lambdas, wm_weights(selected, group_ids, lambdas, 1 / counts)
+        )
+    selected = torch.zeros_like(first)
+    selected[first] = select_top_alpha(values[first], settings.alpha)
     return WorldModelPlan(selected, lambdas, wm_weights(selected, group_ids, lambdas))
 
 

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 LOSSES = ("cmae", "mae", "ce")
 ENTROPIES = ("sampled", "full")
+DEDUP = ("off", "once", "weighted")
 PRESETS = ("off", "paw", "echo")
 
 
@@ -38,7 +39,15 @@ class WorldModelSettings:
     """factor on the whole term; 1 is Eq. 11, small policies may need less; 0 or more"""
     entropy: str = "sampled"
     """`sampled`: the paper's estimate from the sampled tokens; `full`: Shannon entropy over the
-    vocabulary"""
+    vocabulary (one more forward pass over the update)"""
+    horizon: int = 1
+    """observations supervised for each action: 1 is the paper; k supervises o_{t+1} to o_{t+k} along
+    the actions that were really taken (our extension)"""
+    discount: float = 0.5
+    """weight of each further observation relative to the one before it; (0, 1]"""
+    dedup: str = "off"
+    """identical (h_t, a_t, o_{t+1}) of one update (our extension): `off` each counts; `once` only the
+    first can be selected; `weighted` each weighs 1 / its number of copies"""
 
     def __post_init__(self) -> None:
         given: object = self.wm
@@ -47,6 +56,12 @@ class WorldModelSettings:
         _check_choice("wm", self.wm, ("off", "on"))
         _check_choice("loss", self.loss, LOSSES)
         _check_choice("entropy", self.entropy, ENTROPIES)
+        _check_choice("dedup", self.dedup, DEDUP)
+        if not isinstance(self.horizon, int) or self.horizon < 1:
+            raise ValueError(
+                f"world model `horizon` is a number of steps, 1 or more; got {self.horizon!r}."
+            )
+        _check_fraction("discount", self.discount)
         if self.adaptive not in (True, False):
             raise ValueError(
                 f"world model `adaptive` must be true or false, got {self.adaptive!r}."

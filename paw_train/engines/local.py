@@ -34,12 +34,14 @@ from paw_train.checkpoint import (
 )
 from paw_train.cloning import clone, expert_rows
 from paw_train.config import Settings, load_settings
+from paw_train.critic import Critic
 from paw_train.display import Display
 from paw_train.evaluation import agent_env_maker, evaluate, make_pool
+from paw_train.experience import collect, informative_groups, prepare
 from paw_train.policies.local import LocalPolicy
 from paw_train.policies.scratch import scratch_model, word_tokenizer
-from paw_train.rollout import RolloutSettings, Trajectory, demonstrations, rollout
-from paw_train.update import Updater, prepare
+from paw_train.rollout import Progress, RolloutSettings, Trajectory, demonstrations, rollout
+from paw_train.update import Updater
 
 
 def train_from_recipe(
@@ -206,6 +208,12 @@ class Run:
         save_checkpoint(folder, self.policy, {"update": 0})
         return self.policy
 
+    def _critic(self) -> Critic | None:
+        a = self.settings.algorithm
+        if a.name != "ppo":
+            return None
+        return Critic(self.policy, a.critic, a.level, self.settings.optimizer.micro_batch_tokens)
+
     def _reference(self) -> LocalPolicy | None:
         if self.settings.objective.kl_coef == 0:
             return None
@@ -228,6 +236,7 @@ class Run:
             s.objective,
             s.rollout.temperature,
             s.updates,
+            self._critic(),
         )
         training_env = dataclasses.replace(s.env, kwargs={**s.env.kwargs, **s.env.train_kwargs})
         pool = make_pool(
@@ -258,32 +267,58 @@ class Run:
         s = self.settings
         started = time.perf_counter()
         generator = torch.Generator().manual_seed(_seed(s.seed, update))
-        trajectories = rollout(
-            self.policy,
-            pool,
-            s.rollout,
-            generator,
-            progress=lambda run, n: show.rollout(update, run, n),
-        )
-        played = time.perf_counter()
+        played, kept = self._play(pool, generator, lambda run, n: show.rollout(update, run, n))
+        rolled = time.perf_counter()
         show.learning(update)
-        experience = prepare(trajectories, s.algorithm, s.objective, self.max_return)
+        transitions = collect(kept)
+        experience = prepare(
+            transitions,
+            s.algorithm,
+            s.objective,
+            self.max_return,
+            updater.signals(transitions),
+            self.policy.chat.ask,
+        )
         metrics: dict[str, Any] = updater.step(experience, update, _seed(s.seed, update))
         if update % 10 == 0:
             (self.folder / "rollouts").mkdir(exist_ok=True)
-            sample = [t.episode for t in trajectories[: s.rollout.group_size]]
+            sample = [t.episode for t in played[: s.rollout.group_size]]
             write_jsonl(self.folder / "rollouts" / f"{update:06d}.jsonl", sample)
         return {
             "update": update,
-            **_outcome_metrics(trajectories),
+            **_outcome_metrics(played),
             **experience.metrics,
             **_renamed(metrics),
             "tokens": sum(len(row.ids) for row in experience.rows),
             "transitions": len(experience.advantages),
-            "seconds_rollout": played - started,
-            "seconds_train": time.perf_counter() - played,
+            "seconds_rollout": rolled - started,
+            "seconds_train": time.perf_counter() - rolled,
+            "peak_memory_mb": _peak_memory(self.device) / 2**20,
             "time": time.time(),
         }
+
+    def _play(
+        self, pool: EnvPool, generator: torch.Generator, progress: Progress
+    ) -> tuple[list[Trajectory], list[Trajectory]]:
+        """One update's episodes: (all that were played, those to learn from).
+
+        They differ under DAPO's dynamic sampling only: groups whose returns are all equal are
+        replaced by further ones, as far as the allowed rollouts bring any.
+        """
+        s = self.settings
+        played = rollout(self.policy, pool, s.rollout, generator, progress=progress)
+        if not s.algorithm.dynamic_sampling:
+            return played, played
+        for extra in range(1, s.algorithm.dynamic_sampling + 1):
+            if len(informative_groups(played)) >= s.rollout.groups:
+                break
+            more = rollout(self.policy, pool, s.rollout, generator, progress=progress)
+            for trajectory in more:
+                trajectory.episode.group += extra * s.rollout.groups
+            played += more
+        wanted = set(sorted(informative_groups(played))[: s.rollout.groups])
+        kept = [t for t in played if t.episode.group in wanted]
+        return played, kept or played
 
     def _resume(self, updater: Updater, pool: EnvPool) -> int:
         saved = find_checkpoint(self.folder / "checkpoints" / "latest")
@@ -412,6 +447,17 @@ def _device(name: str) -> torch.device:
             "model.device=cuda, but PyTorch sees no CUDA device here; use cpu or auto."
         )
     return torch.device(name)
+
+
+def _peak_memory(device: torch.device) -> float:
+    """Bytes: the most that the GPU's allocator held, or this process had resident, so far."""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device))
+    import resource
+    import sys
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
 
 
 def _copy_of(model: Any) -> Any:

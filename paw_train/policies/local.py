@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -12,7 +11,8 @@ from torch import Tensor
 from paw_train.attention import use_grouped_attention
 from paw_train.chat import ChatFormat
 from paw_train.head import TokenScorer
-from paw_train.policies.decoding import BatchDecoder, Response, Sampling, respond
+from paw_train.policies.protocol import PREFILL_TOKENS, Sampling
+from paw_train.policies.sessions import LocalSession
 from paw_train.tokens import TokenBatch
 
 
@@ -57,20 +57,16 @@ class LocalPolicy:
         """Id that fills a batch up; never read."""
         return int(self.tokenizer.pad_token_id or 0)
 
-    def dialogue(self, rows: int) -> BatchDecoder:
-        """A decoder for ``rows`` sequences."""
-        return BatchDecoder(self.model, rows)
+    @property
+    def trainable(self) -> bool:
+        """Responses come with what training needs."""
+        return True
 
-    def respond(
-        self,
-        decoder: BatchDecoder,
-        contexts: Sequence[Sequence[int]],
-        sampling: Sampling,
-        generator: torch.Generator,
-    ) -> list[Response]:
-        """Samples a response for each row, after appending its context."""
-        self.model.eval()
-        return respond(decoder, contexts, self.chat, sampling, generator)
+    def session(
+        self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
+    ) -> LocalSession:
+        """Opens a session on a batch of episodes (see ``protocol.Policy``)."""
+        return LocalSession(self.model, self.chat, sampling, growing, prefill_tokens)
 
     @overload
     def logprobs(
@@ -103,7 +99,8 @@ class LocalPolicy:
         """
         number = batch.row * batch.input_ids.shape[1] + batch.column
         acts, which_act = number[batch.action_mask].unique(return_inverse=True)
-        rest, which_rest = number[batch.observation_mask].unique(return_inverse=True)
+        ahead = batch.horizon > 0
+        rest, which_rest = number[ahead].unique(return_inverse=True)
         heat = torch.ones(len(acts) + len(rest), device=number.device, dtype=torch.float64)
         heat[: len(acts)] = temperature or 1.0
         scores = self._score(
@@ -111,9 +108,7 @@ class LocalPolicy:
         )
         result = scores.logprobs.new_zeros(number.shape)
         result = result.masked_scatter(batch.action_mask, scores.logprobs[which_act])
-        result = result.masked_scatter(
-            batch.observation_mask, scores.logprobs[len(acts) + which_rest]
-        )
+        result = result.masked_scatter(ahead, scores.logprobs[len(acts) + which_rest])
         if not entropy:
             return result
         spread = scores.entropy.new_zeros(number.shape)

@@ -12,6 +12,7 @@ from paw_gym.functional import GeneratorEnv  # noqa: E402
 from paw_gym.pool import EnvPool  # noqa: E402
 from paw_gym.wrappers import AgentInterface  # noqa: E402
 from paw_train.config import AlgorithmSettings, OptimizerSettings  # noqa: E402
+from paw_train.experience import collect, prepare  # noqa: E402
 from paw_train.objective import ObjectiveSettings  # noqa: E402
 from paw_train.policies.local import LocalPolicy  # noqa: E402
 from paw_train.policies.scratch import (  # noqa: E402
@@ -20,7 +21,7 @@ from paw_train.policies.scratch import (  # noqa: E402
     word_tokenizer,
 )
 from paw_train.rollout import RolloutSettings, rollout  # noqa: E402
-from paw_train.update import Updater, prepare  # noqa: E402
+from paw_train.update import Updater  # noqa: E402
 from paw_train.world_model_settings import WorldModelSettings  # noqa: E402
 
 SMALL = ScratchModelSettings(hidden=32, layers=1, heads=2, kv_heads=1, intermediate=64)
@@ -65,7 +66,7 @@ def test_reward_rises_and_the_world_becomes_predictable(mode: str, minibatches: 
     for update in range(60):
         played = rollout(policy, pool, settings, torch.Generator().manual_seed(update))
         rewards.append(np.mean([t.episode.total_reward for t in played]))
-        experience = prepare(played, AlgorithmSettings(), objective, 1.0)
+        experience = prepare(collect(played), AlgorithmSettings(), objective, 1.0)
         nlls.append(updater.step(experience, update, update)["observation_nll"])
     assert np.mean(rewards[:5]) < 0.3
     assert np.mean(rewards[-5:]) > 0.8

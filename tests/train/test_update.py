@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from paw_gym.transition import Episode, Transition  # noqa: E402
 from paw_train.advantages import grpo  # noqa: E402
 from paw_train.config import AlgorithmSettings, OptimizerSettings  # noqa: E402
+from paw_train.experience import collect, prepare  # noqa: E402
 from paw_train.objective import ObjectiveSettings  # noqa: E402
 from paw_train.policies.local import LocalPolicy  # noqa: E402
 from paw_train.policies.scratch import (  # noqa: E402
@@ -19,90 +19,58 @@ from paw_train.policies.scratch import (  # noqa: E402
     scratch_model,
     word_tokenizer,
 )
-from paw_train.rollout import Trajectory  # noqa: E402
-from paw_train.tokens import StepSpans, TokenRow  # noqa: E402
-from paw_train.update import Updater, prepare  # noqa: E402
+from paw_train.update import TrainingDivergedError, Updater  # noqa: E402
 from paw_train.world_model_settings import WorldModelSettings  # noqa: E402
 
 SMALL = ScratchModelSettings(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=32)
 
 
-def _policy(dtype: Any = torch.float64) -> LocalPolicy:
+def _policy(dtype: Any = torch.float64, seed: int = 0) -> LocalPolicy:
     tokenizer = word_tokenizer(["red green blue"])
-    return LocalPolicy(scratch_model(SMALL, len(tokenizer), 0).to(dtype), tokenizer)
+    return LocalPolicy(scratch_model(SMALL, len(tokenizer), seed).to(dtype), tokenizer)
 
 
-def _trajectories(conversation: bool) -> list[Trajectory]:
-    """Two groups of two episodes of 1 to 3 steps with made-up tokens."""
-    generator = torch.Generator().manual_seed(1)
-
-    def some(n: int) -> list[int]:
-        return torch.randint(5, 60, (n,), generator=generator).tolist()
-
-    made = []
-    for number, (group, steps, reward) in enumerate(
-        [(0, 1, 10.0), (0, 3, 0.0), (1, 2, 0.0), (1, 2, 10.0)]
-    ):
-        episode = Episode("env", f"task{group}", f"e{number}", group=group)
-        rows: list[TokenRow] = []
-        for step in range(steps):
-            if not conversation or not rows:
-                rows.append(TokenRow(some(3 + number)))
-            row = rows[-1]
-            action = row.extend(some(2 + step))
-            row.extend(some(1))
-            observation = row.extend(some(4 - step))
-            length = action[1] - action[0]
-            logprobs = (-torch.rand(length, generator=generator) * 3).tolist()
-            row.steps.append(StepSpans(action, observation, logprobs))
-            last = step + 1 == steps
-            episode.transitions.append(
-                Transition(
-                    "env",
-                    f"task{group}",
-                    f"e{number}",
-                    step,
-                    "",
-                    "",
-                    "",
-                    reward * last,
-                    "",
-                    last,
-                    False,
-                    True,
-                )
-            )
-        made.append(Trajectory(episode, rows))
-    return made
-
-
-def _gradient(conversation: bool, budget: int, wm: WorldModelSettings) -> Any:
+def _gradient(made_up: Any, conversation: bool, budget: int, wm: WorldModelSettings) -> Any:
     policy = _policy()
-    objective = ObjectiveSettings(kl_coef=0.0, wm=wm)
-    experience = prepare(_trajectories(conversation), AlgorithmSettings(), objective, 10.0)
-    experience.advantages = experience.advantages.double()
+    objective = ObjectiveSettings(kl_coef=0.01, entropy_coef=0.02, log_observations=True, wm=wm)
     settings = OptimizerSettings(lr=0.0, micro_batch_tokens=budget, max_grad_norm=1e9)
-    updater = Updater(policy, None, settings, objective, 1.0, 1)
+    updater = Updater(policy, _policy(seed=1), settings, objective, 1.0, 1)
+    pool = collect(made_up(conversation))
+    experience = prepare(
+        pool, AlgorithmSettings(), objective, 10.0, updater.signals(pool), policy.chat.ask
+    )
+    experience.advantages = experience.advantages.double()
     metrics = updater.step(experience, 0, 0)
     return torch.cat([p.grad.flatten() for p in updater.parameters]), metrics
 
 
 @pytest.mark.parametrize("conversation", [False, True])
-@pytest.mark.parametrize("preset", ["off", "paw", "echo"])
-def test_micro_batches_add_up_to_the_whole(conversation: bool, preset: str) -> None:
-    wm = WorldModelSettings.preset(preset)
-    whole, metrics = _gradient(conversation, 10**6, wm)
-    cut, cut_metrics = _gradient(conversation, 1, wm)
+@pytest.mark.parametrize(
+    ("preset", "changes"),
+    [
+        ("off", {}),
+        ("paw", {}),
+        ("echo", {}),
+        ("paw", {"horizon": 3, "discount": 0.7}),
+        ("paw", {"dedup": "weighted", "entropy": "full"}),
+    ],
+)
+def test_micro_batches_add_up_to_the_whole(
+    made_up: Any, conversation: bool, preset: str, changes: dict[str, Any]
+) -> None:
+    wm = WorldModelSettings.preset(preset, **changes)
+    whole, metrics = _gradient(made_up, conversation, 10**6, wm)
+    cut, cut_metrics = _gradient(made_up, conversation, 1, wm)
     assert whole.abs().max() > 0
     assert torch.allclose(whole, cut, rtol=1e-7, atol=1e-10)
     for name, value in metrics.items():
         assert cut_metrics[name] == pytest.approx(value, rel=1e-5, abs=1e-7), name
 
 
-def test_weights_and_advantages_follow_the_definitions() -> None:
+def test_weights_and_advantages_follow_the_definitions(made_up: Any) -> None:
     objective = ObjectiveSettings(kl_coef=0.0, wm=WorldModelSettings(alpha=0.5))
-    trajectories = _trajectories(conversation=False)
-    experience = prepare(trajectories, AlgorithmSettings(), objective, 10.0)
+    trajectories = made_up(conversation=False)
+    experience = prepare(collect(trajectories), AlgorithmSettings(), objective, 10.0)
     steps = [s for t in trajectories for row in t.rows for s in row.steps]
     entropy = [
         -sum(torch.tensor(s.logprobs).exp() * torch.tensor(s.logprobs)).item() / len(s.logprobs)
@@ -119,22 +87,22 @@ def test_weights_and_advantages_follow_the_definitions() -> None:
     assert torch.allclose(experience.advantages, per_episode[owners].float())
 
 
-def test_failed_episodes_are_left_out_and_all_failed_is_an_error() -> None:
-    trajectories = _trajectories(conversation=True)
+def test_failed_episodes_are_left_out_and_all_failed_is_an_error(made_up: Any) -> None:
+    trajectories = made_up(conversation=True)
     trajectories[1].episode.error = "Traceback: boom"
     objective = ObjectiveSettings(kl_coef=0.0)
-    experience = prepare(trajectories, AlgorithmSettings(), objective, 10.0)
+    experience = prepare(collect(trajectories), AlgorithmSettings(), objective, 10.0)
     assert len(experience.advantages) == 5
     for t in trajectories:
         t.episode.error = "Traceback: boom"
     with pytest.raises(ValueError, match="boom"):
-        prepare(trajectories, AlgorithmSettings(), objective, 10.0)
+        prepare(collect(trajectories), AlgorithmSettings(), objective, 10.0)
 
 
-def test_a_gradient_that_is_not_finite_is_skipped() -> None:
+def test_a_gradient_that_is_not_finite_is_skipped(made_up: Any) -> None:
     policy = _policy(torch.float32)
     objective = ObjectiveSettings(kl_coef=0.0)
-    experience = prepare(_trajectories(True), AlgorithmSettings(), objective, 10.0)
+    experience = prepare(collect(made_up(True)), AlgorithmSettings(), objective, 10.0)
     experience.advantages[0] = float("nan")
     before = [p.clone() for p in policy.model.parameters()]
     metrics = Updater(policy, None, OptimizerSettings(lr=1.0), objective, 1.0, 1).step(
@@ -143,6 +111,22 @@ def test_a_gradient_that_is_not_finite_is_skipped() -> None:
     assert metrics["skipped"] == 1.0
     for p, q in zip(policy.model.parameters(), before, strict=True):
         assert torch.equal(p, q)
+
+
+def test_a_run_that_keeps_skipping_is_stopped_and_a_good_step_forgives(made_up: Any) -> None:
+    policy = _policy(torch.float32)
+    objective = ObjectiveSettings(kl_coef=0.0)
+    good = prepare(collect(made_up(True)), AlgorithmSettings(), objective, 10.0)
+    bad = prepare(collect(made_up(True)), AlgorithmSettings(), objective, 10.0)
+    bad.advantages[0] = float("inf")
+    updater = Updater(policy, None, OptimizerSettings(max_skipped=1), objective, 1.0, 9)
+    for update, experience in enumerate([bad, good, bad]):
+        metrics = updater.step(experience, update, 0)
+        assert all(torch.isfinite(torch.tensor(v)) for v in metrics.values())
+    resumed = Updater(policy, None, OptimizerSettings(max_skipped=1), objective, 1.0, 9)
+    resumed.load_state_dict(updater.state_dict())
+    with pytest.raises(TrainingDivergedError, match=r"2 optimiser steps in a row.*optimizer\.lr"):
+        resumed.step(bad, 3, 0)
 
 
 def test_learning_rate_schedules() -> None:
@@ -160,11 +144,13 @@ def test_learning_rate_schedules() -> None:
     assert rates(warmup_updates=4)[:4] == [0.25, 0.5, 0.75, 1.0]
 
 
-def test_episode_weighting_gives_every_episode_the_same_weight() -> None:
+def test_episode_weighting_gives_every_episode_the_same_weight(made_up: Any) -> None:
     objective = ObjectiveSettings(kl_coef=0.0)
-    trajectories = _trajectories(conversation=True)
-    by_token = prepare(trajectories, AlgorithmSettings(), objective, 10.0)
-    by_episode = prepare(trajectories, AlgorithmSettings(weighting="episode"), objective, 10.0)
+    trajectories = made_up(conversation=True)
+    by_token = prepare(collect(trajectories), AlgorithmSettings(), objective, 10.0)
+    by_episode = prepare(
+        collect(trajectories), AlgorithmSettings(weighting="episode"), objective, 10.0
+    )
     weights = by_episode.advantages / by_token.advantages
     mass = weights * by_token.lengths[:, 0]
     owners = torch.tensor([0, 1, 1, 1, 2, 2, 3, 3])

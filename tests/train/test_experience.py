@@ -1,0 +1,336 @@
+"""What each algorithm makes of the same trajectories, against computations by hand."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from paw_train.advantages import gigpo, reinforce_pp, rloo  # noqa: E402
+from paw_train.config import AlgorithmSettings, CriticSettings, OptimizerSettings  # noqa: E402
+from paw_train.critic import Critic  # noqa: E402
+from paw_train.experience import Signals, collect, informative_groups, prepare  # noqa: E402
+from paw_train.lookahead import look_ahead, transition_keys, trimmed  # noqa: E402
+from paw_train.objective import ObjectiveSettings  # noqa: E402
+from paw_train.policies.local import LocalPolicy  # noqa: E402
+from paw_train.policies.scratch import (  # noqa: E402
+    ScratchModelSettings,
+    scratch_model,
+    word_tokenizer,
+)
+from paw_train.tokens import StepSpans, TokenRow, collate  # noqa: E402
+from paw_train.update import Updater  # noqa: E402
+from paw_train.world_model_settings import WorldModelSettings  # noqa: E402
+
+PLAIN = ObjectiveSettings(kl_coef=0.0, wm=WorldModelSettings.preset("off"))
+OWNERS = [0, 1, 1, 1, 2, 2, 3, 3]
+GROUPS = [0, 0, 1, 1]
+RETURNS = [10.0, 0.0, 0.0, 10.0]
+REWARDS = [10.0, 0, 0, 0, 0, 0, 0, 10.0]
+
+
+def _policy(seed: int = 0) -> LocalPolicy:
+    tokenizer = word_tokenizer(["red green blue"])
+    small = ScratchModelSettings(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=32)
+    return LocalPolicy(scratch_model(small, len(tokenizer), seed).double(), tokenizer)
+
+
+def _advantages(made_up: Any, name: str, **settings: Any) -> Any:
+    algorithm = AlgorithmSettings(name=name, **settings)
+    return prepare(collect(made_up(False)), algorithm, PLAIN, 10.0).advantages
+
+
+def test_episode_algorithms_reach_every_step(made_up: Any) -> None:
+    assert torch.allclose(_advantages(made_up, "rloo"), rloo(RETURNS, GROUPS)[OWNERS])
+    with_groups = reinforce_pp(RETURNS, GROUPS)[OWNERS]
+    assert torch.allclose(_advantages(made_up, "reinforce_pp"), with_groups)
+    without = reinforce_pp(RETURNS)[OWNERS]
+    assert torch.allclose(_advantages(made_up, "reinforce_pp", group_baseline=False), without)
+
+
+@pytest.mark.parametrize("settings", [{}, {"omega": 0.3, "gamma": 0.5, "normalize": False}])
+def test_gigpo_sees_anchors_and_discounts(made_up: Any, settings: dict[str, Any]) -> None:
+    steps = [0, 0, 1, 2, 0, 1, 0, 1]
+    anchors = [f"place {s % 2}" for s in steps]
+    expected = gigpo(REWARDS, OWNERS, steps, [GROUPS[o] for o in OWNERS], anchors, **settings)
+    assert torch.allclose(_advantages(made_up, "gigpo", **settings), expected.float())
+    assert len(set(expected.tolist())) > 4  # steps of one episode differ
+
+
+def test_ppo_by_turn_and_by_token_is_gae_by_hand(made_up: Any) -> None:
+    pool = collect(made_up(False))
+    counts = [s.action[1] - s.action[0] for s in pool.steps]
+    values = torch.rand(8, max(counts), generator=torch.Generator().manual_seed(0))
+    gamma, lam = 0.9, 0.7
+    for level in ("turn", "token"):
+        algorithm = AlgorithmSettings(
+            name="ppo", level=level, gamma=gamma, lam=lam, normalize=False
+        )
+        experience = prepare(pool, algorithm, PLAIN, 10.0, Signals(values=values))
+        width = [1] * 8 if level == "turn" else counts
+        for episode in range(4):
+            cells = [(i, j) for i in range(8) if OWNERS[i] == episode for j in range(width[i])]
+            for k, (i, j) in enumerate(cells):
+                # lambda-return by its definition: a sum over all later errors
+                expected = 0.0
+                for n, (a, b) in enumerate(cells[k:]):
+                    reward = REWARDS[a] if b + 1 == width[a] else 0.0
+                    rest = cells[k + n + 1 :]
+                    after = values[rest[0]].item() if rest else 0.0
+                    delta = reward + gamma * after - values[a, b].item()
+                    expected += (gamma * lam) ** n * delta
+                got = experience.advantages[i] if level == "turn" else experience.advantages[i, j]
+                assert got.item() == pytest.approx(expected, abs=1e-5)
+                assert experience.value_targets is not None
+                assert experience.value_targets[i, j].item() == pytest.approx(
+                    expected + values[i, j].item(), abs=1e-5
+                )
+
+
+def test_ppo_whitens_over_the_update_and_weighs_every_episode_as_its_own_group(
+    made_up: Any,
+) -> None:
+    pool = collect(made_up(True))
+    values = torch.zeros(8, 1)
+    objective = ObjectiveSettings(kl_coef=0.0, wm=WorldModelSettings(alpha=1.0))
+    experience = prepare(
+        pool, AlgorithmSettings(name="ppo"), objective, 10.0, Signals(values=values)
+    )
+    assert experience.advantages.mean().abs() < 1e-6
+    assert experience.advantages.std(correction=0) == pytest.approx(1.0, abs=1e-4)
+    # lambda is 0 for the two episodes that won and 1 for the others; |G| = 4 groups of one episode
+    sizes = [1, 3, 2, 2]
+    expected = [(1 - RETURNS[o] / 10) / (4 * sizes[o]) for o in OWNERS]
+    assert experience.wm_weights.tolist() == pytest.approx(expected)
+
+
+def test_kl_in_the_reward_moves_advantages_but_not_lambda(made_up: Any) -> None:
+    pool = collect(made_up(True))
+    kl = torch.rand(8, generator=torch.Generator().manual_seed(0))
+    objective = ObjectiveSettings(kl_coef=0.5, kl_in="reward")
+    experience = prepare(pool, AlgorithmSettings(name="rloo"), objective, 10.0, Signals(kl=kl))
+    returns = [
+        RETURNS[e] - 0.5 * sum(kl[i].item() for i in range(8) if OWNERS[i] == e) for e in range(4)
+    ]
+    assert torch.allclose(experience.advantages, rloo(returns, GROUPS)[OWNERS], atol=1e-5)
+    assert experience.metrics["lambda_mean"] == pytest.approx(0.5)
+    with pytest.raises(ValueError, match="kl"):
+        prepare(pool, AlgorithmSettings(), objective, 10.0)
+
+
+def test_the_kl_signal_is_the_log_ratio_of_whole_responses(made_up: Any) -> None:
+    pool = collect(made_up(True))
+    objective = ObjectiveSettings(
+        kl_coef=0.1, kl_in="reward", wm=WorldModelSettings(entropy="full")
+    )
+    policy, reference = _policy(), _policy(seed=1)
+    updater = Updater(policy, reference, OptimizerSettings(micro_batch_tokens=1), objective, 1.0, 1)
+    signals = updater.signals(pool)
+    assert signals.kl is not None and signals.entropy is not None
+    for row in pool.rows:
+        logits = reference.model(torch.tensor([row.ids])).logits[0].log_softmax(-1)
+        own = policy.model(torch.tensor([row.ids])).logits[0].log_softmax(-1)
+        for step in row.steps:
+            span = range(*step.action)
+            ratio = sum(step.logprobs) - sum(logits[t - 1, row.ids[t]].item() for t in span)
+            assert signals.kl[step.index].item() == pytest.approx(ratio, rel=1e-4)
+            spread = [-(own[t - 1].exp() * own[t - 1]).sum().item() for t in span]
+            assert signals.entropy[step.index].item() == pytest.approx(
+                sum(spread) / len(spread), rel=1e-4
+            )
+
+
+# --- rows as the update reads them -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("conversation", [False, True])
+def test_unsupervised_observations_cost_no_tokens_and_change_no_gradient(
+    made_up: Any, conversation: bool
+) -> None:
+    def gradient(log: bool) -> tuple[Any, int]:
+        policy = _policy()
+        objective = ObjectiveSettings(
+            kl_coef=0.0, log_observations=log, wm=WorldModelSettings(alpha=0.4)
+        )
+        experience = prepare(collect(made_up(conversation)), AlgorithmSettings(), objective, 10.0)
+        settings = OptimizerSettings(lr=0.0, max_grad_norm=1e9)
+        updater = Updater(policy, None, settings, objective, 1.0, 1)
+        updater.step(experience, 0, 0)
+        flat = torch.cat([p.grad.flatten() for p in updater.parameters])
+        return flat, sum(len(row.ids) for row in experience.rows)
+
+    whole, tokens = gradient(True)
+    cut, fewer = gradient(False)
+    assert torch.allclose(whole, cut, rtol=1e-6, atol=1e-9)
+    assert fewer < tokens
+
+
+def test_trimmed_rows_end_with_the_last_token_in_use() -> None:
+    row = TokenRow(list(range(20)), [_step((2, 4), (5, 8)), _step((9, 12), (14, 18))])
+    both = trimmed(row, [True, True])
+    assert both.ids == list(range(18))
+    first = trimmed(row, [True, False])
+    assert first.ids == list(range(12))
+    assert [s.observation for s in first.steps] == [(5, 8), (12, 12)]
+    assert row.steps[1].observation == (14, 18)  # the pool's own rows stay as they are
+
+
+def _step(action: tuple[int, int], observation: tuple[int, int]) -> StepSpans:
+    return StepSpans(action, observation, [-1.0] * (action[1] - action[0]))
+
+
+@pytest.mark.parametrize("conversation", [False, True])
+def test_looking_ahead_finds_the_later_observations(made_up: Any, conversation: bool) -> None:
+    for trajectory in made_up(conversation):
+        rows = trajectory.rows
+        steps = [(row, s) for row in rows for s in row.steps]
+        seen = [row.ids[slice(*s.observation)] for row, s in steps]
+        actions = [row.ids[slice(*s.action)] for row, s in steps]
+        ahead = look_ahead(rows, 3, ask=[1, 2])
+        index = 0
+        for row in ahead:
+            for step in row.steps:
+                assert row.ids[slice(*step.action)] == actions[index]
+                got = [row.ids[slice(*span)] for span in (step.observation, *step.later)]
+                assert got == seen[index : index + 3]
+                if not conversation and step.later:
+                    between = row.ids[step.observation[1] : step.later[0][0]]
+                    assert between[:2] == [1, 2]  # the next turn opens as it would in a dialogue
+                    assert between[2 : 2 + len(actions[index + 1])] == actions[index + 1]
+                index += 1
+        assert index == len(steps)
+
+
+def test_multi_step_loss_is_the_discounted_mean(made_up: Any) -> None:
+    policy = _policy()
+    wm = WorldModelSettings(loss="ce", alpha=1.0, adaptive=False, horizon=2, discount=0.25)
+    objective = ObjectiveSettings(kl_coef=0.0, wm=wm)
+    pool = collect(made_up(True))
+    experience = prepare(pool, AlgorithmSettings(), objective, 10.0, ask=policy.chat.ask)
+    updater = Updater(policy, None, OptimizerSettings(lr=0.0), objective, 1.0, 1)
+    got = updater.step(experience, 0, 0)["wm_term"]
+    expected = 0.0
+    for row in pool.rows:
+        logp = policy.model(torch.tensor([row.ids])).logits[0].log_softmax(-1)
+        losses = []
+        for step in row.steps:
+            span = range(*step.observation)
+            losses.append(-sum(logp[t - 1, row.ids[t]].item() for t in span) / len(span))
+        for i, step in enumerate(row.steps):
+            later = losses[i : i + 2]
+            weights = [1.0, 0.25][: len(later)]
+            value = sum(w * x for w, x in zip(weights, later, strict=True)) / sum(weights)
+            expected += experience.wm_weights[step.index].item() * value
+    assert got == pytest.approx(expected, rel=1e-4)
+
+
+def test_equal_transitions_share_a_key_and_others_do_not() -> None:
+    def row(ids: list[int], *spans: tuple[int, int, int, int]) -> TokenRow:
+        return TokenRow(ids, [_step((a, b), (c, d)) for a, b, c, d in spans])
+
+    base = row([1, 2, 3, 4, 5, 6, 7, 8], (1, 2, 3, 4), (5, 6, 7, 8))
+    same_start = row([1, 2, 3, 4, 5, 9, 7, 8], (1, 2, 3, 4), (5, 6, 7, 8))
+    one_step = row([1, 2, 3, 4], (1, 2, 3, 4))
+    other_cut = row([1, 2, 3, 4], (1, 3, 3, 4))
+    keys = transition_keys([base, same_start, one_step, other_cut])
+    assert keys[0] == keys[2] == keys[4]
+    assert len(set(keys)) == 4
+
+
+@pytest.mark.parametrize("dedup", ["once", "weighted"])
+def test_copies_count_once(made_up: Any, dedup: str) -> None:
+    """An update in which every episode of a group occurs twice weighs as the update without."""
+    single = made_up(True)
+    double = [t for pair in zip(made_up(True), made_up(True), strict=True) for t in pair]
+    wm = WorldModelSettings(alpha=1.0, adaptive=False, dedup=dedup)
+    objective = ObjectiveSettings(kl_coef=0.0, wm=wm)
+    plain = prepare(collect(single), AlgorithmSettings(), objective, 10.0).wm_weights
+    pool = collect(double)
+    doubled = prepare(pool, AlgorithmSettings(), objective, 10.0)
+    per_original: dict[int, float] = {}
+    for key, weight in zip(transition_keys(pool.rows), doubled.wm_weights.tolist(), strict=True):
+        per_original[key] = per_original.get(key, 0.0) + weight
+    assert list(per_original.values()) == pytest.approx(plain.tolist())
+    assert doubled.metrics["unique_share"] == pytest.approx(0.5)
+    zeros = sum(w == 0 for w in doubled.wm_weights.tolist())
+    assert zeros == (len(plain) if dedup == "once" else 0)
+
+
+def test_collate_marks_each_horizon() -> None:
+    step = StepSpans((2, 4), (5, 8), [-1.0, -2.0], 0, later=[(9, 11), (12, 12)])
+    batch = collate([TokenRow(list(range(50, 64)), [step])], 0)
+    assert batch.horizon.tolist() == [[0, 0, 0, 1, 1, 1, 2, 2]]
+    assert batch.observation_mask.sum() == 3
+    assert batch.action_mask.tolist() == [[False, True, True] + [False] * 5]
+    ids = batch.gather(batch.input_ids.float())[0].tolist()
+    assert ids == [0, 52, 53, 55, 56, 57, 59, 60]
+
+
+# --- critic, dynamic sampling ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", ["turn", "token"])
+def test_the_critic_learns_returns_without_touching_the_policy(made_up: Any, level: str) -> None:
+    policy = _policy()
+    critic = Critic(policy, CriticSettings(lr=3e-3), level, micro_batch_tokens=1)
+    pool = collect(made_up(True))
+    before = [p.clone() for p in policy.model.parameters()]
+    old = critic.values(pool.rows, 8)
+    assert old.abs().max() == 0  # the head starts at 0
+    algorithm = AlgorithmSettings(name="ppo", level=level)
+    experience = prepare(pool, algorithm, PLAIN, 10.0, Signals(values=old))
+    assert experience.value_targets is not None
+    losses = [
+        critic.step(pool.rows, experience.value_targets, old)["value_loss"] for _ in range(150)
+    ]
+    assert losses[-1] < 0.05 * losses[0]
+    values = critic.values(pool.rows, 8)[:, 0]
+    # an episode's return is 10 from every step of a won one (gamma = 1), else 0
+    assert values.tolist() == pytest.approx([RETURNS[o] for o in OWNERS], abs=2.0)
+    assert all(torch.equal(p, q) for p, q in zip(policy.model.parameters(), before, strict=True))
+
+
+def test_critic_gradient_does_not_depend_on_the_cut(made_up: Any) -> None:
+    def gradient(budget: int) -> Any:
+        critic = Critic(_policy(), CriticSettings(value_clip=0.5), "token", budget)
+        torch.nn.init.constant_(critic.head.weight, 0.1)
+        critic.head.double()
+        pool = collect(made_up(False))
+        targets = torch.arange(8.0)[:, None].expand(8, 5)
+        critic.settings = CriticSettings(value_clip=0.5, max_grad_norm=1e9, lr=0.0)
+        critic.step(pool.rows, targets, critic.values(pool.rows, 8))
+        return torch.cat([p.grad.flatten() for p in critic.parameters])
+
+    assert torch.allclose(gradient(1), gradient(10**6), rtol=1e-7, atol=1e-10)
+
+
+def test_informative_groups_are_those_with_unequal_returns(made_up: Any) -> None:
+    trajectories = made_up(False)
+    assert informative_groups(trajectories) == {0, 1}
+    for t in itertools.chain(trajectories[:1]):
+        t.episode.transitions.clear()
+    assert informative_groups(trajectories) == {1}
+    trajectories[3].episode.error = "boom"
+    assert informative_groups(trajectories) == set()
+
+
+def test_group_algorithms_refuse_groups_of_one() -> None:
+    from paw_train.config import Settings, build
+
+    with pytest.raises(ValueError, match=r"group_size is 1.*ppo"):
+        build(Settings, {"rollout": {"group_size": 1}})
+    build(Settings, {"rollout": {"group_size": 1}, "algorithm": {"name": "ppo"}})
+    with pytest.raises(ValueError, match="'gigpo'"):
+        build(Settings, {"algorithm": {"name": "gipo"}})
+
+
+def test_presets_of_the_world_model_in_recipes() -> None:
+    from paw_train.config import Settings, build
+
+    echo = build(Settings, {"objective": {"wm": {"preset": "echo", "coef": 0.5}}}).objective.wm
+    assert (echo.loss, echo.alpha, echo.adaptive, echo.coef) == ("ce", 1.0, False, 0.5)
+    assert math.isclose(build(Settings, {}).objective.wm.alpha, 0.75)
