@@ -8,7 +8,6 @@ have computed.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import os
 import shutil
@@ -23,7 +22,7 @@ import torch
 
 from paw_gym.naming import did_you_mean
 from paw_gym.pool import EnvPool
-from paw_gym.transition import Episode, write_jsonl
+from paw_gym.transition import write_jsonl
 from paw_train.checkpoint import (
     append_jsonl,
     find_checkpoint,
@@ -36,7 +35,8 @@ from paw_train.cloning import clone, expert_rows
 from paw_train.config import Settings, load_settings
 from paw_train.critic import Critic
 from paw_train.display import Display
-from paw_train.evaluation import agent_env_maker, evaluate, make_pool
+from paw_train.engines.sharing import shared_evaluation, shared_warm_start
+from paw_train.evaluation import agent_env_maker, evaluate, evaluate_to_folder, make_pool
 from paw_train.experience import collect, informative_groups, prepare
 from paw_train.policies.local import LocalPolicy
 from paw_train.policies.scratch import scratch_model, word_tokenizer
@@ -88,7 +88,7 @@ def _claim(folder: Path, settings: Settings) -> None:
     write_json(config, wanted)
 
 
-_MAY_CHANGE = {"out", "keep_episodes", "checkpoint_every"}
+_MAY_CHANGE = {"out", "keep_episodes", "checkpoint_every", "warm_starts"}
 """settings that a resumed run may have changed: results do not depend on them"""
 
 
@@ -143,10 +143,16 @@ class Run:
     # --- policy --------------------------------------------------------------------------------
 
     def _policy(self) -> LocalPolicy:
+        from transformers import AutoTokenizer
+
         model = self.settings.model
         if model.path is not None:
             return LocalPolicy.load(model.path, str(self.device), model.dtype)
-        tokenizer = word_tokenizer(self._language())
+        warm = self._made_before()
+        if warm is not None:
+            tokenizer = AutoTokenizer.from_pretrained(warm / "model")
+        else:
+            tokenizer = word_tokenizer(self._language())
         network = scratch_model(model.scratch, len(tokenizer), self.settings.seed)
         return LocalPolicy(network.to(self.device), tokenizer)
 
@@ -172,9 +178,12 @@ class Run:
     def _warm_start(self) -> LocalPolicy:
         """Clones the expert (once) and returns the policy that RL starts from and KL is measured to."""
         settings, folder = self.settings.cloning, self.folder / "checkpoints" / "warm"
-        saved = find_checkpoint(folder)
+        saved = self._made_before()
         if saved is not None:
             load_checkpoint(saved, self.policy)
+            if saved != find_checkpoint(folder):
+                save_checkpoint(folder, self.policy, {"update": 0})
+                self.display.say(f"Warm start taken from {saved}.")
             return self.policy
         if settings.episodes:
             env = self.settings.env
@@ -205,8 +214,16 @@ class Run:
                     log,
                     lambda step, _, loss: advance(step, f"loss {loss:.3f}"),
                 )
-        save_checkpoint(folder, self.policy, {"update": 0})
+        for place in (folder, shared_warm_start(self.settings)):
+            if place is not None:
+                save_checkpoint(place, self.policy, {"update": 0})
         return self.policy
+
+    def _made_before(self) -> Path | None:
+        """The checkpoint of this run's warm start: its own, or one that an equal run shared."""
+        own = find_checkpoint(self.folder / "checkpoints" / "warm")
+        shared = shared_warm_start(self.settings)
+        return own or (find_checkpoint(shared) if shared else None)
 
     def _critic(self) -> Critic | None:
         a = self.settings.algorithm
@@ -377,6 +394,13 @@ class Run:
         path = self.folder / f"eval_{when}.json"
         if path.exists() or e.tasks == 0:
             return
+        shared = shared_evaluation(self.settings) if when == "before" else None
+        episodes_path = self.folder / f"episodes_{when}.jsonl"
+        if shared is not None and (shared / "result.json").exists():
+            shutil.copyfile(shared / "episodes.jsonl", episodes_path)
+            found = json.loads((shared / "result.json").read_text(encoding="utf-8"))
+            write_json(path, {**found, "model": self.settings.name})
+            return
         with self.display.task(f"evaluating {when} RL", e.tasks) as advance:
             result, episodes = evaluate(
                 policy,
@@ -390,22 +414,17 @@ class Run:
                 model=self.settings.name,
                 progress=lambda done, _: advance(done),
             )
-        write_jsonl(self.folder / f"episodes_{when}.jsonl", episodes[: self.settings.keep_episodes])
+        kept = episodes[: self.settings.keep_episodes]
+        write_jsonl(episodes_path, kept)
         write_json(path, result)
+        if shared is not None:
+            evaluate_to_folder(shared, result, kept)
 
     def _report(self) -> None:
         from paw_train.report import write_report
 
         self.display.summary(self.folder)
         self.display.say(f"Report: {write_report(self.folder)}")
-
-
-def _varied(episodes: Sequence[Episode], count: int) -> list[Episode]:
-    """Episodes to read: task types in turn."""
-    types = sorted({e.task_type for e in episodes})
-    by_type = [[e for e in episodes if e.task_type == t] for t in types]
-    turns = [e for rank in itertools.zip_longest(*by_type) for e in rank if e is not None]
-    return turns[:count]
 
 
 def _outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
