@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paw_train.commands import check, data, envs, evaluate, new_env, play, report, train
+from paw_train.commands import check, compare, data, envs, evaluate, new_env, play, report, train
 from paw_train.commands.errors import ErrorTellingGroup
 
 app = typer.Typer(
@@ -57,6 +57,7 @@ app.command("check", rich_help_panel=_ENVIRONMENTS)(check.check)
 app.command("new-env", rich_help_panel=_ENVIRONMENTS)(new_env.new_env)
 app.add_typer(data.app, name="data", rich_help_panel=_ENVIRONMENTS)
 app.command("train", rich_help_panel=_TRAINING)(train.train)
+app.command("compare", rich_help_panel=_TRAINING)(compare.compare)
 app.command("eval", rich_help_panel=_TRAINING)(evaluate.evaluate)
 app.command("report", rich_help_panel=_TRAINING)(report.report)
 

@@ -1,0 +1,119 @@
+"""``paw compare``: methods x seeds over one recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def compare(
+    grid: Annotated[
+        str,
+        typer.Argument(
+            metavar="GRID",
+            help="A grid's name, the path of its [cyan].yaml[/cyan] file, or a recipe with --arm.",
+        ),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings of all arms."),
+    ] = None,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--arm",
+            "-a",
+            metavar="NAME[:KEY=VALUE,...]",
+            help="With a recipe: a method; repeat it. The first is the baseline. "
+            "With a grid: run and show only these of its arms.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="How many ([cyan]5[/cyan]) or which ([cyan]0,3,4[/cyan]).")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", help="Runs at once. Default: one a core.", min=1)
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Names the folder.")] = None,
+    out: Annotated[str, typer.Option(help="The folder that it lies in.")] = "runs",
+    import_: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--import", metavar="FILE", help="Results of another machine: those are done."
+        ),
+    ] = None,
+    export: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Write the results here too, after each run."),
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--show", help="Run nothing: the table of what has finished.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+) -> None:
+    """Compare methods over seeds. Stopped or killed, the same command goes on where it was."""
+    from paw_train.compare.progress import Progress
+    from paw_train.compare.run import GridRun, default_jobs
+
+    wanted = _grid(grid, arm or [], seeds, overrides or [], name)
+    folder = Path(out) / wanted.name
+    progress = Progress(folder, quiet)
+    run = GridRun(wanted, out, import_ or [], export or [], progress.say)
+    failures = []
+    if not show:
+        todo = sum(state not in ("finished", "imported") for _, state in run.states())
+        progress.say(f"{folder}: {len(run.cells)} runs, {todo} to do")
+        work = run.execute(jobs or default_jobs(), progress)
+        failures = work.failures
+    run.save()
+    _print(run, progress)
+    for failure in failures:
+        progress.failure(failure)
+    if failures:
+        raise typer.Exit(1)
+
+
+def _grid(
+    name: str, arms: list[str], seeds: str | None, overrides: list[str], folder: str | None
+) -> Any:
+    """The grid that the arguments mean."""
+    import dataclasses
+
+    from paw_train.compare.grid import grid_from_arguments, grid_names, load_grid, parse_pairs
+    from paw_train.config import recipe_names
+
+    chosen = _seeds(seeds)
+    defines = any(":" in arm for arm in arms) or (name in recipe_names() and bool(arms))
+    if defines and name not in grid_names():
+        grid = grid_from_arguments(name, arms, chosen or (0, 1, 2, 3, 4), overrides)
+    else:
+        grid = load_grid(name).only(arms, chosen)
+        grid = dataclasses.replace(grid, overrides={**grid.overrides, **parse_pairs(overrides)})
+    return dataclasses.replace(grid, name=folder) if folder else grid
+
+
+def _seeds(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise ValueError(f"--seeds: expected a number or a list such as 0,3,4; got {text!r}.")
+    numbers = tuple(int(part) for part in parts)
+    return tuple(range(numbers[0])) if len(numbers) == 1 else numbers
+
+
+def _print(run: Any, progress: Any) -> None:
+    """The table, what is left, and where the files are."""
+    from paw_train.compare.tables import EXPLANATION, rich_table
+
+    left = [(cell, state) for cell, state in run.states() if state not in ("finished", "imported")]
+    comparison = run.comparison()
+    console = progress.console
+    if comparison.arms:
+        console.print(rich_table(comparison))
+        console.print(" ".join([EXPLANATION, *comparison.notes]), style="dim", markup=False)
+    for cell, state in left:
+        console.print(f"{cell.name}: {state}", style="yellow", markup=False)
+    console.print(f"Results: {run.paths.results}; page: {run.paths.page}", soft_wrap=True)

@@ -1,0 +1,219 @@
+"""From the cells' results to statements: each arm's mean, and its difference to the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from paw_train.compare.results import CellResult
+from paw_train.statistics import (
+    crossed_bootstrap_interval,
+    holm,
+    mean_interval,
+    paired_t_p_value,
+    wilson_interval,
+)
+
+_BOOTSTRAP_SEED = 0
+
+
+@dataclass(frozen=True)
+class ArmSummary:
+    """One arm over its seeds; rates are fractions."""
+
+    arm: str
+    seeds: tuple[int, ...]
+    before: float | None
+    """mean success before RL"""
+    mean: float
+    """mean success after RL"""
+    ci95: tuple[float, float] | None
+    """t interval over seeds, on this panel of tasks; ``None`` for one seed"""
+    ci95_tasks: tuple[float, float]
+    """bootstrap over seeds and tasks (one seed: Wilson, over tasks alone)"""
+    std: float | None
+    """sample standard deviation over seeds"""
+    final: float | None
+    """mean success in the rollouts of the last quarter of the updates"""
+    tasks: int
+    by_type: Mapping[str, float]
+    rates: tuple[float, ...]
+    """after RL, in the order of ``seeds``"""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An arm against the baseline, paired by seed; in fractions."""
+
+    arm: str
+    baseline: str
+    seeds: tuple[int, ...]
+    """those that both have"""
+    mean: float
+    ci95: tuple[float, float] | None
+    """t interval of the differences by seed; ``None`` for one seed"""
+    p_value: float | None
+    """two-sided paired t test; ``None`` for one seed"""
+    p_holm: float | None
+    """the same, adjusted for the number of arms compared (Holm)"""
+    ci95_tasks: tuple[float, float] | None
+    """bootstrap over seeds and tasks, tasks paired; ``None`` where single tasks are not recorded"""
+    differences: tuple[float, ...]
+    """by seed"""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a table shows."""
+
+    baseline: str
+    arms: tuple[ArmSummary, ...]
+    differences: tuple[Difference, ...]
+    notes: tuple[str, ...]
+    """what a reader has to know, a sentence each"""
+
+    def difference(self, arm: str) -> Difference | None:
+        """The arm's difference to the baseline; ``None`` for the baseline itself."""
+        return next((d for d in self.differences if d.arm == arm), None)
+
+
+def compare(arms: Sequence[str], baseline: str, cells: Sequence[CellResult]) -> Comparison:
+    """Sums up the finished cells of a grid.
+
+    Args:
+        arms: in the order to show; those without a finished cell are named in the notes.
+        baseline: the arm that differences are taken to.
+        cells: the finished cells, in any order.
+    """
+    by_arm = {arm: _by_seed(arm, cells) for arm in arms}
+    done = [arm for arm in arms if by_arm[arm]]
+    differences = [d for arm in done if arm != baseline for d in _difference(arm, baseline, by_arm)]
+    tested = [d for d in differences if d.p_value is not None]
+    adjusted = holm([d.p_value for d in tested if d.p_value is not None])
+    holm_of = {d.arm: p for d, p in zip(tested, adjusted, strict=True)}
+    final = tuple(_with_holm(d, holm_of.get(d.arm)) for d in differences)
+    summaries = tuple(_summary(arm, by_arm[arm]) for arm in done)
+    return Comparison(baseline, summaries, final, tuple(_notes(arms, by_arm, cells)))
+
+
+def _by_seed(arm: str, cells: Sequence[CellResult]) -> dict[int, CellResult]:
+    return {c.seed: c for c in sorted(cells, key=lambda c: c.seed) if c.arm == arm}
+
+
+def _summary(arm: str, by_seed: Mapping[int, CellResult]) -> ArmSummary:
+    cells = list(by_seed.values())
+    rates = [cell.success_rate for cell in cells]
+    before = [float(c.before["success_rate"]) for c in cells if c.before]
+    return ArmSummary(
+        arm=arm,
+        seeds=tuple(by_seed),
+        before=float(np.mean(before)) if before else None,
+        mean=float(np.mean(rates)),
+        ci95=_within(mean_interval(rates), 0.0, 1.0) if len(rates) > 1 else None,
+        ci95_tasks=_task_interval(cells),
+        std=float(np.std(rates, ddof=1)) if len(rates) > 1 else None,
+        final=_last_quarter(cells),
+        tasks=int(cells[0].after["n"]),
+        by_type=_types(cells),
+        rates=tuple(rates),
+    )
+
+
+def _task_interval(cells: Sequence[CellResult]) -> tuple[float, float]:
+    if len(cells) == 1 or _panel(cells) is None:
+        n = sum(int(c.after["n"]) for c in cells)
+        return wilson_interval(sum(c.success_rate * c.after["n"] for c in cells), n)
+    rows = [cell.successes or [] for cell in cells]
+    return _within(crossed_bootstrap_interval(rows, _BOOTSTRAP_SEED), 0.0, 1.0)
+
+
+def _panel(cells: Sequence[CellResult]) -> str | None:
+    """The panel that all cells were evaluated on, task by task; ``None`` where there is no such thing."""
+    panels = {str(cell.after.get("panel_hash")) for cell in cells}
+    recorded = all(cell.successes is not None for cell in cells)
+    return panels.pop() if len(panels) == 1 and recorded else None
+
+
+def _types(cells: Sequence[CellResult]) -> dict[str, float]:
+    names = sorted({name for cell in cells for name in cell.after["by_type"]})
+    return {
+        name: float(
+            np.mean(
+                [
+                    cell.after["by_type"][name]["success_rate"]
+                    for cell in cells
+                    if name in cell.after["by_type"]
+                ]
+            )
+        )
+        for name in names
+    }
+
+
+def _last_quarter(cells: Sequence[CellResult]) -> float | None:
+    means = []
+    for cell in cells:
+        known = [v for v in cell.metrics.get("success_rate", []) if v is not None]
+        if known:
+            means.append(float(np.mean(known[-max(1, len(known) // 4) :])))
+    return float(np.mean(means)) if means else None
+
+
+def _difference(
+    arm: str, baseline: str, by_arm: Mapping[str, Mapping[int, CellResult]]
+) -> list[Difference]:
+    """The arm's difference, or nothing where the two have no seed in common."""
+    base, other = by_arm[baseline], by_arm[arm]
+    seeds = [seed for seed in other if seed in base]
+    if not seeds:
+        return []
+    delta = [other[s].success_rate - base[s].success_rate for s in seeds]
+    several = len(seeds) > 1
+    cells = [by_seed[s] for s in seeds for by_seed in (base, other)]
+    rows = None
+    if _panel(cells) is not None:
+        rows = [
+            np.subtract(other[s].successes or [], base[s].successes or []).tolist() for s in seeds
+        ]
+    return [
+        Difference(
+            arm,
+            baseline,
+            tuple(seeds),
+            float(np.mean(delta)),
+            _within(mean_interval(delta), -1.0, 1.0) if several else None,
+            paired_t_p_value(delta) if several else None,
+            None,
+            crossed_bootstrap_interval(rows, _BOOTSTRAP_SEED) if rows else None,
+            tuple(delta),
+        )
+    ]
+
+
+def _with_holm(difference: Difference, p_holm: float | None) -> Difference:
+    return replace(difference, p_holm=p_holm)
+
+
+def _within(interval: tuple[float, float], low: float, high: float) -> tuple[float, float]:
+    return max(low, interval[0]), min(high, interval[1])
+
+
+def _notes(
+    arms: Sequence[str],
+    by_arm: Mapping[str, Mapping[int, CellResult]],
+    cells: Sequence[CellResult],
+) -> list[str]:
+    notes = []
+    empty = [arm for arm in arms if not by_arm[arm]]
+    if empty:
+        notes.append(f"Not run yet: {', '.join(empty)}.")
+    counts = {len(by_seed) for by_seed in by_arm.values() if by_seed}
+    if len(counts) > 1:
+        notes.append("The arms have different numbers of seeds; differences use those in common.")
+    if counts and min(counts) == 1:
+        notes.append("One seed says nothing about other seeds: no interval over seeds, no p-value.")
+    if len({cell.after.get("panel_hash") for cell in cells}) > 1:
+        notes.append("Not all cells were evaluated on the same tasks; tasks are not paired.")
+    return notes

@@ -1,0 +1,85 @@
+"""What a cell's folder says: not begun, begun, finished, or of other settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paw_train.compare.grid import Cell
+from paw_train.config import Settings, build
+
+_IRRELEVANT = ("name", "out", "threads", "keep_episodes", "checkpoint_every", "warm_starts")
+"""settings that results do not depend on"""
+_WARM_START = ("env", "model", "cloning", "seed", "evaluation")
+"""what a warm start and the evaluation before RL are made from"""
+
+
+def relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that make a run's result, as plain JSON values."""
+    plain = json.loads(json.dumps(settings))
+    return {key: value for key, value in plain.items() if key not in _IRRELEVANT}
+
+
+def differing_setting(found: Mapping[str, Any], cell: Cell) -> str | None:
+    """The first setting (dotted) in which a run's settings differ from a cell's, or ``None``.
+
+    Settings that are newer than the run have their defaults there.
+    """
+    try:
+        known = build(Settings, found).to_dict()
+    except ValueError as error:
+        return str(error)
+    return _difference(relevant(known), relevant(cell.settings.to_dict()), "")
+
+
+def _difference(a: Any, b: Any, where: str) -> str | None:
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in [*a, *(key for key in b if key not in a)]:
+            inner = _difference(a.get(key), b.get(key), f"{where}.{key}".strip("."))
+            if inner is not None:
+                return inner
+        return None
+    return None if a == b else where
+
+
+def check_settings(folder: Path, cell: Cell) -> None:
+    """Raises ``ValueError`` where a cell's folder holds a run with other settings; names both."""
+    config = folder / "config.json"
+    if not config.exists():
+        return
+    changed = differing_setting(json.loads(config.read_text(encoding="utf-8")), cell)
+    if changed is not None:
+        raise ValueError(
+            f"Cell {cell.name} was begun with other settings (first difference: {changed}), and a "
+            f"comparison must not mix them. Delete {folder} to run it anew, or give the grid "
+            "another name (--name)."
+        )
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a cell's run has ended: the evaluation after RL is its last file."""
+    return (folder / "eval_after.json").exists()
+
+
+def updates_done(folder: Path) -> int:
+    """RL updates recorded."""
+    path = folder / "metrics.jsonl"
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        return sum(1 for line in file if line.strip())
+
+
+def warm_start_key(cell: Cell) -> str | None:
+    """Equal for the cells that share a warm start; ``None`` where runs do not share any."""
+    settings = cell.settings.to_dict()
+    if not settings.get("warm_starts"):
+        return None
+    return json.dumps({key: settings[key] for key in _WARM_START}, sort_keys=True, default=str)
+
+
+def has_warm_start(folder: Path) -> bool:
+    """Whether a cell is past its warm start and the evaluation before RL."""
+    return (folder / "eval_before.json").exists() or is_finished(folder)

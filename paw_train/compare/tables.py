@@ -1,0 +1,112 @@
+"""A comparison as a table: for the terminal, as Markdown, as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+
+from paw_train.compare.analysis import ArmSummary, Comparison, Difference
+
+Interval = tuple[float, float] | None
+
+EXPLANATION = (
+    "Success after RL in %, mean over seeds. 95 %: t interval over seeds, on this panel of tasks. "
+    "Difference: to the baseline in points, paired by seed, with its own t interval; p: paired t test, in "
+    "brackets adjusted for the number of arms (Holm). Seeds and tasks: bootstrap over both, for what "
+    "holds on other tasks too."
+)
+
+
+def columns(comparison: Comparison) -> list[str]:
+    """The headings."""
+    return [
+        "arm",
+        "seeds",
+        "before",
+        "after",
+        "95 %",
+        f"difference to {comparison.baseline}",
+        "95 %",
+        "p (Holm)",
+        "seeds and tasks",
+    ]
+
+
+def row_of(comparison: Comparison, arm: ArmSummary) -> list[str]:
+    """The cells of one arm's row."""
+    difference = comparison.difference(arm.arm)
+    return [
+        arm.arm,
+        str(len(arm.seeds)),
+        "–" if arm.before is None else percent(arm.before),
+        percent(arm.mean),
+        interval(arm.ci95),
+        *_difference_cells(difference),
+    ]
+
+
+def _difference_cells(difference: Difference | None) -> list[str]:
+    if difference is None:
+        return ["", "", "", ""]
+    return [
+        signed(difference.mean),
+        interval(difference.ci95, signed),
+        p_text(difference),
+        interval(difference.ci95_tasks, signed),
+    ]
+
+
+def percent(value: float) -> str:
+    """A fraction in percent, one decimal."""
+    return f"{100 * value:.1f}"
+
+
+def signed(value: float) -> str:
+    """A difference of fractions in points, one decimal."""
+    return f"{100 * value:+.1f}"
+
+
+def interval(ends: Interval, text: Any = percent) -> str:
+    """``low to high``; a dash where there is none."""
+    return "–" if ends is None else f"{text(ends[0])} to {text(ends[1])}"
+
+
+def p_text(difference: Difference) -> str:
+    """The p-value, adjusted in brackets; a dash where there is none."""
+    if difference.p_value is None or difference.p_holm is None:
+        return "–"
+    return f"{_p(difference.p_value)} ({_p(difference.p_holm)})"
+
+
+def _p(value: float) -> str:
+    return "<0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
+
+
+def rich_table(comparison: Comparison) -> Table:
+    """For the terminal."""
+    table = Table(header_style="bold")
+    for i, name in enumerate(columns(comparison)):
+        table.add_column(name, justify="left" if i == 0 else "right")
+    for arm in comparison.arms:
+        table.add_row(*row_of(comparison, arm))
+    return table
+
+
+def markdown(comparison: Comparison) -> str:
+    """The table with its explanation, for a document."""
+    rows = [columns(comparison), *(row_of(comparison, arm) for arm in comparison.arms)]
+    lines = [_line(rows[0]), _line([":---", *["---:"] * (len(rows[0]) - 1)])]
+    lines += [_line(row) for row in rows[1:]]
+    return "\n".join([*lines, "", EXPLANATION, *comparison.notes]) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """Everything in the table as plain values; rates and differences are fractions."""
+    return asdict(comparison)
