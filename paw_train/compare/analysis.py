@@ -45,10 +45,11 @@ class ArmSummary:
 
 @dataclass(frozen=True)
 class Difference:
-    """An arm against the baseline, paired by seed; in fractions."""
+    """An arm against another, paired by seed; in fractions."""
 
     arm: str
-    baseline: str
+    to: str
+    """the other arm"""
     seeds: tuple[int, ...]
     """those that both have"""
     mean: float
@@ -75,27 +76,30 @@ class Comparison:
     """what a reader has to know, a sentence each"""
 
     def difference(self, arm: str) -> Difference | None:
-        """The arm's difference to the baseline; ``None`` for the baseline itself."""
+        """The arm's difference to its opponent; ``None`` for the baseline."""
         return next((d for d in self.differences if d.arm == arm), None)
 
 
-def compare(arms: Sequence[str], baseline: str, cells: Sequence[CellResult]) -> Comparison:
+def compare(opponents: Mapping[str, str], baseline: str, cells: Sequence[CellResult]) -> Comparison:
     """Sums up the finished cells of a grid.
 
     Args:
-        arms: in the order to show; those without a finished cell are named in the notes.
-        baseline: the arm that differences are taken to.
+        opponents: each arm, in the order to show, and the one that its difference is taken to (itself:
+            none); arms without a finished cell are named in the notes.
+        baseline: the arm that most differences are taken to.
         cells: the finished cells, in any order.
     """
-    by_arm = {arm: _by_seed(arm, cells) for arm in arms}
-    done = [arm for arm in arms if by_arm[arm]]
-    differences = [d for arm in done if arm != baseline for d in _difference(arm, baseline, by_arm)]
+    by_arm = {arm: _by_seed(arm, cells) for arm in opponents}
+    done = [arm for arm in opponents if by_arm[arm]]
+    differences = [
+        d for arm in done if arm != opponents[arm] for d in _difference(arm, opponents[arm], by_arm)
+    ]
     tested = [d for d in differences if d.p_value is not None]
     adjusted = holm([d.p_value for d in tested if d.p_value is not None])
     holm_of = {d.arm: p for d, p in zip(tested, adjusted, strict=True)}
-    final = tuple(_with_holm(d, holm_of.get(d.arm)) for d in differences)
+    final = tuple(replace(d, p_holm=holm_of.get(d.arm)) for d in differences)
     summaries = tuple(_summary(arm, by_arm[arm]) for arm in done)
-    return Comparison(baseline, summaries, final, tuple(_notes(arms, by_arm, cells)))
+    return Comparison(baseline, summaries, final, tuple(_notes(by_arm, cells)))
 
 
 def _by_seed(arm: str, cells: Sequence[CellResult]) -> dict[int, CellResult]:
@@ -162,10 +166,10 @@ def _last_quarter(cells: Sequence[CellResult]) -> float | None:
 
 
 def _difference(
-    arm: str, baseline: str, by_arm: Mapping[str, Mapping[int, CellResult]]
+    arm: str, to: str, by_arm: Mapping[str, Mapping[int, CellResult]]
 ) -> list[Difference]:
     """The arm's difference, or nothing where the two have no seed in common."""
-    base, other = by_arm[baseline], by_arm[arm]
+    base, other = by_arm[to], by_arm[arm]
     seeds = [seed for seed in other if seed in base]
     if not seeds:
         return []
@@ -180,7 +184,7 @@ def _difference(
     return [
         Difference(
             arm,
-            baseline,
+            to,
             tuple(seeds),
             float(np.mean(delta)),
             _within(mean_interval(delta), -1.0, 1.0) if several else None,
@@ -192,21 +196,16 @@ def _difference(
     ]
 
 
-def _with_holm(difference: Difference, p_holm: float | None) -> Difference:
-    return replace(difference, p_holm=p_holm)
-
-
 def _within(interval: tuple[float, float], low: float, high: float) -> tuple[float, float]:
     return max(low, interval[0]), min(high, interval[1])
 
 
 def _notes(
-    arms: Sequence[str],
     by_arm: Mapping[str, Mapping[int, CellResult]],
     cells: Sequence[CellResult],
 ) -> list[str]:
     notes = []
-    empty = [arm for arm in arms if not by_arm[arm]]
+    empty = [arm for arm, by_seed in by_arm.items() if not by_seed]
     if empty:
         notes.append(f"Not run yet: {', '.join(empty)}.")
     counts = {len(by_seed) for by_seed in by_arm.values() if by_seed}

@@ -9,17 +9,25 @@ from typing import Any
 
 from paw_train.compare.grid import Cell
 from paw_train.config import Settings, build
+from paw_train.engines.sharing import shared_evaluation
 
 _IRRELEVANT = ("name", "out", "threads", "keep_episodes", "checkpoint_every", "warm_starts")
 """settings that results do not depend on"""
-_WARM_START = ("env", "model", "cloning", "seed", "evaluation")
-"""what a warm start and the evaluation before RL are made from"""
 
 
 def relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that make a run's result, as plain JSON values."""
+    """The settings that make a run's result, as plain JSON values.
+
+    Those of a part that is switched off are left out: a world model's coefficient, say, where there
+    is no world model.
+    """
     plain = json.loads(json.dumps(settings))
-    return {key: value for key, value in plain.items() if key not in _IRRELEVANT}
+    kept = {key: value for key, value in plain.items() if key not in _IRRELEVANT}
+    if kept["objective"]["wm"]["wm"] == "off":
+        kept["objective"]["wm"] = {"wm": "off"}
+    if kept["algorithm"]["name"] != "ppo":
+        kept["algorithm"].pop("critic", None)
+    return kept
 
 
 def differing_setting(found: Mapping[str, Any], cell: Cell) -> str | None:
@@ -72,14 +80,11 @@ def updates_done(folder: Path) -> int:
         return sum(1 for line in file if line.strip())
 
 
-def warm_start_key(cell: Cell) -> str | None:
-    """Equal for the cells that share a warm start; ``None`` where runs do not share any."""
-    settings = cell.settings.to_dict()
-    if not settings.get("warm_starts"):
-        return None
-    return json.dumps({key: settings[key] for key in _WARM_START}, sort_keys=True, default=str)
+def warm_start_place(cell: Cell) -> Path | None:
+    """Equal for the cells that share a warm start and its evaluation; ``None``: they share none."""
+    return shared_evaluation(cell.settings)
 
 
-def has_warm_start(folder: Path) -> bool:
-    """Whether a cell is past its warm start and the evaluation before RL."""
-    return (folder / "eval_before.json").exists() or is_finished(folder)
+def is_made(warm_start: Path) -> bool:
+    """Whether a shared warm start and its evaluation are there."""
+    return (warm_start / "result.json").exists()

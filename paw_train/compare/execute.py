@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from paw_train.compare.cells import check_settings, has_warm_start, is_finished, warm_start_key
+from paw_train.compare.cells import check_settings, is_finished, is_made, warm_start_place
 from paw_train.compare.grid import Cell
 from paw_train.compare.locks import CellLock, is_held
 
@@ -97,7 +97,7 @@ class Runner:
         waiting = [cell for cell in cells if not is_finished(folder / cell.name)]
         self.work = Work(cells, waiting, finished=len(cells) - len(waiting))
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._keys = {cell.name: warm_start_key(cell) for cell in cells}
+        self._shared = {cell.name: warm_start_place(cell) for cell in cells}
         self._asked = 0
 
     def run(self) -> Work:
@@ -136,13 +136,10 @@ class Runner:
 
     def _waits_for_warm_start(self, cell: Cell) -> bool:
         """Whether another cell is making the warm start that this one will share."""
-        key = self._keys[cell.name]
-        if key is None:
+        place = self._shared[cell.name]
+        if place is None or is_made(place):
             return False
-        alike = [c for c in self.work.cells if self._keys[c.name] == key]
-        if any(has_warm_start(self.folder / c.name) for c in alike):
-            return False
-        return any(c.name in self.work.running for c in alike)
+        return any(self._shared[name] == place for name in self.work.running)
 
     def _start(self, cell: Cell, lock: CellLock) -> None:
         log = self._log_path(cell)

@@ -16,7 +16,7 @@ from paw_gym.naming import did_you_mean
 from paw_train.config import Settings, find_recipe, load_settings, recipe_names
 from paw_train.world_model_settings import WorldModelSettings
 
-_KEYS = ("recipe", "seeds", "overrides", "baseline", "arms", "name", "description")
+_KEYS = ("recipe", "seeds", "overrides", "baseline", "against", "arms", "name", "description")
 _PRESET = "objective.wm.preset"
 
 
@@ -60,6 +60,8 @@ class Grid:
     """the arm that paired differences are taken to"""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """settings of all arms that differ from the recipe's, by dotted key"""
+    against: Mapping[str, str] = field(default_factory=dict)
+    """arms whose difference is taken to another one than the baseline"""
     description: str = ""
     """what is asked, for the page"""
 
@@ -74,10 +76,12 @@ class Grid:
                 raise ValueError(
                     f"Arms {other!r} and {name!r} would share a folder; rename one of them."
                 )
-        if self.baseline not in names:
-            raise ValueError(
-                f"baseline: there is no arm {self.baseline!r}. {did_you_mean(self.baseline, names)}"
-            )
+        for where, name in (
+            ("baseline", self.baseline),
+            *(("against", name) for pair in self.against.items() for name in pair),
+        ):
+            if name not in names:
+                raise ValueError(f"{where}: there is no arm {name!r}. {did_you_mean(name, names)}")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds: expected different whole numbers, got {list(self.seeds)}.")
 
@@ -97,8 +101,7 @@ class Grid:
     def _cell(self, arm: Arm, seed: int, folder: Path) -> Cell:
         values: dict[str, Any] = {"threads": 1, **self.overrides, **arm.settings}
         values |= {"seed": seed, "out": str(folder), "name": cell_name(arm.name, seed)}
-        if "warm_starts" in {f.name for f in dataclasses.fields(Settings)}:
-            values.setdefault("warm_starts", str(folder / "warm-starts"))
+        values.setdefault("warm_starts", str(folder / "warm-starts"))
         overrides = tuple(f"{key}={json.dumps(value)}" for key, value in values.items())
         try:
             settings = load_settings(self.recipe, overrides)
@@ -122,9 +125,19 @@ class Grid:
                 raise ValueError(f"There is no arm {name!r}. {did_you_mean(name, names)}")
         kept = tuple(arm for arm in self.arms if not arms or arm.name in arms)
         baseline = self.baseline if any(a.name == self.baseline for a in kept) else kept[0].name
+        left = {arm.name for arm in kept}
+        against = {a: b for a, b in self.against.items() if a in left and b in left}
         return dataclasses.replace(
-            self, arms=kept, baseline=baseline, seeds=tuple(seeds) if seeds else self.seeds
+            self,
+            arms=kept,
+            baseline=baseline,
+            against=against,
+            seeds=tuple(seeds) if seeds else self.seeds,
         )
+
+    def opponents(self) -> dict[str, str]:
+        """For each arm, in order, the one that its difference is taken to: itself for the baseline."""
+        return {arm.name: self.against.get(arm.name, self.baseline) for arm in self.arms}
 
 
 def cell_name(arm: str, seed: int) -> str:
@@ -167,6 +180,7 @@ def load_grid(name: str | Path) -> Grid:
         arms=tuple(Arm(str(k), flat_settings(v, f"arms.{k}")) for k, v in arms.items()),
         baseline=str(data.get("baseline") or next(iter(arms))),
         overrides=flat_settings(data.get("overrides"), "overrides"),
+        against={str(a): str(b) for a, b in (data.get("against") or {}).items()},
         description=str(data.get("description") or "").strip(),
     )
 

@@ -82,6 +82,10 @@ class GridRun:
         self.grid, self.exports, self.say = grid, exports, say
         self.cells = grid.cells(out)
         self.paths = Paths(Path(out) / grid.name)
+        if (self.paths.folder / "config.json").exists():
+            raise ValueError(
+                f"{self.paths.folder} holds a training run; give the comparison another name (--name)."
+            )
         self.imported = self._import(imports)
         self._read: dict[str, CellResult] = {}
 
@@ -143,7 +147,7 @@ class GridRun:
 
     def comparison(self) -> Comparison:
         """The judgement on what has finished."""
-        return compare([arm.name for arm in self.grid.arms], self.grid.baseline, self.results())
+        return compare(self.grid.opponents(), self.grid.baseline, self.results())
 
     def save(self) -> None:
         """Writes results, table, picture and page of what has finished."""

@@ -14,25 +14,23 @@ Interval = tuple[float, float] | None
 
 EXPLANATION = (
     "Success after RL in %, mean over seeds. 95 %: t interval over seeds, on this panel of tasks. "
-    "Difference: to the baseline in points, paired by seed, with its own t interval; p: paired t test, in "
-    "brackets adjusted for the number of arms (Holm). Seeds and tasks: bootstrap over both, for what "
-    "holds on other tasks too."
+    "Difference: in points, paired by seed, with its own t interval; p: paired t test, in brackets "
+    "adjusted for the number of differences (Holm). Seeds and tasks: bootstrap over both, for what holds "
+    "on other tasks too."
 )
 
 
-def columns(comparison: Comparison) -> list[str]:
-    """The headings."""
-    return [
-        "arm",
-        "seeds",
-        "before",
-        "after",
-        "95 %",
-        f"difference to {comparison.baseline}",
-        "95 %",
-        "p (Holm)",
-        "seeds and tasks",
-    ]
+COLUMNS = (
+    "arm",
+    "seeds",
+    "before",
+    "after",
+    "95 %",
+    "difference",
+    "95 %",
+    "p (Holm)",
+    "seeds and tasks",
+)
 
 
 def row_of(comparison: Comparison, arm: ArmSummary) -> list[str]:
@@ -52,7 +50,7 @@ def _difference_cells(difference: Difference | None) -> list[str]:
     if difference is None:
         return ["", "", "", ""]
     return [
-        signed(difference.mean),
+        f"{signed(difference.mean)} to {difference.to}",
         interval(difference.ci95, signed),
         p_text(difference),
         interval(difference.ci95_tasks, signed),
@@ -88,7 +86,7 @@ def _p(value: float) -> str:
 def rich_table(comparison: Comparison) -> Table:
     """For the terminal."""
     table = Table(header_style="bold")
-    for i, name in enumerate(columns(comparison)):
+    for i, name in enumerate(COLUMNS):
         table.add_column(name, justify="left" if i == 0 else "right")
     for arm in comparison.arms:
         table.add_row(*row_of(comparison, arm))
@@ -97,7 +95,7 @@ def rich_table(comparison: Comparison) -> Table:
 
 def markdown(comparison: Comparison) -> str:
     """The table with its explanation, for a document."""
-    rows = [columns(comparison), *(row_of(comparison, arm) for arm in comparison.arms)]
+    rows = [COLUMNS, *(row_of(comparison, arm) for arm in comparison.arms)]
     lines = [_line(rows[0]), _line([":---", *["---:"] * (len(rows[0]) - 1)])]
     lines += [_line(row) for row in rows[1:]]
     return "\n".join([*lines, "", EXPLANATION, *comparison.notes]) + "\n"
