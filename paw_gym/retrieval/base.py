@@ -1,0 +1,98 @@
+"""What a retriever is: queries in, ranked passages out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A passage of a corpus; ``contents`` is ``"Title"``, a line break, and the text (the wiki-18 form)."""
+
+    id: str
+    contents: str
+
+    @property
+    def title(self) -> str:
+        """The title without its quotation marks; empty where ``contents`` has one line only."""
+        head, newline, _ = self.contents.partition("\n")
+        return head.strip().strip('"') if newline else ""
+
+    @property
+    def text(self) -> str:
+        """What follows the title; everything where there is none."""
+        head, newline, rest = self.contents.partition("\n")
+        return rest if newline else head
+
+
+@dataclass(frozen=True, slots=True)
+class Hit(Passage):
+    """A passage that was found, with its score; higher is better within one query."""
+
+    score: float
+
+
+class RetrieverError(RuntimeError):
+    """A search could not be answered now: the service is down, slow or refuses. Trying later may help."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchContext:
+    """What a simulated search engine may know about a query: the question it serves."""
+
+    question: str
+    golden_answers: tuple[str, ...] = ()
+    seed: int = 0
+    """what decides, together with the query, between a useful and a noisy result"""
+
+
+@runtime_checkable
+class Retriever(Protocol):
+    """Anything that finds passages.
+
+    Implementations are safe to call from several threads, and return the same hits for the same
+    query whatever else is asked in the same call.
+    """
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of all that decides what is found: corpus, model and settings."""
+        ...
+
+    def search(
+        self,
+        queries: Sequence[str],
+        top_k: int = 3,
+        contexts: Sequence[SearchContext] | None = None,
+    ) -> list[list[Hit]]:
+        """The best passages of each query.
+
+        Args:
+            queries: the queries; order and number are kept.
+            top_k: how many passages of each, at most.
+            contexts: for each query the question it serves; only simulated retrievers look at it.
+
+        Returns:
+            One list a query, best first; ties in the order of the corpus.
+
+        Raises:
+            RetrieverError: the search could not be answered.
+            ValueError: ``top_k`` is below 1.
+        """
+        ...
+
+
+def check_top_k(top_k: int) -> None:
+    """Raises ``ValueError`` unless at least one passage is asked for."""
+    if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1:
+        raise ValueError(f"top_k is how many passages to return: 1 or more, got {top_k!r}.")
+
+
+def settings_digest(parts: Mapping[str, Any]) -> str:
+    """SHA-256 over named settings, for fingerprints."""
+    import hashlib
+    import json
+
+    return hashlib.sha256(json.dumps(dict(parts), sort_keys=True).encode()).hexdigest()

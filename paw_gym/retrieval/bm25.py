@@ -1,0 +1,93 @@
+"""BM25 with no JVM: Lucene's scores and ranking, from arrays that are mapped into memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from paw_gym.retrieval.analysis import analyze
+from paw_gym.retrieval.base import Hit, SearchContext, check_top_k, settings_digest
+from paw_gym.retrieval.bm25_index import BM25Index, Progress, build_index
+from paw_gym.retrieval.bm25_scoring import BM25Scorer, Ranked
+from paw_gym.retrieval.corpus import Corpus, CorpusSource
+
+
+class BM25Retriever:
+    """Finds passages by BM25 as Lucene and Anserini do: same terms, same scores, ties by position.
+
+    Args:
+        corpus: path of a ``.jsonl`` file, a ``Corpus``, or passages in memory.
+        index: folder of a finished index (``paw index build``); ``None``: indexed now, in memory.
+        k1: term saturation; Anserini's default.
+        b: length normalisation; Anserini's default.
+        on_error: ``raise`` or ``skip``, for malformed lines of the corpus.
+        compiled: whether to use numba; ``None``: where it is installed and the corpus is large.
+        progress: told how far indexing has come.
+
+    Raises:
+        CorpusError: the corpus is malformed.
+        IndexMismatchError: the index is of another corpus.
+    """
+
+    def __init__(
+        self,
+        corpus: CorpusSource,
+        index: str | Path | None = None,
+        *,
+        k1: float = 0.9,
+        b: float = 0.4,
+        on_error: str = "raise",
+        compiled: bool | None = None,
+        progress: Progress = lambda what, done, total: None,
+    ) -> None:
+        self.corpus = Corpus.open(corpus, on_error)
+        if index is None:
+            self.index = build_index(self.corpus, progress=progress)
+        else:
+            self.index = BM25Index.load(Path(index).expanduser(), self.corpus.fingerprint)
+        self._settings = {"retriever": "bm25", "corpus": self.index.corpus, "k1": k1, "b": b}
+        self._options = (k1, b, compiled)
+        self._lock = threading.Lock()
+        self._scorer: BM25Scorer | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the corpus and the settings."""
+        return settings_digest(self._settings)
+
+    def rank(self, query: str, top_k: int) -> Ranked:
+        """Positions [k] in the corpus and scores [k] of the best passages of one query."""
+        check_top_k(top_k)
+        return self._ready().rank(analyze(query), top_k)
+
+    def _ready(self) -> BM25Scorer:
+        with self._lock:  # compiling takes seconds, and only once
+            if self._scorer is None:
+                k1, b, compiled = self._options
+                self._scorer = BM25Scorer(self.index, k1, b, compiled)
+            return self._scorer
+
+    def search(
+        self,
+        queries: Sequence[str],
+        top_k: int = 3,
+        contexts: Sequence[SearchContext] | None = None,
+    ) -> list[list[Hit]]:
+        """See ``Retriever.search``."""
+        check_top_k(top_k)
+        return [self._hits(query, top_k) for query in queries]
+
+    def _hits(self, query: str, top_k: int) -> list[Hit]:
+        positions, scores = self.rank(query, top_k)
+        passages = [self.corpus[int(position)] for position in positions]
+        return [
+            Hit(p.id, p.contents, float(score)) for p, score in zip(passages, scores, strict=True)
+        ]
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_lock": None, "_scorer": None}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()

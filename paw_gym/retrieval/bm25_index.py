@@ -1,0 +1,350 @@
+"""The inverted index behind BM25: built in shards, kept as arrays that are mapped, not loaded.
+
+A folder holds, for N passages, V terms and P postings:
+
+``terms.npy``   [V] uint64   hash of each term, ascending
+``starts.npy``  [V + 1] int64   where a term's postings begin
+``passages.npy``  [P] int32   positions of passages, ascending within a term
+``counts.npy``  [P] uint16   how often the term occurs there
+``lengths.npy``  [N] uint8   number of terms of each passage, in Lucene's lossy one-byte code
+``index.json``   the fingerprint of the corpus, and the totals
+
+6 bytes a posting. The weights of BM25 are applied when searching, so k1 and b can be changed freely.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paw_gym.retrieval.analysis import term_of, words
+from paw_gym.retrieval.corpus import Corpus
+from paw_gym.retrieval.errors import IndexMismatchError
+
+FORMAT = "paw-bm25-1"
+ARRAYS = ("terms", "starts", "passages", "counts", "lengths")
+Progress = Callable[[str, int, int | None], None]
+"""called with (what is being done, done so far, in all)"""
+
+
+@dataclass(frozen=True)
+class BM25Index:
+    """The arrays of an index and its totals."""
+
+    terms: np.ndarray
+    starts: np.ndarray
+    passages: np.ndarray
+    counts: np.ndarray
+    lengths: np.ndarray
+    corpus: str
+    """fingerprint of the corpus"""
+    total_terms: int
+    """sum of all passage lengths, exact"""
+
+    @property
+    def size(self) -> int:
+        """How many passages it covers."""
+        return len(self.lengths)
+
+    def postings(self, term: str) -> tuple[int, int]:
+        """[start, end) of a term in ``passages`` and ``counts``; empty for an unknown term."""
+        key = np.uint64(term_hash(term))
+        place = int(np.searchsorted(self.terms, key))
+        if place == len(self.terms) or self.terms[place] != key:
+            return 0, 0
+        return int(self.starts[place]), int(self.starts[place + 1])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(getattr(self, name).nbytes for name in ARRAYS)
+
+    def save(self, folder: Path) -> None:
+        """Writes the index; ``index.json`` comes last, so a folder without it is unfinished."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ARRAYS:
+            np.save(folder / f"{name}.npy", getattr(self, name))
+        _write_meta(folder, self)
+
+    @classmethod
+    def load(cls, folder: Path, corpus: str | None = None) -> BM25Index:
+        """Maps the arrays of a folder.
+
+        Args:
+            folder: what ``save`` or ``build_index`` wrote.
+            corpus: fingerprint that the corpus at hand has; ``None``: not compared.
+
+        Raises:
+            FileNotFoundError: there is no finished index.
+            IndexMismatchError: it was built over another corpus, or by another version.
+        """
+        meta = read_meta(folder, FORMAT, corpus)
+        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
+        return cls(**arrays, corpus=meta["corpus"], total_terms=meta["total_terms"])
+
+
+def read_meta(folder: Path, form: str, corpus: str | None) -> dict[str, Any]:
+    """``index.json`` of an index folder, checked; errors as in ``BM25Index.load``."""
+    path = folder / "index.json"
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{folder} holds no finished index. `paw index build` makes one, and goes on with one "
+            "that was interrupted."
+        )
+    meta = dict(json.loads(path.read_text(encoding="utf-8")))
+    if meta.get("format") != form:
+        raise IndexMismatchError(
+            f"{folder} is an index of the form {meta.get('format')!r}; expected {form!r}. "
+            "Build it anew."
+        )
+    if corpus is not None and meta["corpus"] != corpus:
+        raise IndexMismatchError(
+            f"The index in {folder} was built over another corpus (fingerprint "
+            f"{meta['corpus'][:12]}, the corpus at hand has {corpus[:12]}). Build it anew, or give "
+            "the corpus that it was built over."
+        )
+    return meta
+
+
+def _write_meta(folder: Path, index: BM25Index) -> None:
+    meta = {
+        "format": FORMAT,
+        "corpus": index.corpus,
+        "passages": index.size,
+        "total_terms": index.total_terms,
+    }
+    part = folder / "index.json.part"
+    part.write_text(json.dumps(meta, indent=1), encoding="utf-8")
+    os.replace(part, folder / "index.json")
+
+
+@lru_cache(maxsize=2**16)
+def term_hash(term: str) -> int:
+    """The 64-bit name of a term."""
+    return int.from_bytes(hashlib.blake2b(term.encode(), digest_size=8).digest(), "little")
+
+
+# --- building ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """The index of consecutive passages; postings ascend by (term, position)."""
+
+    terms: np.ndarray
+    frequencies: np.ndarray
+    passages: np.ndarray
+    counts: np.ndarray
+    lengths: np.ndarray
+    total_terms: int
+
+
+def index_shard(texts: Iterable[str], first: int) -> _Shard:
+    """Indexes texts whose positions start at ``first``."""
+    known: dict[str, int] = {}  # word -> number of its term, -1 for a stop word
+    numbers: dict[str, int] = {}
+    ids, lengths = array("i"), array("i")
+    for text in texts:
+        before = len(ids)
+        for word in words(text):
+            number = known.get(word)
+            if number is None:
+                term = term_of(word)
+                number = -1 if term is None else numbers.setdefault(term, len(numbers))
+                known[word] = number
+            if number >= 0:
+                ids.append(number)
+        lengths.append(len(ids) - before)
+    return _sorted_shard(list(numbers), np.array(ids, np.int64), np.array(lengths), first)
+
+
+def _sorted_shard(terms: Sequence[str], ids: np.ndarray, lengths: np.ndarray, first: int) -> _Shard:
+    hashes = np.array([term_hash(term) for term in terms], np.uint64)
+    order = np.argsort(hashes)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    size = max(len(lengths), 1)
+    keys = rank[ids] * size + np.repeat(np.arange(len(lengths)), lengths)
+    keys, counts = np.unique(keys, return_counts=True)
+    return _Shard(
+        hashes[order],
+        np.bincount(keys // size, minlength=len(order)).astype(np.int64),
+        (keys % size + first).astype(np.int32),
+        np.minimum(counts, np.iinfo(np.uint16).max).astype(np.uint16),
+        encode_lengths(lengths),
+        int(lengths.sum()),
+    )
+
+
+def build_index(
+    corpus: Corpus,
+    folder: Path | None = None,
+    shard_size: int = 200_000,
+    workers: int = 1,
+    progress: Progress = lambda what, done, total: None,
+) -> BM25Index:
+    """Indexes a corpus: in memory, or in a folder, shard by shard.
+
+    A build that was interrupted goes on with the shards that are missing.
+
+    Args:
+        corpus: the passages.
+        folder: where the index goes; ``None``: it is kept in memory.
+        shard_size: passages indexed at a time; each takes about 1 kB of memory meanwhile.
+        workers: processes that index shards side by side (with a folder).
+        progress: told about every shard.
+
+    Raises:
+        IndexMismatchError: the folder holds an index, or shards, of another corpus.
+    """
+    bounds = [(a, min(a + shard_size, len(corpus))) for a in range(0, len(corpus), shard_size)]
+    if folder is None:
+        shards = []
+        for start, end in bounds:
+            shards.append(index_shard((p.contents for p in _range(corpus, start, end)), start))
+            progress("indexing", end, len(corpus))
+        return _merge(shards, corpus.fingerprint, None)
+    if (folder / "index.json").is_file():
+        return BM25Index.load(folder, corpus.fingerprint)
+    parts = folder / "shards"
+    _claim(parts, corpus.fingerprint, shard_size)
+    missing = [bound for bound in bounds if not _shard_path(parts, bound[0]).is_file()]
+    done = len(corpus) - sum(end - start for start, end in missing)
+    progress("indexing", done, len(corpus))
+    for start, end in _index_missing(corpus, parts, missing, workers):
+        done += end - start
+        progress("indexing", done, len(corpus))
+    progress("merging", 0, 1)
+    index = _merge([_load_shard(parts, start) for start, _ in bounds], corpus.fingerprint, folder)
+    _write_meta(folder, index)
+    for path in parts.iterdir():
+        path.unlink()
+    parts.rmdir()
+    progress("merging", 1, 1)
+    return BM25Index.load(folder, corpus.fingerprint)
+
+
+def _range(corpus: Corpus, start: int, end: int) -> Iterable[Any]:
+    return (corpus[i] for i in range(start, end))
+
+
+def _claim(parts: Path, fingerprint: str, shard_size: int) -> None:
+    """Makes the folder of shards, or checks that an unfinished one is of the same build."""
+    note = parts / "of.json"
+    mine = {"format": FORMAT, "corpus": fingerprint, "shard_size": shard_size}
+    if note.is_file():
+        found = json.loads(note.read_text(encoding="utf-8"))
+        if found != mine:
+            raise IndexMismatchError(
+                f"{parts} holds shards of another build ({found}; this one is {mine}). "
+                "Delete the folder to start over."
+            )
+        return
+    parts.mkdir(parents=True, exist_ok=True)
+    note.write_text(json.dumps(mine), encoding="utf-8")
+
+
+def _shard_path(parts: Path, start: int) -> Path:
+    return parts / f"{start:012d}.npz"
+
+
+def _index_missing(
+    corpus: Corpus, parts: Path, missing: Sequence[tuple[int, int]], workers: int
+) -> Iterable[tuple[int, int]]:
+    if workers <= 1 or len(missing) <= 1:
+        for start, end in missing:
+            _save_shard(corpus, parts, start, end)
+            yield start, end
+        return
+    import multiprocessing
+
+    context = multiprocessing.get_context("spawn")  # forking a process with threads can hang
+    with ProcessPoolExecutor(min(workers, len(missing)), context) as pool:
+        tasks = [pool.submit(_save_shard, corpus, parts, start, end) for start, end in missing]
+        for task, bound in zip(tasks, missing, strict=True):
+            task.result()
+            yield bound
+
+
+def _save_shard(corpus: Corpus, parts: Path, start: int, end: int) -> None:
+    shard = index_shard((p.contents for p in _range(corpus, start, end)), start)
+    path = _shard_path(parts, start)
+    scratch = path.with_suffix(".part.npz")
+    np.savez(scratch, **asdict(shard))
+    os.replace(scratch, path)
+
+
+def _load_shard(parts: Path, start: int) -> _Shard:
+    with np.load(_shard_path(parts, start)) as stored:
+        values = {name: stored[name] for name in stored.files}
+    return _Shard(**{**values, "total_terms": int(values["total_terms"])})
+
+
+def _merge(shards: Sequence[_Shard], fingerprint: str, folder: Path | None) -> BM25Index:
+    """Joins shards: a term's postings are those of the shards one behind the other."""
+    terms = np.unique(np.concatenate([shard.terms for shard in shards]))
+    places = [np.searchsorted(terms, shard.terms) for shard in shards]
+    frequencies = np.zeros(len(terms), np.int64)
+    for shard, place in zip(shards, places, strict=True):
+        frequencies[place] += shard.frequencies
+    starts = np.concatenate([[0], np.cumsum(frequencies)]).astype(np.int64)
+    passages = _new_array(folder, "passages", int(starts[-1]), np.int32)
+    counts = _new_array(folder, "counts", int(starts[-1]), np.uint16)
+    free = starts[:-1].copy()
+    for shard, place in zip(shards, places, strict=True):
+        own = np.cumsum(shard.frequencies) - shard.frequencies
+        shift = np.repeat(free[place] - own, shard.frequencies)
+        target = np.arange(len(shift)) + shift
+        passages[target], counts[target] = shard.passages, shard.counts
+        free[place] += shard.frequencies
+    lengths = np.concatenate([shard.lengths for shard in shards])
+    if folder is not None:
+        for name, values in (("terms", terms), ("starts", starts), ("lengths", lengths)):
+            np.save(folder / f"{name}.npy", values)
+        passages.flush(), counts.flush()
+    total = sum(shard.total_terms for shard in shards)
+    return BM25Index(terms, starts, passages, counts, lengths, fingerprint, total)
+
+
+def _new_array(folder: Path | None, name: str, size: int, kind: Any) -> Any:
+    if folder is None or size == 0:
+        values = np.zeros(size, kind)
+        if folder is not None:
+            np.save(folder / f"{name}.npy", values)
+        return values
+    return np.lib.format.open_memmap(folder / f"{name}.npy", "w+", kind, (size,))
+
+
+# --- Lucene's one-byte code of passage lengths (SmallFloat.intToByte4) -----------------------------
+
+_EXACT = 24
+"""lengths below this are stored exactly"""
+
+
+def encode_lengths(lengths: np.ndarray) -> np.ndarray:
+    """Lengths [N] to bytes: exact up to 40, then three mantissa bits and an exponent."""
+    return (np.searchsorted(decoded_lengths(), lengths, side="right") - 1).astype(np.uint8)
+
+
+@lru_cache(maxsize=1)
+def decoded_lengths() -> np.ndarray:
+    """The length that each of the 256 codes stands for, ascending [256] int64."""
+    return np.array(
+        [code if code < _EXACT else _EXACT + _wide(code - _EXACT) for code in range(256)]
+    )
+
+
+def _wide(code: int) -> int:
+    """The value of a four-bit float: three mantissa bits (with a hidden one) and an exponent."""
+    mantissa, exponent = code & 7, (code >> 3) - 1
+    return mantissa if exponent < 0 else (mantissa | 8) << exponent

@@ -1,0 +1,268 @@
+"""A corpus of passages: JSON lines on disk, read where they lie, or a list in memory.
+
+Each line is ``{"id": ..., "contents": "\\"Title\\"\\ntext"}``; ``title`` and ``text`` may stand in place of
+``contents``. A file is scanned once; afterwards a passage costs one read at a known offset, so a corpus
+of any size takes 8 bytes of memory a passage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paw_gym.cache import cache_dir
+from paw_gym.retrieval.base import Passage
+
+_log = logging.getLogger(__name__)
+_CACHED_FROM = 32 * 2**20
+"""bytes; the scan of a smaller file is not worth remembering"""
+
+
+class CorpusError(ValueError):
+    """A corpus is malformed; the message names the file and the line."""
+
+
+class Corpus(Sequence[Passage]):
+    """Passages in a fixed order.
+
+    Args:
+        passages: reads the passage at a position.
+        count: how many there are.
+        fingerprint: hash over all passages.
+        source: what messages call it.
+        skipped: line numbers that were left out as malformed.
+    """
+
+    def __init__(
+        self,
+        passages: Sequence[Passage] | _Lines,
+        count: int,
+        fingerprint: str,
+        source: str,
+        skipped: Sequence[int] = (),
+    ) -> None:
+        self._passages = passages
+        self._count = count
+        self.fingerprint = fingerprint
+        self.source = source
+        self.skipped = tuple(skipped)
+
+    @classmethod
+    def open(cls, source: CorpusSource, on_error: str = "raise") -> Corpus:
+        """A corpus from the path of a ``.jsonl`` file, or from passages in memory.
+
+        Args:
+            source: a path; or passages as ``Passage``, mappings, or ``(id, contents)`` pairs.
+            on_error: ``raise`` refuses a file with a malformed line, ``skip`` leaves such lines out
+                and says which.
+
+        Raises:
+            FileNotFoundError: no such file.
+            CorpusError: a malformed line, a repeated id, or no passage at all.
+            ValueError: ``on_error`` is neither.
+        """
+        if on_error not in ("raise", "skip"):
+            raise ValueError(f"on_error is 'raise' or 'skip', got {on_error!r}.")
+        if isinstance(source, Corpus):
+            return source
+        if isinstance(source, str | os.PathLike):
+            return _open_file(Path(source).expanduser(), on_error)
+        return _in_memory(source)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, position: Any) -> Any:
+        if isinstance(position, slice):
+            return [self[i] for i in range(*position.indices(self._count))]
+        if not -self._count <= position < self._count:
+            raise IndexError(f"Passage {position} of {self._count}.")
+        return self._passages[int(position) % self._count]
+
+    def __iter__(self) -> Iterator[Passage]:
+        return (self._passages[i] for i in range(self._count))
+
+
+CorpusSource = str | os.PathLike[str] | Corpus | Iterable[Any]
+"""what a corpus can be made from"""
+
+
+class PassageError(ValueError):
+    """A record is no passage; the message says why."""
+
+
+def parse_passage(record: Any) -> Passage:
+    """A passage from a JSON value or a pair.
+
+    Raises:
+        PassageError: not a passage; says what is wrong.
+    """
+    if isinstance(record, Passage):
+        return record
+    if isinstance(record, tuple | list) and len(record) == 2:
+        record = {"id": record[0], "contents": record[1]}
+    if not isinstance(record, Mapping):
+        raise PassageError(f"a passage is an object, got {type(record).__name__}")
+    if "id" not in record:
+        raise PassageError("the key 'id' is missing")
+    contents = record.get("contents")
+    if contents is None and isinstance(record.get("text"), str):
+        title = record.get("title")
+        contents = f'"{title}"\n{record["text"]}' if title else record["text"]
+    if not isinstance(contents, str) or not contents.strip():
+        raise PassageError("the key 'contents' is missing, empty or no string")
+    if not isinstance(record["id"], str | int):
+        raise PassageError(f"the id is neither a string nor a number: {record['id']!r:.40}")
+    return Passage(str(record["id"]), contents)
+
+
+def _in_memory(records: Iterable[Any]) -> Corpus:
+    passages = []
+    for number, record in enumerate(records):
+        try:
+            passages.append(parse_passage(record))
+        except ValueError as error:
+            raise CorpusError(f"Passage {number} of the list: {error}.") from error
+    hashes = np.array([_id_hash(p.id) for p in passages], np.uint64)
+    _require_usable(hashes, np.arange(1, len(passages) + 1), "the list of passages")
+    digest = hashlib.sha256()
+    for passage in passages:
+        digest.update(json.dumps([passage.id, passage.contents]).encode())
+    return Corpus(passages, len(passages), digest.hexdigest(), "passages in memory")
+
+
+class _Lines:
+    """Reads passages at known offsets. The file is opened anew in a forked or unpickled copy."""
+
+    def __init__(self, path: Path, offsets: np.ndarray) -> None:
+        self.path = path
+        self.offsets = offsets
+        self._file: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_file": None}
+
+    def __getitem__(self, position: int) -> Passage:
+        if self._file is None:
+            self._file = os.open(self.path, os.O_RDONLY)
+        start, end = self.offsets[position]
+        line = os.pread(self._file, int(end - start), int(start))
+        return parse_passage(json.loads(line))
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+
+
+def _open_file(path: Path, on_error: str) -> Corpus:
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"There is no corpus file {path}. It is a .jsonl file with one "
+            '{"id": ..., "contents": "..."} a line.'
+        )
+    if path.suffix in (".gz", ".xz", ".zip", ".zst"):
+        raise CorpusError(
+            f"{path} is compressed: unpack it, so that passages can be read in place."
+        )
+    remembered = _scan_folder(path) if path.stat().st_size >= _CACHED_FROM else None
+    if remembered is not None and (remembered / "scan.json").is_file():
+        scan = json.loads((remembered / "scan.json").read_text(encoding="utf-8"))
+        offsets = np.load(remembered / "offsets.npy", mmap_mode="r")
+    else:
+        offsets, scan = _scan(path)
+        if remembered is not None:
+            _remember(remembered, offsets, scan)
+    if scan["malformed"]:
+        number, reason = scan["malformed"][0]
+        if on_error == "raise":
+            more = len(scan["malformed"]) - 1
+            raise CorpusError(
+                f"{path}, line {number}: {reason}"
+                + (f" (and {more} more lines)" if more else "")
+                + '. Mend it, or leave such lines out with on_error="skip".'
+            )
+        _log.warning(
+            "%s: %d malformed lines are left out, the first is line %d: %s",
+            path,
+            len(scan["malformed"]),
+            number,
+            reason,
+        )
+    if len(offsets) == 0:
+        raise CorpusError(f"{path} holds no well-formed passage.")
+    skipped = [number for number, _ in scan["malformed"]]
+    return Corpus(_Lines(path, offsets), len(offsets), scan["fingerprint"], str(path), skipped)
+
+
+def _scan(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
+    """Offsets [N, 2] of the well-formed lines, and what else is to be known of the file."""
+    digest = hashlib.sha256()
+    offsets, hashes, numbers = array("q"), array("Q"), array("q")  # 8 bytes an entry
+    malformed: list[tuple[int, str]] = []
+    position = 0
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            digest.update(line)
+            start, position = position, position + len(line)
+            if not line.strip():
+                continue
+            try:
+                passage = parse_passage(json.loads(line))
+            except (ValueError, RecursionError) as error:
+                known = isinstance(error, PassageError)
+                reason = str(error) if known else "not valid JSON"
+                malformed.append((number, reason))
+                continue
+            offsets.extend((start, position))
+            hashes.append(_id_hash(passage.id))
+            numbers.append(number)
+    if offsets or not malformed:
+        _require_usable(np.array(hashes, np.uint64), np.array(numbers), str(path))
+    return np.array(offsets, np.int64).reshape(-1, 2), {
+        "fingerprint": digest.hexdigest(),
+        "malformed": malformed,
+    }
+
+
+def _id_hash(passage_id: str) -> int:
+    return int.from_bytes(hashlib.blake2b(passage_id.encode(), digest_size=8).digest(), "little")
+
+
+def _require_usable(hashes: np.ndarray, numbers: np.ndarray, source: str) -> None:
+    if len(hashes) == 0:
+        raise CorpusError(f"{source} holds no passage.")
+    order = np.argsort(hashes, kind="stable")
+    same = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
+    if len(same):
+        first, second = numbers[order[same[0]]], numbers[order[same[0] + 1]]
+        raise CorpusError(
+            f"{source}: lines {first} and {second} have the same id; ids must be unique."
+        )
+
+
+def _scan_folder(path: Path) -> Path:
+    stat = path.stat()
+    key = f"{path.resolve()}\n{stat.st_size}\n{stat.st_mtime_ns}"
+    name = hashlib.sha256(key.encode()).hexdigest()[:24]
+    return cache_dir() / "corpora" / name
+
+
+def _remember(folder: Path, offsets: np.ndarray, scan: Mapping[str, Any]) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / f"offsets.{os.getpid()}.part.npy"
+        np.save(part, offsets)
+        os.replace(part, folder / "offsets.npy")
+        part = folder / f"scan.{os.getpid()}.part"
+        part.write_text(json.dumps(dict(scan)), encoding="utf-8")
+        os.replace(part, folder / "scan.json")
+    except OSError as error:
+        _log.warning("Cannot remember the scan of the corpus in %s: %s", folder, error)

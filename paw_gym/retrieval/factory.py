@@ -1,0 +1,69 @@
+"""Retrievers by name."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from paw_gym.naming import did_you_mean
+from paw_gym.retrieval.base import Retriever
+
+_KINDS = {
+    "bm25": "bm25:BM25Retriever",
+}
+
+
+def retriever_names() -> list[str]:
+    """The names that ``make_retriever`` knows, addresses apart."""
+    return sorted(_KINDS)
+
+
+def make_retriever(name: str | Retriever, **settings: Any) -> Retriever:
+    """A retriever by name.
+
+    Args:
+        name: one of ``retriever_names()``, the address of a retrieval server (``http://...``), or a
+            retriever, which is returned as it is.
+        settings: its arguments, such as ``corpus`` (see the class of that name).
+
+    Raises:
+        ValueError: an unknown name or setting; names the nearest.
+        TypeError: a setting is missing.
+    """
+    if not isinstance(name, str):
+        if settings:
+            raise ValueError(
+                f"A retriever was given as an object, so {sorted(settings)} go nowhere."
+            )
+        return name
+    if name not in _KINDS:
+        raise ValueError(
+            f"There is no retriever {name!r}. {did_you_mean(name, retriever_names())} "
+            "The address of a retrieval server begins with http:// or https://."
+        )
+    made: Retriever = _call(name, _load(_KINDS[name]), settings)
+    return made
+
+
+def _load(place: str) -> Callable[..., Any]:
+    module, _, attribute = place.partition(":")
+    loaded: Callable[..., Any] = getattr(
+        importlib.import_module(f"paw_gym.retrieval.{module}"), attribute
+    )
+    return loaded
+
+
+def _call(name: str, make: Callable[..., Any], settings: dict[str, Any]) -> Any:
+    parameters = inspect.signature(make).parameters
+    for key in settings:
+        if key not in parameters:
+            raise ValueError(
+                f"The retriever {name!r} has no setting {key!r}. {did_you_mean(key, parameters)}"
+            )
+    required = [k for k, p in parameters.items() if p.default is inspect.Parameter.empty]
+    missing = [key for key in required if key not in settings]
+    if missing:
+        raise TypeError(f"The retriever {name!r} needs {' and '.join(missing)}.")
+    return make(**settings)

@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import threading
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paw_gym.retrieval import BM25Retriever, Corpus, IndexMismatchError, make_retriever
+from paw_gym.retrieval.analysis import _CLASS_WORD, _CLASSES, _LOWER, analyze, words
+from paw_gym.retrieval.bm25_index import build_index, decoded_lengths, encode_lengths
+from paw_gym.retrieval.bm25_scoring import BM25Scorer
+from paw_gym.retrieval.porter import stem
+
+# what DefaultEnglishAnalyzer of Anserini 1.7.1 gives
+ANSERINI = [
+    (
+        "The quick-brown fox's jumps; wolf:hound U.S.A. 3.14 1,000 a_b __ _x x_ O'Neil don’t",
+        "quick brown fox jump wolf:hound u.s.a 3.14 1,000 a_b _x x_ o'neil don’t",
+    ),
+    (
+        "foo@bar.com C++ café naïve Straße 東京タワー ひら 한국어 абв 100m a1b2 1:2 a.b.c 12.a ½ Ⅳ ² 🙂",
+        "foo bar.com c café naïv straße 東 京 タワー ひ ら 한국어 абв 100m a1b2 1 2 a.b.c 12 ⅳ 🙂",
+    ),
+    (
+        "Fitzgerald's possibly analogy analogies nobly probability ties is as us İstanbul",
+        "fitzgerald possibl analog analog nobli probabl ti us istanbul",
+    ),
+    ("", ""),
+    ("the of and", ""),
+]
+
+
+@pytest.mark.parametrize(("text", "terms"), ANSERINI)
+def test_terms_are_those_of_anserini(text: str, terms: str) -> None:
+    assert analyze(text) == terms.split()
+
+
+def test_stems_of_porters_paper() -> None:
+    pairs = (
+        "caresses caress|ponies poni|cats cat|feed feed|agreed agre|plastered plaster|bled bled|"
+        "motoring motor|sing sing|conflated conflat|troubled troubl|sized size|hopping hop|"
+        "tanned tan|falling fall|hissing hiss|fizzed fizz|failing fail|filing file|happy happi|"
+        "sky sky|relational relat|conditional condit|rational ration|valenci valenc|"
+        "digitizer digit|radicalli radic|differentli differ|vileli vile|analogousli analog|"
+        "vietnamization vietnam|predication predic|operator oper|feudalism feudal|"
+        "decisiveness decis|hopefulness hope|callousness callous|formaliti formal|"
+        "sensitiviti sensit|sensibiliti sensibl|triplicate triplic|formative form|formalize formal|"
+        "electriciti electr|electrical electr|hopeful hope|goodness good|revival reviv|"
+        "allowance allow|inference infer|airliner airlin|gyroscopic gyroscop|adjustable adjust|"
+        "defensible defens|irritant irrit|replacement replac|adjustment adjust|dependent depend|"
+        "adoption adopt|homologou homolog|communism commun|activate activ|angulariti angular|"
+        "homologous homolog|effective effect|bowdlerize bowdler|probate probat|rate rate|"
+        "cease ceas|controll control|roll roll"
+    )
+    for pair in pairs.split("|"):
+        word, expected = pair.split()
+        assert stem(word) == expected, word
+
+
+@given(st.text(alphabet="aZ19_.:,;' -\"", max_size=30))
+def test_the_fast_path_for_ascii_gives_the_same_words(text: str) -> None:
+    lower = text.translate(_LOWER)
+    slow = [lower[m.start() : m.end()] for m in _CLASS_WORD.finditer(lower.translate(_CLASSES))]
+    assert words(text) == slow
+
+
+def test_lengths_are_coded_as_lucene_does() -> None:
+    codes = decoded_lengths()
+    assert codes[:42].tolist() == [*range(41), 42]
+    assert codes[255] == 2013265944  # SmallFloat.byte4ToInt(255)
+    assert np.all(np.diff(codes) > 0)
+    assert codes[encode_lengths(np.array([0, 39, 41, 43, 100, 10**9]))].tolist() == [
+        0,
+        39,
+        40,
+        42,
+        96,
+        939524120,
+    ]
+
+
+def plain_bm25(texts: list[str], query: str, k1: float, b: float) -> list[float]:
+    """BM25 from its formula, nothing shared with the index but the analyzer and the length code."""
+    documents = [Counter(analyze(text)) for text in texts]
+    average = sum(sum(d.values()) for d in documents) / len(texts)
+    scores = []
+    for document in documents:
+        length = max(x for x in decoded_lengths().tolist() if x <= sum(document.values()))
+        score = 0.0
+        for term in analyze(query):
+            df = sum(term in other for other in documents)
+            if document[term]:
+                idf = math.log(1 + (len(texts) - df + 0.5) / (df + 0.5))
+                tf = document[term]
+                score += idf * tf / (tf + k1 * (1 - b + b * length / average))
+        scores.append(score)
+    return scores
+
+
+WORDS = st.lists(st.sampled_from(["red", "green", "blue", "lake", "mount", "the"]), max_size=60)
+
+
+@given(
+    st.lists(WORDS.map(" ".join), min_size=1, max_size=12),
+    WORDS.map(" ".join),
+    st.sampled_from([(0.9, 0.4), (1.2, 0.75), (0.0, 0.0), (2.0, 1.0)]),
+)
+def test_scores_are_those_of_the_formula(
+    texts: list[str], query: str, settings: tuple[float, float]
+) -> None:
+    texts = [text or "empty" for text in texts]
+    k1, b = settings
+    retriever = BM25Retriever(list(enumerate_texts(texts)), k1=k1, b=b)
+    expected = plain_bm25(texts, query, k1, b)
+    hits = retriever.search([query], top_k=len(texts))[0]
+    assert len(hits) == sum(score > 0 for score in expected)
+    for hit in hits:
+        assert hit.score == pytest.approx(expected[int(hit.id)], rel=1e-5)
+    keys = [(-hit.score, int(hit.id)) for hit in hits]
+    assert keys == sorted(keys)
+
+
+def enumerate_texts(texts: list[str]) -> list[tuple[str, str]]:
+    return [(str(i), text) for i, text in enumerate(texts)]
+
+
+def test_compiled_loops_rank_like_numpy() -> None:
+    pytest.importorskip("numba", reason="numba is not installed: pip install 'paw-gym[retrieval]'")
+    rng = np.random.default_rng(3)
+    size, vocabulary = 70_000, 300  # more than two blocks of passages
+    lengths = rng.integers(1, 6, size)
+    picks = np.minimum(rng.zipf(1.4, int(lengths.sum())) - 1, vocabulary - 1)
+    ends = np.cumsum(lengths)
+    texts = [
+        " ".join(f"w{w}" for w in picks[e - n : e]) for e, n in zip(ends, lengths, strict=True)
+    ]
+    index = build_index(Corpus.open(enumerate_texts(texts)))
+    plain, fast = BM25Scorer(index, compiled=False), BM25Scorer(index, compiled=True)
+    for _ in range(30):
+        query = [f"w{w}" for w in rng.integers(0, vocabulary, rng.integers(1, 8))]
+        for top_k in (1, 10, 500):
+            left, right = plain.rank(query, top_k), fast.rank(query, top_k)
+            assert left[0].tolist() == right[0].tolist()
+            assert left[1].tolist() == right[1].tolist()
+    assert len(fast.rank(["unknown"], 5)[0]) == 0
+
+
+def test_shards_and_resume_give_the_same_index(aligned: Path, tmp_path: Path) -> None:
+    path = aligned / "aligned_hotpotqa" / "corpus.jsonl"
+    corpus = Corpus.open(path)
+    whole = build_index(corpus)
+
+    class Interrupted(Exception):
+        pass
+
+    def stop_at_half(what: str, done: int, total: int | None) -> None:
+        if done >= 500:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        build_index(corpus, tmp_path / "i", shard_size=300, progress=stop_at_half)
+    with pytest.raises(FileNotFoundError, match="no finished index"):
+        make_retriever("bm25", corpus=path, index=tmp_path / "i")
+    began_at: list[int] = []
+    build_index(
+        corpus,
+        tmp_path / "i",
+        shard_size=300,
+        progress=lambda what, done, total: began_at.append(done),
+    )
+    assert began_at[0] == 600  # two shards were there
+    stored = make_retriever("bm25", corpus=path, index=tmp_path / "i")
+    assert isinstance(stored, BM25Retriever)
+    for name in ("terms", "starts", "passages", "counts", "lengths"):
+        assert np.array_equal(getattr(stored.index, name), getattr(whole, name)), name
+    assert stored.index.total_terms == whole.total_terms
+    assert sorted(p.name for p in (tmp_path / "i").iterdir()) == sorted(
+        ["terms.npy", "starts.npy", "passages.npy", "counts.npy", "lengths.npy", "index.json"]
+    )
+
+
+def test_an_index_of_another_corpus_is_refused(small_corpus: Path, tmp_path: Path) -> None:
+    build_index(Corpus.open(small_corpus), tmp_path / "i")
+    changed = tmp_path / "changed.jsonl"
+    changed.write_text(small_corpus.read_text(encoding="utf-8").replace("hills", "woods"))
+    with pytest.raises(IndexMismatchError, match="another corpus"):
+        make_retriever("bm25", corpus=changed, index=tmp_path / "i")
+    with pytest.raises(IndexMismatchError, match="another corpus"):
+        build_index(Corpus.open(changed), tmp_path / "i")
+    meta = json.loads((tmp_path / "i" / "index.json").read_text())
+    (tmp_path / "i" / "index.json").write_text(json.dumps({**meta, "format": "paw-bm25-0"}))
+    with pytest.raises(IndexMismatchError, match="form"):
+        make_retriever("bm25", corpus=small_corpus, index=tmp_path / "i")
+
+
+def test_workers_build_the_same_index(aligned: Path, tmp_path: Path) -> None:
+    corpus = Corpus.open(aligned / "aligned_hotpotqa" / "corpus.jsonl")
+    whole = build_index(corpus)
+    built = build_index(corpus, tmp_path, shard_size=500, workers=2)
+    assert np.array_equal(built.passages, whole.passages)
+    assert np.array_equal(built.counts, whole.counts)
+
+
+def test_threads_and_copies_find_the_same(aligned: Path) -> None:
+    folder = aligned / "aligned_hotpotqa"
+    retriever = BM25Retriever(folder / "corpus.jsonl")
+    lines = (folder / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    queries = [json.loads(line)["question"] for line in lines][:40]
+    alone = [retriever.search([query], 5)[0] for query in queries]
+    assert retriever.search(queries, 5) == alone
+    assert pickle.loads(pickle.dumps(retriever)).search(queries, 5) == alone
+    found: dict[int, list[object]] = {}
+
+    def work(number: int) -> None:
+        found[number] = [retriever.search([query], 5)[0] for query in queries]
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(found[i] == alone for i in range(4))
+
+
+def test_bad_arguments_are_named(small_corpus: Path) -> None:
+    retriever = make_retriever("bm25", corpus=small_corpus)
+    with pytest.raises(ValueError, match="top_k"):
+        retriever.search(["x"], top_k=0)
+    with pytest.raises(ValueError, match="bm25"):
+        make_retriever("bm2", corpus=small_corpus)
+    with pytest.raises(ValueError, match="no setting 'korpus'. Did you mean 'corpus'"):
+        make_retriever("bm25", korpus=small_corpus)
+    with pytest.raises(TypeError, match="needs corpus"):
+        make_retriever("bm25")
+    with pytest.raises(ValueError, match="k1"):
+        make_retriever("bm25", corpus=small_corpus, b=2).search(["x"])
+    assert make_retriever(retriever) is retriever
+    assert retriever.search([""], top_k=2) == [[]]
+    assert retriever.search([], top_k=2) == []

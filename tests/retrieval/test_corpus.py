@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from paw_gym.retrieval import Corpus, CorpusError, Passage, corpus
+
+
+def test_passages_are_read_in_place(small_corpus: Path) -> None:
+    passages = Corpus.open(small_corpus)
+    assert len(passages) == 4
+    assert [p.id for p in passages] == ["a", "b", "c", "d"]
+    assert (passages[1].title, passages[-1].title) == ("Sel", "")
+    assert passages[2].text.startswith("Mira Dovan was")
+    assert passages[3].text == "A line without a title."
+    assert [p.id for p in passages[1:3]] == ["b", "c"]
+    assert pickle.loads(pickle.dumps(passages))[0] == passages[0]
+    with pytest.raises(IndexError):
+        passages[4]
+
+
+def test_other_forms_of_a_passage() -> None:
+    forms = [
+        {"id": 7, "title": "Sel", "text": "A river."},
+        ("8", "Nothing else."),
+        Passage("9", '"Orvin"\nA lake.'),
+        {"id": "10", "text": "No title."},
+    ]
+    passages = list(Corpus.open(forms))
+    assert passages[0] == Passage("7", '"Sel"\nA river.')
+    assert [p.title for p in passages] == ["Sel", "", "Orvin", ""]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{not json", "not valid JSON"),
+        ('{"contents": "x"}', "'id' is missing"),
+        ('{"id": "x"}', "'contents' is missing"),
+        ('{"id": "x", "contents": "  "}', "'contents' is missing, empty"),
+        ('{"id": ["x"], "contents": "y"}', "neither a string nor a number"),
+        ("[1, 2, 3]", "a passage is an object"),
+        ("[" * 100_000, "not valid JSON"),
+    ],
+)
+def test_a_malformed_line_is_named_or_skipped(small_corpus: Path, line: str, says: str) -> None:
+    lines = small_corpus.read_text(encoding="utf-8").splitlines()
+    small_corpus.write_text("\n".join([*lines[:2], line, "", *lines[2:]]), encoding="utf-8")
+    with pytest.raises(CorpusError, match=f"line 3: .*{says}"):
+        Corpus.open(small_corpus)
+    kept = Corpus.open(small_corpus, on_error="skip")
+    assert [p.id for p in kept] == ["a", "b", "c", "d"]
+    assert kept.skipped == (3,)
+
+
+def test_bytes_that_are_no_text_are_named(small_corpus: Path) -> None:
+    with open(small_corpus, "ab") as file:
+        file.write(b'{"id": "e", "contents": "\xff\xfe"}\n')
+    with pytest.raises(CorpusError, match="line 5"):
+        Corpus.open(small_corpus)
+
+
+def test_what_is_no_corpus_is_refused(tmp_path: Path, small_corpus: Path) -> None:
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("\n\n")
+    with pytest.raises(CorpusError, match="holds no passage"):
+        Corpus.open(empty)
+    empty.write_text("nothing\n")
+    with pytest.raises(CorpusError, match="no well-formed passage"):
+        Corpus.open(empty, on_error="skip")
+    with pytest.raises(FileNotFoundError, match=r"There is no corpus file .*none\.jsonl"):
+        Corpus.open(tmp_path / "none.jsonl")
+    with pytest.raises(CorpusError, match="lines 1 and 5 have the same id"):
+        small_corpus.write_text(
+            small_corpus.read_text() + json.dumps({"id": "a", "contents": "again"})
+        )
+        Corpus.open(small_corpus)
+    with pytest.raises(ValueError, match="on_error"):
+        Corpus.open(small_corpus, on_error="ignore")
+
+
+def test_the_scan_of_a_large_file_is_remembered_until_it_changes(
+    small_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PAW_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(corpus, "_CACHED_FROM", 0)
+    first = Corpus.open(small_corpus)
+    monkeypatch.setattr(corpus, "_scan", lambda path: pytest.fail("scanned again"))
+    again = Corpus.open(small_corpus)
+    assert list(again) == list(first) and again.fingerprint == first.fingerprint
+    monkeypatch.undo()
+    monkeypatch.setenv("PAW_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(corpus, "_CACHED_FROM", 0)
+    small_corpus.write_text(small_corpus.read_text().replace("hills", "woods"))
+    os.utime(small_corpus, ns=(1, 1))
+    changed = Corpus.open(small_corpus)
+    assert "woods" in changed[1].contents
+    assert changed.fingerprint != first.fingerprint
