@@ -159,7 +159,8 @@ def combined_loss(
         ValueError: something that the settings need is missing from the batch.
     """
     policy_loss, metrics = _policy_terms(logp, batch, totals, settings)
-    metrics |= _observation_metrics(logp, batch, totals)
+    if settings.log_observations:
+        metrics |= _observation_metrics(logp, batch, totals)
     if settings.wm.wm == "off":
         return LossOutput(policy_loss, policy_loss, None, metrics)
     wm_loss, wm_metrics = _world_model_term(logp, batch, totals, settings.wm)

@@ -57,7 +57,9 @@ def test_reward_rises_and_the_world_becomes_predictable(mode: str, minibatches: 
         ),
         groups=4, group_size=16, seed=0,
     )  # fmt: skip
-    objective = ObjectiveSettings(kl_coef=0.0, wm=WorldModelSettings(loss="ce", alpha=1.0))
+    objective = ObjectiveSettings(
+        kl_coef=0.0, log_observations=True, wm=WorldModelSettings(loss="ce", alpha=1.0)
+    )
     updater = Updater(
         policy, None, OptimizerSettings(lr=3e-3, minibatches=minibatches), objective, 1.0, 60
     )

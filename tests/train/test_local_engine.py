@@ -46,7 +46,7 @@ def test_a_run_leaves_all_its_files(smoke: Path) -> None:
 def test_same_seed_same_run(smoke: Path, tmp_path: Path) -> None:
     again = train_from_recipe("smoke", [f"out={tmp_path}"], quiet=True)
     for a, b in zip(_lines(smoke / "metrics.jsonl"), _lines(again / "metrics.jsonl"), strict=True):
-        for timing in ("time", "seconds_rollout", "seconds_train"):
+        for timing in ("time", "seconds_rollout", "seconds_train", "peak_memory_mb"):
             a.pop(timing), b.pop(timing)
         assert a == b
 
@@ -99,3 +99,49 @@ def test_eval_of_a_run_and_of_the_ends_of_the_scale(smoke: Path, tmp_path: Path)
     for key in ("panel", "env_id", "agent", "model", "n", "success_rate", "ci95", "by_type",
                 "fingerprint", "settings"):  # fmt: skip
         assert key in expert
+
+
+@pytest.mark.slow
+def test_equal_settings_share_a_warm_start_and_others_do_not(smoke: Path, tmp_path: Path) -> None:
+    shared = [f"out={tmp_path}", f"warm_starts={tmp_path / 'warm'}", "updates=1"]
+    first = train_from_recipe("smoke", [*shared, "name=first"], quiet=True)
+    made = sorted((tmp_path / "warm").iterdir())
+    (first / "warmstart.jsonl").unlink()
+    second = train_from_recipe("smoke", [*shared, "name=second", "objective.wm.wm=off"], quiet=True)
+    assert not (second / "warmstart.jsonl").exists()  # nothing was cloned
+    assert sorted((tmp_path / "warm").iterdir()) == made
+    for name in ("metrics.jsonl", "eval_before.json"):
+        assert (second / name).exists()
+    # what is shared is what each would have made itself
+    own = _lines(smoke / "metrics.jsonl")[0]
+    for run in (first, second):
+        assert _lines(run / "metrics.jsonl")[0]["reward_mean"] == own["reward_mean"]
+    train_from_recipe("smoke", [*shared, "name=third", "seed=1"], quiet=True)
+    assert len(list((tmp_path / "warm").iterdir())) == 2 * len(made)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["algorithm.name=gigpo", "objective.wm.horizon=2", "objective.wm.dedup=once"],
+        ["algorithm.name=ppo", "rollout.group_size=1", "rollout.groups=4", "algorithm.critic.lr=1e-3"],
+        ["algorithm.name=ppo", "algorithm.level=token", "objective.kl_in=reward",
+         "objective.entropy_coef=0.01", "objective.wm.entropy=full", "env.mode=window"],
+        ["algorithm.name=rloo", "algorithm.dynamic_sampling=2", "objective.wm.preset=echo"],
+        ["algorithm.name=reinforce_pp", "env.mode=window", "objective.wm.horizon=3"],
+    ],
+    ids=["gigpo", "ppo", "ppo-token", "rloo", "reinforce_pp"],
+)  # fmt: skip
+def test_every_algorithm_runs_with_the_world_model(
+    smoke: Path, tmp_path: Path, settings: list[str]
+) -> None:
+    run = train_from_recipe(
+        "smoke",
+        [f"out={tmp_path}", "updates=2", "evaluation.tasks=0", "evaluation.every=0", *settings],
+        quiet=True,
+    )
+    metrics = _lines(run / "metrics.jsonl")
+    assert len(metrics) == 2
+    assert all(m["skipped"] == 0.0 and m["wm_loss"] >= 0 for m in metrics)
+    assert ("value_loss" in metrics[0]) == ("algorithm.name=ppo" in settings)

@@ -352,8 +352,11 @@ class TestVariants:
         rows = make_rows(7, 6)
         weights = torch.full((6,), 0.2, dtype=torch.float64)
         totals = totals_of(rows, weights)
-        off = micro_loss(model, rows, weights, totals, ObjectiveSettings(wm=OFF), left=False)
-        on = micro_loss(model, rows, weights, totals, ObjectiveSettings(), left=False)
+        plain = ObjectiveSettings(wm=OFF, log_observations=True)
+        off = micro_loss(model, rows, weights, totals, plain, left=False)
+        on = micro_loss(
+            model, rows, weights, totals, ObjectiveSettings(log_observations=True), left=False
+        )
         assert off.wm_loss is None and on.wm_loss.item() > 0
         assert torch.equal(off.loss, on.policy_loss)
         assert "wm_loss" not in off.metrics
@@ -435,7 +438,7 @@ class TestMetrics:
         )
         totals = MiniBatchTotals.count(2, [1, 1], [2, 2], batch.wm_weights)
         assert totals == MiniBatchTotals(2, 2, 2, 4, 1, 2)
-        objective = ObjectiveSettings(wm=WorldModelSettings(rho=0.5))
+        objective = ObjectiveSettings(log_observations=True, wm=WorldModelSettings(rho=0.5))
         got = merge_metrics([combined_loss(logp, batch, totals, objective).metrics])
         assert got == pytest.approx(
             {

@@ -1,0 +1,95 @@
+"""Killed at ten random moments - in a rollout, an update, the writing of a checkpoint - nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+ROOT = Path(__file__).resolve().parents[2]
+UPDATES = 8
+
+RUN = """
+import importlib, os, signal, sys
+from paw_train.engines.local import train_from_recipe
+
+def arm(name, count):
+    module, *path, last = name.split(":")
+    place = importlib.import_module(module)
+    for part in path:
+        place = getattr(place, part)
+    real, left = getattr(place, last), [count]
+
+    def killing(*args, **kwargs):
+        left[0] -= 1
+        if left[0] < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*args, **kwargs)
+
+    setattr(place, last, killing)
+
+out, updates, *kill = sys.argv[1:]
+if kill:
+    arm(kill[0], int(kill[1]))
+train_from_recipe(
+    "smoke", [f"out={out}", f"updates={updates}", "checkpoint_every=1", "evaluation.every=3"], quiet=True
+)
+"""
+
+MOMENTS = {
+    "paw_gym.pool:EnvPool:step": 60,  # a rollout, a demonstration, an evaluation
+    "torch.optim:AdamW:step": 8,  # cloning, an update
+    "torch:save": 3,  # a checkpoint's state
+    "os:replace": 10,  # the renames that put a checkpoint, or a record, in its place
+    "os:fsync": 12,
+    "shutil:rmtree": 6,
+    "paw_train.engines.local:append_jsonl": 3,  # between an update and its record
+}
+"""where a run is killed, and the most calls it may make before"""
+
+
+def _run(out: Path, *kill: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", RUN, str(out), str(UPDATES), *kill],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        text=True,
+        capture_output=True,
+        timeout=300,
+    )
+
+
+def _record(out: Path) -> tuple[bytes, list[dict[str, object]], object]:
+    run = out / "smoke"
+    varying = {"time", "seconds_rollout", "seconds_train", "peak_memory_mb"}
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    metrics = [{k: v for k, v in json.loads(line).items() if k not in varying} for line in lines]
+    weights = (run / "checkpoints" / "latest" / "model" / "model.safetensors").read_bytes()
+    result = json.loads((run / "eval_after.json").read_text())
+    return weights, metrics, result["successes"]
+
+
+@pytest.mark.slow
+def test_ten_kills_lose_nothing(tmp_path: Path) -> None:
+    whole = _run(tmp_path / "whole")
+    assert whole.returncode == 0, whole.stderr
+    rng = random.Random(5)
+    targets = [*MOMENTS, *rng.choices(list(MOMENTS), k=10 - len(MOMENTS))]
+    rng.shuffle(targets)
+    for target in targets:
+        killed = _run(tmp_path / "cut", target, str(rng.randrange(MOMENTS[target])))
+        assert killed.returncode == -signal.SIGKILL, (target, killed.stderr)
+    assert not (tmp_path / "cut" / "smoke" / "eval_after.json").exists()
+    last = _run(tmp_path / "cut")
+    assert last.returncode == 0, last.stderr
+    assert _record(tmp_path / "cut") == _record(tmp_path / "whole")
+    left = {p.suffix for p in (tmp_path / "cut" / "smoke").rglob("*")}
+    assert not left & {".new", ".old", ".part"}
