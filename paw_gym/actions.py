@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -16,7 +17,10 @@ class ParsedResponse:
 
 
 def parse_response(
-    response: str, action_tag: str = "action", think_tag: str | None = "think"
+    response: str,
+    action_tag: str = "action",
+    think_tag: str | None = "think",
+    own_tags: Sequence[str] = (),
 ) -> ParsedResponse:
     """Extracts the action from ``<think>...</think><action>...</action>``.
 
@@ -28,6 +32,9 @@ def parse_response(
         response: what the model wrote.
         action_tag: tag around the action.
         think_tag: tag that must be there as well, or ``None`` where the template asks for none.
+        own_tags: tags that belong to the environment's actions (``search``, ``answer``). If there are
+            any, the action is the first complete block of one of them, its tags included, and
+            ``action_tag`` plays no part.
     """
     problem = None
     rest = response
@@ -38,6 +45,8 @@ def parse_response(
             problem = f"no <{think_tag}>...</{think_tag}> block"
         else:
             rest = response[closed:]
+    if own_tags:
+        return _own_block(rest, own_tags, problem)
     opened = rest.find(f"<{action_tag}>")
     start = opened + len(action_tag) + 2
     end = rest.find(f"</{action_tag}>", start) if opened >= 0 else -1
@@ -45,3 +54,19 @@ def parse_response(
         return ParsedResponse("", f"no <{action_tag}>...</{action_tag}> block")
     action = rest[start:end].strip()
     return ParsedResponse(action, problem if action else f"the <{action_tag}> block is empty")
+
+
+def _own_block(rest: str, tags: Sequence[str], problem: str | None) -> ParsedResponse:
+    blocks = []
+    for tag in tags:
+        opened = rest.find(f"<{tag}>")
+        closed = rest.find(f"</{tag}>", opened) if opened >= 0 else -1
+        if closed >= 0:
+            blocks.append((opened, closed, tag))
+    if not blocks:
+        names = " or ".join(f"<{tag}>...</{tag}>" for tag in tags)
+        return ParsedResponse("", f"no {names} block")
+    opened, closed, tag = min(blocks)
+    inside = rest[opened + len(tag) + 2 : closed].strip()
+    action = f"<{tag}>{inside}</{tag}>"
+    return ParsedResponse(action, problem if inside else f"the <{tag}> block is empty")

@@ -205,6 +205,8 @@ class TextEnv(gym.Env[str, str], ABC):
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}
     agent: ClassVar[AgentDefaults] = AgentDefaults()
+    recorded_info: ClassVar[tuple[str, ...]] = ()
+    """keys of ``info`` that every transition keeps beside ``success`` and ``score``"""
 
     def __init__(self, tasks: TaskSet, max_steps: int, render_mode: str | None = None) -> None:
         if len(tasks) == 0:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
 
+from paw_gym.actions import ParsedResponse, parse_response
 from paw_gym.naming import did_you_mean
 
 SLOTS = {
@@ -71,12 +72,16 @@ class PromptTemplate:
     action_tag: str = "action"
     think_tag: str | None = "think"
     """tag of the reasoning that an answer must have; ``None``: no reasoning asked for"""
+    own_tags: tuple[str, ...] = ()
+    """tags that are part of the environment's actions (``search``, ``answer``) and so need no
+    ``action_tag`` around them"""
     admissible_format: str = "list"
     """``list``: one action a line; ``grouped``: actions that differ in a final number share a line"""
     opening: str | None = None
     """stands for o_0 in the history, where ``first`` shows it no more; ``None``: o_0 itself"""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "own_tags", tuple(self.own_tags))
         for text_name, required in _REQUIRED.items():
             self._check(text_name, set(_SLOT.findall(getattr(self, text_name))), required)
         if self.admissible_format not in ("list", "grouped"):
@@ -145,6 +150,22 @@ class PromptTemplate:
         if data.get("think_tag") == "":
             data["think_tag"] = None
         return cls(**{"name": name, **data})
+
+    def read_response(self, response: str) -> ParsedResponse:
+        """The action in a raw response, and what is wrong with it (see ``parse_response``)."""
+        return parse_response(response, self.action_tag, self.think_tag, self.own_tags)
+
+    def response_for(self, action: str) -> str:
+        """The response that a flawless agent would write to take ``action``."""
+        think = f"<{self.think_tag}></{self.think_tag}>" if self.think_tag else ""
+        return think + (
+            action if self.own_tags else f"<{self.action_tag}>{action}</{self.action_tag}>"
+        )
+
+    @property
+    def closing_tags(self) -> list[str]:
+        """The texts at which a response is complete."""
+        return [f"</{tag}>" for tag in self.own_tags or (self.action_tag,)]
 
     def render_first(
         self, instruction: str, observation: str, admissible: Sequence[str] | None

@@ -12,7 +12,6 @@ from typing import Any, cast
 import gymnasium as gym
 from gymnasium.utils import RecordConstructorArgs
 
-from paw_gym.actions import parse_response
 from paw_gym.core import AgentDefaults, TaskSet, TextEnv
 from paw_gym.prompts import HistoryItem, PromptTemplate
 from paw_gym.transition import Episode, Transition, write_jsonl
@@ -151,7 +150,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Takes a raw response, acts, and returns the next prompt."""
-        parsed = parse_response(action, self.template.action_tag, self.template.think_tag)
+        parsed = self.template.read_response(action)
         admissible = self._info["admissible_actions"]
         problem = parsed.problem
         if self.require_admissible and admissible is not None and parsed.action not in admissible:
@@ -179,6 +178,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
                 "success": info["success"],
                 "score": info["score"],
                 "problem": problem,
+                **{key: info[key] for key in self.text_env.recorded_info if key in info},
             },
         )
         info = {**info, "action_is_valid": problem is None}
@@ -225,9 +225,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
 
     def response_for(self, action: str) -> str:
         """The response that a flawless agent would write to take ``action``."""
-        template = self.template
-        think = f"<{template.think_tag}></{template.think_tag}>" if template.think_tag else ""
-        return f"{think}<{template.action_tag}>{action}</{template.action_tag}>"
+        return self.template.response_for(action)
 
     def new_episode(self, group: int = 0) -> Episode:
         """An empty record of the episode that was just started."""

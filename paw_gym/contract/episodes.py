@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from paw_gym.actions import parse_response
 from paw_gym.contract.report import CheckSkipped, ContractViolation, require
 from paw_gym.contract.subject import JUNK, Moment, Script, Subject, choose, replay, start
 from paw_gym.core import INFO_KEYS, TextEnv
@@ -140,9 +139,10 @@ def transitions(subject: Subject) -> str:
     count = 0
     for script in subject.scripts:
         agent = subject.agent()
-        tags = agent.template.action_tag, agent.template.think_tag
         # white space at its ends, or tags inside, do not survive the way through a response
-        actions = [parse_response(agent.response_for(a), *tags).action for a in script.actions]
+        actions = [
+            agent.template.read_response(agent.response_for(a)).action for a in script.actions
+        ]
         raw = replay(subject.make(), Script(script.seed, script.task_id, tuple(actions)))
         prompt = start(agent, script.seed, script.task_id).observation
         for number, action in enumerate(actions[: len(raw) - 1]):

@@ -80,3 +80,26 @@ def test_long_responses_take_linear_time(piece: str) -> None:
     assert parsed.action == ""
     long = "x" * 100_000
     assert parse_response(f"<think></think><action>{long}</action>").action == long
+
+
+OWN = ("search", "answer")
+
+
+@pytest.mark.parametrize(
+    ("response", "action", "problem"),
+    [
+        ("<think>why</think><search> who </search>", "<search>who</search>", None),
+        ("<think></think><answer>x</answer><search>y</search>", "<answer>x</answer>", None),
+        ("<think></think><search>a<answer>b</answer></search>", "<search>a<answer>b</answer></search>", None),
+        ("<think><search>no</search></think><answer>x</answer>", "<answer>x</answer>", None),
+        ("<search>who</search>", "<search>who</search>", "no <think>"),
+        ("<think></think><search> </search>", "<search></search>", "<search> block is empty"),
+        ("<think></think><action>who</action>", "", "no <search>"),
+        ("<think></think><search>who</answer>", "", "no <search>"),
+    ],
+)  # fmt: skip
+def test_tags_of_the_environments_own(response: str, action: str, problem: str | None) -> None:
+    parsed = parse_response(response, own_tags=OWN)
+    assert parsed.action == action
+    assert (parsed.problem is None) == (problem is None)
+    assert problem is None or problem in str(parsed.problem)

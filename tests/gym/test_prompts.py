@@ -157,3 +157,13 @@ class TestGrouping:
             stem = next(s for s in ("go", "open door", "look 3 x") if line.startswith(s + " "))
             found |= {(stem, int(n)) for n in line.removeprefix(stem).split()}
         assert found == set(pairs)
+
+
+def test_own_tags_stand_in_for_the_action_tag() -> None:
+    plain, own = template(), PromptTemplate(**PARTS, own_tags=("search", "answer"))
+    assert plain.response_for("look") == "<think></think><action>look</action>"
+    assert own.response_for("<answer>x</answer>") == "<think></think><answer>x</answer>"
+    assert own.read_response(own.response_for("<answer>x</answer>")).action == "<answer>x</answer>"
+    assert (plain.closing_tags, own.closing_tags) == (["</action>"], ["</search>", "</answer>"])
+    told = "\n".join(f"{key} = {text!r}" for key, text in PARTS.items())
+    assert PromptTemplate.parse(told + '\nown_tags = ["search"]').own_tags == ("search",)
