@@ -11,10 +11,11 @@ import unicodedata
 
 from paw_gym.retrieval.porter import stem
 
-STOP_WORDS = frozenset(
+_STOP_WORDS = (
     "a an and are as at be but by for if in into is it no not of on or such that the their then "
-    "there these they this to was will with".split()  # noqa: SIM905  (one word a line says no more)
+    "there these they this to was will with"
 )
+STOP_WORDS = frozenset(_STOP_WORDS.split())
 """Lucene's English stop words"""
 MAX_WORD = 255
 """characters; longer words are cut into pieces, as Lucene's tokenizer does"""
