@@ -7,6 +7,7 @@ control tokens read as plain text, so nothing that an environment prints can end
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,9 @@ class ChatFormat:
         self.ask = self._control(self.pieces.ask)
         self.bridge = self._control(self.pieces.bridge)
         self.end_id: int | None = self.bridge[0] if self.bridge else tokenizer.eos_token_id
+        ends = {self.end_id, getattr(tokenizer, "eos_token_id", None)}
+        self.end_ids: frozenset[int] = frozenset(i for i in ends if i is not None)
+        """tokens that end a response: the template's, and the tokenizer's own end of text"""
 
     def _control(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
@@ -57,6 +61,29 @@ class ChatFormat:
         """Ids from the start of the dialogue to where the model answers."""
         return [*self.opening, *self.content(prompt), *self.ask]
 
+    def dialogue(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Ids of a whole dialogue, up to where the model answers its last message.
+
+        A system message is put before the first user message, with a blank line between: some
+        templates know no system role, and so every model reads the same.
+
+        Raises:
+            ValueError: not user and assistant in turn, from user to user.
+        """
+        system = [m["content"] for m in messages if m["role"] == "system"]
+        turns = [m for m in messages if m["role"] != "system"]
+        wanted = ["user" if i % 2 == 0 else "assistant" for i in range(len(turns))]
+        if len(turns) % 2 == 0 or [m["role"] for m in turns] != wanted:
+            roles = ", ".join(m["role"] for m in messages) or "no message"
+            raise ValueError(
+                f"Expected user and assistant messages in turn, the last a user's; got {roles}."
+            )
+        ids = self.first("\n\n".join([*system, turns[0]["content"]]))
+        for answer, question in zip(turns[1::2], turns[2::2], strict=True):
+            ids += [*self.content(answer["content"]), *self.bridge]
+            ids += [*self.content(question["content"]), *self.ask]
+        return ids
+
     def closing(self, response: list[int]) -> list[int]:
         """Ids between a sampled response and the next message; an end token is not written twice."""
         if response and self.bridge and response[-1] == self.bridge[0]:
@@ -65,8 +92,10 @@ class ChatFormat:
 
     def decode(self, ids: list[int]) -> str:
         """The text of sampled ids, without the end token."""
-        if ids and ids[-1] == self.end_id:
-            ids = ids[:-1]
+        return self.raw(ids[:-1] if ids and ids[-1] in self.end_ids else ids)
+
+    def raw(self, ids: list[int]) -> str:
+        """The text of any ids, control tokens as they are written."""
         return str(self.tokenizer.decode(ids, skip_special_tokens=False))
 
 

@@ -12,8 +12,15 @@ from paw_gym.pool import EnvPool, Slot
 from paw_gym.transition import Episode
 from paw_gym.wrappers import AgentInterface
 from paw_train.chat import ChatFormat
-from paw_train.policies.decoding import BatchDecoder, Response, Sampling
-from paw_train.policies.local import LocalPolicy
+from paw_train.policies.protocol import (
+    PREFILL_TOKENS,
+    Policy,
+    Request,
+    Response,
+    Sampling,
+    require_trainable,
+    response_seed,
+)
 from paw_train.tokens import StepSpans, TokenRow
 
 
@@ -27,10 +34,28 @@ class RolloutSettings:
     """episodes of each task"""
     temperature: float = 1.0
     """of sampling; log-probabilities are those of the tempered distribution"""
+    top_p: float = 1.0
+    """sample from the fewest tokens that hold this probability; 1: from all"""
+    top_k: int = 0
+    """sample from this many most likely tokens; 0: from all"""
+    min_p: float = 0.0
+    """sample from tokens at least this fraction as likely as the most likely one; 0: from all"""
+    allow_truncated_sampling: bool = False
+    """train although ``top_p``, ``top_k`` or ``min_p`` cut the distribution: the sampled
+    log-probabilities are then not those that the policy is updated on"""
     max_response_tokens: int = 512
     """longest response"""
     max_context_tokens: int = 4096
     """longest context; a longer window-mode prompt loses its beginning, a longer dialogue ends"""
+    prefill_tokens: int = PREFILL_TOKENS
+    """most padded context tokens read in one forward pass: memory, not results"""
+
+    def sampling(self, stop: Sequence[str]) -> Sampling:
+        """How responses are drawn, given the texts that end one."""
+        return Sampling(
+            self.temperature, self.max_response_tokens, tuple(stop),
+            self.top_p, self.top_k, self.min_p,
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -45,7 +70,7 @@ Progress = Callable[[int, int], None]
 
 
 def rollout(
-    policy: LocalPolicy,
+    policy: Policy,
     pool: EnvPool,
     settings: RolloutSettings,
     generator: torch.Generator,
@@ -55,33 +80,98 @@ def rollout(
 ) -> list[Trajectory]:
     """Plays one batch of episodes to their ends.
 
+    Each response has a seed of its own, made from one number of the generator, the episode's name
+    and the turn. So equal seeds give equal episodes, and what an episode does hangs on neither its
+    neighbours nor their number (up to the rounding of the model's arithmetic in other batch shapes).
+
     Args:
         policy: answers.
         pool: the environments; its agent interface decides the context mode.
         settings: sampling and limits.
-        generator: CPU generator that all tokens are drawn from.
+        generator: CPU generator; one number is drawn from it.
         task_ids: one task a group; ``None``: the pool draws them.
         progress: called with (running, all) episodes after each step.
         keep_tokens: whether rows are wanted (training) or not (evaluation).
 
     Returns:
         A trajectory for each episode, in the pool's order; failed ones have ``episode.error``.
+
+    Raises:
+        ValueError: rows are wanted, but the policy gives none, or from a truncated distribution.
     """
+    if keep_tokens:
+        require_trainable(policy)
+        require_whole_distribution(settings)
+    base = int(torch.randint(2**62, (), generator=generator))
     pool.reset(task_ids)
     trajectories = [Trajectory(episode) for episode in pool.episodes]
-    player = _Player(policy, pool, settings, generator)
+    if not pool.active:
+        return trajectories
+    first = pool.env_of(pool.active[0])
+    sampling = settings.sampling(first.template.closing_tags)
+    growing = first.mode == "conversation"
+    session = policy.session(sampling, growing, settings.prefill_tokens)
+    recorder = TokenRecorder(policy.chat, pool) if policy.chat else None
     while pool.active:
-        slots = list(pool.active)
-        responses = player.answer(slots)
-        pool.step([response.text for response in responses])
-        for slot, response in zip(slots, responses, strict=True):
-            player.recorder.take(slot, response)
-        player.end_overlong()
+        requests = _requests(pool.active, recorder, settings.max_context_tokens, base)
+        answered = _without_failed(pool, session.respond(requests))
+        pool.step([response.text for _, response in answered])
+        if recorder:
+            for slot, response in answered:
+                recorder.take(slot, response)
+            _end_overlong(pool, recorder, settings)
         if progress:
             progress(len(pool.active), len(trajectories))
-    if keep_tokens:
-        _hand_over(trajectories, player.recorder.rows)
+    if keep_tokens and recorder:
+        _hand_over(trajectories, recorder.rows)
     return trajectories
+
+
+def require_whole_distribution(settings: RolloutSettings) -> None:
+    """Raises ``ValueError`` for sampling that training cannot account for."""
+    if settings.sampling(()).truncated and not settings.allow_truncated_sampling:
+        raise ValueError(
+            f"rollout.top_p={settings.top_p}, top_k={settings.top_k}, min_p={settings.min_p}: training "
+            "needs samples of the policy's whole distribution, or its importance ratios are wrong. "
+            "Leave them at 1, 0 and 0, or set rollout.allow_truncated_sampling=true."
+        )
+
+
+def _requests(
+    slots: Sequence[Slot], recorder: TokenRecorder | None, limit: int, base: int
+) -> list[Request]:
+    """What the running episodes ask; the recorder's rows are extended by their contexts first."""
+    contexts = recorder.contexts(slots, limit) if recorder else [None] * len(slots)
+    requests = []
+    for slot, ids in zip(slots, contexts, strict=True):
+        name, turn = slot.episode.episode_id, len(slot.episode.transitions)
+        growing = slot.episode.context_mode == "conversation"
+        messages = slot.info["messages"] if growing else [{"role": "user", "content": slot.prompt}]
+        requests.append(Request(name, response_seed(base, name, turn), messages, ids))
+    return requests
+
+
+def _without_failed(pool: EnvPool, responses: Sequence[Response]) -> list[tuple[Slot, Response]]:
+    """The running episodes with their responses; one without a response fails and leaves the pool."""
+    answered = []
+    for slot, response in zip(list(pool.active), responses, strict=True):
+        if response.error is None:
+            answered.append((slot, response))
+        else:
+            slot.episode.error = response.error
+    pool.active = [slot for slot, _ in answered]
+    return answered
+
+
+def _end_overlong(pool: EnvPool, recorder: TokenRecorder, settings: RolloutSettings) -> None:
+    """Ends the dialogues that the next response could carry beyond the context limit."""
+    limit = settings.max_context_tokens - settings.max_response_tokens
+    for slot in list(pool.active):
+        rows = recorder.rows[slot.episode.episode_id]
+        if slot.episode.context_mode == "conversation" and len(rows[0].ids) > limit:
+            last = slot.episode.transitions[-1]
+            slot.episode.transitions[-1] = replace(last, truncated=True)
+            pool.active.remove(slot)
 
 
 def demonstrations(
@@ -183,63 +273,3 @@ class TokenRecorder:
         row.extend(self.chat.content(message[end:]))
         row.extend(self.chat.ask)
         return observation
-
-
-_MOST_WASTE = 0.3
-"""share of holes in the cache beyond which it is packed: a copy, against attention over nothing"""
-
-
-class _Player:
-    """Answers for the running episodes of a pool; keeps a dialogue's cache from turn to turn."""
-
-    def __init__(
-        self,
-        policy: LocalPolicy,
-        pool: EnvPool,
-        settings: RolloutSettings,
-        generator: torch.Generator,
-    ) -> None:
-        self.policy, self.pool, self.settings, self.generator = policy, pool, settings, generator
-        self.recorder = TokenRecorder(policy.chat, pool)
-        self._fed: dict[str, int] = {}
-        self._decoder: BatchDecoder | None = None
-        self._seats: list[str] = []
-        tag = pool.env_of(pool.active[0]).template.action_tag if pool.active else "action"
-        self._sampling = Sampling(
-            settings.temperature, settings.max_response_tokens, (f"</{tag}>",)
-        )
-
-    def answer(self, slots: Sequence[Slot]) -> list[Response]:
-        """A response for each slot, its context being extended first."""
-        contexts = self.recorder.contexts(slots, self.settings.max_context_tokens)
-        if slots[0].episode.context_mode == "window":
-            decoder = self.policy.dialogue(len(slots))
-            return self.policy.respond(decoder, contexts, self._sampling, self.generator)
-        names = [slot.episode.episode_id for slot in slots]
-        decoder = self._seat(names)
-        news = [ids[self._fed.get(name, 0) :] for name, ids in zip(names, contexts, strict=True)]
-        responses = self.policy.respond(decoder, news, self._sampling, self.generator)
-        for name, ids, response in zip(names, contexts, responses, strict=True):
-            # the last sampled token is in the row but not in the cache yet
-            self._fed[name] = len(ids) + len(response.ids) - 1
-        return responses
-
-    def _seat(self, names: list[str]) -> BatchDecoder:
-        """The decoder with exactly these dialogues in it, in this order."""
-        if self._decoder is None:
-            self._decoder = self.policy.dialogue(len(names))
-        elif names != self._seats or self._decoder.waste() > _MOST_WASTE:
-            place = {name: i for i, name in enumerate(self._seats)}
-            self._decoder.keep([place[name] for name in names])
-        self._seats = names
-        return self._decoder
-
-    def end_overlong(self) -> None:
-        """Ends the dialogues that the next response could carry beyond the context limit."""
-        limit = self.settings.max_context_tokens - self.settings.max_response_tokens
-        for slot in list(self.pool.active):
-            rows = self.recorder.rows[slot.episode.episode_id]
-            if slot.episode.context_mode == "conversation" and len(rows[0].ids) > limit:
-                last = slot.episode.transitions[-1]
-                slot.episode.transitions[-1] = replace(last, truncated=True)
-                self.pool.active.remove(slot)

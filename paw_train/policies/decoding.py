@@ -1,85 +1,28 @@
-"""Batched sampling with a key-value cache that outlives a turn.
+"""Batched decoding with a key-value cache that outlives a turn.
 
 A ``BatchDecoder`` holds B growing sequences. ``feed`` appends tokens of any number to each;
 shorter ones leave holes in the cache, which the attention mask hides and position ids skip, so a
-row computes what it would alone. Finished rows are dropped with ``keep``.
+row computes what it would alone. Rows that have ended their response rest behind the others until
+the next ``feed``; rows whose first contexts are equal share one prefill; ``keep`` drops rows for good.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+from transformers.cache_utils import DynamicCache
 
+from paw_train.policies.cache import GrowingLayer, growing_cache
+from paw_train.policies.drawing import draw, uniforms
+from paw_train.policies.protocol import PREFILL_TOKENS, Response, Sampling
+from paw_train.policies.stopping import StopTexts
 
-class GrowingLayer(DynamicLayer):
-    """A cache layer that writes in place into a buffer with room to spare.
-
-    The stock layer copies the whole cache for every token; for a small model over long dialogues
-    that copy costs more than the model.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._buffers: list[Tensor] = []
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Appends [B, heads, t, dim] keys and values and returns all of them."""
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-            self._buffers = []
-        start = self.get_seq_length()
-        end = start + key_states.shape[-2]
-        views = []
-        for i, new in enumerate((key_states, value_states)):
-            if len(self._buffers) <= i or self._buffers[i].shape[-2] < end:
-                room = new.new_empty((*new.shape[:2], end + end // 2 + 64, new.shape[-1]))
-                if start:
-                    room[:, :, :start] = self._buffers[i][:, :, :start]
-                self._buffers[i : i + 1] = [room]
-            self._buffers[i][:, :, start:end] = new
-            views.append(self._buffers[i][:, :, :end])
-        self.keys, self.values = views
-        return self.keys, self.values
-
-    def select(self, rows: Tensor, columns: Tensor) -> None:
-        """Keeps the given rows [R] and, of each, the given columns [R, L]."""
-        end = columns.shape[1]
-        room = end + end // 4 + 64
-        for i, buffer in enumerate(self._buffers):
-            fresh = buffer.new_empty((len(rows), buffer.shape[1], room, buffer.shape[3]))
-            index = columns[:, None, :, None].expand(-1, buffer.shape[1], -1, buffer.shape[3])
-            torch.gather(buffer[rows], 2, index, out=fresh[:, :, :end])
-            self._buffers[i] = fresh
-        self.keys, self.values = (buffer[:, :, :end] for buffer in self._buffers)
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How responses are drawn."""
-
-    temperature: float = 1.0
-    """0 takes the most likely token"""
-    max_tokens: int = 512
-    """longest response, in tokens"""
-    stop: tuple[str, ...] = ("</action>",)
-    """texts that end a response (and belong to it)"""
-
-
-@dataclass(slots=True)
-class Response:
-    """A sampled response."""
-
-    ids: list[int]
-    logprobs: list[float]
-    """of each id at sampling time, temperature included, in nats"""
-    text: str
+_RESTING_SHARE = 1 / 8
+"""ended rows, of those computed, beyond which they are moved away: some copies of rows, against
+computing them at every token that follows"""
 
 
 class BatchDecoder:
@@ -88,82 +31,209 @@ class BatchDecoder:
     Args:
         model: a Hugging Face causal language model.
         rows: B.
+        prefill_tokens: most padded tokens of one forward pass of ``feed`` (a single row may have
+            more): memory, not results.
     """
 
-    def __init__(self, model: Any, rows: int) -> None:
+    def __init__(self, model: Any, rows: int, prefill_tokens: int = PREFILL_TOKENS) -> None:
         self.model = model
         self.device = next(model.parameters()).device
-        self.cache = _new_cache(model)
-        self.mask = torch.zeros((rows, 0), dtype=torch.long, device=self.device)
-        self.lengths = torch.zeros(rows, dtype=torch.long, device=self.device)
+        self.prefill_tokens = prefill_tokens
+        self.count = rows
+        cache = growing_cache(model)
+        self._layers: list[GrowingLayer] = list(cache.layers) if cache else []  # type: ignore[arg-type]
+        self.cache = cache or DynamicCache(config=model.config)
+        self._order = list(range(rows))
+        """the row at each place of the cache; those at work come first"""
+        self._working = rows
+        self._mask = torch.zeros((rows, 0), dtype=torch.bool, device=self.device)
+        self._lengths = torch.zeros(rows, dtype=torch.long, device=self.device)
+        self._width = 0
+        """columns of the cache in use"""
 
     @torch.no_grad()
     def feed(self, chunks: Sequence[Sequence[int]]) -> Tensor:
-        """Appends ``chunks[b]`` to row b (it may be empty) and returns [B, V] logits after its last token."""
-        sizes = torch.tensor([len(chunk) for chunk in chunks], device=self.device)
-        width = max(1, int(sizes.max()))
+        """Appends ``chunks[b]`` to row b (it may be empty, but not the first time).
+
+        Returns:
+            [B, V] float32 logits after each row's last token.
+        """
+        if len(chunks) != self.count:
+            raise ValueError(f"The decoder has {self.count} rows, got {len(chunks)} chunks.")
+        self._working = self.count
+        if self._width == 0 and self._layers:
+            return self._feed_first(chunks)
+        hidden = self._feed_places([chunks[row] for row in self._order])
+        return self._logits(hidden[self._places()])
+
+    def _feed_first(self, chunks: Sequence[Sequence[int]]) -> Tensor:
+        """Computes each different context once, the longest first, so that padding is short."""
+        if not all(chunks):
+            raise ValueError("A row's first chunk is empty; it has nothing to answer.")
+        different = sorted({tuple(chunk) for chunk in chunks}, key=len, reverse=True)
+        place_of = {chunk: i for i, chunk in enumerate(different)}
+        places = torch.tensor([place_of[tuple(chunk)] for chunk in chunks], device=self.device)
+        self._mask = self._mask[: len(different)]
+        self._lengths = self._lengths[: len(different)]
+        hidden = self._feed_places(different)
+        if len(different) == self.count:
+            self._order = places.argsort().tolist()
+        else:
+            self._take(places, torch.arange(self._width, device=self.device))
+        return self._logits(hidden)[places]
+
+    def _feed_places(self, chunks: Sequence[Sequence[int]]) -> Tensor:
+        """Appends to each place of the cache, some places at a time; [places, H] last hidden states."""
+        widest = max(1, max(len(chunk) for chunk in chunks))
+        hidden, start = [], 0
+        while start < len(chunks):
+            if self._layers:
+                stop = start + max(1, self.prefill_tokens // max(1, len(chunks[start])))
+                stop = min(
+                    stop, start + max(1, self.prefill_tokens // _longest(chunks[start:stop]))
+                )
+            else:
+                stop = len(chunks)
+            hidden.append(self._append(slice(start, min(stop, len(chunks))), chunks[start:stop]))
+            start = stop
+        self._width += widest
+        return torch.cat(hidden)
+
+    @torch.no_grad()
+    def advance(self, tokens: Mapping[int, int]) -> tuple[list[int], Tensor]:
+        """Appends one token to each of the given rows; the others rest until the next ``feed``.
+
+        Args:
+            tokens: by row; only rows that did not rest yet.
+
+        Returns:
+            The rows, in the decoder's order, and their [rows, V] float32 logits.
+        """
+        working = self._order[: self._working]
+        if len(tokens) < len(working) * (1 - _RESTING_SHARE) and self._layers:
+            self._rest(tokens)
+            working = self._order[: self._working]
+        chunks = [[tokens[row]] if row in tokens else [] for row in working]
+        hidden = self._append(slice(0, len(working)), chunks)
+        self._width += 1
+        going = [place for place, row in enumerate(working) if row in tokens]
+        if len(going) < len(working):
+            hidden = hidden[torch.tensor(going, device=self.device)]
+        return [working[place] for place in going], self._logits(hidden)
+
+    def _rest(self, going: Mapping[int, int]) -> None:
+        """Moves the rows that go on to the front of the cache, by swaps."""
+        count = len(going)
+        front = [i for i in range(count) if self._order[i] not in going]
+        back = [i for i in range(count, self._working) if self._order[i] in going]
+        for a, b in zip(front, back, strict=True):
+            self._order[a], self._order[b] = self._order[b], self._order[a]
+        self._working = count
+        if not front:
+            return
+        a_index = torch.tensor(front, device=self.device)
+        b_index = torch.tensor(back, device=self.device)
+        both, crossed = torch.cat([a_index, b_index]), torch.cat([b_index, a_index])
+        self._mask[both] = self._mask[crossed]
+        self._lengths[both] = self._lengths[crossed]
+        for layer in self._layers:
+            layer.swap(a_index, b_index, self._width)
+
+    def _append(self, places: slice, chunks: Sequence[Sequence[int]]) -> Tensor:
+        """One forward pass over neighbouring places; [r, H] hidden states after their last tokens."""
+        width = _longest(chunks)
         ids = torch.zeros((len(chunks), width), dtype=torch.long)
         for b, chunk in enumerate(chunks):
             ids[b, : len(chunk)] = torch.tensor(list(chunk), dtype=torch.long)
+        sizes = torch.tensor([len(chunk) for chunk in chunks], device=self.device)
         steps = torch.arange(width, device=self.device)
-        self.mask = torch.cat([self.mask, (steps < sizes[:, None]).long()], dim=1)
-        positions = self.lengths[:, None] + torch.minimum(steps, (sizes[:, None] - 1).clamp(min=0))
-        self.lengths = self.lengths + sizes
+        start, end = self._width, self._width + width
+        self._make_room(end)
+        self._mask[places, start:end] = steps < sizes[:, None]
+        lengths = self._lengths[places]
+        positions = lengths[:, None] + torch.minimum(steps, (sizes[:, None] - 1).clamp(min=0))
+        self._lengths[places] = lengths + sizes
+        for layer in self._layers:
+            layer.aim(places, start, self._mask.shape[0])
         hidden = self.model.get_decoder()(
             input_ids=ids.to(self.device),
-            attention_mask=self.mask,
+            attention_mask=self._visible(places, start, width),
             position_ids=positions,
             past_key_values=self.cache,
             use_cache=True,
         ).last_hidden_state
-        last = hidden[torch.arange(len(chunks), device=self.device), (sizes - 1).clamp(min=0)]
-        return self.model.get_output_embeddings()(last).float()  # type: ignore[no-any-return]
+        last = (sizes - 1).clamp(min=0)
+        return hidden[torch.arange(len(chunks), device=self.device), last]  # type: ignore[no-any-return]
+
+    def _visible(self, places: slice, start: int, width: int) -> Tensor | None:
+        """The attention mask of a pass: ``None`` for a first one, where causal order is enough."""
+        if not self._layers:
+            return self._mask[places, : start + width].long()
+        if start == 0:
+            return None
+        kind = str(getattr(self.model.config, "_attn_implementation", ""))
+        if not kind.endswith("sdpa"):
+            return self._mask[places, : start + width].long()
+        if width == 1:
+            return self._mask[places, None, None, : start + 1]
+        past = self._mask[places, None, None, :start].expand(-1, 1, width, start)
+        causal = torch.ones((width, width), dtype=torch.bool, device=self.device).tril()
+        return torch.cat([past, causal.expand(past.shape[0], 1, width, width)], dim=-1)
+
+    def _make_room(self, end: int) -> None:
+        if self._mask.shape[1] < end:
+            room = self._mask.new_zeros((self._mask.shape[0], end + end // 2 + 64))
+            room[:, : self._mask.shape[1]] = self._mask
+            self._mask = room
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        logits = self.model.get_output_embeddings()(hidden).float()
+        return _finish_logits(logits, self.model.config)
+
+    def _places(self) -> Tensor:
+        """[B] where in the cache each row is."""
+        return torch.tensor(self._order, device=self.device).argsort()
 
     def keep(self, rows: Sequence[int]) -> None:
         """Drops all rows but the given ones, in the given order, and closes the holes of the cache."""
-        index = torch.tensor(list(rows), dtype=torch.long, device=self.device)
-        self.mask, self.lengths = self.mask[index], self.lengths[index]
-        growing = [layer for layer in self.cache.layers if isinstance(layer, GrowingLayer)]
-        if not growing:
-            self.cache.batch_select_indices(index)
+        places = self._places()[torch.tensor(list(rows), dtype=torch.long, device=self.device)]
+        self.count = self._working = len(rows)
+        self._order = list(range(len(rows)))
+        if not self._layers:
+            self._mask, self._lengths = self._mask[places], self._lengths[places]
+            self.cache.batch_select_indices(places)
             return
+        mask, longest = self._mask[places, : self._width], int(self._lengths[places].max())
         # a stable sort moves each row's tokens to the front without changing their order
-        columns = (1 - self.mask).argsort(dim=1, stable=True)[:, : int(self.lengths.max())]
-        self.mask = self.mask.gather(1, columns)
-        for layer in growing:
-            layer.select(index, columns)
+        self._take(places, (~mask).byte().argsort(dim=1, stable=True)[:, :longest])
+
+    def _take(self, places: Tensor, columns: Tensor) -> None:
+        """The cache with row b from ``places[b]``, and of it ``columns`` ([L] or [B, L])."""
+        columns = columns.expand(len(places), -1)
+        self._mask = self._mask[places].gather(1, columns)
+        self._lengths = self._lengths[places]
+        self._width = columns.shape[1]
+        for layer in self._layers:
+            layer.select(places, columns)
 
     def waste(self) -> float:
         """Share of the cache that holes take, of the columns that the longest row needs."""
-        return 1.0 - int(self.lengths.max()) / max(1, self.mask.shape[1])
+        return 1.0 - int(self._lengths.max()) / max(1, self._width)
 
 
-def _new_cache(model: Any) -> Cache:
-    kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"}:
-        return DynamicCache(config=model.config)
-    return Cache(layers=[GrowingLayer() for _ in range(model.config.num_hidden_layers)])
+def _longest(chunks: Sequence[Sequence[int]]) -> int:
+    return max(1, max(len(chunk) for chunk in chunks))
 
 
-def draw(logits: Tensor, temperature: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """One token a row and its log-probability under the tempered distribution.
-
-    Args:
-        logits: [B, V].
-        temperature: 0 takes the most likely token (log-probabilities are then those at 1).
-        generator: on the CPU; numbers are drawn there, so that a seed means the same everywhere.
-
-    Returns:
-        ids [B] and log-probabilities [B].
-    """
-    logprobs = torch.log_softmax(logits / (temperature or 1.0), dim=-1)
-    if temperature == 0:
-        ids = logits.argmax(-1)
-    else:
-        # Gumbel-max: exact, and one uniform number a token instead of a cumulative sum
-        noise = torch.rand(logits.shape, generator=generator).clamp_(min=1e-20)
-        ids = (logprobs - torch.log(-torch.log(noise)).to(logprobs.device)).argmax(-1)
-    return ids, logprobs.gather(-1, ids[:, None]).squeeze(-1)
+def _finish_logits(logits: Tensor, config: Any) -> Tensor:
+    """What some models do to logits after the output layer (Gemma 2, Cohere, Granite)."""
+    if scale := getattr(config, "logit_scale", None):
+        logits = logits * scale
+    if divisor := getattr(config, "logits_scaling", None):
+        logits = logits / divisor
+    if cap := getattr(config, "final_logit_softcapping", None):
+        logits = torch.tanh(logits / cap) * cap
+    return logits
 
 
 def respond(
@@ -171,51 +241,39 @@ def respond(
     contexts: Sequence[Sequence[int]],
     chat: Any,
     sampling: Sampling,
-    generator: torch.Generator,
+    seeds: Sequence[int],
+    stops: StopTexts | None = None,
 ) -> list[Response]:
     """Feeds each row its new context and samples a response for each.
 
-    A response ends with a stop text, the chat's end token, or at ``max_tokens``. Its last token is
-    sampled but not yet fed: the next context starts with it.
+    A response ends with a stop text, an end token, or at ``max_tokens``. Its last token is sampled
+    but not yet fed: the next context starts with it.
+
+    Args:
+        decoder: B rows.
+        contexts: B chunks, what was not fed yet.
+        chat: decodes, and knows the end tokens.
+        sampling: how tokens are drawn.
+        seeds: B; row b's tokens hang on its own context and seed. They are the same in any batch, up
+            to the rounding of the model's arithmetic, which differs a little between batch shapes.
+        stops: of ``sampling.stop``, when there is one already (it remembers tokens).
     """
-    stop_ids = _single_tokens(chat, sampling.stop)
-    count = len(contexts)
-    responses = [Response([], [], "") for _ in range(count)]
-    going = [True] * count
-    logits = decoder.feed(contexts)
-    for _ in range(sampling.max_tokens):
-        ids, logprobs = draw(logits, sampling.temperature, generator)
-        chunks: list[list[int]] = [[] for _ in range(count)]
-        for b, (token, logprob) in enumerate(zip(ids.tolist(), logprobs.tolist(), strict=True)):
-            if not going[b]:
-                continue
-            responses[b].ids.append(token)
-            responses[b].logprobs.append(logprob)
-            going[b] = not _ends(responses[b].ids, chat, sampling.stop, stop_ids)
-            if going[b]:
-                chunks[b] = [token]
-        if not any(going):
+    stops = stops or StopTexts(chat, sampling.stop)
+    responses = [Response() for _ in contexts]
+    noise = uniforms(seeds, sampling.max_tokens if sampling.temperature else 1)
+    rows, logits = list(range(len(contexts))), decoder.feed(contexts)
+    for step in range(sampling.max_tokens):
+        column = min(step, noise.shape[1] - 1)
+        ids, logprobs = draw(logits, sampling, noise[rows, column])
+        going: dict[int, int] = {}
+        for row, token, logprob in zip(rows, ids.tolist(), logprobs.tolist(), strict=True):
+            responses[row].ids.append(token)
+            responses[row].logprobs.append(logprob)
+            if not stops.ends(responses[row].ids):
+                going[row] = token
+        if not going or step + 1 == sampling.max_tokens:
             break
-        if len(responses[going.index(True)].ids) < sampling.max_tokens:
-            logits = decoder.feed(chunks)
+        rows, logits = decoder.advance(going)
     for response in responses:
-        response.text = chat.decode(response.ids)
+        response.text = stops.cut(chat.decode(response.ids))
     return responses
-
-
-def _single_tokens(chat: Any, stop: Sequence[str]) -> frozenset[int] | None:
-    """The stop texts as token ids, when each is one token of its own; else ``None``."""
-    encoded = [chat.content(text) for text in stop]
-    specials = set(chat.tokenizer.get_added_vocab().values())
-    if all(len(ids) == 1 and ids[0] in specials for ids in encoded):
-        return frozenset(ids[0] for ids in encoded)
-    return None
-
-
-def _ends(ids: list[int], chat: Any, stop: Sequence[str], stop_ids: frozenset[int] | None) -> bool:
-    if ids[-1] == chat.end_id:
-        return True
-    if stop_ids is not None:
-        return ids[-1] in stop_ids
-    tail = chat.decode(ids[-16:])
-    return any(text in tail for text in stop)

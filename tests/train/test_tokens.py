@@ -14,7 +14,7 @@ from paw_gym.functional import GeneratorEnv  # noqa: E402
 from paw_gym.pool import EnvPool  # noqa: E402
 from paw_gym.wrappers import AgentInterface  # noqa: E402
 from paw_train.chat import ChatFormat  # noqa: E402
-from paw_train.policies.decoding import BatchDecoder, draw  # noqa: E402
+from paw_train.policies.decoding import BatchDecoder  # noqa: E402
 from paw_train.policies.local import LocalPolicy  # noqa: E402
 from paw_train.policies.scratch import (  # noqa: E402
     ScratchModelSettings,
@@ -130,16 +130,6 @@ def test_same_seed_same_rollout_and_another_seed_another() -> None:
         for pool, seed in zip(pools, (5, 5, 6), strict=True)
     ]
     assert texts[0] == texts[1] != texts[2]
-
-
-def test_draw_follows_the_distribution() -> None:
-    logits = torch.log(torch.tensor([0.5, 0.3, 0.2])).repeat(20000, 1)
-    ids, logprobs = draw(logits, 1.0, torch.Generator().manual_seed(0))
-    shares = torch.bincount(ids, minlength=3) / len(ids)
-    assert torch.allclose(shares, torch.tensor([0.5, 0.3, 0.2]), atol=0.02)
-    assert torch.allclose(logprobs, logits[0][ids], atol=1e-6)
-    greedy, _ = draw(logits[:2], 0.0, torch.Generator())
-    assert greedy.tolist() == [0, 0]
 
 
 def test_an_overlong_dialogue_ends_as_truncated() -> None:

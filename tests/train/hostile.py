@@ -1,0 +1,43 @@
+"""A byte-level tokenizer that does what real ones do at their worst, and models that follow a script."""
+
+from __future__ import annotations
+
+from typing import Any
+
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+MERGES = ("> ", "ok", "</", "n>", "io", "ct", ">\n", "è", "act", ">é")
+"""tokens across the boundary of tags, and one that holds a whole two-byte character"""
+
+
+def byte_tokenizer() -> Any:
+    """256 bytes, some merges, ChatML control tokens; no pre-tokenizer but the byte level."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {char: i for i, char in enumerate(alphabet)}
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    merges: list[tuple[str, str]] = []
+    for text in MERGES:
+        symbols = list(level.pre_tokenize_str(text)[0][0])
+        while len(symbols) > 1:
+            pair = (symbols[0], symbols[1])
+            if pair not in merges:
+                merges.append(pair)
+            vocabulary.setdefault("".join(pair), len(vocabulary))
+            symbols = ["".join(pair), *symbols[2:]]
+    core = Tokenizer(models.BPE(vocabulary, merges))
+    core.pre_tokenizer, core.decoder = level, decoders.ByteLevel()
+    controls = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    core.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in controls])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token="<|endoftext|>",
+        eos_token="<|im_end|>",
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
