@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -12,15 +11,10 @@ from typing import Any
 
 import torch
 
+from paw_train.policies.loading import model_signature
 from paw_train.policies.local import LocalPolicy
 
 STATE_FILE = "state.pt"
-
-
-def model_signature(model: Any) -> str:
-    """A hash of a model's architecture: parameter names and shapes, not their values."""
-    shapes = [f"{name}{tuple(p.shape)}" for name, p in model.named_parameters()]
-    return hashlib.sha256("\n".join(sorted(shapes)).encode()).hexdigest()[:16]
 
 
 def save_checkpoint(folder: Path, policy: LocalPolicy, state: Mapping[str, Any]) -> None:
@@ -58,8 +52,6 @@ def load_checkpoint(folder: Path, policy: LocalPolicy) -> dict[str, Any]:
     Raises:
         ValueError: the checkpoint is of another model.
     """
-    from safetensors.torch import load_file
-
     state: dict[str, Any] = torch.load(folder / STATE_FILE, weights_only=False)
     here = model_signature(policy.model)
     if state["signature"] != here:
@@ -68,13 +60,7 @@ def load_checkpoint(folder: Path, policy: LocalPolicy) -> dict[str, Any]:
             f"model has {here}): its settings or its base model differ. Resume with the settings it was "
             "written with, or start a new run under another name."
         )
-    files = sorted((folder / "model").glob("*.safetensors"))
-    weights = {name: tensor for file in files for name, tensor in load_file(file).items()}
-    missing, unexpected = policy.model.load_state_dict(weights, strict=False)
-    tied = set(getattr(policy.model, "_tied_weights_keys", None) or [])
-    if set(missing) - tied or unexpected:
-        raise ValueError(f"The checkpoint {folder} is damaged: {missing=}, {unexpected=}.")
-    policy.model.tie_weights()
+    policy.load_weights(folder / "model")
     return state
 
 

