@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -11,7 +12,11 @@ from torch import Tensor
 from paw_train.attention import use_grouped_attention
 from paw_train.chat import ChatFormat
 from paw_train.head import TokenScorer
+from paw_train.policies import lora
+from paw_train.policies.loading import load_model
+from paw_train.policies.lora import Base, LoraSettings
 from paw_train.policies.protocol import PREFILL_TOKENS, Sampling
+from paw_train.policies.reference import AdapterReference, CopyReference, Reference
 from paw_train.policies.sessions import LocalSession
 from paw_train.tokens import TokenBatch
 
