@@ -33,6 +33,10 @@ _OWN = {
         "paw_gym.envs.alfworld.env:ALFWorldEnv",
         "household tasks in six types: real games, or procedural ones with nothing to download",
     ),
+    "paw_gym/SearchQA-v0": (
+        "paw_gym.envs.search_qa.env:SearchQAEnv",
+        "questions to answer with a search engine: seven benchmarks, or a made-up encyclopedia",
+    ),
 }
 
 

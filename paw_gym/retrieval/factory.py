@@ -20,6 +20,11 @@ def retriever_names() -> list[str]:
     return sorted(_KINDS)
 
 
+def needs_corpus(name: str) -> bool:
+    """Whether a retriever searches a corpus of its own; a server and a language model bring theirs."""
+    return name in _KINDS and "corpus" in inspect.signature(_load(_KINDS[name])).parameters
+
+
 def make_retriever(name: str | Retriever, **settings: Any) -> Retriever:
     """A retriever by name.
 

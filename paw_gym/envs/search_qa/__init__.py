@@ -1,0 +1,1 @@
+"""Search QA: answer questions with a search engine."""

@@ -1,0 +1,220 @@
+"""The question files of the seven benchmarks, and of any other in the same forms."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from paw_gym.core import Task, TaskSet
+from paw_gym.envs.search_qa.questions import Question, QuestionError, parse_question
+from paw_gym.naming import did_you_mean
+
+BENCHMARKS = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
+IN_DOMAIN = ("nq", "hotpotqa")
+"""what Search-R1 and PaW train on; the other benchmarks are out of domain"""
+MIXES = {"train_mix": IN_DOMAIN, "all": BENCHMARKS}
+"""names that stand for several benchmarks"""
+
+_SUFFIXES = (".jsonl", ".json", ".tsv", ".csv")
+_PUBLISHED = {
+    "nq": ("NQ-open.{split}.jsonl", "nq-{split}.qa.csv", "nq-{split}.csv"),
+    "triviaqa": (
+        "wikipedia-{split}.json",
+        "unfiltered-web-{split}.json",
+        "web-{split}.json",
+        "trivia-{split}.qa.csv",
+    ),
+    "popqa": ("popQA.tsv", "PopQA.tsv"),
+    "hotpotqa": (
+        "hotpot_{split}_distractor_v1.json",
+        "hotpot_{split}_fullwiki_v1.json",
+        "hotpot_{split}_v1.1.json",
+    ),
+    "musique": ("musique_ans_v1.0_{split}.jsonl",),
+    "bamboogle": ("Bamboogle Prerelease - Sheet1.csv", "bamboogle.csv"),
+}
+"""names that the sources give their files"""
+
+
+def dataset_names(dataset: str | Sequence[str]) -> tuple[str, ...]:
+    """The data sets that a name stands for: itself, ``a+b``, a list, ``train_mix`` or ``all``.
+
+    >>> dataset_names("train_mix"), dataset_names("nq+popqa")
+    (('nq', 'hotpotqa'), ('nq', 'popqa'))
+    """
+    if not isinstance(dataset, str):
+        return tuple(dataset)
+    return MIXES.get(dataset) or tuple(dataset.split("+"))
+
+
+def question_file(data_dir: Path, dataset: str, split: str) -> Path:
+    """The file of a split: ``<dataset>/<split>.jsonl``, ``<dataset>_<split>.jsonl``, or as published.
+
+    Raises:
+        FileNotFoundError: there is none; says what is there.
+    """
+    if not data_dir.is_dir():
+        raise FileNotFoundError(
+            f"There is no folder {data_dir}. data_dir is the folder that holds "
+            "<dataset>/<split>.jsonl and corpus.jsonl."
+        )
+    folder = data_dir / dataset
+    named = [folder / f"{split}{suffix}" for suffix in _SUFFIXES]
+    named += [data_dir / f"{dataset}_{split}{suffix}" for suffix in _SUFFIXES]
+    for form in _PUBLISHED.get(dataset, ()):
+        name = form.format(split=split)
+        named += [folder / name, data_dir / name]
+    for path in named:
+        if path.is_file():
+            return path
+    raise FileNotFoundError(_nothing_there(data_dir, dataset, split))
+
+
+def _nothing_there(data_dir: Path, dataset: str, split: str) -> str:
+    folder = data_dir / dataset
+    if folder.is_dir():
+        splits = sorted(
+            {p.stem for p in folder.iterdir() if p.suffix in _SUFFIXES and p.stem != "corpus"}
+        )
+        return f"{folder} has no split {split!r}. {did_you_mean(split, splits)}"
+    here = sorted(p.name for p in data_dir.iterdir() if p.is_dir())
+    return (
+        f"{data_dir} has no data set {dataset!r}. {did_you_mean(dataset, here)} "
+        "Expected <dataset>/<split>.jsonl, or the file as its source publishes it."
+    )
+
+
+def read_questions(path: Path) -> list[Question]:
+    """The questions of a file in any published form (see ``parse_question``).
+
+    Raises:
+        QuestionError: a record is no question; names the file and the record.
+    """
+    aliases = _wiki_aliases(path.with_name("id_aliases.json"))
+    questions = []
+    for number, record in _records(path):
+        try:
+            question = parse_question(record, f"{path.parent.name}_{number}")
+        except QuestionError as error:
+            raise QuestionError(f"{path}, record {number}: {error}.") from error
+        if question is not None:
+            more = aliases.get(str(record.get("answer_id")), ())
+            answers = tuple(dict.fromkeys((*question.golden_answers, *more)))
+            questions.append(replace(question, golden_answers=answers))
+    if not questions:
+        raise QuestionError(f"{path} holds no question.")
+    return questions
+
+
+def _records(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Numbered records; lines count from 1."""
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        if path.suffix == ".jsonl":
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, _parsed(line, path, number)
+        elif path.suffix == ".json":
+            data = _parsed(file.read(), path, 1, whole=True)
+            listed = data.get("Data", data.get("data")) if isinstance(data, Mapping) else data
+            if not isinstance(listed, list):
+                raise QuestionError(f"{path} holds neither a list nor an object with 'Data'.")
+            yield from enumerate(listed, start=1)
+        else:
+            yield from _table(file, path)
+
+
+def _parsed(text: str, path: Path, number: int, whole: bool = False) -> Any:
+    try:
+        value = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        where = str(path) if whole else f"{path}, line {number}"
+        raise QuestionError(f"{where}: not valid JSON ({error}).") from error
+    if not whole and not isinstance(value, Mapping):
+        raise QuestionError(f"{path}, line {number}: expected an object.")
+    return value
+
+
+def _table(file: Any, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    rows = csv.reader(file, delimiter="\t" if _is_tabbed(path) else ",")
+    header = next(rows, [])
+    if {name.lower() for name in header} & {"question"}:
+        for number, row in enumerate(rows, start=2):
+            yield number, dict(zip(header, row, strict=False))
+        return
+    for number, row in enumerate([header, *rows], start=1):  # DPR: question, list of answers
+        try:
+            question, answers = row
+            yield number, {"question": question, "golden_answers": ast.literal_eval(answers)}
+        except (ValueError, SyntaxError) as error:
+            raise QuestionError(
+                f"{path}, line {number}: expected a header with 'question', or a question and a "
+                "list of answers."
+            ) from error
+
+
+def _is_tabbed(path: Path) -> bool:
+    with open(path, encoding="utf-8-sig") as file:
+        return "\t" in file.readline()
+
+
+@lru_cache(maxsize=2)
+def _wiki_aliases(path: Path) -> Mapping[str, tuple[str, ...]]:
+    """2WikiMultihopQA keeps other names of its answers in a file of their own."""
+    if not path.is_file():
+        return {}
+    found = {}
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            if line.strip():
+                entry = json.loads(line)
+                names = (*entry.get("aliases", ()), *entry.get("demonyms", ()))
+                found[str(entry["Q_id"])] = names
+    return found
+
+
+@lru_cache(maxsize=16)
+def benchmark_tasks(datasets: tuple[str, ...], split: str, data_dir: Path) -> TaskSet:
+    """The questions of one or several data sets as tasks; the type of a task is its data set.
+
+    Raises:
+        FileNotFoundError: a data set or a split is missing; says what is there.
+        QuestionError: a file is malformed; names the record.
+    """
+    tasks = []
+    for dataset in datasets:
+        for question in read_questions(question_file(data_dir, dataset, split)):
+            name = f"{dataset}/{split}/{question.id}"
+            tasks.append(Task(name, question.question, dataset, question))
+    return TaskSet.from_tasks(tasks, split)
+
+
+def domain_averages(by_dataset: Mapping[str, float]) -> dict[str, float]:
+    """Means over data sets, each counting once: ``in_domain``, ``out_of_domain`` and ``average``.
+
+    Args:
+        by_dataset: a score for each data set, such as exact match; those that are no benchmark are
+            left out.
+
+    Returns:
+        The means that there are data sets for.
+
+    >>> domain_averages({"nq": 0.4, "hotpotqa": 0.2, "popqa": 0.6})
+    {'in_domain': 0.3, 'out_of_domain': 0.6, 'average': 0.4}
+    """
+    groups = {
+        "in_domain": IN_DOMAIN,
+        "out_of_domain": [name for name in BENCHMARKS if name not in IN_DOMAIN],
+        "average": BENCHMARKS,
+    }
+    means = {}
+    for group, names in groups.items():
+        values = [by_dataset[name] for name in names if name in by_dataset]
+        if values:
+            means[group] = round(sum(values) / len(values), 12)
+    return means

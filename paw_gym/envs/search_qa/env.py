@@ -1,0 +1,245 @@
+"""The Search QA environment: questions, a search engine, an answer."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv
+from paw_gym.envs.search_qa import observations
+from paw_gym.envs.search_qa.datasets import benchmark_tasks, dataset_names
+from paw_gym.envs.search_qa.engine import find_corpus, shared_retriever
+from paw_gym.envs.search_qa.questions import Question
+from paw_gym.envs.search_qa.scoring import Scores, score
+from paw_gym.envs.search_qa.synthetic import Riddle, synthetic_tasks, world_corpus
+from paw_gym.naming import did_you_mean
+from paw_gym.retrieval.base import Retriever, RetrieverError, SearchContext, check_top_k
+
+REWARDS = ("exact_match", "f1")
+MAX_QUERY = 1_000
+"""characters; a longer query is refused, and no search engine has to cope with it"""
+_ACTION = re.compile(r"\s*<(search|answer)>(.*)</\1>\s*", re.DOTALL)
+_log = logging.getLogger(__name__)
+
+
+class SearchQAEnv(TextEnv):
+    """Questions that are answered with a search engine, on a made-up encyclopedia or seven benchmarks.
+
+    ## Description
+    The setting of Search-R1 (Jin et al. 2025). The agent searches a corpus of passages as often as
+    its turns allow, then gives a short answer. Without ``data_dir`` the encyclopedia is made up from a
+    seed (``dataset="synthetic"``): nothing to download, nothing a model could know by heart. With
+    ``data_dir`` the questions are those of NQ, TriviaQA, PopQA, HotpotQA, 2WikiMultihopQA, MuSiQue,
+    Bamboogle, or any file of the same form.
+
+    ## Action Space
+    ``<search>a query</search>`` or ``<answer>a short answer</answer>``; anything else is invalid.
+
+    ## Observation Space
+    At first the question; after a search the ``top_k`` best passages inside ``<information>``.
+
+    ## Rewards
+    1 for an answer that matches a golden answer exactly (after SQuAD's normalisation), else 0; with
+    ``reward="f1"`` the F1 of the answer's words. Behind ``AgentInterface``: -0.01 for an invalid
+    response.
+
+    ## Starting State
+    A question. ``seed`` or ``options`` choose it.
+
+    ## Episode End
+    Terminated by an answer, right or wrong; truncated after ``max_steps`` (4) turns.
+
+    ## Info
+    ``exact_match``, ``f1``, ``contains`` (of the answer), ``retrieved`` (ids of the passages just
+    found), ``retrieval_failed`` (True from the first search on that the search engine did not answer)
+    and ``retrieval_error`` (why, in that step).
+
+    ## Arguments
+    ``dataset``: ``synthetic``, a benchmark (``nq``, ``hotpotqa``, ...), several (``nq+hotpotqa``, a
+    list, ``train_mix``, ``all``), or any folder below ``data_dir``. ``split``: such as ``train`` or
+    ``dev``. ``data_dir``: the folder that holds ``<dataset>/<split>.jsonl`` and ``corpus.jsonl``.
+    ``retriever``: ``bm25``, ``lucene``, ``e5``, ``hybrid``, ``simulated``, the address of a retrieval
+    server, or a ``Retriever``. ``top_k``: passages a search shows. ``corpus``: path of the corpus, where
+    it lies elsewhere. ``retriever_settings``: more arguments of the retriever, such as ``index``.
+    ``reward``: ``exact_match`` or ``f1``. Synthetic only: ``difficulty`` (``easy``: one hop,
+    ``medium``: one or two, ``hard``: two or three, with aliases and distractors), ``num_questions``,
+    ``num_passages``, ``world_seed``.
+
+    ## Version History
+    v0: first version.
+    """
+
+    agent = AgentDefaults(
+        template="search", history_length=None, success_reward=None, invalid_penalty=-0.01
+    )
+    recorded_info = ("exact_match", "f1", "contains", "retrieved", "retrieval_failed")
+
+    def __init__(
+        self,
+        dataset: str | Sequence[str] = "synthetic",
+        split: str = "dev",
+        data_dir: str | Path | None = None,
+        retriever: str | Retriever = "bm25",
+        top_k: int = 3,
+        max_steps: int = 4,
+        corpus: str | Path | None = None,
+        retriever_settings: dict[str, Any] | None = None,
+        reward: str = "exact_match",
+        difficulty: str = "medium",
+        num_questions: int | None = None,
+        num_passages: int = 1200,
+        world_seed: int = 0,
+        render_mode: str | None = None,
+    ) -> None:
+        check_top_k(top_k)
+        if reward not in REWARDS:
+            raise ValueError(f"Unknown reward {reward!r}. {did_you_mean(reward, REWARDS)}")
+        names = dataset_names(dataset)
+        self._open: Callable[[], Retriever]
+        if data_dir is None and names == ("synthetic",):
+            world = (world_seed, difficulty, num_passages)
+            tasks = synthetic_tasks(split, *world, num_questions)
+            self._open = lambda: shared_retriever(
+                retriever, lambda: world_corpus(*world), retriever_settings
+            )
+        else:
+            folder = _required_folder(data_dir, dataset)
+            tasks = _first(benchmark_tasks(names, split, folder), num_questions)
+            self._open = lambda: shared_retriever(
+                retriever, lambda: find_corpus(folder, names, corpus), retriever_settings
+            )
+        super().__init__(tasks, max_steps, render_mode)
+        self.top_k = top_k
+        self.reward = reward
+
+    # --- playing -------------------------------------------------------------------------------
+
+    def _start(self, task: Task) -> Outcome:
+        self._open()  # a missing corpus is told now, not in the middle of an episode
+        self.state = {
+            "seed": int(self.np_random.integers(2**31)),
+            "seen": [],
+            "failed": False,
+            "turns": 0,
+        }
+        return self._outcome(f"Question: {task.instruction}")
+
+    def _act(self, action: str) -> Outcome:
+        self.state["turns"] += 1
+        match = _ACTION.fullmatch(action)
+        if match is None:
+            return self._invalid("it has neither <search> nor <answer> around it")
+        tag, text = match.group(1), match.group(2).strip()
+        if not text:
+            return self._invalid(f"<{tag}> is empty")
+        return self._search(text) if tag == "search" else self._answer(text)
+
+    def _invalid(self, reason: str) -> Outcome:
+        return self._outcome(observations.refusal(reason), action_is_valid=False)
+
+    def _search(self, query: str) -> Outcome:
+        if len(query) > MAX_QUERY:
+            return self._invalid(f"the query is longer than {MAX_QUERY} characters")
+        question = self.question
+        context = SearchContext(question.question, question.golden_answers, self.state["seed"])
+        try:
+            hits = self._open().search([query], self.top_k, [context])[0]
+        except RetrieverError as error:
+            _log.warning("A search failed in task %s: %s", self.task.id, error)
+            self.state["failed"] = True
+            return self._outcome(observations.UNREACHABLE, error=str(error))
+        self.state["seen"] += [hit.id for hit in hits if hit.id not in self.state["seen"]]
+        return self._outcome(observations.information(hits), retrieved=[hit.id for hit in hits])
+
+    def _answer(self, answer: str) -> Outcome:
+        scores = score(answer, self.question.golden_answers)
+        return self._outcome(observations.RECORDED, scores=scores, terminated=True)
+
+    def _outcome(
+        self,
+        observation: str,
+        scores: Scores | None = None,
+        terminated: bool = False,
+        action_is_valid: bool = True,
+        retrieved: Sequence[str] = (),
+        error: str | None = None,
+    ) -> Outcome:
+        scores = scores or Scores()
+        return Outcome(
+            observation,
+            reward=float(getattr(scores, self.reward)),
+            terminated=terminated,
+            success=scores.exact_match,
+            action_is_valid=action_is_valid,
+            info={
+                **asdict(scores),
+                "retrieved": list(retrieved),
+                "retrieval_failed": self.state["failed"],
+                "retrieval_error": error,
+            },
+        )
+
+    @property
+    def question(self) -> Question:
+        """The question being played, with its golden answers."""
+        data = self.task.data
+        return data.question if isinstance(data, Riddle) else data
+
+    def prompt_observation(self, observation: str) -> str:
+        """Nothing at first: the prompt has a slot of its own for the question."""
+        return "" if observation == f"Question: {self.task.instruction}" else observation
+
+    # --- reference -----------------------------------------------------------------------------
+
+    def reference_solution(self) -> list[str]:
+        """The searches along the chain of a synthetic question, then a golden answer; elsewhere that."""
+        answer = f"<answer>{self.question.golden_answers[0]}</answer>"
+        left = self.max_steps - self.state["turns"] - 1
+        return [
+            *[f"<search>{hop.query}</search>" for hop in self._missing()][: max(left, 0)],
+            answer,
+        ]
+
+    def _missing(self) -> list[Any]:
+        """Hops whose passage was not shown yet."""
+        data = self.task.data
+        hops = data.hops if isinstance(data, Riddle) else ()
+        return [hop for hop in hops if hop.passage not in self.state["seen"]]
+
+    def expert(self) -> Callable[[], str]:
+        """Searches for each hop until its passage was shown, then answers; it claims nothing unseen.
+
+        A hop's query names the entity that the hop before revealed, so each action follows from what
+        the agent can read. Where the passages do not turn up in time, it answers that it does not know.
+        """
+
+        def act() -> str:
+            missing = self._missing()
+            if not missing:
+                return f"<answer>{self.question.golden_answers[0]}</answer>"
+            if self.state["turns"] + 1 < self.max_steps:
+                return f"<search>{missing[0].query}</search>"
+            return "<answer>unknown</answer>"
+
+        return act
+
+
+def _required_folder(data_dir: str | Path | None, dataset: str | Sequence[str]) -> Path:
+    if data_dir is None:
+        raise ValueError(
+            f"dataset={dataset!r} needs data_dir, the folder that holds <dataset>/<split>.jsonl and "
+            "corpus.jsonl. Only dataset='synthetic' comes without data."
+        )
+    return Path(data_dir).expanduser()
+
+
+def _first(tasks: TaskSet, count: int | None) -> TaskSet:
+    """The first tasks of a set."""
+    if count is None or count >= len(tasks):
+        return tasks
+    kept = set(tasks.ids[:count])
+    return tasks.subset(kept.__contains__)

@@ -1,0 +1,317 @@
+"""A made-up encyclopedia and questions about it: nothing to download, nothing to know by heart.
+
+People, places, companies and works are invented from a seed, with facts that link them. Each has a
+passage; others tell of several at once and answer nothing (distractors). A question follows a chain
+of facts ("Where was the author of The Silver Door born?"); its entities all belong to one split, so no
+fact that a held-out question asks for occurs in a question of training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from paw_gym.core import Task, TaskSet
+from paw_gym.envs.search_qa.questions import Question
+from paw_gym.envs.search_qa.wording import (
+    ASKED,
+    DISTRACTORS,
+    FILLERS,
+    RELATIONS,
+    Relation,
+    names_of,
+    value_of,
+)
+from paw_gym.naming import did_you_mean
+from paw_gym.retrieval.base import Passage
+from paw_gym.retrieval.corpus import Corpus
+
+SPLITS = {"train": 0.6, "dev": 0.2, "test": 0.2}
+"""share of the entities of each split"""
+
+
+@dataclass(frozen=True, slots=True)
+class Difficulty:
+    """What makes questions hard."""
+
+    hops: tuple[int, ...]
+    """lengths of the chains of facts, taking turns"""
+    distractors: float
+    """share of the passages that answer nothing"""
+    by_alias: float
+    """share of the questions that call their first entity by another name"""
+    fillers: int
+    """sentences of each passage that state no fact anyone asks for"""
+
+
+DIFFICULTIES = {
+    "easy": Difficulty(hops=(1,), distractors=0.1, by_alias=0.0, fillers=0),
+    "medium": Difficulty(hops=(1, 2), distractors=0.3, by_alias=0.25, fillers=1),
+    "hard": Difficulty(hops=(2, 3), distractors=0.5, by_alias=0.5, fillers=2),
+}
+
+
+@dataclass(slots=True)
+class Entity:
+    """A person, place, company or work."""
+
+    kind: str
+    name: str
+    alias: str
+    """another name, which its passage mentions"""
+    split: str
+    facts: dict[str, Entity | str] = field(default_factory=dict)
+    """by relation: another entity, or a plain value"""
+    passage: str = ""
+    """id of its passage"""
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One link of a chain: what to search for, and the passage that holds the fact."""
+
+    query: str
+    passage: str
+
+
+@dataclass(frozen=True, slots=True)
+class Riddle:
+    """A question with the way to its answer."""
+
+    question: Question
+    hops: tuple[Hop, ...]
+
+
+class World:
+    """A made-up encyclopedia.
+
+    Args:
+        seed: everything follows from it.
+        difficulty: name of a ``Difficulty``.
+        num_passages: size of the encyclopedia.
+
+    Raises:
+        ValueError: unknown difficulty, or too few passages to make questions of.
+    """
+
+    def __init__(self, seed: int = 0, difficulty: str = "medium", num_passages: int = 1200) -> None:
+        if difficulty not in DIFFICULTIES:
+            raise ValueError(
+                f"Unknown difficulty {difficulty!r}. {did_you_mean(difficulty, DIFFICULTIES)}"
+            )
+        if not 200 <= num_passages <= 100_000:
+            raise ValueError(f"num_passages is 200 to 100000, got {num_passages}.")
+        self.key = f"synthetic-1/{seed}/{difficulty}/{num_passages}"
+        self.difficulty = DIFFICULTIES[difficulty]
+        count = round(num_passages * (1 - self.difficulty.distractors))
+        self.entities = _entities(random.Random(f"{self.key}/entities"), count)
+        _link(random.Random(f"{self.key}/facts"), self.entities)
+        self.passages = self._write(random.Random(f"{self.key}/text"), num_passages)
+
+    def _write(self, rng: random.Random, total: int) -> list[Passage]:
+        texts = [(e, _about(rng, e, self.difficulty.fillers)) for e in self.entities]
+        others: list[tuple[Entity | None, tuple[str, str]]] = [
+            (None, _distractor(rng, self.entities, number))
+            for number in range(total - len(self.entities))
+        ]
+        pages = [*texts, *others]
+        rng.shuffle(pages)
+        passages = []
+        for number, (entity, (title, text)) in enumerate(pages):
+            passages.append(Passage(f"s{number}", f'"{title}"\n{text}'))
+            if entity is not None:
+                entity.passage = passages[-1].id
+        return passages
+
+    def riddles(self, split: str, count: int | None = None) -> list[Riddle]:
+        """Questions of a split, in a fixed order; chains of each length take turns.
+
+        Args:
+            split: ``train``, ``dev`` or ``test``.
+            count: how many; ``None``: as many as there are, up to 2000.
+
+        Raises:
+            ValueError: unknown split, or fewer questions than asked for.
+        """
+        if split not in SPLITS:
+            raise ValueError(f"Unknown split {split!r}. {did_you_mean(split, SPLITS)}")
+        rng = random.Random(f"{self.key}/{split}")
+        stacks = []
+        for hops in self.difficulty.hops:
+            chains = [c for e in self.entities if e.split == split for c in _chains(e, hops)]
+            rng.shuffle(chains)
+            stacks.append(chains)
+        # as many of each length, so that a longer list begins with a shorter one
+        most = min(len(chains) for chains in stacks) * len(stacks)
+        wanted = min(2000, most) if count is None else count
+        if wanted > most:
+            raise ValueError(
+                f"Split {split!r} has {most} questions, {wanted} were asked for: raise num_passages."
+            )
+        return [self._ask(rng, stacks[i % len(stacks)][i // len(stacks)]) for i in range(wanted)]
+
+    def _ask(self, rng: random.Random, chain: tuple[Entity, tuple[str, ...]]) -> Riddle:
+        start, path = chain
+        called = start.alias if rng.random() < self.difficulty.by_alias else start.name
+        described, entity, hops = called, start, []
+        for number, name in enumerate(path, start=1):
+            by = called if entity is start else entity.name
+            hops.append(Hop(f"{by} {RELATIONS[name].keyword}", entity.passage))
+            if number < len(path):
+                described = RELATIONS[name].described.format(x=described)
+                entity = entity.facts[name]  # type: ignore[assignment]
+        text = rng.choice(ASKED[path[-1]]).format(x=described)
+        answer = entity.facts[path[-1]]
+        golden = (answer.name, answer.alias) if isinstance(answer, Entity) else (answer,)
+        titles = tuple(self._title(hop.passage) for hop in hops)
+        key = hashlib.sha256(f"{called}/{start.name}/{'/'.join(path)}".encode()).hexdigest()[:10]
+        question = Question(f"{len(path)}hop-{key}", text, golden, f"{len(path)}-hop", titles)
+        return Riddle(question, tuple(hops))
+
+    def _title(self, passage: str) -> str:
+        return self.passages[int(passage[1:])].title
+
+
+def _entities(rng: random.Random, count: int) -> list[Entity]:
+    """Entities of the four kinds in fixed shares, dealt to the splits."""
+    shares = {"person": 0.4, "place": 0.2, "company": 0.15, "work": 0.25}
+    entities: list[Entity] = []
+    for kind, share in shares.items():
+        names = names_of(kind, rng)
+        size = round(count * share) if kind != "work" else count - len(entities)
+        made = [Entity(kind, *next(names), split="") for _ in range(size)]
+        bound = 0.0
+        for split, part in SPLITS.items():
+            first, bound = round(bound * size), bound + part
+            for entity in made[first : round(bound * size)]:
+                entity.split = split
+        entities += made
+    return entities
+
+
+def _link(rng: random.Random, entities: Sequence[Entity]) -> None:
+    """Gives every entity its facts; links stay mostly within a split, where questions can use them."""
+    pools: dict[tuple[str, str], list[Entity]] = {}
+    for entity in entities:
+        pools.setdefault((entity.kind, entity.split), []).append(entity)
+    for entity in entities:
+        for name, relation in RELATIONS.items():
+            if relation.of != entity.kind:
+                continue
+            if relation.to == "value":
+                entity.facts[name] = value_of(name, rng)
+                continue
+            stays = rng.random() < 0.8
+            split = entity.split if stays else rng.choices(list(SPLITS), list(SPLITS.values()))[0]
+            others = [e for e in pools[relation.to, split] if e is not entity]
+            entity.facts[name] = rng.choice(others)
+
+
+def _chains(start: Entity, hops: int) -> Iterator[tuple[Entity, tuple[str, ...]]]:
+    """All chains of facts of a length from an entity, within its split, no entity twice."""
+
+    def walk(seen: tuple[Entity, ...], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        for name, value in seen[-1].facts.items():
+            last = len(path) + 1 == hops
+            if isinstance(value, Entity):
+                if any(value is entity for entity in seen) or value.split != start.split:
+                    continue
+                if not last:
+                    yield from walk((*seen, value), (*path, name))
+                    continue
+            if last:
+                yield (*path, name)
+
+    return ((start, path) for path in walk((start,), ()))
+
+
+def _said(value: Entity | str) -> str:
+    return value.name if isinstance(value, Entity) else value
+
+
+def _about(rng: random.Random, entity: Entity, fillers: int) -> tuple[str, str]:
+    """Title and text of an entity's passage: what it is, its facts in some order, small talk."""
+    opening = RELATIONS_OPENING[entity.kind].format(name=entity.name, alias=entity.alias)
+    sentences = []
+    for name, value in entity.facts.items():
+        relation: Relation = RELATIONS[name]
+        sentences.append(rng.choice(relation.stated).format(s=entity.name, o=_said(value)))
+    sentences += rng.sample(FILLERS[entity.kind], fillers)
+    rng.shuffle(sentences)
+    return entity.name, " ".join([opening, *sentences])
+
+
+RELATIONS_OPENING = {
+    "person": "{name}, called {alias}, is a person in this encyclopedia.",
+    "place": "{name}, also known as {alias}, is a town.",
+    "company": "{name}, or {alias} for short, is a company.",
+    "work": "{name}, sometimes listed as {alias}, is a work of art.",
+}
+"""first sentence of a passage, which gives both names"""
+
+
+def _distractor(rng: random.Random, entities: Sequence[Entity], number: int) -> tuple[str, str]:
+    """A passage that names entities and says nothing that is asked for."""
+    title, *sentences = rng.choice(DISTRACTORS)
+    a, b, c = (entity.name for entity in rng.sample(list(entities), 3))
+    year = rng.randint(1700, 1990)
+    values = {"a": a, "b": b, "c": c, "year": year, "n": number}
+    return title.format(**values), " ".join(s.format(**values) for s in sentences)
+
+
+@lru_cache(maxsize=4)
+def shared_world(seed: int, difficulty: str, num_passages: int) -> World:
+    """A ``World``, made once a process."""
+    return World(seed, difficulty, num_passages)
+
+
+@lru_cache(maxsize=4)
+def world_corpus(seed: int, difficulty: str, num_passages: int) -> Corpus:
+    """The passages of a ``World`` as a corpus."""
+    return Corpus.open(shared_world(seed, difficulty, num_passages).passages)
+
+
+@lru_cache(maxsize=16)
+def synthetic_tasks(
+    split: str, seed: int, difficulty: str, num_passages: int, count: int | None
+) -> TaskSet:
+    """The questions of a split as tasks; the type of a task is its number of hops."""
+    riddles = shared_world(seed, difficulty, num_passages).riddles(split, count)
+    return TaskSet.from_tasks(
+        [
+            Task(f"synthetic/{split}/{r.question.id}", r.question.question, r.question.type, r)
+            for r in riddles
+        ],
+        split,
+    )
+
+
+def export(
+    folder: Path, seed: int = 0, difficulty: str = "medium", num_passages: int = 1200
+) -> None:
+    """Writes a ``World`` in the form of a benchmark: ``synthetic/<split>.jsonl`` and ``corpus.jsonl``.
+
+    For a retrieval server, an index on disk, or another program.
+    """
+    world = shared_world(seed, difficulty, num_passages)
+    (folder / "synthetic").mkdir(parents=True, exist_ok=True)
+    with open(folder / "corpus.jsonl", "w", encoding="utf-8") as file:
+        for passage in world.passages:
+            file.write(json.dumps({"id": passage.id, "contents": passage.contents}) + "\n")
+    for split in SPLITS:
+        with open(folder / "synthetic" / f"{split}.jsonl", "w", encoding="utf-8") as file:
+            for riddle in world.riddles(split):
+                q = riddle.question
+                record = {
+                    "id": q.id,
+                    "question": q.question,
+                    "golden_answers": list(q.golden_answers),
+                    "type": q.type,
+                    "supporting_titles": list(q.supporting),
+                }
+                file.write(json.dumps(record) + "\n")

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import paw_gym
+from paw_gym.envs.search_qa.datasets import (
+    BENCHMARKS,
+    benchmark_tasks,
+    dataset_names,
+    domain_averages,
+    question_file,
+    read_questions,
+)
+from paw_gym.envs.search_qa.questions import QuestionError
+from paw_gym.registration import make_text_env
+
+# name of the file, its content, and the (id, answers) that it holds
+PUBLISHED = [
+    (
+        "nq/NQ-open.dev.jsonl",
+        '{"question": "when was the fair", "answer": ["1904", "in 1904"]}\n',
+        ("nq_1", ("1904", "in 1904")),
+    ),
+    (
+        "nq/nq-dev.qa.csv",
+        "when was the fair\t['1904', \"St. Louis' fair\"]\n",
+        ("nq_1", ("1904", "St. Louis' fair")),
+    ),
+    (
+        "triviaqa/wikipedia-dev.json",
+        json.dumps(
+            {
+                "Data": [
+                    {
+                        "QuestionId": "qw_1",
+                        "Question": "Which town?",
+                        "Answer": {"Value": "Sel", "Aliases": ["Sel", "Sel (town)"]},
+                    }
+                ]
+            }
+        ),
+        ("qw_1", ("Sel", "Sel (town)")),
+    ),
+    (
+        "popqa/test.tsv",
+        "id\tsubj\tquestion\tpossible_answers\n"
+        '42\tSel\tWho?\t"[""Ann"", ""Ann Lee""]"\n',
+        ("42", ("Ann", "Ann Lee")),
+    ),
+    (
+        "hotpotqa/hotpot_dev_distractor_v1.json",
+        json.dumps(
+            [
+                {
+                    "_id": "5a8b",
+                    "question": "Were both?",
+                    "answer": "yes",
+                    "type": "comparison",
+                    "supporting_facts": [["A", 0], ["B", 1], ["A", 2]],
+                    "context": [["A", ["x"]]],
+                }
+            ]
+        ),
+        ("5a8b", ("yes",)),
+    ),
+    (
+        "musique/musique_ans_v1.0_dev.jsonl",
+        json.dumps(
+            {
+                "id": "2hop__1",
+                "question": "Who?",
+                "answer": "Ann",
+                "answer_aliases": ["Ann Lee"],
+                "answerable": True,
+                "paragraphs": [
+                    {"title": "A", "is_supporting": True},
+                    {"title": "B", "is_supporting": False},
+                ],
+            }
+        )
+        + '\n{"id": "2hop__2", "question": "?", "answer": "x", "answerable": false}\n',
+        ("2hop__1", ("Ann", "Ann Lee")),
+    ),
+    (
+        "bamboogle/Bamboogle Prerelease - Sheet1.csv",
+        'Question,Answer\n"Who, then?",Ann\n',
+        ("bamboogle_2", ("Ann",)),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content", "expected"), PUBLISHED, ids=[p[0] for p in PUBLISHED])
+def test_the_forms_of_the_sources(
+    tmp_path: Path, name: str, content: str, expected: tuple[str, tuple[str, ...]]
+) -> None:
+    path = tmp_path / name
+    path.parent.mkdir()
+    path.write_text(content, encoding="utf-8")
+    dataset, split = path.parent.name, "test" if path.stem == "test" else "dev"
+    questions = read_questions(question_file(tmp_path, dataset, split))
+    assert [(q.id, q.golden_answers) for q in questions] == [expected]
+    if dataset == "hotpotqa":
+        assert (questions[0].type, questions[0].supporting) == ("comparison", ("A", "B"))
+    if dataset == "musique":
+        assert questions[0].supporting == ("A",)
+
+
+def test_other_names_of_answers_of_2wiki(tmp_path: Path) -> None:
+    record = {"_id": "w1", "question": "Which country?", "answer": "France", "answer_id": "Q142"}
+    (tmp_path / "2wikimultihopqa").mkdir()
+    path = tmp_path / "2wikimultihopqa" / "dev.json"
+    path.write_text(json.dumps([record]))
+    path.with_name("id_aliases.json").write_text(
+        json.dumps({"Q_id": "Q142", "aliases": ["French Republic"], "demonyms": ["French"]})
+    )
+    assert read_questions(path)[0].golden_answers == ("France", "French Republic", "French")
+
+
+@pytest.mark.parametrize("dataset", BENCHMARKS)
+def test_the_seven_benchmarks(shared_data: Path, dataset: str) -> None:
+    questions = read_questions(shared_data / "qa" / dataset / "dev.jsonl")
+    assert len(questions) == len({q.id for q in questions}) == 125
+    assert all(q.question and q.golden_answers for q in questions)
+
+
+def test_a_mix_keeps_apart_what_it_mixes(shared_data: Path) -> None:
+    env = make_text_env(
+        "paw_gym/SearchQA-v0", dataset="all", data_dir=shared_data / "qa", split="dev"
+    )
+    tasks = env.unwrapped.tasks
+    assert len(tasks) == 875
+    assert {tasks[i].type for i in range(0, 875, 125)} == set(BENCHMARKS)
+    assert dataset_names("train_mix") == ("nq", "hotpotqa")
+    assert tasks["musique/dev/" + tasks[700].data.id].type == "musique"
+
+
+def test_averages_count_each_data_set_once() -> None:
+    scores = dict.fromkeys(BENCHMARKS, 0.5) | {"nq": 1.0, "bamboogle": 0.0, "synthetic": 9.0}
+    means = domain_averages(scores)
+    assert means == pytest.approx({"in_domain": 0.75, "out_of_domain": 0.4, "average": 3.5 / 7})
+    assert domain_averages({"popqa": 0.25}) == {"out_of_domain": 0.25, "average": 0.25}
+    assert domain_averages({}) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("dev.jsonl", '{"question": "a", "answer": "b"}\n{oops\n', "line 2: not valid JSON"),
+        ("dev.jsonl", '{"question": "a"}\n', "record 1: there is no answer"),
+        ("dev.jsonl", '{"question": " ", "answer": "b"}\n', "record 1: there is no 'question'"),
+        ("dev.jsonl", "[1]\n", "line 1: expected an object"),
+        ("dev.jsonl", "\n", "holds no question"),
+        ("dev.json", '{"rows": []}', "neither a list nor an object with 'Data'"),
+        ("dev.csv", "when\tthen\tagain\n", "line 1: expected a header"),
+    ],
+)
+def test_malformed_files_are_named(tmp_path: Path, name: str, content: str, says: str) -> None:
+    path = tmp_path / "nq" / name
+    path.parent.mkdir()
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(QuestionError, match=says):
+        read_questions(question_file(tmp_path, "nq", "dev"))
+
+
+def test_what_is_missing_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "hotpotqa"
+    folder.mkdir()
+    (folder / "dev.jsonl").write_text('{"id": "1", "question": "a", "answer": "b"}\n')
+    with pytest.raises(FileNotFoundError, match="no split 'devv'. Did you mean 'dev'"):
+        benchmark_tasks(("hotpotqa",), "devv", tmp_path)
+    with pytest.raises(FileNotFoundError, match="no data set 'hotpot'. Did you mean 'hotpotqa'"):
+        benchmark_tasks(("hotpot",), "dev", tmp_path)
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        benchmark_tasks(("hotpotqa",), "dev", tmp_path / "none")
+    with pytest.raises(ValueError, match="needs data_dir"):
+        make_text_env("paw_gym/SearchQA-v0", dataset="hotpotqa")
+    env = make_text_env("paw_gym/SearchQA-v0", dataset="hotpotqa", data_dir=tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"no corpus\.jsonl"):
+        env.reset(seed=0)
+    assert paw_gym.TextEnv is not None

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paw_gym.envs.search_qa.scoring import contains, exact_match, f1, normalize, score
+
+# (prediction, golden answers, exact match, F1, contained): by hand from the definition of SQuAD
+CASES = [
+    ("Paris", ["Paris"], True, 1.0, True),
+    ("the Beatles", ["Beatles"], True, 1.0, True),
+    ("The The", ["the"], True, 1.0, False),  # articles alone: nothing is left on either side
+    ("an apple a day", ["apple day"], True, 1.0, True),
+    ("thermal", ["mal"], False, 0.0, True),  # an article inside a word stays
+    ("U.S.A.", ["USA"], True, 1.0, True),
+    ("rock 'n' roll", ["rock n roll"], True, 1.0, True),
+    ("twenty-one", ["twentyone"], True, 1.0, True),
+    ("twenty-one", ["twenty one"], False, 0.0, False),
+    ("1,234", ["1234"], True, 1.0, True),
+    ("don’t", ["dont"], False, 0.0, False),  # only ASCII punctuation goes
+    ("  two\t\nspaces ", ["two spaces"], True, 1.0, True),
+    ("café", ["cafe"], False, 0.0, False),
+    ("ÉCOLE", ["école"], True, 1.0, True),
+    ("東京", ["東京"], True, 1.0, True),
+    ("İzmir", ["i̇zmir"], True, 1.0, True),
+    ("New York City", ["New York", "NYC"], False, 0.8, True),
+    ("york new", ["new york"], False, 1.0, False),
+    ("new new york", ["new york"], False, 0.8, True),
+    ("blue", ["red", "dark blue", "blue"], True, 1.0, True),
+    ("in 1999", ["1999", "the year 1999"], False, 2 / 3, True),
+    ("", ["Paris"], False, 0.0, False),
+    ("Paris", [""], False, 0.0, False),
+    ("", [""], True, 1.0, True),
+    ("...", ["!"], True, 1.0, False),
+    ("the", ["Paris", "a"], True, 1.0, False),
+    ("yes", ["no"], False, 0.0, False),
+    ("anything", [], False, 0.0, False),
+    ("1/2", ["12"], True, 1.0, True),
+    ("A-level", ["alevel"], True, 1.0, True),
+    ("a", ["A"], True, 1.0, False),
+    ("C++", ["C"], True, 1.0, True),
+]
+
+
+@pytest.mark.parametrize(("said", "golden", "em", "overlap", "inside"), CASES)
+def test_adversarial_cases(
+    said: str, golden: list[str], em: bool, overlap: float, inside: bool
+) -> None:
+    assert exact_match(said, golden) is em
+    assert f1(said, golden) == pytest.approx(overlap)
+    if normalize(said):
+        assert contains(said, golden) is inside
+
+
+def test_what_is_left_of_nothing_is_in_nothing() -> None:
+    assert contains("", ["The"]) and contains("...", ["!"])
+    assert not contains("Paris", ["The"])
+
+
+@given(st.text(max_size=40), st.lists(st.text(max_size=40), max_size=4))
+def test_properties_of_the_scores(said: str, golden: list[str]) -> None:
+    scores = score(said, golden)
+    assert 0.0 <= scores.f1 <= 1.0
+    assert not scores.exact_match or (scores.f1 == 1.0 and scores.contains)
+    assert normalize(normalize(said)) == normalize(said) or "'" in said or '"' in said
+    assert score(said, [*golden, said]).exact_match
+    assert f1(said, golden) == max((f1(said, [g]) for g in golden), default=0.0)
+    for one in golden:
+        assert f1(said, [one]) == pytest.approx(f1(one, [said]))
