@@ -26,8 +26,8 @@ _ASCII_WORD = re.compile(
 # The same over classes of characters: L letter, N digit, _ joining, K katakana, I one-character
 # word (ideograph, hiragana), E emoji, M mark or format, Q . : , what stands inside words.
 _CLASS_WORD = re.compile(
-    r"IM*|EM*|KM*(?:[K_]M*)*"
-    r"|(?:[LN_]M*|(?<=[LM])[Q.:](?=L)|(?<=[NM])[Q.,](?=N))+"
+    r"I[MJ]*|E[MJ]*(?:(?<=J)E[MJ]*)*|K[MJ]*(?:[K_][MJ]*)*"
+    r"|(?:[LN_][MJ]*|(?<=[LMJ])[Q.:](?=L)|(?<=[NMJ])[Q.,](?=N))+"
 )
 _INSIDE = {
     **dict.fromkeys("'.’‘․﹒．＇", "Q"),
@@ -35,7 +35,25 @@ _INSIDE = {
     **dict.fromkeys(",;;։،؍٬߸⁄︐︔﹐﹔，；", ","),
     "\u202f": "_",
     "\u200b": " ",
+    "\u200d": "J",
 }
+
+
+_PICTURE_RANGES = (
+    "\u00a9\u00a9\u00ae\u00ae\u203c\u203c\u2049\u2049\u2122\u2122\u2139\u2139\u2194\u2199\u21a9\u21aa"
+    "\u231a\u231b\u2328\u2328\u2388\u2388\u23cf\u23cf\u23e9\u23f3\u23f8\u23fa\u24c2\u24c2\u25aa\u25ab"
+    "\u25b6\u25b6\u25c0\u25c0\u25fb\u25fe\u2600\u2605\u2607\u2612\u2614\u2685\u2690\u2705\u2708\u2712"
+    "\u2714\u2714\u2716\u2716\u271d\u271d\u2721\u2721\u2728\u2728\u2733\u2734\u2744\u2744\u2747\u2747"
+    "\u274c\u274c\u274e\u274e\u2753\u2755\u2757\u2757\u2763\u2767\u2795\u2797\u27a1\u27a1\u27b0\u27b0"
+    "\u27bf\u27bf\u2934\u2935\u2b05\u2b07\u2b1b\u2b1c\u2b50\u2b50\u2b55\u2b55\u3030\u3030\u303d\u303d"
+    "\u3297\u3297\u3299\u3299\U0001f000\U0001f1e5\U0001f200\U0001f3fa\U0001f400\U0001faff"
+)
+_PICTURES = frozenset(
+    chr(code)
+    for low, high in zip(_PICTURE_RANGES[::2], _PICTURE_RANGES[1::2], strict=True)
+    for code in range(ord(low), ord(high) + 1)
+)
+"""emoji (Unicode's Extended_Pictographic), each a word of its own"""
 
 
 class _Classes(dict[int, str]):
@@ -49,9 +67,11 @@ class _Classes(dict[int, str]):
 def _class_of(character: str) -> str:
     if character in _INSIDE:
         return _INSIDE[character]
-    category, code = unicodedata.category(character), ord(character)
+    category = unicodedata.category(character)
     if category == "Nd":
         return "N"
+    if character in "\uff9e\uff9f":  # halfwidth voice marks: letters by category, marks by Annex 29
+        return "M"
     if category[0] == "L" or category == "Nl":
         name = unicodedata.name(character, "")
         if "KATAKANA" in name:
@@ -61,8 +81,7 @@ def _class_of(character: str) -> str:
         return "M"
     if category == "Pc":
         return "_"
-    pictures = ((0x2600, 0x2685), (0x2690, 0x2705), (0x1F300, 0x1FAFF))
-    return "E" if any(low <= code <= high for low, high in pictures) else " "
+    return "E" if character in _PICTURES else " "
 
 
 class _Lower(dict[int, str]):
