@@ -97,8 +97,9 @@ class CloningSettings:
     """padded tokens an optimiser step"""
     lr: float = 3e-3
     """peak learning rate of AdamW (embeddings and norms)"""
-    matrix_lr: float = 0.02
-    """peak learning rate of Muon (weight matrices of the blocks)"""
+    matrix_lr: float | None = 0.02
+    """peak learning rate of Muon (weight matrices of the blocks), for models made from nothing; null:
+    AdamW for these too, as pretrained models and adapters need"""
     warmup: float = 0.05
     """share of the steps over which the learning rate rises"""
     context_weight: float = 0.3

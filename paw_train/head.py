@@ -228,16 +228,25 @@ class TokenScorer:
             entropies: E, of how many leading tokens the entropy is wanted.
         """
         targets = input_ids.flatten()[tokens]
-        before = tokens - 1
-        # causal attention never looks to the right, where the padding is: no mask is needed
+        if self.fallback_reason() is not None:
+            return logits_scores(self.logits(input_ids, tokens), targets, temperature, entropies)
+        head = self.model.get_output_embeddings()
+        hidden = self._hidden(input_ids, tokens)
+        return linear_scores(hidden, head.weight, head.bias, targets, temperature, entropies)
+
+    def logits(self, input_ids: Tensor, tokens: Tensor) -> Tensor:
+        """[P, V] logits that predict the given tokens (numbered as above): meant for a few."""
         if self.fallback_reason() is None:
-            hidden = self.model.get_decoder()(input_ids=input_ids, use_cache=False)
-            chosen = hidden.last_hidden_state.flatten(0, 1).index_select(0, before)
-            head = self.model.get_output_embeddings()
-            return linear_scores(chosen, head.weight, head.bias, targets, temperature, entropies)
-        logits = self.model(input_ids=input_ids, use_cache=False).logits
-        chosen = logits.flatten(0, 1).index_select(0, before)
-        return logits_scores(chosen, targets, temperature, entropies)
+            logits: Tensor = self.model.get_output_embeddings()(self._hidden(input_ids, tokens))
+            return logits
+        whole: Tensor = self.model(input_ids=input_ids, use_cache=False).logits
+        return whole.flatten(0, 1).index_select(0, tokens - 1)
+
+    def _hidden(self, input_ids: Tensor, tokens: Tensor) -> Tensor:
+        # causal attention never looks to the right, where the padding is: no mask is needed
+        output = self.model.get_decoder()(input_ids=input_ids, use_cache=False)
+        hidden: Tensor = output.last_hidden_state
+        return hidden.flatten(0, 1).index_select(0, tokens - 1)
 
     def fallback_reason(self) -> str | None:
         """Why the model's own logits are used; ``None``: they are not."""

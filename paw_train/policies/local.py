@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -132,9 +134,10 @@ class LocalPolicy:
         rest, which_rest = number[ahead].unique(return_inverse=True)
         heat = torch.ones(len(acts) + len(rest), device=number.device, dtype=torch.float64)
         heat[: len(acts)] = temperature or 1.0
-        scores = self._score(
-            batch.input_ids, torch.cat([acts, rest]), heat, len(acts) if entropy else 0
-        )
+        with _recomputed(self.model):
+            scores = self._score(
+                batch.input_ids, torch.cat([acts, rest]), heat, len(acts) if entropy else 0
+            )
         result = scores.logprobs.new_zeros(number.shape)
         result = result.masked_scatter(batch.action_mask, scores.logprobs[which_act])
         result = result.masked_scatter(ahead, scores.logprobs[len(acts) + which_rest])
@@ -142,6 +145,18 @@ class LocalPolicy:
             return result
         spread = scores.entropy.new_zeros(number.shape)
         return result, spread.masked_scatter(batch.action_mask, scores.entropy[which_act])
+
+    def logits(self, input_ids: Tensor, tokens: Tensor) -> Tensor:
+        """Logits that predict a few chosen tokens, with gradient.
+
+        Args:
+            input_ids: [B, T], padded on the right.
+            tokens: [P] numbers ``b * T + t`` of the tokens, t > 0.
+
+        Returns:
+            [P, V] in the model's precision.
+        """
+        return self._score.logits(input_ids, tokens)
 
     def fallback_reason(self) -> str | None:
         """Why whole logits are needed for ``logprobs``, if they are (see ``TokenScorer``)."""
@@ -186,6 +201,24 @@ class LocalPolicy:
         if lora.has_adapter(self.model):
             return AdapterReference(self)
         return CopyReference(LocalPolicy(copy.deepcopy(self.model), self.tokenizer), offload)
+
+
+@contextmanager
+def _recomputed(model: Any) -> Iterator[None]:
+    """Lets layers with gradient checkpointing do it although dropout is off.
+
+    A layer recomputes only while its own ``training`` is set; what is inside it keeps its own, so
+    dropout stays off.
+    """
+    layers = [m for m in model.modules() if getattr(m, "gradient_checkpointing", False)]
+    flags = [layer.training for layer in layers]
+    for layer in layers:
+        layer.training = torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        for layer, flag in zip(layers, flags, strict=True):
+            layer.training = flag
 
 
 def _load_adapted(
