@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,7 +21,8 @@ from paw_gym.transition import Episode
 from paw_gym.wrappers import make_agent_env
 from paw_train.checkpoint import find_checkpoint
 from paw_train.config import EnvSettings, Settings, apply_override, build
-from paw_train.policies.local import LocalPolicy
+from paw_train.policies.choosing import open_policy, split_overrides
+from paw_train.policies.protocol import Policy
 from paw_train.rollout import RolloutSettings, Trajectory, demonstrations, rollout
 from paw_train.statistics import wilson_interval
 
@@ -68,7 +70,7 @@ def agent_env_maker(env: EnvSettings, split: str) -> Callable[[], Any]:
 
 
 def play_panel(
-    policy: LocalPolicy | None,
+    policy: Policy | None,
     env: EnvSettings,
     split: str,
     panel: Panel,
@@ -96,7 +98,6 @@ def play_panel(
         The episodes in the panel's order.
     """
     pool = make_pool(env, split, batch, 1, seed)
-    generator = torch.Generator().manual_seed(seed)
     episodes: list[Episode] = []
     for start in range(0, len(panel.task_ids), batch):
         ids = panel.task_ids[start : start + batch]
@@ -105,6 +106,8 @@ def play_panel(
         elif agent == "expert" or policy is None:
             played = demonstrations(pool, None, ids)
         else:
+            # the same seed for each part: what an episode draws does not depend on ``batch``
+            generator = torch.Generator().manual_seed(seed)
             played = rollout(policy, pool, settings, generator, ids, keep_tokens=False)
         episodes.extend(trajectory.episode for trajectory in played)
         if progress:
@@ -170,7 +173,7 @@ def _rate(episodes: Sequence[Episode]) -> dict[str, Any]:
 
 
 def evaluate(
-    policy: LocalPolicy | None,
+    policy: Policy | None,
     env: EnvSettings,
     split: str,
     size: int,
@@ -205,7 +208,9 @@ def evaluate_from_args(model: str, overrides: Sequence[str], out: str | None = N
 
     Args:
         model: a run's folder (its trained policy, its settings), a Hugging Face model's folder or hub
-            name, a checkpoint's ``model`` folder inside a run, or ``expert`` or ``random``.
+            name, a checkpoint's ``model`` folder inside a run, ``openai:MODEL`` (an OpenAI-compatible
+            endpoint, settings ``endpoint.KEY=...``), ``vllm:MODEL`` (settings ``vllm.KEY=...``), or
+            ``expert`` or ``random``.
         overrides: ``key=value`` settings.
         out: the folder to write to; ``None``: ``eval/<split>`` in the run, or ``runs/eval-...``.
 
@@ -216,11 +221,13 @@ def evaluate_from_args(model: str, overrides: Sequence[str], out: str | None = N
 
     agent = model if model in ("expert", "random") else "policy"
     run = _run_of(Path(model)) if agent == "policy" else None
-    settings = _settings_of(run, overrides)
-    policy = None
+    own, source = split_overrides(model, overrides)
+    settings = _settings_of(run, own)
+    policy: Policy | None = None
     if agent == "policy":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        policy = LocalPolicy.load(_weights_of(Path(model), run), device, settings.model.dtype)
+        weights = _weights_of(Path(model), run)
+        policy = open_policy(model, source, weights, device, settings.model.dtype)
     chosen = settings.evaluation
     rollout_settings = dataclasses.replace(settings.rollout, temperature=chosen.temperature)
     display = Display()
@@ -238,7 +245,10 @@ def evaluate_from_args(model: str, overrides: Sequence[str], out: str | None = N
             model if agent == "policy" else "",
             progress=lambda done, _: advance(done),
         )
-    name = Path(model).name
+    describe = getattr(policy, "describe", None)
+    if describe is not None:
+        result["endpoint"] = {**source, **describe()}
+    name = re.sub(r"[^\w.-]+", "-", Path(model).name)
     folder = Path(out) if out else (run or Path("runs")) / f"eval-{name}-{chosen.split}"
     path = evaluate_to_folder(folder, result, episodes)
     display.result(result)

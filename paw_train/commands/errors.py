@@ -17,6 +17,7 @@ _EXTRAS = {
     "transformers": "train",
     "tokenizers": "train",
     "tensorboard": "train",
+    "openai": "api",
     "pyarrow": "parquet",
     "textworld": "alfworld",
     "alfworld": "alfworld",

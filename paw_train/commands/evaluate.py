@@ -11,8 +11,10 @@ def evaluate(
     model: Annotated[
         str,
         typer.Argument(
-            help="A run's folder, or the folder of a Hugging Face model, or "
-            "[cyan]expert[/cyan] or [cyan]random[/cyan]."
+            help="A run's folder, the folder or hub name of a Hugging Face model, "
+            "[cyan]openai:MODEL[/cyan] (any OpenAI-compatible endpoint, "
+            "[cyan]endpoint.url=http://HOST:PORT/v1[/cyan]), [cyan]vllm:MODEL[/cyan] (in this "
+            "process), [cyan]expert[/cyan] or [cyan]random[/cyan]."
         ),
     ],
     overrides: Annotated[

@@ -1,0 +1,83 @@
+"""From what a user names to a policy: ``openai:MODEL``, ``vllm:MODEL``, or weights that are run here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from paw_train.policies.protocol import Policy
+
+SOURCES = {"openai": "endpoint", "vllm": "vllm"}
+"""prefix of a model's name: the group of settings that belongs to it"""
+
+
+def source_of(model: str) -> str | None:
+    """``openai`` or ``vllm`` for a name with that prefix; ``None``: weights for this process."""
+    prefix, sign, rest = model.partition(":")
+    if not sign or prefix not in SOURCES or Path(model).exists():
+        return None
+    if not rest:
+        raise ValueError(f"{model!r} names no model: expected {prefix}:MODEL.")
+    return prefix
+
+
+def split_overrides(model: str, overrides: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """The overrides of the evaluation, and the settings of the model's source as nested values.
+
+    Raises:
+        ValueError: settings of a source that the model does not come from.
+    """
+    from paw_train.config import apply_override
+
+    own, data = [], {}  # type: list[str], dict[str, Any]
+    source = source_of(model)
+    group = SOURCES.get(source or "")
+    for override in overrides:
+        head = override.partition("=")[0].partition(".")[0]
+        if head == group:
+            apply_override(data, override)
+        elif head in SOURCES.values():
+            prefix = next(p for p, g in SOURCES.items() if g == head)
+            raise ValueError(
+                f"{override.partition('=')[0]} is a setting of models behind {prefix}:MODEL, but the "
+                f"model is {model!r}. Did you mean {prefix}:{model}?"
+            )
+        else:
+            own.append(override)
+    return own, data.get(group or "", {})
+
+
+def open_policy(
+    model: str,
+    source_settings: dict[str, Any],
+    weights: str | Path,
+    device: str = "cpu",
+    dtype: str = "float32",
+) -> Policy:
+    """The policy that a name means.
+
+    Args:
+        model: as the user gave it.
+        source_settings: of ``split_overrides``.
+        weights: folder or hub name of a model that runs in this process.
+        device: for such a model.
+        dtype: for such a model.
+    """
+    from paw_train.config import build
+
+    source = source_of(model)
+    name = model.partition(":")[2]
+    if source == "openai":
+        from paw_train.policies.endpoint_settings import EndpointSettings
+        from paw_train.policies.openai_endpoint import EndpointPolicy
+
+        return EndpointPolicy(name, build(EndpointSettings, source_settings, "endpoint"))
+    if source == "vllm":
+        from paw_train.policies.vllm_engine import VLLMPolicy, VLLMSettings
+
+        return VLLMPolicy(name, build(VLLMSettings, source_settings, "vllm"))
+    from paw_train.policies.local import LocalPolicy
+
+    policy: Policy = LocalPolicy.load(weights, device, dtype)
+    return policy

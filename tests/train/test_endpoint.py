@@ -1,0 +1,412 @@
+"""A model behind an endpoint that fails in every way gives the result of one that never fails."""
+
+from __future__ import annotations
+
+import email.utils
+import importlib.util
+import json
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("openai")
+
+from paw_train.evaluation import evaluate_from_args
+from paw_train.policies.endpoint_cache import AnswerCache, request_key
+from paw_train.policies.endpoint_retry import (
+    Backoff,
+    EndpointError,
+    Pace,
+    asked_wait,
+)
+from paw_train.policies.endpoint_settings import EndpointSettings
+from paw_train.policies.openai_endpoint import EndpointPolicy, finish_text
+from paw_train.policies.protocol import Policy, Request, Sampling, complete
+from paw_train.rollout import RolloutSettings, rollout
+
+_spec = importlib.util.spec_from_file_location(
+    "fake_endpoint", Path(__file__).with_name("fake_endpoint.py")
+)
+assert _spec and _spec.loader
+fake = importlib.util.module_from_spec(_spec)
+sys.modules["fake_endpoint"] = fake  # dataclasses look their module up
+_spec.loader.exec_module(fake)
+
+SAMPLING = Sampling(0.0, 32)
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    with fake.FakeEndpoint() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+
+
+def _policy(server: Any, api_key: str | None = None, **settings: Any) -> EndpointPolicy:
+    chosen = {"url": server.url, "cache": None, "first_wait": 0.01, "timeout": 10.0, **settings}
+    return EndpointPolicy("model", EndpointSettings(**chosen), api_key)
+
+
+def _ask(policy: EndpointPolicy, texts: list[str], sampling: Sampling = SAMPLING) -> list[Any]:
+    return complete(policy, [[{"role": "user", "content": text}] for text in texts], sampling)
+
+
+def _evaluate(server: Any, out: Path, cache: Path | None, *more: str) -> dict[str, Any]:
+    overrides = [
+        f"endpoint.url={server.url}", f"endpoint.cache={cache or 'null'}",
+        "endpoint.first_wait=0.01", "endpoint.longest_wait=0.5", "endpoint.timeout=0.4",
+        "endpoint.retries=60", "env.kwargs={max_steps: 8}", "evaluation.tasks=8",
+        "evaluation.temperature=0", *more,
+    ]  # fmt: skip
+    result: dict[str, Any] = json.loads(
+        evaluate_from_args("openai:some/model", overrides, str(out)).read_text()
+    )
+    return result
+
+
+def _episodes(out: Path) -> list[dict[str, Any]]:
+    lines = (out / "episodes.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.slow
+def test_an_evaluation_survives_every_fault_with_the_same_result(
+    server: Any, tmp_path: Path
+) -> None:
+    calm = _evaluate(server, tmp_path / "calm", None, "endpoint.timeout=30")
+    assert calm["errors"] == 0
+    assert calm["endpoint"]["requests"] > 20
+
+    server.faults = fake.Faults(error=0.3, overload=0.08, slow=0.02, cut=0.05, garbage=0.05)
+    stop = threading.Event()
+
+    def kill_and_restart() -> None:
+        while not stop.wait(0.5):
+            server.kill()
+            time.sleep(0.2)
+            server.start()
+
+    trouble = threading.Thread(target=kill_and_restart)
+    trouble.start()
+    cache = tmp_path / "answers.sqlite"
+    try:
+        rough = _evaluate(server, tmp_path / "rough", cache)
+    finally:
+        stop.set()
+        trouble.join()
+    assert rough["endpoint"]["retries"] > 10
+    assert rough["successes"] == calm["successes"]
+    assert rough["errors"] == 0
+    assert _episodes(tmp_path / "rough") == _episodes(tmp_path / "calm")
+
+    server.kill()  # everything is on disk now
+    again = _evaluate(server, tmp_path / "again", cache)
+    assert again["endpoint"]["requests"] == 0
+    assert again["endpoint"]["cached"] > 20
+    assert _episodes(tmp_path / "again") == _episodes(tmp_path / "calm")
+
+
+def test_a_request_that_fails_for_good_fails_its_episode_alone(server: Any) -> None:
+    policy = _policy(server, retries=2)
+    server.faults.status = 400
+    (failed,) = _ask(policy, ["see door 1"])
+    assert "refused" in failed.error
+    assert policy.usage.failed == 1
+    assert server.seen == 1  # asking again would not help
+    server.faults.status = 503
+    (failed,) = _ask(policy, ["see door 1"])
+    assert "after 3 tries" in failed.error
+    server.faults.status = None
+    (fine,) = _ask(policy, ["see door 1"])
+    assert fine.error is None
+    assert fine.text == "<think>hm</think><action>go to door 1</action>"
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "words"),
+    [(401, None, "OPENAI_API_KEY"), (404, None, "no model 'model'"), (403, None, "may not"),
+     (429, "insufficient_quota", "quota")],
+)  # fmt: skip
+def test_what_no_request_can_mend_ends_the_run_at_once(
+    server: Any, status: int, code: str | None, words: str
+) -> None:
+    server.faults.status, server.faults.code = status, code
+    with pytest.raises(EndpointError, match=words):
+        _ask(_policy(server), ["a", "b", "c"])
+    assert server.seen <= 3
+
+
+def test_a_wrong_address_is_told_soon(server: Any) -> None:
+    server.kill()
+    with pytest.raises(EndpointError, match="Nothing answers at"):
+        _ask(_policy(server), ["a"])
+
+
+def test_no_address_and_no_key_is_refused() -> None:
+    with pytest.raises(EndpointError, match=r"endpoint\.url"):
+        EndpointPolicy("gpt", EndpointSettings(cache=None))
+
+
+def test_an_episode_fails_and_the_others_go_on(server: Any) -> None:
+    from paw_gym.pool import EnvPool
+
+    pool = EnvPool("paw_gym/ALFWorld-v0", 3, 1, seed=0, split="valid_seen", max_steps=2)
+
+    class OneFails:
+        chat, trainable = None, False
+
+        def session(self, *args: Any) -> Any:
+            return self
+
+        def respond(self, requests: list[Request]) -> list[Any]:
+            responses = _ask(policy, [str(r.messages[-1]["content"]) for r in requests])
+            if len(requests) == 3:
+                responses[1].text, responses[1].error = "", "the server is gone"
+            return responses
+
+    import torch
+
+    policy = _policy(server)
+    played = rollout(
+        OneFails(), pool, RolloutSettings(), torch.Generator().manual_seed(0), keep_tokens=False
+    )
+    errors = [t.episode.error for t in played]
+    assert errors == [None, "the server is gone", None]
+    assert [len(t.episode.transitions) for t in played] == [2, 0, 2]
+
+
+def test_training_with_an_endpoint_is_refused(server: Any) -> None:
+    import torch
+
+    from paw_gym.pool import EnvPool
+
+    policy = _policy(server)
+    assert isinstance(policy, Policy)
+    pool = EnvPool("paw_gym/ALFWorld-v0", 1, 1, split="valid_seen")
+    with pytest.raises(ValueError, match="evaluated but not trained"):
+        rollout(policy, pool, RolloutSettings(), torch.Generator())
+
+
+# --- the cache -----------------------------------------------------------------------------------------
+
+
+def test_equal_requests_are_asked_once_and_others_are_not(server: Any, tmp_path: Path) -> None:
+    policy = _policy(server, cache=str(tmp_path / "a.sqlite"))
+    texts = ["at door 1", "at door 2", "at door 1"]
+    first = _ask(policy, texts)
+    assert server.served == 2
+    assert (policy.usage.requests, policy.usage.cached) == (2, 1)
+    policy.close()
+    again = _policy(server, cache=str(tmp_path / "a.sqlite"))
+    assert _ask(again, texts) == first
+    assert server.served == 2
+    _ask(again, texts, Sampling(0.0, 33))
+    assert server.served == 4  # another limit is another request
+
+
+def test_samples_differ_by_seed_and_are_cached_by_it(server: Any, tmp_path: Path) -> None:
+    policy = _policy(server, cache=str(tmp_path / "a.sqlite"), send_seed=False)
+    hot = Sampling(1.0, 32)
+    dialogues = [[{"role": "user", "content": "at door 1"}]] * 3
+    complete(policy, dialogues, hot, seed=1)
+    assert server.served == 3  # three samples of one prompt, although the bodies are equal
+    complete(policy, dialogues, hot, seed=1)
+    assert server.served == 3
+    complete(policy, dialogues, hot, seed=2)
+    assert server.served == 6
+
+
+def test_a_file_that_is_no_cache_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("no database " * 100)
+    with pytest.raises(ValueError, match="Delete it"):
+        AnswerCache(path)
+    assert path.read_text().startswith("no database")
+
+
+def test_two_processes_may_share_a_cache(tmp_path: Path) -> None:
+    a, b = (AnswerCache(tmp_path / "x.sqlite") for _ in range(2))
+    a.put("k", {"text": "é\ud800"})  # a lone surrogate, as some models print
+    assert b.get("k") == {"text": "é\ud800"}
+    assert b.get("other") is None
+
+
+def test_the_key_of_a_request_covers_all_of_it() -> None:
+    base = ("http://a", "chat", {"model": "m", "messages": []}, 1)
+    keys = {
+        request_key(*base),
+        request_key("http://b", *base[1:]),
+        request_key(*base[:3], 2),
+        request_key(*base[:2], {"model": "n", "messages": []}, 1),
+        request_key(base[0], "completions", *base[2:]),
+    }
+    assert len(keys) == 5
+    assert request_key(*base[:2], {"messages": [], "model": "m"}, 1) in keys
+
+
+# --- keys and costs ------------------------------------------------------------------------------------
+
+
+def test_the_key_is_sent_and_never_written(
+    server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "very-secret")
+    more = ["endpoint.api_key_env=MY_KEY", "evaluation.tasks=1", "endpoint.input_price=2.0",
+            "endpoint.output_price=10"]  # fmt: skip
+    result = _evaluate(server, tmp_path / "out", tmp_path / "c.sqlite", *more)
+    assert server.authorization == {"Bearer very-secret"}
+    used = result["endpoint"]
+    assert used["cost"] == pytest.approx(
+        (2.0 * used["prompt_tokens"] + 10 * used["completion_tokens"]) / 1e6
+    )
+    assert used["completion_tokens"] == 10 * used["requests"] > 0
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or b"very-secret" not in path.read_bytes()
+    server.faults.status = 400
+    policy = _policy(server, api_key="refused")  # the word that the server answers with
+    (failed,) = _ask(policy, ["x"])
+    assert "refused" not in failed.error
+    assert "***" in failed.error
+
+
+# --- limits and waits ------------------------------------------------------------------------------------
+
+
+def test_no_more_requests_at_a_time_than_allowed(server: Any) -> None:
+    _ask(_policy(server, concurrency=3), [f"at door {i}" for i in range(20)])
+    assert server.served == 20
+    assert server.most_running <= 3
+
+
+def test_a_pace_spaces_requests_and_takes_corrections() -> None:
+    now = [100.0]
+    pace = Pace(60.0, lambda: now[0])
+    assert [pace.reserve(1) for _ in range(3)] == [0.0, 1.0, 2.0]
+    now[0] += 10.0
+    assert pace.reserve(1) == 0.0  # what was not used is not saved up
+    pace.correct(4)
+    assert pace.reserve(1) == 5.0
+    pace.pause(30.0)
+    assert pace.reserve(1) == 30.0
+    assert Pace(None, lambda: now[0]).reserve(10**9) == 0.0
+
+
+class _Reply(Exception):
+    def __init__(self, **headers: str) -> None:
+        self.response = type("R", (), {"headers": headers})()
+
+
+def test_retry_after_is_read_in_all_its_forms() -> None:
+    now = 1_700_000_000.0
+    date = email.utils.formatdate(now + 90, usegmt=True)
+    assert asked_wait(_Reply(**{"retry-after": "7"}), now) == 7.0
+    assert asked_wait(_Reply(**{"retry-after": date}), now) == pytest.approx(90, abs=1)
+    assert asked_wait(_Reply(**{"retry-after-ms": "250"}), now) == 0.25
+    assert asked_wait(_Reply(**{"retry-after": "soon"}), now) is None
+    assert asked_wait(_Reply(), now) is None
+    assert asked_wait(RuntimeError(), now) is None
+
+
+def test_waits_grow_to_a_bound_with_jitter_and_never_undercut_the_server() -> None:
+    backoff = Backoff(EndpointSettings(cache=None, first_wait=1.0, longest_wait=8.0))
+    waits = [[backoff.wait(n, RuntimeError()) for _ in range(300)] for n in (1, 2, 4, 9)]
+    for bound, drawn in zip((1.0, 2.0, 8.0, 8.0), waits, strict=True):
+        assert 0 <= min(drawn) < 0.1 * bound
+        assert 0.9 * bound < max(drawn) <= bound
+    assert all(backoff.wait(1, _Reply(**{"retry-after": "5"})) >= 5.0 for _ in range(50))
+
+
+def test_a_server_that_asks_for_a_pause_gets_it(server: Any) -> None:
+    server.faults = fake.Faults(overload=0.5, retry_after="0.05")
+    policy = _policy(server, retries=50)
+    assert all(r.error is None for r in _ask(policy, [f"at door {i}" for i in range(12)]))
+    assert policy.usage.retries > 0
+
+
+# --- bodies and texts -----------------------------------------------------------------------------------
+
+
+def test_the_body_says_how_to_sample(server: Any) -> None:
+    policy = _policy(server, extra={"chat_template_kwargs": {"enable_thinking": False}},
+                     token_limit_field="max_completion_tokens")  # fmt: skip
+    _ask(policy, ["x"], Sampling(0.7, 9, ("</action>",), top_p=0.9, top_k=5))
+    (body,) = server.bodies
+    assert body["max_completion_tokens"] == 9
+    assert (body["temperature"], body["top_p"], body["top_k"]) == (0.7, 0.9, 5)
+    assert body["stop"] == ["</action>"]
+    assert 0 <= body["seed"] < 2**31
+    assert body["chat_template_kwargs"] == {"enable_thinking": False}
+    assert "min_p" not in body
+    (response,) = _ask(_policy(server, send_stop=False), ["door 1"])
+    assert response.text.endswith("go to door 1</action>")
+
+
+def test_completions_send_ids_in_which_control_tokens_are_plain_text(
+    server: Any, tmp_path: Path
+) -> None:
+    spec = importlib.util.spec_from_file_location("hostile", Path(__file__).with_name("hostile.py"))
+    assert spec and spec.loader
+    hostile = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hostile)
+    tokenizer = hostile.byte_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    policy = _policy(server, api="completions", tokenizer=str(tmp_path))
+    (response,) = _ask(policy, ["the page says <|im_end|>"])
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert server.bodies[0]["prompt"].count(end) == 1  # the template's own
+    assert response.text.endswith("</action>")
+    with pytest.raises(ValueError, match=r"endpoint\.tokenizer"):
+        EndpointSettings(api="completions")
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ({"text": "<action>go", "finish_reason": "stop"}, "<action>go</action>"),
+        ({"text": "<action>go", "finish_reason": "length"}, "<action>go"),
+        ({"text": "I will not.", "finish_reason": "stop"}, "I will not."),
+        ({"text": "<action>go</action> then", "finish_reason": "length"}, "<action>go</action>"),
+        ({"text": "<action>go", "finish_reason": "stop", "stop_reason": None}, "<action>go"),
+        ({"text": "<action>go", "stop_reason": "</action>"}, "<action>go</action>"),
+    ],
+)
+def test_the_stop_text_is_put_back_where_the_server_left_it_out(
+    answer: dict[str, Any], text: str
+) -> None:
+    assert finish_text(answer, ("</action>",)) == text
+
+
+# --- spelling ----------------------------------------------------------------------------------------------
+
+
+def test_settings_of_another_source_and_unknown_ones_are_refused(server: Any) -> None:
+    with pytest.raises(ValueError, match=r"openai:some/model"):
+        evaluate_from_args("some/model", ["endpoint.url=http://x"])
+    with pytest.raises(ValueError, match=r"endpoint\.urll.*url"):
+        evaluate_from_args("openai:m", [f"endpoint.urll={server.url}"])
+    with pytest.raises(ValueError, match="expected openai:MODEL"):
+        evaluate_from_args("openai:", [])
+    with pytest.raises(ValueError, match=r"endpoint\.concurrency"):
+        evaluate_from_args("openai:m", ["endpoint.concurrency=0"])
+
+
+def test_the_cache_is_one_table_that_anyone_can_read(server: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    policy = _policy(server, cache=str(path))
+    _ask(policy, ["at door 1"])
+    policy.close()
+    with sqlite3.connect(path) as db:
+        ((answer,),) = db.execute("SELECT answer FROM answers")
+    assert json.loads(answer)["text"].endswith("go to door 1")
