@@ -27,11 +27,12 @@ def compare(
             "-a",
             metavar="NAME[:KEY=VALUE,...]",
             help="With a recipe: a method; repeat it. The first is the baseline. "
-            "With a grid: run and show only these of its arms.",
+            "With a grid: run only these of its arms.",
         ),
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option(help="How many ([cyan]5[/cyan]) or which ([cyan]0,3,4[/cyan]).")
+        str | None,
+        typer.Option(help="How many ([cyan]5[/cyan]) or which ([cyan]0,3,4[/cyan]) to run."),
     ] = None,
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", help="Runs at once. Default: one a core.", min=1)
@@ -57,46 +58,48 @@ def compare(
     from paw_train.compare.progress import Progress
     from paw_train.compare.run import GridRun, default_jobs
 
-    wanted = _grid(grid, arm or [], seeds, overrides or [], name)
+    chosen = _seeds(seeds)
+    wanted, arms = _grid(grid, arm or [], chosen, overrides or [], name)
     folder = Path(out) / wanted.name
     progress = Progress(folder, quiet)
-    run = GridRun(wanted, out, import_ or [], export or [], progress.say)
-    failures = []
+    run = GridRun(wanted, out, import_ or [], export or [], progress.say, arms, chosen)
+    work = None
     if not show:
         todo = sum(state not in ("finished", "imported") for _, state in run.states())
-        progress.say(f"{folder}: {len(run.cells)} runs, {todo} to do")
+        progress.say(f"{folder}: {len(run.chosen)} runs, {todo} to do")
         work = run.execute(jobs or default_jobs(), progress)
-        failures = work.failures
     run.save()
     _print(run, progress)
-    for failure in failures:
+    for failure in work.failures if work else ():
         progress.failure(failure)
-    if failures:
-        raise typer.Exit(1)
+    if work and (work.failures or work.stopping):
+        raise typer.Exit(1 if work.failures else 130)
 
 
 def _grid(
-    name: str, arms: list[str], seeds: str | None, overrides: list[str], folder: str | None
-) -> Any:
-    """The grid that the arguments mean."""
+    name: str, arms: list[str], seeds: tuple[int, ...], overrides: list[str], folder: str | None
+) -> tuple[Any, list[str]]:
+    """The grid that the arguments mean, and which of its arms to run (empty: all)."""
     import dataclasses
 
     from paw_train.compare.grid import grid_from_arguments, grid_names, load_grid, parse_pairs
     from paw_train.config import recipe_names
 
-    chosen = _seeds(seeds)
-    defines = any(":" in arm for arm in arms) or (name in recipe_names() and bool(arms))
-    if defines and name not in grid_names():
-        grid = grid_from_arguments(name, arms, chosen or (0, 1, 2, 3, 4), overrides)
+    is_recipe = name not in grid_names() and (
+        name in recipe_names() or any(":" in arm for arm in arms)
+    )
+    if is_recipe and arms:
+        grid, chosen = grid_from_arguments(name, arms, seeds or 5, overrides), []
     else:
-        grid = load_grid(name).only(arms, chosen)
+        grid, chosen = load_grid(name), arms
         grid = dataclasses.replace(grid, overrides={**grid.overrides, **parse_pairs(overrides)})
-    return dataclasses.replace(grid, name=folder) if folder else grid
+    return (dataclasses.replace(grid, name=folder) if folder else grid), chosen
 
 
-def _seeds(text: str | None) -> tuple[int, ...] | None:
+def _seeds(text: str | None) -> tuple[int, ...]:
+    """The seeds named; none: those of the grid."""
     if text is None:
-        return None
+        return ()
     parts = text.split(",")
     if not all(part.strip().isdecimal() for part in parts):
         raise ValueError(f"--seeds: expected a number or a list such as 0,3,4; got {text!r}.")

@@ -113,27 +113,16 @@ class Grid:
             )
         return Cell(arm.name, seed, overrides, settings)
 
-    def only(self, arms: Sequence[str], seeds: Sequence[int] | None) -> Grid:
-        """The grid of some of the arms (all, where none are named) and of the given seeds.
+    def with_seeds(self, seeds: Sequence[int]) -> Grid:
+        """The grid with further seeds."""
+        return dataclasses.replace(self, seeds=tuple(dict.fromkeys([*self.seeds, *seeds])))
 
-        Raises:
-            ValueError: there is no such arm.
-        """
-        names = [arm.name for arm in self.arms]
-        for name in arms:
-            if name not in names:
-                raise ValueError(f"There is no arm {name!r}. {did_you_mean(name, names)}")
-        kept = tuple(arm for arm in self.arms if not arms or arm.name in arms)
-        baseline = self.baseline if any(a.name == self.baseline for a in kept) else kept[0].name
-        left = {arm.name for arm in kept}
-        against = {a: b for a, b in self.against.items() if a in left and b in left}
-        return dataclasses.replace(
-            self,
-            arms=kept,
-            baseline=baseline,
-            against=against,
-            seeds=tuple(seeds) if seeds else self.seeds,
-        )
+    def check_arms(self, names: Sequence[str]) -> None:
+        """Raises ``ValueError`` for a name that is no arm; names the nearest."""
+        own = [arm.name for arm in self.arms]
+        for name in names:
+            if name not in own:
+                raise ValueError(f"There is no arm {name!r}. {did_you_mean(name, own)}")
 
     def opponents(self) -> dict[str, str]:
         """For each arm, in order, the one that its difference is taken to: itself for the baseline."""

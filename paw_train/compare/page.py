@@ -1,16 +1,200 @@
-"""The page of a comparison: table, learning curves with bands, settings."""
+"""The page of a comparison: table, differences, learning curves, costs, settings; and its pictures."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from paw_train.compare.analysis import Comparison
+from paw_train.compare.curves import MEASUREMENTS, RANGE_NOTE, Measurement, pairs
 from paw_train.compare.grid import Grid
+from paw_train.compare.overhead import Overhead, overheads
+from paw_train.compare.pictures import curves_picture, forest_picture
 from paw_train.compare.results import CellResult
+from paw_train.compare.tables import COLUMNS, EXPLANATION, percent, row_of
+from paw_train.report.charts import ChartStyle, Series, line_chart
+from paw_train.report.markup import Markup, join, tag
+from paw_train.report.page import html_page
 
 
 def write_page(
-    page: Path, curves: Path, grid: Grid, comparison: Comparison, cells: Sequence[CellResult]
+    folder: Path, grid: Grid, comparison: Comparison, cells: Sequence[CellResult]
 ) -> None:
-    """Writes the page and the picture."""
+    """Writes ``compare.html``, ``differences.svg`` and (where there are curves) ``curves.svg``."""
+    forest = forest_picture(comparison)
+    curves = curves_picture(grid.opponents(), cells)
+    write_text(folder / "differences.svg", forest + "\n")
+    if curves is not None:
+        write_text(folder / "curves.svg", curves + "\n")
+    body = [
+        _header(grid, comparison),
+        _table(comparison),
+        tag("section", tag("h2", "At a glance"), forest_figure(comparison)),
+        *(_curves(grid, cells, measurement) for measurement in MEASUREMENTS),
+        _types(comparison),
+        _costs(overheads(grid.opponents(), cells)),
+        _settings(grid),
+    ]
+    write_text(folder / "compare.html", html_page(grid.name, join(body, "\n")))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file, whole or not at all."""
+    scratch = path.with_name(path.name + ".part")
+    scratch.write_text(text, encoding="utf-8")
+    os.replace(scratch, path)
+
+
+def _header(grid: Grid, comparison: Comparison) -> Markup:
+    runs = sum(len(arm.seeds) for arm in comparison.arms)
+    facts = [
+        ("recipe", Path(grid.recipe).stem),
+        ("arms", str(len(comparison.arms))),
+        ("seeds", str(max(len(arm.seeds) for arm in comparison.arms))),
+        ("runs", str(runs)),
+        ("tasks of the panel", str(comparison.arms[0].tasks)),
+    ]
+    return tag(
+        "header",
+        tag("p", "Comparison", class_="kicker"),
+        tag("h1", grid.name),
+        tag("p", grid.description) if grid.description else None,
+        tag("dl", *(tag("div", tag("dt", k), tag("dd", v)) for k, v in facts), class_="tiles"),
+    )
+
+
+def _table(comparison: Comparison) -> Markup:
+    rows = [
+        [tag("th", row[0], scope="row"), *(tag("td", cell, class_="num") for cell in row[1:])]
+        for row in (row_of(comparison, arm) for arm in comparison.arms)
+    ]
+    return tag(
+        "section",
+        tag("h2", "Success after RL"),
+        _plain_table(COLUMNS, rows),
+        tag("p", EXPLANATION, class_="muted"),
+        *(tag("p", note, class_="muted") for note in comparison.notes),
+    )
+
+
+def _plain_table(head: Sequence[str], rows: Sequence[Sequence[Markup]]) -> Markup:
+    names = tag("tr", *(tag("th", name, scope="col") for name in head))
+    body = tag("tbody", *(tag("tr", *row) for row in rows))
+    return tag("div", tag("table", tag("thead", names), body), class_="scroll")
+
+
+def forest_figure(comparison: Comparison) -> Markup:
+    """The differences as a picture inside a page."""
+    return tag("figure", forest_picture(comparison), class_="picture")
+
+
+def _curves(grid: Grid, cells: Sequence[CellResult], measurement: Measurement) -> Markup:
+    charts = pairs(grid.opponents(), cells, measurement)
+    if not charts:
+        return Markup()
+    style = ChartStyle(share=measurement.share)
+    figures = [_figure(arm, series, style) for arm, series in charts]
+    return tag(
+        "section",
+        tag("h2", measurement.title),
+        tag("p", RANGE_NOTE, class_="muted"),
+        tag("div", *figures, class_="charts"),
+    )
+
+
+def _figure(arm: str, series: Sequence[Series], style: ChartStyle) -> Markup:
+    keys = (tag("span", tag("i", class_=f"swatch c{s.colour}"), s.label) for s in series)
+    caption = tag("figcaption", tag("span", *keys, class_="legend"))
+    readout = tag("p", class_="readout", aria_live="polite")
+    return tag("figure", caption, line_chart(series, arm, style), readout)
+
+
+def _types(comparison: Comparison) -> Markup:
+    names = sorted({name for arm in comparison.arms for name in arm.by_type})
+    if not names:
+        return Markup()
+    rows = [
+        [
+            tag("th", arm.arm, scope="row"),
+            *(
+                tag("td", percent(arm.by_type[n]) if n in arm.by_type else "–", class_="num")
+                for n in names
+            ),
+        ]
+        for arm in comparison.arms
+    ]
+    head = ["arm", *(name.replace("_", " ") for name in names)]
+    return tag(
+        "section", tag("h2", "Success by task type, %, mean over seeds"), _plain_table(head, rows)
+    )
+
+
+OVERHEAD_COLUMNS = (
+    "arm",
+    "to",
+    "seeds",
+    "s an update",
+    "time",
+    "rollout",
+    "training",
+    "training a token",
+    "peak memory",
+)
+
+
+def overhead_rows(found: Sequence[Overhead]) -> list[list[str]]:
+    """The rows of the overhead table."""
+    return [
+        [
+            o.arm,
+            o.to,
+            str(len(o.seeds)),
+            f"{o.cost.seconds:.2f}",
+            *(_share(v) for v in (o.time, o.rollout, o.train, o.train_per_token, o.memory)),
+        ]
+        for o in found
+    ]
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:+.1f} %"
+
+
+def _costs(found: Sequence[Overhead]) -> Markup:
+    if not found:
+        return Markup()
+    rows = [
+        [tag("th", row[0], scope="row"), *(tag("td", cell, class_="num") for cell in row[1:])]
+        for row in overhead_rows(found)
+    ]
+    note = (
+        "Medians over updates, means over seeds. Runs side by side on a busy machine, and policies whose "
+        "episodes differ in length, make these rough: `training a token` is freed from the lengths; "
+        "the benchmark of the overhead measures one and the same update with and without."
+    )
+    return tag(
+        "section",
+        tag("h2", "Cost"),
+        _plain_table(OVERHEAD_COLUMNS, rows),
+        tag("p", note, class_="muted"),
+    )
+
+
+def _settings(grid: Grid) -> Markup:
+    rows = [("all arms", grid.overrides), *((arm.name, arm.settings) for arm in grid.arms)]
+    body = [
+        tag("tr", tag("th", name, scope="row"), tag("td", tag("code", _settings_text(values))))
+        for name, values in rows
+    ]
+    return tag(
+        "section",
+        tag("h2", "Settings that differ from the recipe's"),
+        tag("table", tag("tbody", *body), class_="settings"),
+    )
+
+
+def _settings_text(values: object) -> str:
+    assert hasattr(values, "items")
+    return " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())

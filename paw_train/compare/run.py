@@ -12,8 +12,8 @@ from paw_train.checkpoint import write_json
 from paw_train.compare.analysis import Comparison, compare
 from paw_train.compare.cells import check_settings, is_finished, updates_done
 from paw_train.compare.execute import Runner, Work, train_command
-from paw_train.compare.grid import Cell, Grid
-from paw_train.compare.page import write_page
+from paw_train.compare.grid import Cell, Grid, cell_name
+from paw_train.compare.page import write_page, write_text
 from paw_train.compare.progress import Progress
 from paw_train.compare.results import (
     CellResult,
@@ -51,11 +51,6 @@ class Paths:
         """Table and curves for a browser."""
         return self.folder / "compare.html"
 
-    @property
-    def curves(self) -> Path:
-        """The learning curves as one picture."""
-        return self.folder / "curves.svg"
-
 
 class GridRun:
     """One comparison in one folder.
@@ -66,9 +61,12 @@ class GridRun:
         imports: files of results whose cells count as done.
         exports: files that the results are also written to, after each cell.
         say: prints a line.
+        arms: run only these; empty: all. Results of the others are kept and shown all the same.
+        seeds: run only these; empty: all.
 
     Raises:
-        ValueError: settings that are not valid, or a damaged file of results.
+        ValueError: settings that are not valid, no such arm, a damaged file of results, or a file to
+            export to that holds cells which would get lost.
     """
 
     def __init__(
@@ -78,7 +76,11 @@ class GridRun:
         imports: Sequence[Path] = (),
         exports: Sequence[Path] = (),
         say: Callable[[str], None] = print,
+        arms: Sequence[str] = (),
+        seeds: Sequence[int] = (),
     ) -> None:
+        grid.check_arms(arms)
+        grid = grid.with_seeds(seeds)
         self.grid, self.exports, self.say = grid, exports, say
         self.cells = grid.cells(out)
         self.paths = Paths(Path(out) / grid.name)
@@ -88,6 +90,10 @@ class GridRun:
             )
         self.imported = self._import(imports)
         self._read: dict[str, CellResult] = {}
+        self.chosen = [
+            c for c in self.cells if (not arms or c.arm in arms) and (not seeds or c.seed in seeds)
+        ]
+        self._check_exports()
 
     def _import(self, files: Sequence[Path]) -> dict[str, CellResult]:
         """The results of other machines: of this grid's own file, then of the files given now."""
@@ -105,13 +111,28 @@ class GridRun:
                 self.say(f"{cell.name} is not taken over: its settings there differ from these.")
         return known
 
+    def _check_exports(self) -> None:
+        here = {(r.arm, r.seed) for r in self.results()}
+        for file in self.exports:
+            lost = (
+                [r for r in read_results(file) if (r.arm, r.seed) not in here]
+                if file.exists()
+                else []
+            )
+            if lost:
+                raise ValueError(
+                    f"{file} holds {len(lost)} cells that this folder lacks, such as "
+                    f"{cell_name(lost[0].arm, lost[0].seed)}; exporting would lose them. Take them "
+                    f"over with --import {file}, or export to another file."
+                )
+
     def execute(self, jobs: int, progress: Progress) -> Work:
         """Runs the cells that are missing and writes the results after each.
 
         Raises:
             ValueError: a cell was begun with other settings.
         """
-        todo = [c for c in self.cells if c.name not in self.imported or self._begun(c)]
+        todo = [c for c in self.chosen if c.name not in self.imported]
         self.paths.folder.mkdir(parents=True, exist_ok=True)
         runner = Runner(
             todo,
@@ -123,9 +144,6 @@ class GridRun:
         )
         with progress:
             return runner.run()
-
-    def _begun(self, cell: Cell) -> bool:
-        return is_finished(self.paths.folder / cell.name)
 
     def results(self) -> list[CellResult]:
         """Every finished cell, in the grid's order; a cell's own run comes before an imported one.
@@ -157,13 +175,13 @@ class GridRun:
             write_results(path, self.grid, results)
         comparison = self.comparison()
         write_json(paths.table, as_json(comparison))
-        _write(paths.markdown, markdown(comparison))
+        write_text(paths.markdown, markdown(comparison))
         if results:
-            write_page(paths.page, paths.curves, self.grid, comparison, results)
+            write_page(paths.folder, self.grid, comparison, results)
 
     def states(self) -> list[tuple[Cell, str]]:
-        """Each cell and how far it is."""
-        return [(cell, self._state(cell)) for cell in self.cells]
+        """Each cell that is to be run, and how far it is."""
+        return [(cell, self._state(cell)) for cell in self.chosen]
 
     def _state(self, cell: Cell) -> str:
         folder = self.paths.folder / cell.name
@@ -174,12 +192,6 @@ class GridRun:
         if (folder / "config.json").exists():
             return f"begun, {updates_done(folder)} of {cell.settings.updates} updates"
         return "not begun"
-
-
-def _write(path: Path, text: str) -> None:
-    scratch = path.with_name(path.name + ".part")
-    scratch.write_text(text, encoding="utf-8")
-    os.replace(scratch, path)
 
 
 def default_jobs() -> int:

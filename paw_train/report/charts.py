@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from paw_train.report.markup import Markup, join, tag
@@ -39,6 +39,8 @@ class Series:
     """(x, low, high)"""
     smooth: bool = False
     """add a running mean where the line is long"""
+    band: Sequence[tuple[float, float, float]] = ()
+    """(x, low, high) by rising x: an area behind the line"""
 
     @property
     def values(self) -> list[float]:
@@ -87,6 +89,7 @@ def chart_parts(series: Sequence[Series], style: ChartStyle, hover: bool) -> Mar
     drawn = [s for s in (_shortened(s) for s in series) if s.values]
     x_axis, y_axis = _axes(drawn, style)
     parts = [_y_grid(y_axis, style), _x_ticks(x_axis, style)]
+    parts += [_band(s, x_axis, y_axis) for s in drawn if s.band]
     parts += [_line(s, x_axis, y_axis) for s in drawn]
     if hover:
         parts.append(_hover_strips(drawn, x_axis, y_axis, style))
@@ -119,7 +122,7 @@ def _shortened(series: Series) -> Series:
     if len(points) > MAX_POINTS:
         size = math.ceil(len(points) / MAX_POINTS)
         points = [_mean_point(points[i : i + size]) for i in range(0, len(points), size)]
-    return Series(series.label, points, series.colour, series.intervals, series.smooth)
+    return replace(series, points=points)
 
 
 def _mean_point(points: Sequence[Point]) -> Point:
@@ -134,7 +137,7 @@ def _axes(drawn: Sequence[Series], style: ChartStyle) -> tuple[Axis, Axis]:
         low, high = low - 1, high + 1
     x_axis = Axis(low, high, style.left + 4, style.width - style.right - 4)
     ys = [y for s in drawn for y in s.values]
-    ys += [end for s in drawn for _, *ends in s.intervals for end in ends]
+    ys += [end for s in drawn for _, *ends in (*s.intervals, *s.band) for end in ends]
     start, end = style.height - style.bottom, style.top
     if style.full:
         return x_axis, Axis(0.0, max(1.0, *ys), start, end)
@@ -169,6 +172,12 @@ def _x_ticks(axis: Axis, style: ChartStyle) -> Markup:
         )
     )
     return join(parts)
+
+
+def _band(series: Series, x_axis: Axis, y_axis: Axis) -> Markup:
+    upper = [f"{x_axis.at(x):.1f} {y_axis.at(high):.1f}" for x, _, high in series.band]
+    lower = [f"{x_axis.at(x):.1f} {y_axis.at(low):.1f}" for x, low, _ in reversed(series.band)]
+    return tag("path", d=f"M{'L'.join([*upper, *lower])}Z", class_=f"band c{series.colour}")
 
 
 def _line(series: Series, x_axis: Axis, y_axis: Axis) -> Markup:

@@ -42,14 +42,19 @@ def write_report(run_dir: str | Path) -> Path:
 
 def render(run: RunData) -> str:
     """The page as text."""
+    return html_page(run.name, _body(run))
+
+
+def html_page(title: str, body: Markup) -> str:
+    """A complete page around ``body``: the reports' style and script, nothing from elsewhere."""
     script = _asset("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return Template(_asset("page.html")).substitute(
-        title=escape(run.name),
+        title=escape(title),
         policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         style=_asset("report.css"),
         script=script,
-        body=_body(run),
+        body=body,
     )
 
 

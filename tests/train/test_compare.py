@@ -1,0 +1,528 @@
+"""``paw compare``: what a grid means, how its cells run and resume, what the results say.
+
+A cell's process is replaced by a small script that leaves the files of a run, so that kills and failures
+can be placed exactly; the true program runs in ``test_compare_program.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paw_train.compare.analysis import compare
+from paw_train.compare.cells import differing_setting, is_finished
+from paw_train.compare.execute import Runner, Work
+from paw_train.compare.grid import (
+    Arm,
+    Cell,
+    Grid,
+    flat_settings,
+    grid_from_arguments,
+    grid_names,
+    load_grid,
+)
+from paw_train.compare.overhead import overheads
+from paw_train.compare.page import write_page
+from paw_train.compare.pictures import curves_picture
+from paw_train.compare.progress import Progress
+from paw_train.compare.results import CellResult, known_results, read_results, write_results
+from paw_train.compare.run import GridRun
+from paw_train.compare.tables import COLUMNS, markdown
+
+FAKE = textwrap.dedent(
+    """
+    import json, pathlib, sys, time
+    settings, folder, mode = json.loads(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(settings))
+    with (folder / "begun.txt").open("a") as file:
+        file.write(f"{time.time()}\\n")
+    shared = pathlib.Path(settings["warm_starts"]) / sys.argv[4]
+    if not (shared / "result.json").exists():
+        time.sleep(0.3)
+        shared.mkdir(parents=True, exist_ok=True)
+        with (shared / "makers.txt").open("a") as file:
+            file.write(folder.name + "\\n")
+        (shared / "result.json").write_text("{}")
+    if mode == "fail":
+        print("line of the log"); sys.exit("the sky fell")
+    while mode == "hang" and not (folder.parent / "go").exists():
+        time.sleep(0.05)
+    with (folder / "metrics.jsonl").open("w") as file:
+        for update in range(settings["updates"]):
+            file.write(json.dumps({"update": update, "success_rate": 0.1 * update,
+                                   "seconds_rollout": 2.0, "seconds_train": 1.0}) + "\\n")
+    wins = [True] * (3 + settings["seed"]) + [False] * (7 - settings["seed"])
+    result = {"n": 10, "success_rate": sum(wins) / 10, "ci95": [0.1, 0.9], "panel": "p",
+              "panel_hash": "h", "by_type": {"look": {"n": 10, "success_rate": sum(wins) / 10}},
+              "successes": wins}
+    (folder / "eval_before.json").write_text(json.dumps({**result, "success_rate": 0.0}))
+    (folder / "eval_after.json").write_text(json.dumps(result))
+    """
+)
+
+
+def small_grid(**changes: Any) -> Grid:
+    """Two arms, two seeds."""
+    arms = (Arm("grpo", {"objective.wm.wm": "off"}), Arm("grpo+paw", {"objective.wm.coef": 0.5}))
+    values: dict[str, Any] = {
+        "name": "grid",
+        "recipe": "smoke",
+        "seeds": (0, 1),
+        "arms": arms,
+        "baseline": "grpo",
+    }
+    return Grid(**{**values, **changes})
+
+
+class Fakes:
+    """Commands that imitate training, by the cell's name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.modes = folder, {}
+
+    modes: dict[str, str]
+
+    def __call__(self, cell: Cell) -> list[str]:
+        settings = json.dumps(cell.settings.to_dict())
+        mode = self.modes.get(cell.name, "good")
+        shared = f"seed{cell.seed}"
+        return [sys.executable, "-c", FAKE, settings, str(self.folder / cell.name), mode, shared]
+
+
+@pytest.fixture
+def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fakes:
+    """Fake training in ``tmp_path/grid``; warm starts are shared by seed."""
+    monkeypatch.setattr(
+        "paw_train.compare.execute.warm_start_place",
+        lambda cell: Path(cell.settings.warm_starts or "") / f"seed{cell.seed}",
+    )
+    monkeypatch.setattr("paw_train.compare.execute._POLL_SECONDS", 0.02)
+    return Fakes(tmp_path / "grid")
+
+
+def run_cells(fakes: Fakes, grid: Grid, jobs: int = 2) -> Work:
+    """Runs a grid with fake training."""
+    cells = grid.cells(str(fakes.folder.parent))
+    return Runner(cells, fakes.folder, jobs, fakes, Progress(fakes.folder, quiet=True)).run()
+
+
+def begun(fakes: Fakes, cell: str) -> list[float]:
+    """When a cell's process was started, each time."""
+    path = fakes.folder / cell / "begun.txt"
+    return [float(line) for line in path.read_text().split()] if path.exists() else []
+
+
+# --- the grid --------------------------------------------------------------------------------------
+
+
+def test_cells_go_through_the_seeds_outermost_with_the_arms_settings_last() -> None:
+    grid = small_grid(overrides={"updates": 3, "objective.wm.coef": 0.1})
+    cells = grid.cells("runs")
+    assert [c.name for c in cells] == [
+        "grpo-seed0",
+        "grpo+paw-seed0",
+        "grpo-seed1",
+        "grpo+paw-seed1",
+    ]
+    assert {c.settings.updates for c in cells} == {3}
+    assert {c.settings.threads for c in cells} == {1}
+    assert [c.settings.objective.wm.wm for c in cells] == ["off", "on"] * 2
+    assert [c.settings.objective.wm.coef for c in cells] == [0.1, 0.5] * 2
+    assert [c.settings.seed for c in cells] == [0, 0, 1, 1]
+    assert cells[1].settings.warm_starts == str(Path("runs/grid/warm-starts"))
+
+
+def test_a_grid_file_says_the_same_nested_and_dotted(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "recipe: smoke\nseeds: 3\narms:\n  a: {objective.wm.wm: off, env: {kwargs: {max_steps: 4}}}\n"
+        "  b: {objective: {wm: {wm: off}}, env.kwargs: {max_steps: 4}}\n"
+    )
+    grid = load_grid(path)
+    assert (grid.name, grid.baseline, grid.seeds) == ("mine", "a", (0, 1, 2))
+    first, second = grid.cells("runs")[:2]
+    assert first.settings.env.kwargs == {"max_steps": 4}
+    assert first.settings.objective == second.settings.objective
+    assert first.settings.env == second.settings.env
+
+
+def test_a_preset_sets_its_fields_over_the_recipes_and_keeps_the_coefficient() -> None:
+    values = flat_settings({"objective.wm.preset": "echo", "objective.wm.alpha": 0.5}, "arms.x")
+    assert values["objective.wm.loss"] == "ce"
+    assert values["objective.wm.adaptive"] is False
+    assert values["objective.wm.alpha"] == 0.5
+    assert "objective.wm.coef" not in values and "objective.wm.preset" not in values
+
+
+def test_arms_of_the_command_line_keep_commas_inside_values() -> None:
+    grid = grid_from_arguments(
+        "smoke", ["a", "b:optimizer.betas=[0.9, 0.95],updates=2"], 2, ["checkpoint_every=1"]
+    )
+    assert grid.arms[1].settings == {"optimizer.betas": [0.9, 0.95], "updates": 2}
+    assert grid.baseline == "a" and grid.seeds == (0, 1)
+    assert grid.cells("runs")[1].settings.optimizer.betas == (0.9, 0.95)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("recipe: smoke\narmz: {}\n", "'arms'"),
+        ("recipe: smoke\n", "arms"),
+        ("arms: {a: {}}\n", "recipe"),
+        ("recipe: smoke\narms: {a: {}}\nbaseline: b\n", "no arm 'b'"),
+        ("recipe: smoke\narms: {a: {}}\nagainst: {a: c}\n", "no arm 'c'"),
+        ("recipe: smoke\narms: {a: {}}\nseeds: [1, 1]\n", "different whole numbers"),
+        ("recipe: smoke\narms: {a: {}}\nseeds: many\n", "'many'"),
+        ("recipe: smoke\narms: {'a b': {}, a/b: {}}\n", "share a folder"),
+        ("recipe: smoke\narms: {a: 3}\n", "arms.a"),
+    ],
+)
+def test_a_grid_that_cannot_be_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "g.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        load_grid(path)
+
+
+def test_an_arms_unknown_setting_names_arm_and_nearest() -> None:
+    grid = small_grid(arms=(Arm("x", {"objective.wm.coeff": 1}),), baseline="x")
+    with pytest.raises(ValueError, match=r"Arm 'x'.*'coef'"):
+        grid.cells("runs")
+
+
+def test_every_grid_of_the_project_is_valid() -> None:
+    names = grid_names()
+    assert "embedded_wm" in names
+    for name in names:
+        grid = load_grid(name)
+        assert len(grid.cells("runs")) == len(grid.arms) * len(grid.seeds)
+
+
+# --- execution --------------------------------------------------------------------------------------
+
+
+def test_all_cells_run_and_one_arm_makes_each_warm_start(fakes: Fakes) -> None:
+    grid = small_grid(arms=(Arm("a"), Arm("b"), Arm("c")), baseline="a")
+    work = run_cells(fakes, grid, jobs=3)
+    assert work.finished == 6 and not work.failures and not work.waiting
+    for seed in (0, 1):
+        makers = fakes.folder / "warm-starts" / f"seed{seed}" / "makers.txt"
+        assert makers.read_text().split() == [f"a-seed{seed}"]
+
+
+def test_finished_cells_are_not_run_again(fakes: Fakes) -> None:
+    run_cells(fakes, small_grid())
+    run_cells(fakes, small_grid(seeds=(0, 1, 2)))
+    assert len(begun(fakes, "grpo-seed0")) == 1
+    assert len(begun(fakes, "grpo-seed2")) == 1
+
+
+def test_a_failing_cell_is_told_with_its_log_and_the_others_go_on(fakes: Fakes) -> None:
+    fakes.modes["grpo-seed0"] = "fail"
+    work = run_cells(fakes, small_grid())
+    assert work.finished == 3
+    (failure,) = work.failures
+    assert (failure.cell, failure.code) == ("grpo-seed0", 1)
+    assert "line of the log" in failure.tail and "the sky fell" in failure.tail
+    fakes.modes.clear()
+    assert run_cells(fakes, small_grid()).finished == 4
+
+
+def test_a_cell_begun_with_other_settings_is_refused_by_name(fakes: Fakes) -> None:
+    run_cells(fakes, small_grid())
+    changed = small_grid(
+        arms=(Arm("grpo", {"objective.wm.wm": "off"}), Arm("grpo+paw", {"objective.wm.coef": 0.9}))
+    )
+    with pytest.raises(ValueError, match=r"grpo\+paw-seed0.*objective\.wm\.coef"):
+        run_cells(fakes, changed)
+    assert len(begun(fakes, "grpo+paw-seed0")) == 1
+
+
+def test_settings_without_effect_do_not_make_a_cell_another() -> None:
+    one, two = small_grid().cells("runs")[0], small_grid(overrides={"objective.wm.coef": 9.0})
+    assert differing_setting(one.settings.to_dict(), two.cells("elsewhere")[0]) is None
+
+
+def test_a_cell_whose_process_is_killed_fails_and_resumes(fakes: Fakes) -> None:
+    fakes.modes["grpo-seed0"] = "hang"
+    grid = small_grid(seeds=(0,))
+    cells = grid.cells(str(fakes.folder.parent))
+    runner = Runner(cells, fakes.folder, 2, fakes, Progress(fakes.folder, quiet=True))
+
+    class Killer(Progress):
+        def show(self, work: Work) -> None:
+            child = runner._children.get("grpo-seed0")
+            if child is not None and begun(fakes, "grpo-seed0"):
+                child.send_signal(signal.SIGKILL)
+
+    runner.watcher = Killer(fakes.folder, quiet=True)
+    work = runner.run()
+    assert [f.code for f in work.failures] == [-signal.SIGKILL]
+    assert work.finished == 1
+    (fakes.folder / "go").touch()
+    assert run_cells(fakes, grid).finished == 2
+
+
+PARENT = textwrap.dedent(
+    """
+    import sys
+    from pathlib import Path
+    sys.path.insert(0, sys.argv[2])
+    import tests_compare as t
+    import paw_train.compare.execute as execute
+    execute.warm_start_place = lambda cell: Path(cell.settings.warm_starts) / f"seed{cell.seed}"
+    fakes = t.Fakes(Path(sys.argv[1]))
+    fakes.modes = {"grpo-seed0": "hang"}
+    t.run_cells(fakes, t.small_grid(seeds=(0,)))
+    """
+)
+
+
+def start_parent(fakes: Fakes, tmp_path: Path) -> subprocess.Popen[bytes]:
+    """``run_cells`` in another process, whose first cell hangs until the file ``go`` is there."""
+    (tmp_path / "tests_compare.py").write_text(Path(__file__).read_text())
+    command = [sys.executable, "-c", PARENT, str(fakes.folder), str(tmp_path)]
+    parent = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    wait_until(lambda: begun(fakes, "grpo-seed0") and is_finished(fakes.folder / "grpo+paw-seed0"))
+    return parent
+
+
+def wait_until(condition: Any, seconds: float = 120.0) -> None:
+    """Waits for something that comes by itself; the limit only ends a test that has failed."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.05)
+
+
+def test_a_child_that_outlives_its_killed_parent_is_waited_for(
+    fakes: Fakes, tmp_path: Path
+) -> None:
+    parent = start_parent(fakes, tmp_path)
+    parent.kill()
+    parent.wait()
+    cells = small_grid(seeds=(0,)).cells(str(tmp_path))
+    runner = Runner(cells, fakes.folder, 2, fakes, Progress(fakes.folder, quiet=True))
+    said: list[str] = []
+
+    class Listener(Progress):
+        def say(self, text: str) -> None:
+            said.append(text)
+
+        def show(self, work: Work) -> None:
+            assert not runner._children, "the cell must not run twice at once"
+            (fakes.folder / "go").touch()
+
+    runner.watcher = Listener(fakes.folder, quiet=True)
+    assert runner.run().finished == 2
+    assert len(begun(fakes, "grpo-seed0")) == 1
+    assert "another process is running it" in said[0]
+
+
+def test_ctrl_c_stops_the_children_and_the_rest_is_left(fakes: Fakes, tmp_path: Path) -> None:
+    parent = start_parent(fakes, tmp_path)
+    parent.send_signal(signal.SIGINT)
+    assert parent.wait(60) == 0
+    assert not is_finished(fakes.folder / "grpo-seed0")
+    (fakes.folder / "go").touch()
+    assert run_cells(fakes, small_grid(seeds=(0,))).finished == 2
+    assert len(begun(fakes, "grpo-seed0")) == 2
+
+
+# --- results ----------------------------------------------------------------------------------------
+
+
+def fake_results(
+    rates: dict[str, list[float]], tasks: int = 100, updates: int = 4, seed: int = 0
+) -> list[CellResult]:
+    """Finished cells with given success rates, by arm and seed."""
+    rng = np.random.default_rng(seed)
+    cells = []
+    for arm, values in rates.items():
+        for number, rate in enumerate(values):
+            wins = rng.permutation(tasks) < round(rate * tasks)
+            after = {
+                "n": tasks,
+                "success_rate": float(wins.mean()),
+                "panel": "p",
+                "panel_hash": "h",
+                "by_type": {"look": {"n": tasks, "success_rate": float(wins.mean())}},
+                "successes": "".join("1" if w else "0" for w in wins),
+            }
+            curve = [rate * (i + 1) / updates for i in range(updates)]
+            metrics: dict[str, list[float | None]] = {
+                "success_rate": list(curve),
+                "obs_nll": [1.0 - 0.1 * i for i in range(updates)],
+                "seconds_rollout": [9.0] + [2.0] * (updates - 1),
+                "seconds_train": [9.0] + [1.0 if arm == "grpo" else 1.5] * (updates - 1),
+                "peak_memory_mb": [100.0 if arm == "grpo" else 110.0] * updates,
+                "tokens": [1000.0] * updates,
+            }
+            validation = [[2, rate / 2, 50], [4, rate, 50]]
+            settings = {"seed": number, "objective": {"wm": {"wm": "off"}}}
+            cells.append(CellResult(arm, number, settings, None, after, validation, metrics))
+    return cells
+
+
+def test_results_survive_the_file_and_belong_to_cells_of_equal_settings(
+    fakes: Fakes, tmp_path: Path
+) -> None:
+    grid = small_grid()
+    run_cells(fakes, grid)
+    run = GridRun(grid, str(tmp_path), say=lambda text: None)
+    target = tmp_path / "export.json"
+    write_results(target, grid, run.results())
+    again = read_results(target)
+    assert again == run.results()
+    cells = grid.cells("elsewhere")
+    assert set(known_results(cells, again)) == {c.name for c in cells}
+    other = small_grid(overrides={"updates": 99}).cells("elsewhere")
+    assert not known_results(other, again)
+
+
+def test_an_imported_cell_counts_as_done_and_stays_so(fakes: Fakes, tmp_path: Path) -> None:
+    run_cells(fakes, small_grid(seeds=(0,)))
+    first = GridRun(small_grid(seeds=(0,)), str(tmp_path), exports=[tmp_path / "x.json"])
+    first.save()
+    said: list[str] = []
+    fresh = str(tmp_path / "fresh")
+    second = GridRun(small_grid(), fresh, [tmp_path / "x.json"], say=said.append)
+    assert [s for _, s in second.states()] == ["imported", "imported", "not begun", "not begun"]
+    second.save()
+    third = GridRun(small_grid(), fresh, say=said.append)
+    assert [s for _, s in third.states()].count("imported") == 2
+    assert not said
+    changed = GridRun(
+        small_grid(overrides={"updates": 9}), fresh, [tmp_path / "x.json"], say=said.append
+    )
+    assert "imported" not in [s for _, s in changed.states()]
+    assert any("grpo-seed0" in line and "settings" in line for line in said)
+
+
+def test_running_some_arms_and_seeds_keeps_the_results_of_the_others(
+    fakes: Fakes, tmp_path: Path
+) -> None:
+    run_cells(fakes, small_grid())
+    some = GridRun(small_grid(), str(tmp_path), arms=["grpo+paw"], seeds=[1, 7])
+    assert [c.name for c, _ in some.states()] == ["grpo+paw-seed1", "grpo+paw-seed7"]
+    some.save()
+    assert len(read_results(some.paths.results)) == 4
+    with pytest.raises(ValueError, match="no arm 'paw'"):
+        GridRun(small_grid(), str(tmp_path), arms=["paw"])
+
+
+def test_an_export_that_would_lose_cells_is_refused(fakes: Fakes, tmp_path: Path) -> None:
+    run_cells(fakes, small_grid())
+    target = tmp_path / "x.json"
+    GridRun(small_grid(), str(tmp_path), exports=[target]).save()
+    with pytest.raises(ValueError, match="grpo-seed0"):
+        GridRun(small_grid(), str(tmp_path / "fresh"), exports=[target])
+    GridRun(small_grid(), str(tmp_path / "fresh"), [target], [target]).save()
+    assert len(read_results(target)) == 4
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format": 99}', '{"format": 1, "cells": []}'])
+def test_a_file_that_holds_no_results_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "r.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"r\.json"):
+        read_results(path)
+
+
+# --- judgement ---------------------------------------------------------------------------------------
+
+OPPONENTS = {"grpo": "grpo", "grpo+paw": "grpo", "gigpo": "grpo", "gigpo+paw": "gigpo"}
+
+
+def test_means_and_differences_are_those_of_a_hand_calculation() -> None:
+    cells = fake_results({"grpo": [0.5, 0.6, 0.4], "grpo+paw": [0.6, 0.64, 0.56]})
+    result = compare({"grpo": "grpo", "grpo+paw": "grpo"}, "grpo", cells)
+    base = result.arms[0]
+    assert base.mean == pytest.approx(0.5) and base.std == pytest.approx(0.1)
+    # t quantile for two degrees of freedom, 4.302653 (any printed table)
+    half = 4.302653 * 0.1 / np.sqrt(3)
+    assert base.ci95 == pytest.approx((0.5 - half, 0.5 + half), abs=1e-6)
+    difference = result.difference("grpo+paw")
+    assert difference is not None and result.difference("grpo") is None
+    assert difference.differences == pytest.approx((0.1, 0.04, 0.16))
+    assert difference.mean == pytest.approx(0.1)
+    half = 4.302653 * 0.06 / np.sqrt(3)
+    assert difference.ci95 == pytest.approx((0.1 - half, 0.1 + half), abs=1e-6)
+    # t = 0.1 / (0.06 / sqrt(3)); for 2 degrees of freedom P(|T| > t) = 1 - t / sqrt(2 + t^2)
+    t = 0.1 / (0.06 / np.sqrt(3))
+    assert difference.p_value == pytest.approx(1 - t / np.sqrt(2 + t * t))
+    assert difference.p_holm == difference.p_value
+
+
+def test_arms_are_compared_to_their_own_opponent_over_the_seeds_in_common() -> None:
+    cells = fake_results(
+        {"grpo": [0.5, 0.5], "gigpo": [0.7, 0.8], "gigpo+paw": [0.75], "grpo+paw": []}
+    )
+    result = compare(OPPONENTS, "grpo", cells)
+    own = result.difference("gigpo+paw")
+    assert own is not None and own.to == "gigpo" and own.seeds == (0,)
+    assert own.mean == pytest.approx(0.05)
+    assert own.ci95 is None and own.p_value is None and own.ci95_tasks is not None
+    text = " ".join(result.notes)
+    assert "Not run yet: grpo+paw" in text and "One seed" in text and "different numbers" in text
+
+
+def test_tasks_are_not_paired_across_panels() -> None:
+    cells = fake_results({"grpo": [0.5, 0.5], "grpo+paw": [0.6, 0.6]})
+    cells[-1].after["panel_hash"] = "other"
+    result = compare({"grpo": "grpo", "grpo+paw": "grpo"}, "grpo", cells)
+    difference = result.difference("grpo+paw")
+    assert difference is not None and difference.ci95_tasks is None
+    assert any("same tasks" in note for note in result.notes)
+
+
+def test_markdown_has_a_row_an_arm_and_as_many_cells_as_headings() -> None:
+    cells = fake_results({"grpo": [0.5, 0.6], "grpo+paw": [0.6, 0.6], "gigpo": [0.7, 0.7]})
+    lines = markdown(compare(OPPONENTS, "grpo", cells)).splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert len(table) == 2 + 3
+    assert {line.count("|") for line in table} == {len(COLUMNS) + 1}
+    assert "+5.0 to grpo" in table[3]
+
+
+def test_overhead_is_the_ratio_of_medians_without_the_first_update() -> None:
+    cells = fake_results({"grpo": [0.5, 0.6], "grpo+paw": [0.6, 0.6]})
+    (found,) = overheads({"grpo": "grpo", "grpo+paw": "grpo"}, cells)
+    assert found.time == pytest.approx(3.5 / 3.0 - 1)
+    assert found.rollout == pytest.approx(0.0)
+    assert found.train == pytest.approx(0.5) and found.train_per_token == pytest.approx(0.5)
+    assert found.memory == pytest.approx(0.1)
+
+
+def test_the_page_shows_every_arm_escaped_with_bands_and_loads_nothing(tmp_path: Path) -> None:
+    name = "paw <b>&"
+    grid = small_grid(arms=(Arm("grpo"), Arm(name)))
+    cells = fake_results({"grpo": [0.5, 0.6], name: [0.6, 0.7]})
+    write_page(tmp_path, grid, compare(grid.opponents(), "grpo", cells), cells)
+    page = (tmp_path / "compare.html").read_text()
+    assert "paw &lt;b&gt;&amp;" in page and "<b>&" not in page
+    assert 'class="band' in page
+    assert "src=" not in page and "href=" not in page
+    for picture in ("curves.svg", "differences.svg"):
+        root = ElementTree.parse(tmp_path / picture).getroot()
+        assert any(name in (text.text or "") for text in root.iter())
+
+
+def test_curves_are_absent_without_measurements() -> None:
+    cells = [
+        CellResult(c.arm, c.seed, c.settings, c.before, c.after)
+        for c in fake_results({"grpo": [0.5], "grpo+paw": [0.6]})
+    ]
+    assert curves_picture({"grpo": "grpo", "grpo+paw": "grpo"}, cells) is None

@@ -1,0 +1,58 @@
+"""``paw compare`` as a user runs it, with true training of the smallest kind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from paw_train.cli import app
+
+pytest.importorskip("torch")
+
+TINY = [
+    "updates=1",
+    "cloning.steps=1",
+    "evaluation.tasks=2",
+    "evaluation.every=0",
+    "objective.kl_coef=0",
+]
+
+
+def test_a_small_comparison_runs_is_judged_and_is_found_finished(tmp_path: Path) -> None:
+    export = tmp_path / "committed.json"
+    arguments = [
+        "compare",
+        "smoke_wm",
+        *TINY,
+        "--seeds",
+        "1",
+        "--jobs",
+        "2",
+        "--out",
+        str(tmp_path),
+    ]
+    first = CliRunner().invoke(app, [*arguments, "--export", str(export)])
+    assert first.exit_code == 0, first.output
+    folder = tmp_path / "smoke_wm"
+    for name in ("results.json", "table.json", "table.md", "compare.html", "differences.svg"):
+        assert (folder / name).stat().st_size > 0
+    cells = json.loads(export.read_text())["cells"]
+    assert [(c["arm"], c["seed"]) for c in cells] == [("grpo", 0), ("grpo+paw", 0)]
+    # one warm start for both: the evaluations before RL are the same
+    assert cells[0]["before"]["successes"] == cells[1]["before"]["successes"]
+    warm = [p for p in (folder / "warm-starts").iterdir() if not p.name.endswith("-evaluation")]
+    assert len(warm) == 1
+    times = {p: p.stat().st_mtime_ns for p in folder.glob("*/metrics.jsonl")}
+    again = CliRunner().invoke(app, arguments)
+    assert again.exit_code == 0 and "2 runs, 0 to do" in again.output
+    assert times == {p: p.stat().st_mtime_ns for p in folder.glob("*/metrics.jsonl")}
+
+
+def test_a_recipe_without_arms_says_how_to_name_them(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["compare", "smoke", "--out", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "--arm" in result.output + result.stderr
+    assert not list(tmp_path.iterdir())
