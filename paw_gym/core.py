@@ -259,6 +259,14 @@ class TextEnv(gym.Env[str, str], ABC):
         plan = iter(self.reference_solution())
         return lambda: next(plan)
 
+    def is_admissible(self, action: str) -> bool:
+        """Whether an action would be accepted now, as far as the listed ones tell.
+
+        For an environment whose list cannot name every action: it overrides this.
+        """
+        listed = self._last.admissible_actions
+        return listed is None or action in listed
+
     def prompt_observation(self, observation: str) -> str:
         """The observation as a prompt shows it: without what other slots of the prompt hold already."""
         return observation

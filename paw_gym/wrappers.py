@@ -151,9 +151,8 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Takes a raw response, acts, and returns the next prompt."""
         parsed = self.template.read_response(action)
-        admissible = self._info["admissible_actions"]
         problem = parsed.problem
-        if self.require_admissible and admissible is not None and parsed.action not in admissible:
+        if self.require_admissible and not self.text_env.is_admissible(parsed.action):
             problem = problem or "the action is not admissible"
         observation, env_reward, terminated, truncated, info = self.env.step(parsed.action)
         if problem is None and not info["action_is_valid"]:
