@@ -313,11 +313,9 @@ def crossed_bootstrap_interval(
     table = np.stack([_finite_array(row, "values") for row in values])
     seeds, tasks = table.shape
     generator = np.random.default_rng(seed)
-    means = np.empty(resamples)
-    for i in range(resamples):
-        rows = generator.multinomial(seeds, np.full(seeds, 1 / seeds))
-        columns = generator.multinomial(tasks, np.full(tasks, 1 / tasks))
-        means[i] = rows @ table @ columns / (seeds * tasks)
+    rows = generator.multinomial(seeds, np.full(seeds, 1 / seeds), resamples)
+    columns = generator.multinomial(tasks, np.full(tasks, 1 / tasks), resamples)
+    means = ((rows @ table) * columns).sum(1) / (seeds * tasks)
     centre = float(table.mean())
     wider = math.sqrt(seeds / (seeds - 1)) if seeds > 1 else 1.0
     tail = (1 - level) / 2

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -134,3 +136,119 @@ def test_pass_at_k_needs_k_attempts() -> None:
     with pytest.raises(ValueError, match="pass@5"):
         stats.pass_at_k(4, 1, 5)
     assert stats.pass_at_k(5000, 1, 2500) == pytest.approx(0.5)
+
+
+# --- intervals over seeds ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("df", "p", "t"),
+    [
+        # any printed table of Student's t
+        (1, 0.975, 12.7062),
+        (2, 0.975, 4.3027),
+        (3, 0.95, 2.3534),
+        (4, 0.975, 2.7764),
+        (5, 0.995, 4.0321),
+        (9, 0.975, 2.2622),
+        (30, 0.975, 2.0423),
+        (120, 0.975, 1.9799),
+    ],
+)
+def test_t_quantiles_are_those_of_the_tables(df: int, p: float, t: float) -> None:
+    assert stats.student_t_quantile(p, df) == pytest.approx(t, abs=6e-5)
+    assert stats.student_t_quantile(1 - p, df) == pytest.approx(-t, abs=6e-5)
+
+
+@given(st.integers(1, 60), st.floats(-30, 30))
+def test_t_distribution_is_the_integral_of_its_density(df: int, t: float) -> None:
+    constant = math.gamma((df + 1) / 2) / (math.sqrt(df * math.pi) * math.gamma(df / 2))
+    xs = np.linspace(0.0, t, 4001)
+    density = constant * (1 + xs**2 / df) ** (-(df + 1) / 2)
+    weights = np.ones(4001)
+    weights[1:-1:2], weights[2:-1:2] = 4.0, 2.0  # Simpson
+    integral = float(density @ weights) * t / 4000 / 3
+    assert stats.student_t_cdf(t, df) == pytest.approx(0.5 + integral, abs=1e-6)
+
+
+@given(st.integers(1, 200), st.floats(0.001, 0.999))
+def test_t_quantile_inverts_the_distribution(df: int, p: float) -> None:
+    assert stats.student_t_cdf(stats.student_t_quantile(p, df), df) == pytest.approx(p, abs=1e-10)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_t_interval_covers_the_mean_as_often_as_it_says_even_for_two_seeds(n: int) -> None:
+    rng = np.random.default_rng(n)
+    draws = rng.normal(3.0, 2.0, (4000, n))
+    inside = 0
+    for values in draws:
+        low, high = stats.mean_interval(values.tolist())
+        inside += low <= 3.0 <= high
+    # 4 standard errors of a share of 4000
+    assert abs(inside / 4000 - 0.95) < 4 * math.sqrt(0.95 * 0.05 / 4000)
+
+
+def test_paired_p_values_are_uniform_under_the_null() -> None:
+    rng = np.random.default_rng(7)
+    p = [stats.paired_t_p_value(v.tolist()) for v in rng.normal(0.0, 1.0, (4000, 3))]
+    for level in (0.05, 0.25, 0.5):
+        share = float(np.mean(np.asarray(p) < level))
+        assert abs(share - level) < 4 * math.sqrt(level * (1 - level) / 4000)
+
+
+def test_equal_differences_are_no_difference_or_a_certain_one() -> None:
+    assert stats.paired_t_p_value([0.0, 0.0]) == 1.0
+    assert stats.paired_t_p_value([0.1, 0.1, 0.1]) == 0.0
+
+
+@given(st.lists(st.floats(-5, 5), min_size=2, max_size=8))
+def test_p_value_and_interval_agree_about_zero(values: list[float]) -> None:
+    low, high = stats.mean_interval(values)
+    p = stats.paired_t_p_value(values)
+    if high - low > 1e-6 and min(abs(low), abs(high)) > 1e-9:
+        assert (p < 0.05) == (low > 0 or high < 0)
+
+
+def test_crossed_bootstrap_covers_when_both_seeds_and_tasks_are_drawn() -> None:
+    rng = np.random.default_rng(3)
+    inside, trials = 0, 300
+    for trial in range(trials):
+        seeds, tasks = rng.normal(0, 0.5, (5, 1)), rng.normal(0, 1.0, (1, 40))
+        table = 1.0 + seeds + tasks + rng.normal(0, 1.0, (5, 40))
+        low, high = stats.crossed_bootstrap_interval(table.tolist(), trial, resamples=400)
+        inside += low <= 1.0 <= high
+    # no t quantile: somewhat optimistic at five seeds is what the docstring says
+    assert 0.86 <= inside / trials <= 0.99
+
+
+def test_crossed_bootstrap_of_one_row_is_the_bootstrap_over_tasks() -> None:
+    values = np.random.default_rng(0).normal(0.0, 1.0, 60).tolist()
+    crossed = stats.crossed_bootstrap_interval([values], 1)
+    plain = stats.bootstrap_mean_interval(values, 2)
+    assert crossed == pytest.approx(plain, abs=0.03)
+    assert stats.crossed_bootstrap_interval([[1.0, 1.0], [1.0, 1.0]], 0) == (1.0, 1.0)
+
+
+def test_holm_is_the_step_down_rule() -> None:
+    # Holm 1979 by hand: 0.01 * 4, then max with 0.02 * 3, 0.03 * 2, 0.9 * 1
+    assert stats.holm([0.9, 0.01, 0.03, 0.02]) == pytest.approx([0.9, 0.04, 0.06, 0.06])
+    assert stats.holm([0.6, 0.7]) == [1.0, 1.0]
+    assert stats.holm([]) == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: stats.mean_interval([1.0]),
+        lambda: stats.mean_interval([1.0, math.nan]),
+        lambda: stats.mean_interval([1.0, 2.0], 1.5),
+        lambda: stats.paired_t_p_value([1.0]),
+        lambda: stats.student_t_quantile(1.0, 3),
+        lambda: stats.student_t_cdf(0.0, 0),
+        lambda: stats.crossed_bootstrap_interval([[1.0], [1.0, 2.0]], 0),
+        lambda: stats.crossed_bootstrap_interval([], 0),
+    ],
+)
+def test_impossible_questions_are_refused(call: Callable[[], object]) -> None:
+    with pytest.raises(ValueError):
+        call()
