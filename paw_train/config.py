@@ -201,6 +201,9 @@ class OptimizerSettings:
     """gradient clipping"""
     minibatches: int = 1
     """optimiser steps an update"""
+    minibatch_size: int | None = None
+    """responses of one optimiser step, as the papers give it: an update then takes as many steps as
+    its responses need, all of nearly equal size; null: ``minibatches`` decides"""
     micro_batch_tokens: int = 16384
     """padded tokens of one forward pass: memory, not results"""
     max_skipped: int = 3
@@ -210,6 +213,10 @@ class OptimizerSettings:
 
     def __post_init__(self) -> None:
         _one_of("optimizer.schedule", self.schedule, ("constant", "linear", "cosine"))
+        if self.minibatch_size is not None and self.minibatch_size < 1:
+            raise ValueError(
+                f"optimizer.minibatch_size is 1 or more, or null; got {self.minibatch_size}."
+            )
 
 
 @dataclass(frozen=True)
@@ -287,16 +294,48 @@ def load_settings(recipe: str | Path, overrides: Sequence[str] = ()) -> Settings
         ValueError: unknown recipe or key (names the nearest), or a value of the wrong type.
     """
     path = find_recipe(recipe)
-    data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    if not isinstance(data, dict):
-        raise ValueError(
-            f"Recipe {path.name} holds a {type(data).__name__}; expected keys and values."
-        )
+    data = read_recipe(path)
     data.setdefault("name", path.stem)
     for override in overrides:
         apply_override(data, override)
     settings: Settings = build(Settings, data)
     return settings
+
+
+def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """A recipe file's nested values, on top of those of the recipe that its ``base`` names, if any.
+
+    Args:
+        path: the file.
+        above: the recipes that led here by ``base``.
+
+    Raises:
+        ValueError: no keys and values in it, an unknown base, or one that leads back here.
+    """
+    if path in above:
+        chain = " -> ".join(p.stem for p in (*above, path))
+        raise ValueError(f"Recipes are each other's base: {chain}.")
+    data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    if not isinstance(data, dict):
+        raise ValueError(
+            f"Recipe {path.name} holds a {type(data).__name__}; expected keys and values."
+        )
+    base = data.pop("base", None)
+    if base is None:
+        return data
+    beside = path.parent / str(base)
+    below = read_recipe(find_recipe(beside if beside.is_file() else str(base)), (*above, path))
+    below.pop("name", None)
+    return _merged(below, data)
+
+
+def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        groups = isinstance(old, dict) and isinstance(value, Mapping)
+        merged[key] = _merged(dict(old or {}), value) if groups else value
+    return merged
 
 
 def find_recipe(recipe: str | Path) -> Path:

@@ -82,7 +82,8 @@ class Updater:
         # dropout stays off: the ratio compares with the policy that sampled, which had none
         self.policy.model.eval()
         collected: list[dict[str, float]] = []
-        for rows in _minibatches(experience.rows, self.settings.minibatches, seed):
+        count = _steps(self.settings, len(experience.advantages))
+        for rows in _minibatches(experience.rows, count, seed):
             metrics: dict[str, float] = {}
             if self.critic is not None:
                 assert experience.value_targets is not None and experience.old_values is not None
@@ -255,6 +256,13 @@ def _finite(metrics: dict[str, float]) -> dict[str, float]:
 
 def _norm(gradients: Sequence[Tensor]) -> float:
     return math.sqrt(sum(float(g.double().pow(2).sum()) for g in gradients))
+
+
+def _steps(settings: OptimizerSettings, responses: int) -> int:
+    """Optimiser steps of an update with so many responses."""
+    if settings.minibatch_size is None:
+        return settings.minibatches
+    return max(1, math.ceil(responses / settings.minibatch_size))
 
 
 def _minibatches(rows: Sequence[TokenRow], count: int, seed: int) -> Iterator[list[TokenRow]]:
