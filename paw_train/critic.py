@@ -37,6 +37,9 @@ class Critic:
         self.decoder: Any = copy.deepcopy(policy.model.get_decoder())
         # the decoder may be frozen in the policy (LoRA); a critic learns in all of it
         self.decoder.requires_grad_(True)
+        if next(self.decoder.parameters()).itemsize < 4:
+            # steps of a small learning rate are lost to the rounding of 16-bit weights
+            self.decoder.float()
         self.head = torch.nn.Linear(policy.model.config.hidden_size, 1).to(self.device)
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
