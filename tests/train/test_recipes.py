@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import inspect
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from paw_train.config import Settings, load_settings, recipe_names
+from paw_train.config import OptimizerSettings, load_settings, recipe_names
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _script() -> Any:
+    """The module that writes the published recipes."""
+    spec = importlib.util.spec_from_file_location(
+        "published_recipes", ROOT / "scripts" / "published_recipes.py"
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+PUBLISHED = _script()
+ROWS = PUBLISHED.rows()
 
 
 def _write(folder: Path, name: str, text: str) -> Path:
@@ -44,7 +67,6 @@ def test_bases_that_lead_in_a_circle_or_nowhere_are_named(tmp_path: Path) -> Non
 
 
 def test_minibatches_follow_from_their_size_where_it_is_given() -> None:
-    from paw_train.config import OptimizerSettings
     from paw_train.update import _steps
 
     sized = OptimizerSettings(minibatches=9, minibatch_size=64)
@@ -52,3 +74,96 @@ def test_minibatches_follow_from_their_size_where_it_is_given() -> None:
     assert _steps(OptimizerSettings(minibatches=9), 640) == 9
     with pytest.raises(ValueError, match="minibatch_size"):
         OptimizerSettings(minibatch_size=0)
+
+
+# --- the published tables ----------------------------------------------------------------------
+
+# arXiv 2606.02388, Appendix A.1, as spec/method.md section 3 lists it
+SETUP = {
+    "alfworld": {"env": "ALFWorld", "groups": 16, "size": 8, "prompt": 2048, "steps": 50},
+    "webshop": {"env": "WebShop", "groups": 16, "size": 8, "prompt": 4096, "steps": 15},
+    "search_qa": {"env": "SearchQA", "groups": 256, "size": 5, "prompt": 4096, "steps": 4},
+}
+REWARD = {"alfworld": (10.0, -0.1), "webshop": (10.0, -0.1), "search_qa": (1.0, -0.01)}
+MINIBATCH = {"alfworld": 256, "webshop": 64, "search_qa": 512}
+KL = {"alfworld": 0.01, "webshop": 0.01, "search_qa": 0.001}
+
+
+def test_every_trained_row_of_the_tables_has_a_recipe() -> None:
+    names = {row.name for row in ROWS}
+    assert len(ROWS) == len(names) == 42
+    assert names <= set(recipe_names())
+    # Table 1: two models, two environments, four methods; Table 2: two models, six methods
+    assert sum("Table 1" in str(row.figures) for row in ROWS) == 16
+    assert sum("Table 2" in str(row.figures) for row in ROWS) == 12
+    assert sum("Table 3" in str(row.figures) for row in ROWS) == 10
+    assert sum("Table 4" in str(row.figures) for row in ROWS) == 8
+
+
+def test_files_and_page_are_what_the_list_says() -> None:
+    stale = [p.name for p, text in PUBLISHED.files().items() if p.read_text() != text]
+    assert not stale, "run python scripts/published_recipes.py"
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    for row in ROWS:
+        (line,) = [x for x in page.splitlines() if x.startswith(f"| `{row.name}` |")]
+        assert line.endswith("| not run |")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_published_recipe_has_the_published_settings(row: Any) -> None:
+    settings = load_settings(row.name)
+    setup = SETUP[row.environment]
+    assert settings.env.id == f"paw_gym/{setup['env']}-v0"
+    assert settings.env.kwargs["max_steps"] == setup["steps"]
+    assert settings.env.max_return == REWARD[row.environment][0]
+    assert settings.optimizer.lr == 1e-6
+    assert settings.objective.kl_coef == KL[row.environment]
+    assert settings.rollout.temperature == 1.0
+    assert settings.evaluation.temperature == (0.0 if row.environment == "search_qa" else 0.4)
+    assert settings.model.path == PUBLISHED.MODELS[row.model]
+    if row.method == "search-r1":
+        return  # another paper's set-up
+    assert settings.env.invalid_penalty == REWARD[row.environment][1]
+    assert settings.optimizer.minibatch_size == MINIBATCH[row.environment]
+    assert settings.rollout.max_response_tokens == 512
+    assert settings.rollout.max_context_tokens == setup["prompt"] + 512
+    assert settings.env.mode == "window"
+    assert settings.env.history_length == (None if row.environment == "search_qa" else 2)
+    algorithm, _, kind = row.method.partition("_")
+    wm = settings.objective.wm
+    assert wm.wm == ("on" if kind.startswith("paw") else "off")
+    assert (wm.alpha, wm.rho, wm.coef) == (0.75, 0.2, 1.0)
+    assert wm.loss == ("ce" if kind == "paw-ce" else "cmae")
+    assert wm.adaptive is (kind != "paw-fixed")
+    if algorithm == "ppo":
+        assert (settings.rollout.groups, settings.rollout.group_size) == (128, 1)
+        assert settings.algorithm.critic.lr == 1e-5
+    else:
+        assert settings.rollout.groups == setup["groups"]
+        assert settings.rollout.group_size == setup["size"]
+    if algorithm in ("grpo", "gigpo", "rloo", "ppo"):
+        assert settings.algorithm.name == algorithm
+    if algorithm == "gigpo":
+        similar = 0.9 if row.environment == "search_qa" else None
+        assert settings.algorithm.similarity == similar
+        assert (settings.algorithm.omega, settings.algorithm.discount) == (1.0, 0.95)
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [
+        ("alfworld", "alfworld.env:ALFWorldEnv"),
+        ("webshop", "webshop.env:WebShopEnv"),
+        ("search_qa", "search_qa.env:SearchQAEnv"),
+    ],
+)
+def test_the_environments_take_what_the_recipes_give_them(environment: str, place: str) -> None:
+    module, _, name = place.partition(":")
+    try:
+        made = getattr(importlib.import_module(f"paw_gym.envs.{module}"), name)
+    except ImportError as error:
+        pytest.skip(f"{environment} cannot be imported here: {error}")
+    taken = set(inspect.signature(made.__init__).parameters)
+    for row in ROWS:
+        if row.environment == environment:
+            assert set(load_settings(row.name).env.kwargs) <= taken
