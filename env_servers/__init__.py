@@ -1,4 +1,5 @@
-"""Services around the environments: the WebShop site, the retriever, the gateway over HTTP.
+"""Services around the environments: the WebShop site, the retriever.
 
-Planned. A server imports ``paw_gym`` only, never ``paw_train``.
+A server imports ``paw_gym`` only, never ``paw_train``; ``paw serve`` starts them. What they share (who
+may come in, logs, metrics, starting and stopping) is in ``env_servers.service``.
 """

@@ -9,7 +9,18 @@ from typing import Annotated, Any
 
 import typer
 
-from paw_train.commands import check, compare, data, envs, evaluate, new_env, play, report, train
+from paw_train.commands import (
+    check,
+    compare,
+    data,
+    envs,
+    evaluate,
+    new_env,
+    play,
+    report,
+    serve,
+    train,
+)
 from paw_train.commands.errors import ErrorTellingGroup
 
 app = typer.Typer(
@@ -56,6 +67,7 @@ app.command("play", rich_help_panel=_ENVIRONMENTS)(play.play)
 app.command("check", rich_help_panel=_ENVIRONMENTS)(check.check)
 app.command("new-env", rich_help_panel=_ENVIRONMENTS)(new_env.new_env)
 app.add_typer(data.app, name="data", rich_help_panel=_ENVIRONMENTS)
+app.add_typer(serve.app, name="serve", rich_help_panel=_ENVIRONMENTS)
 app.command("train", rich_help_panel=_TRAINING)(train.train)
 app.command("compare", rich_help_panel=_TRAINING)(compare.compare)
 app.command("eval", rich_help_panel=_TRAINING)(evaluate.evaluate)

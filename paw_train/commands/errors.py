@@ -21,6 +21,13 @@ _EXTRAS = {
     "pyarrow": "parquet",
     "textworld": "alfworld",
     "alfworld": "alfworld",
+    "spacy": "webshop",
+    "jnius": "lucene",
+    "pyserini": "lucene",
+    "fastapi": "server",
+    "jinja2": "server",
+    "prometheus_client": "server",
+    "uvicorn": "server",
 }
 """the optional part of paw-gym that brings a module"""
 

@@ -1,0 +1,7 @@
+"""The WebShop site and its JSON API. ``create_app`` makes the server; ``paw serve webshop`` starts it."""
+
+from __future__ import annotations
+
+from env_servers.webshop.app import create_app
+
+__all__ = ["create_app"]

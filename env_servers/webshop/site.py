@@ -1,0 +1,210 @@
+"""The site: a person shops in a browser, by the same rules and pages as the environment."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated, Any
+from urllib.parse import parse_qsl
+
+from fastapi import APIRouter, Path, Request
+from fastapi.exceptions import HTTPException
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from env_servers.webshop.addresses import address, visit_of_item, visit_of_results
+from env_servers.webshop.pictures import picture
+from env_servers.webshop.sessions import Session, SessionLimitError, UnknownSessionError
+from env_servers.webshop.store import Store
+from paw_gym.envs.webshop.pages import DonePage, ItemPage, SubPage
+from paw_gym.envs.webshop.shop import Visit
+from paw_gym.envs.webshop.tasks import SPLITS
+
+_MAX_FORM = 20_000
+"""bytes of a form"""
+SAFE_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; "
+        "base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+SiteSession = Annotated[str, Path(max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
+
+ShortText = Annotated[str, Path(max_length=40)]
+
+
+class Site:
+    """Renders pages from templates."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._templates = Environment(
+            loader=PackageLoader("env_servers.webshop"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.globals["picture"] = lambda product: Markup(picture(product))
+        self.style: str = self._templates.loader.get_source(  # type: ignore[union-attr]
+            self._templates, "style.css"
+        )[0]
+
+    def render(self, name: str, status: int = 200, **values: Any) -> HTMLResponse:
+        """A page of a template."""
+        html = self._templates.get_template(f"{name}.html").render(**values)
+        return HTMLResponse(html, status, SAFE_HEADERS)
+
+    def problem(self, status: int, words: str) -> HTMLResponse:
+        """A page that says what went wrong."""
+        return self.render("problem", status, code=status, words=words, session=None)
+
+    def session(self, session_id: str) -> Session:
+        """The session of an id; an unknown one is answered with 404."""
+        try:
+            return self.store.sessions.get(session_id)
+        except UnknownSessionError:
+            raise HTTPException(
+                404, "This visit is over: it was not used for a while, or the shop began anew."
+            ) from None
+
+    def show(self, session: Session, visit: Visit) -> Response:
+        """Moves the session to a visit and shows its page; a finished one stays at its score."""
+        if session.visit.page == "done" and visit.page != "done":
+            return RedirectResponse(self.address(session, session.visit), 303)
+        session.visit = visit
+        page = session.page(self.store.shop)
+        name = {"sub": "item"}.get(visit.page, visit.page)
+        product = getattr(page, "product", None)
+        return self.render(
+            name,
+            session=session,
+            page=page,
+            visit=visit,
+            product=product,
+            shop_page=page if not isinstance(page, SubPage) else self._item(session, visit),
+            sub_page=page if isinstance(page, SubPage) else None,
+            link=lambda to: self.address(session, to),
+            with_option=lambda key, value: self._with_option(session, visit, key, value),
+            sub_link=lambda label: self._sub_link(session, visit, label),
+            back=self.address(session, Visit("results", visit.query, visit.number)),
+            page_link=lambda n: self.address(session, Visit("results", visit.query, n)),
+            item_link=lambda asin: self._item_link(session, visit, asin),
+            score=page.score if isinstance(page, DonePage) else None,
+            goal=session.task.data,
+        )
+
+    def address(self, session: Session, visit: Visit) -> str:
+        """The address of a visit."""
+        return address(session.id, visit, self.store.shop)
+
+    def _item(self, session: Session, visit: Visit) -> ItemPage:
+        shop = self.store.shop
+        product = shop.catalogue[visit.product]
+        words = session.task.instruction
+        return ItemPage(words, product, dict(visit.options), shop.show_attributes)
+
+    def _with_option(self, session: Session, visit: Visit, name: str, value: str) -> str:
+        options = {**dict(visit.options), name.lower(): value}
+        to = Visit("item", visit.query, visit.number, visit.product, tuple(options.items()))
+        return self.address(session, to)
+
+    def _sub_link(self, session: Session, visit: Visit, name: str) -> str:
+        to = Visit("sub", visit.query, visit.number, visit.product, visit.options, name)
+        return self.address(session, to)
+
+    def _item_link(self, session: Session, visit: Visit, asin: str) -> str:
+        number = self.store.shop.catalogue.number_of(asin)
+        return self.address(session, Visit("item", visit.query, visit.number, number))
+
+
+async def _form(request: Request) -> dict[str, str]:
+    body = await request.body()
+    if len(body) > _MAX_FORM:
+        raise HTTPException(413, "The form is too long.")
+    try:
+        return dict(parse_qsl(body.decode(), max_num_fields=200, keep_blank_values=True))
+    except ValueError:
+        raise HTTPException(400, "The form cannot be read.") from None
+
+
+def site_routes(site: Site) -> APIRouter:
+    """The routes of the pages."""
+    router = APIRouter(default_response_class=HTMLResponse, include_in_schema=False)
+    store = site.store
+
+    @router.get("/")
+    async def home() -> Response:
+        counts = {split: len(store.tasks(split)) for split in SPLITS}
+        products = len(store.shop.catalogue)
+        return site.render("home", session=None, splits=counts, products=products)
+
+    @router.get("/style.css")
+    async def style() -> Response:
+        return Response(site.style, media_type="text/css", headers={"Cache-Control": "max-age=600"})
+
+    @router.post("/shop")
+    async def enter(request: Request) -> Response:
+        form = await _form(request)
+        split = form.get("split", next(iter(SPLITS)))
+        tasks = store.tasks(split)
+        wanted = form.get("task_id", "").strip()
+        number = secrets.randbelow(len(tasks))
+        task = store.task(split, wanted) if wanted else tasks[number]
+        client = request.client.host if request.client else "unknown"
+        try:
+            session = store.sessions.open(task, split, client)
+        except SessionLimitError as error:
+            raise HTTPException(429, str(error)) from None
+        return RedirectResponse(site.address(session, Visit()), 303)
+
+    @router.get("/shop/{session_id}")
+    async def search_page(session_id: SiteSession) -> Response:
+        return site.show(site.session(session_id), Visit())
+
+    @router.get("/shop/{session_id}/results")
+    async def results_page(session_id: SiteSession, q: str = "", page: int = 1) -> Response:
+        session = site.session(session_id)
+        if not q.strip():
+            return RedirectResponse(site.address(session, Visit()), 303)
+        return site.show(session, visit_of_results(q, page))
+
+    def item(request: Request, session_id: str, asin: str, sub_page: str) -> Response:
+        session = site.session(session_id)
+        fields = request.query_params.multi_items()
+        return site.show(session, visit_of_item(store.shop, asin, sub_page, fields))
+
+    @router.get("/shop/{session_id}/item/{asin}")
+    async def item_page(request: Request, session_id: SiteSession, asin: ShortText) -> Response:
+        return item(request, session_id, asin, "")
+
+    @router.get("/shop/{session_id}/item/{asin}/{sub_page}")
+    async def item_sub_page(
+        request: Request, session_id: SiteSession, asin: ShortText, sub_page: ShortText
+    ) -> Response:
+        return item(request, session_id, asin, sub_page)
+
+    @router.post("/shop/{session_id}/buy/{asin}")
+    async def buy(request: Request, session_id: SiteSession, asin: ShortText) -> Response:
+        session = site.session(session_id)
+        form = await _form(request)
+        if session.visit.page != "done":
+            item = visit_of_item(store.shop, asin, "", form)
+            session.visit = Visit("done", item.query, item.number, item.product, item.options)
+        return RedirectResponse(site.address(session, session.visit), 303)
+
+    @router.get("/shop/{session_id}/done")
+    async def done_page(session_id: SiteSession) -> Response:
+        session = site.session(session_id)
+        if session.visit.page != "done":
+            return RedirectResponse(site.address(session, session.visit), 303)
+        return site.show(session, session.visit)
+
+    @router.post("/shop/{session_id}/leave")
+    async def leave(session_id: SiteSession) -> Response:
+        store.sessions.close(session_id)
+        return RedirectResponse("/", 303)
+
+    return router

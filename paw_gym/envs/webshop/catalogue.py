@@ -1,0 +1,188 @@
+"""The catalogue: products and their search index, compiled once and mapped into memory.
+
+A compiled catalogue is a folder: ``products.bin`` (a JSON array a product), ``offsets.npy`` (where each
+begins), ``asins.npy`` (sorted), ``by_asin.npy`` (their places), ``search/`` (the BM25 index over the products
+in the order of their asins, which decides between equal scores as in the original's index), and
+``catalogue.json``. Nothing is read before it is needed, and what is read is shared by all
+processes of the machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import shutil
+import tempfile
+from array import array
+from collections.abc import Iterable, Iterator
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from paw_gym.envs.webshop.records import Product
+from paw_gym.retrieval.base import Passage
+from paw_gym.retrieval.bm25_index import BM25Index, build_index
+
+FORMAT = 1
+"""of compiled catalogues; a folder of another format is compiled anew"""
+_META, _SEARCH = "catalogue.json", "search"
+_KEPT_PRODUCTS = 8192
+
+
+class Catalogue:
+    """The products of a compiled folder, in their original order. Open one with ``Catalogue.open``."""
+
+    def __init__(self, folder: Path) -> None:
+        meta = json.loads((folder / _META).read_text(encoding="utf-8"))
+        self.folder = folder
+        self.fingerprint: str = meta["fingerprint"]
+        """hash of all products, and of the way they are searched"""
+        self._offsets: npt.NDArray[np.int64] = np.load(folder / "offsets.npy", mmap_mode="r")
+        self._asins: npt.NDArray[np.bytes_] = np.load(folder / "asins.npy", mmap_mode="r")
+        self._by_asin: npt.NDArray[np.int32] = np.load(folder / "by_asin.npy", mmap_mode="r")
+        with (folder / "products.bin").open("rb") as file:
+            self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._load = lru_cache(maxsize=_KEPT_PRODUCTS)(self.read)
+
+    @classmethod
+    def open(cls, folder: Path) -> Catalogue:
+        """The catalogue of a compiled folder; the same object where it is open already."""
+        return _open(folder.resolve())
+
+    @property
+    def asin_order(self) -> npt.NDArray[np.int32]:
+        """Places of the products in the order of their asins."""
+        return self._by_asin
+
+    @cached_property
+    def search_index(self) -> BM25Index:
+        """The index; its positions are places in ``asin_order``."""
+        return BM25Index.load(self.folder / _SEARCH)
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, number: int) -> Product:
+        if not 0 <= number < len(self):
+            raise IndexError(f"There are {len(self)} products, none has number {number}.")
+        return self._load(number)
+
+    def __iter__(self) -> Iterator[Product]:
+        return (self.read(number) for number in range(len(self)))
+
+    def read(self, number: int) -> Product:
+        """The product at a place, read anew; ``catalogue[number]`` keeps the latest ones."""
+        return Product.unpack(self._data[self._offsets[number] : self._offsets[number + 1]])
+
+    def number_of(self, asin: str) -> int:
+        """The place of a product.
+
+        Raises:
+            KeyError: there is none with this asin.
+        """
+        code = asin.encode()
+        place = int(np.searchsorted(self._asins, code))
+        if place == len(self._asins) or self._asins[place] != code:
+            raise KeyError(f"The catalogue has no product {asin!r}.")
+        return int(self._by_asin[place])
+
+    def __contains__(self, asin: str) -> bool:
+        code = asin.encode()
+        place = int(np.searchsorted(self._asins, code))
+        return place < len(self._asins) and bool(self._asins[place] == code)
+
+    def by_asin(self, asin: str) -> Product:
+        """The product with this asin.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return self[self.number_of(asin)]
+
+
+@lru_cache(maxsize=8)
+def _open(folder: Path) -> Catalogue:
+    return Catalogue(folder)
+
+
+def is_compiled(folder: Path) -> bool:
+    """Whether a folder holds a catalogue of the present format."""
+    try:
+        meta = json.loads((folder / _META).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(meta, dict) and meta.get("format") == FORMAT
+
+
+class _SearchTexts:
+    """What the search engine sees of the products, in the order of their asins."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self.fingerprint = catalogue.fingerprint
+
+    def __len__(self) -> int:
+        return len(self._catalogue)
+
+    def __getitem__(self, place: int) -> Passage:
+        product = self._catalogue.read(int(self._catalogue.asin_order[place]))
+        return Passage(product.asin, product.search_text)
+
+
+def compile_catalogue(products: Iterable[Product], folder: Path) -> Path:
+    """Writes the compiled form of products; the folder appears when it is whole.
+
+    Of products with the same asin the first one counts.
+
+    Raises:
+        ValueError: there is no product.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        _write_products(products, staging)
+        # a sequence of passages is all that the index asks of a corpus
+        build_index(_SearchTexts(Catalogue(staging)), staging / _SEARCH)  # type: ignore[arg-type]
+        _settle(staging, folder)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return folder
+
+
+def _write_products(products: Iterable[Product], folder: Path) -> None:
+    offsets = array("q", [0])
+    digest = hashlib.sha256(f"webshop catalogue {FORMAT}".encode())
+    asins: dict[str, None] = {}
+    with (folder / "products.bin").open("wb") as file:
+        for product in products:
+            if product.asin in asins:
+                continue
+            asins[product.asin] = None
+            packed = product.pack()
+            digest.update(packed)
+            offsets.append(file.write(packed) + offsets[-1])
+    if not asins:
+        raise ValueError("There is no product to make a catalogue of.")
+    names = np.array([asin.encode() for asin in asins])
+    order = np.argsort(names, kind="stable").astype(np.int32)
+    np.save(folder / "offsets.npy", np.frombuffer(offsets, dtype=np.int64))
+    np.save(folder / "asins.npy", names[order])
+    np.save(folder / "by_asin.npy", order)
+    meta = {"format": FORMAT, "products": len(asins), "fingerprint": digest.hexdigest()}
+    (folder / _META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
+
+
+def _settle(staging: Path, folder: Path) -> None:
+    """Puts the staged folder in place; another process may have been faster with the same content."""
+    staging.chmod(0o755)
+    if folder.exists() and not is_compiled(folder):
+        shutil.rmtree(folder)
+    try:
+        os.rename(staging, folder)
+    except OSError:
+        if not is_compiled(folder):
+            raise

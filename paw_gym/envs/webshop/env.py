@@ -1,0 +1,279 @@
+"""The WebShop environment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv
+from paw_gym.envs.webshop.actions import parse_action
+from paw_gym.envs.webshop.outcome import outcome_of
+from paw_gym.envs.webshop.pages import Page
+from paw_gym.envs.webshop.shop import Shop, Visit
+from paw_gym.naming import did_you_mean
+
+ENGINES = ("bm25", "lucene")
+GOAL_KINDS = ("synthetic", "human")
+
+
+class WebShopEnv(TextEnv):
+    """Shopping by text: find the product that an instruction describes, choose its options, buy it.
+
+    ## Description
+    WebShop (Yao et al. 2022): a shop with a search engine, pages of results, and pages of products.
+    Without ``data_dir`` its products are generated, in several categories, with nothing to download.
+    With ``data_dir`` they are the official ones. Goals come from the products (``synthetic``) or were
+    written by people (``human``).
+
+    ## Action Space
+    ``search[words]`` and ``click[thing]``, where a thing is a button, an option's value or a product's
+    asin on the page. ``info["admissible_actions"]`` lists every click, and ``search[...]``, with
+    which it announces that a search is possible. Anything else shows the page again.
+
+    ## Observation Space
+    The visible strings of the page joined by `` [SEP] ``, as the original program gives them.
+
+    ## Rewards
+    0 until the purchase; then the original's reward: how much of the goal's type, attributes, options
+    and price limit the purchase fits. ``info["score"]`` is that reward too; success is a score of 1.
+    ``info["reward_parts"]`` says what it is made of. Behind ``AgentInterface``: 10 on success, else 0,
+    and -0.1 for an invalid response.
+
+    ## Starting State
+    The search page with the instruction. ``seed`` or ``options`` choose the goal.
+
+    ## Episode End
+    Terminated by the purchase; truncated after ``max_steps`` (15).
+
+    ## Arguments
+    ``split``: ``train``, ``valid`` or ``test``, disjoint by product. ``data_dir``: the folder with
+    ``items_*.json`` (``.xz`` and ``.gz`` too). ``num_products``: use the first so many. ``search``:
+    ``bm25`` (no Java) or ``lucene`` (extra ``lucene``). ``server``: address of a ``paw serve webshop``
+    whose shop is used instead. ``goals``: ``synthetic``, ``human``, or a list of goals in the original's
+    form (or JSON of it), which become the tasks ``goal/0``, ``goal/1``, ... of every split. ``prices``:
+    dollars by asin (or JSON of it); else prices are drawn by ``price_seed`` from a product's range.
+    ``nouns``: ``spacy`` or ``rules``, for the reward; by default spaCy's model for official
+    products where it is installed. ``show_attributes``: a page with the product's attributes.
+    ``token``: bearer token of the server.
+
+    ## Version History
+    v0: first version.
+    """
+
+    agent = AgentDefaults(
+        template="webshop", history_length=2, success_reward=10.0, invalid_penalty=-0.1
+    )
+
+    def __new__(cls, *args: Any, server: str | None = None, **kwargs: Any) -> WebShopEnv:
+        """With ``server`` the environment is a client of that server's shop."""
+        if server is not None and cls is WebShopEnv:
+            from paw_gym.envs.webshop.remote import RemoteWebShopEnv
+
+            return super().__new__(RemoteWebShopEnv)
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        split: str = "train",
+        data_dir: str | Path | None = None,
+        num_products: int | None = None,
+        search: str = "bm25",
+        server: str | None = None,
+        goals: Any = None,
+        prices: Any = None,
+        max_steps: int = 15,
+        nouns: str | None = None,
+        price_seed: int = 0,
+        show_attributes: bool = False,
+        token: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        if token is not None:
+            raise ValueError("token is for a server: give its address as server='http://...'.")
+        self.shop, tasks = open_shop(
+            ShopSettings(
+                None if data_dir is None else str(data_dir),
+                num_products,
+                search,
+                _frozen(goals),
+                _frozen(prices),
+                nouns,
+                price_seed,
+                show_attributes,
+            ),
+            split,
+        )
+        super().__init__(tasks, max_steps, render_mode)
+        self.state: Any = Visit()
+        self._page: Page | None = None
+
+    @property
+    def page(self) -> Page:
+        """The page that is shown, as data."""
+        if self._page is None:
+            self._page = self.shop.show(self.state, self.task.data)
+        return self._page
+
+    def _start(self, task: Task) -> Outcome:
+        self.state, self._page = Visit(), None
+        return self._outcome(True)
+
+    def _act(self, action: str) -> Outcome:
+        moved = self.shop.act(self.state, self.page, parse_action(action))
+        if moved is not None:
+            self.state, self._page = moved, None
+        return self._outcome(moved is not None)
+
+    def _outcome(self, valid: bool) -> Outcome:
+        return outcome_of(self.page, valid)
+
+    def _get_state(self) -> Any:
+        return self.state
+
+    def _set_state(self, state: Any) -> None:
+        self.state, self._page = state, None
+
+    def is_admissible(self, action: str) -> bool:
+        """Whether the page accepts an action: the list cannot hold every search."""
+        return self.shop.act(self.state, self.page, parse_action(action)) is not None
+
+    def prompt_observation(self, observation: str) -> str:
+        """Without the instruction, which the prompt's own slot holds."""
+        return without_instruction(observation, self.task.instruction)
+
+    def reference_solution(self) -> list[str]:
+        """A purchase with score 1, by an expert that knows the goal's product."""
+        from paw_gym.envs.webshop.expert import solve
+
+        return solve(self.shop, self.task.data)
+
+    def expert(self) -> Callable[[], str]:
+        """A shopper that acts on the text alone, as a policy must: the source of demonstrations."""
+        from paw_gym.envs.webshop.expert import Shopper
+
+        shopper = Shopper(self.task.instruction)
+
+        def act() -> str:
+            chosen = [value for _, value in self.state.options]
+            return shopper.act(self._last.observation, self._last.admissible_actions or (), chosen)
+
+        return act
+
+
+def without_instruction(observation: str, instruction: str) -> str:
+    """An observation without its instruction."""
+    return observation.replace(f"Instruction: [SEP] {instruction.strip()} [SEP] ", "", 1)
+
+
+@dataclass(frozen=True)
+class ShopSettings:
+    """What a shop is made of; equal settings share one shop in a process."""
+
+    data_dir: str | None = None
+    num_products: int | None = None
+    search: str = "bm25"
+    goals: str | None = None
+    """a kind, JSON of goals, a path, or ``None`` for the default"""
+    prices: str | None = None
+    nouns: str | None = None
+    price_seed: int = 0
+    show_attributes: bool = False
+
+    def __post_init__(self) -> None:
+        if self.search not in ENGINES:
+            raise ValueError(
+                f"Unknown search {self.search!r}. {did_you_mean(self.search, ENGINES)}"
+            )
+
+
+def _frozen(value: Any) -> str | None:
+    """Goals or prices in a form that can be compared: JSON, a path, or a kind."""
+    if value is None or isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, Path) else json.dumps(value)
+
+
+@lru_cache(maxsize=8)
+def open_shop(settings: ShopSettings, split: str) -> tuple[Shop, TaskSet]:
+    """The shop and the tasks of a split.
+
+    Raises:
+        ValueError: unknown settings; names the nearest.
+        FileNotFoundError: files are missing; says which.
+        ImportError: an optional package is missing; says how to install it.
+    """
+    from paw_gym.envs.webshop.tasks import check_split, given_tasks, human_tasks, synthetic_tasks
+
+    check_split(split)
+    shop, tagger_name = _shop(settings)
+    parts = [shop.catalogue.fingerprint, tagger_name, settings.price_seed, settings.prices]
+    fingerprint = json.dumps(parts)
+    kind = settings.goals
+    if kind is not None and kind not in GOAL_KINDS:
+        return shop, given_tasks(_goals(kind), fingerprint)
+    folder = _folder(settings)
+    if kind is None:
+        kind = "human" if folder is not None and folder.human_file else "synthetic"
+    if kind == "synthetic":
+        return shop, synthetic_tasks(
+            shop.catalogue, split, shop.price, settings.price_seed, fingerprint
+        )
+    if folder is None:
+        raise ValueError("goals='human' needs data_dir: the generated products have none.")
+    return shop, human_tasks(
+        shop.catalogue,
+        folder.human_instructions(),
+        split,
+        shop.price,
+        settings.price_seed,
+        fingerprint,
+    )
+
+
+def _goals(text: str) -> list[Any]:
+    from paw_gym.envs.webshop.goals import given_goals
+
+    looks_like_kind = text.isidentifier()
+    if looks_like_kind and not Path(text).exists():
+        raise ValueError(f"Unknown kind of goals {text!r}. {did_you_mean(text, GOAL_KINDS)}")
+    return given_goals(text)
+
+
+def _folder(settings: ShopSettings) -> Any:
+    from paw_gym.envs.webshop.data_folder import DataFolder
+
+    if settings.data_dir is None:
+        return None
+    return DataFolder(Path(settings.data_dir).expanduser(), settings.num_products)
+
+
+@lru_cache(maxsize=8)
+def _shop(settings: ShopSettings) -> tuple[Shop, str]:
+    from paw_gym.envs.webshop.goals import given_prices
+    from paw_gym.envs.webshop.nouns import choose_tagger, tagger
+    from paw_gym.envs.webshop.search import search_engine
+
+    folder = _folder(settings)
+    if folder is None:
+        from paw_gym.envs.webshop.generate import generated_catalogue
+
+        catalogue = generated_catalogue(settings.num_products)
+        # the same reward on every machine, whatever is installed
+        name = choose_tagger(settings.nouns or "rules")
+    else:
+        catalogue = folder.catalogue()
+        name = choose_tagger(settings.nouns)
+    prices = None if settings.prices is None else given_prices(settings.prices)
+    shop = Shop(
+        catalogue,
+        search_engine(settings.search, catalogue),
+        tagger(name),
+        prices,
+        settings.price_seed,
+        settings.show_attributes,
+    )
+    return shop, name

@@ -1,0 +1,224 @@
+"""What a shopper is asked to buy: goals of either kind, their prices, limits and splits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paw_gym.envs.webshop.records import Product
+
+NO_LIMIT = 1_000_000.0
+"""dollars; the limit of a goal that names none"""
+LIMITS = tuple(10.0 * i for i in range(1, 100))
+"""price limits that goals may name, in dollars"""
+_LIMITS_IN_REACH = 4
+_ORIGINAL_SHUFFLE_SEED = 233
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What to buy."""
+
+    asin: str
+    """the product that the goal was made from"""
+    query: str
+    name: str
+    """that product's title"""
+    product_category: str
+    instruction: str
+    attributes: tuple[str, ...]
+    options: tuple[tuple[str, str], ...]
+    """names and values; goals written by people name values only, the names are then empty"""
+    price_upper: float
+    category: str = ""
+
+    @property
+    def option_values(self) -> tuple[str, ...]:
+        """The values that are asked for."""
+        return tuple(value for _, value in self.options)
+
+    @classmethod
+    def from_original(cls, goal: Mapping[str, Any]) -> Goal:
+        """A goal in the form of the original program (``goal_options``, ``instruction_text``, ...).
+
+        Raises:
+            ValueError: a field is missing or of another kind; names it.
+        """
+        try:
+            raw = goal.get("goal_options", {})
+            options = raw.items() if isinstance(raw, Mapping) else [("", value) for value in raw]
+            return cls(
+                asin=str(goal["asin"]),
+                query=str(goal["query"]),
+                name=str(goal["name"]),
+                product_category=str(goal["product_category"]),
+                instruction=str(goal["instruction_text"]),
+                attributes=tuple(map(str, goal["attributes"])),
+                options=tuple((str(name), str(value)) for name, value in options),
+                price_upper=float(goal["price_upper"]),
+                category=str(goal.get("category", "")),
+            )
+        except KeyError as error:
+            raise ValueError(
+                f"A goal lacks the field {error}. Goals have the fields of the original program: "
+                "asin, query, name, product_category, instruction_text, attributes, goal_options, "
+                "price_upper."
+            ) from error
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"A goal is not of the original program's form: {error}.") from error
+
+    def to_original(self) -> dict[str, Any]:
+        """The goal in the form of the original program."""
+        named = all(name for name, _ in self.options)
+        return {
+            "asin": self.asin,
+            "category": self.category,
+            "query": self.query,
+            "name": self.name,
+            "product_category": self.product_category,
+            "instruction_text": self.instruction,
+            "attributes": list(self.attributes),
+            "price_upper": self.price_upper,
+            "goal_options": dict(self.options) if named else list(self.option_values),
+        }
+
+
+def seeded(*parts: object) -> random.Random:
+    """A generator that depends on its arguments alone: not on the process, its hash seed or the order."""
+    text = "\x1f".join(map(str, parts))
+    return random.Random(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big"))
+
+
+def draw_price(product: Product, seed: int) -> float:
+    """A product's price in dollars; where it has a range, a uniform draw from it by seed and asin."""
+    if len(product.prices) == 1:
+        return product.prices[0]
+    return seeded("price", seed, product.asin).uniform(*product.prices)
+
+
+def draw_limit(price: float, rng: random.Random) -> tuple[float, str]:
+    """The price limit of a goal, and how its instruction says it.
+
+    The larger of two different limits out of the next four above the price; none where fewer than
+    two are left (the original's rule).
+    """
+    above = [limit for limit in LIMITS if limit > price][:_LIMITS_IN_REACH]
+    if len(above) < 2:
+        return NO_LIMIT, ""
+    limit = max(rng.sample(above, 2))
+    return limit, f", and price lower than {limit:.2f} dollars"
+
+
+def count_combinations(product: Product) -> int:
+    """How many synthetic goals a product gives: one for each choice of its options."""
+    if product.instruction is None:
+        return 0
+    return math.prod(len(values) for _, values in product.options)
+
+
+def synthetic_goal(product: Product, number: int, price: float, seed: int) -> Goal:
+    """A product's synthetic goal for the ``number``-th choice of its options."""
+    names = sorted(name for name, _ in product.options)
+    values = dict(product.options)
+    sizes = [len(values[name]) for name in names]
+    picks: list[int] = []
+    for size in reversed(sizes):
+        number, pick = divmod(number, size)
+        picks.append(pick)
+    options = tuple(
+        (name, values[name][pick]) for name, pick in zip(names, reversed(picks), strict=True)
+    )
+    limit, words = draw_limit(price, seeded("limit", seed, product.asin))
+    asked = ", and ".join(f"{name}: {value}" for name, value in options)
+    return Goal(
+        asin=product.asin,
+        query=product.query,
+        name=product.title,
+        product_category=product.product_category,
+        instruction=f"{product.instruction}{' with ' if asked else ''}{asked}{words}",
+        attributes=product.instruction_attributes,
+        options=options,
+        price_upper=limit,
+        category=product.category,
+    )
+
+
+def human_goal(
+    product: Product, entry: Mapping[str, Any], number: int, price: float, seed: int
+) -> Goal:
+    """A goal that a person wrote (an entry of ``items_human_ins.json``)."""
+    limit, words = draw_limit(price, seeded("limit", seed, product.asin, number))
+    options = entry.get("instruction_options") or []
+    values = options.values() if isinstance(options, Mapping) else options
+    return Goal(
+        asin=product.asin,
+        query=product.query,
+        name=product.title,
+        product_category=product.product_category,
+        instruction=entry["instruction"].strip(".") + words,
+        attributes=tuple(entry["instruction_attributes"]),
+        options=tuple(("", value) for value in values),
+        price_upper=limit,
+        category=product.category,
+    )
+
+
+def original_order(count: int) -> list[int]:
+    """The places of goals after the original's shuffle, given how many there are.
+
+    The original program lists its goals product by product and shuffles them by this fixed seed.
+    """
+    places = list(range(count))
+    random.Random(_ORIGINAL_SHUFFLE_SEED).shuffle(places)
+    return places
+
+
+def load_given(value: Any, what: str) -> Any:
+    """Goals or prices as given: the value itself, or the path of a JSON file, or JSON text.
+
+    Raises:
+        ValueError: neither; says what was expected.
+    """
+    if not isinstance(value, str | Path):
+        return value
+    text = str(value)
+    if not text.lstrip().startswith(("[", "{")):
+        path = Path(text).expanduser()
+        if not path.is_file():
+            raise ValueError(f"{what}: there is no file {text!r}, and it is no JSON text either.")
+        text = path.read_text(encoding="utf-8")
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{what} is not valid JSON: {error}.") from error
+
+
+def given_goals(value: Any) -> list[Goal]:
+    """Goals of the ``goals`` argument: a list of dictionaries of the original's form, or JSON of it."""
+    loaded = load_given(value, "goals")
+    if not isinstance(loaded, Sequence) or isinstance(loaded, str):
+        raise ValueError(f"goals: expected a list of goals, got {type(loaded).__name__}.")
+    return [goal if isinstance(goal, Goal) else Goal.from_original(goal) for goal in loaded]
+
+
+def given_prices(value: Any) -> dict[str, float]:
+    """Prices of the ``prices`` argument: dollars by asin, or JSON of it."""
+    loaded = load_given(value, "prices")
+    if not isinstance(loaded, Mapping):
+        raise ValueError(f"prices: expected asin -> dollars, got {type(loaded).__name__}.")
+    return {str(asin): float(price) for asin, price in loaded.items()}
+
+
+def digest_of(parts: Iterable[object]) -> str:
+    """A hash over values, for fingerprints."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(json.dumps(part, sort_keys=True, default=repr).encode())
+        digest.update(b"\x1e")
+    return digest.hexdigest()

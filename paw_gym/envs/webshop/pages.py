@@ -1,0 +1,226 @@
+"""The shop's pages as data: the same page gives the text observation, what can be clicked, and HTML.
+
+A page is a sequence of parts in reading order; what is shown and in which order follows the original's
+templates. ``env_servers/webshop`` renders the same objects for a browser.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from paw_gym.envs.webshop.records import Product
+from paw_gym.envs.webshop.reward import Score
+
+SEPARATOR = " [SEP] "
+PAGE_SIZE = 10
+"""products on a page of results"""
+BACK, PREVIOUS, NEXT, BUY = "Back to Search", "< Prev", "Next >", "Buy Now"
+SUB_PAGES = ("Description", "Features", "Reviews")
+ATTRIBUTES = "Attributes"
+"""a sub-page that is shown where the environment is told to"""
+
+Role = Literal["text", "button", "link", "option"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A visible string."""
+
+    text: str
+    role: Role = "text"
+    name: str = ""
+    """of an option: what it is a choice of"""
+
+
+@dataclass(frozen=True)
+class Page:
+    """Base of the pages."""
+
+    instruction: str
+
+    def parts(self) -> Iterator[Part]:
+        """All visible strings in reading order."""
+        raise NotImplementedError
+
+    @property
+    def has_search_bar(self) -> bool:
+        """Whether there is a field to search from."""
+        return False
+
+    def text(self) -> str:
+        """The text observation."""
+        stripped = (part.text.strip() for part in self.parts())
+        return SEPARATOR.join(text for text in stripped if text)
+
+    def clickables(self) -> dict[str, Part]:
+        """What can be clicked, by its text in lower case; options come last.
+
+        Where two have the same text, the later one counts, in the earlier one's place.
+        """
+        found = [part for part in self.parts() if part.role != "text"]
+        ordered = [part for part in found if part.role == "button"]
+        ordered += [part for part in found if part.role == "link"]
+        result = {part.text.lower(): part for part in ordered}
+        result.update((part.text, part) for part in found if part.role == "option")
+        return result
+
+    def _head(self) -> Iterator[Part]:
+        yield Part("Instruction:")
+        yield Part(self.instruction)
+        yield Part(BACK, "button")
+
+
+@dataclass(frozen=True)
+class SearchPage(Page):
+    """Where a visit begins: a field to search from."""
+
+    @property
+    def has_search_bar(self) -> bool:
+        """Always."""
+        return True
+
+    def parts(self) -> Iterator[Part]:
+        """Name of the shop, instruction, search button."""
+        yield Part("WebShop")
+        yield Part("Instruction:")
+        yield Part(self.instruction)
+        yield Part("Search", "button")
+
+
+@dataclass(frozen=True)
+class ResultsPage(Page):
+    """A page of search results."""
+
+    query: str
+    number: int
+    """of the page, from 1"""
+    total: int
+    """results on all pages"""
+    products: tuple[Product, ...]
+
+    @property
+    def has_previous(self) -> bool:
+        """Whether a page comes before."""
+        return self.number > 1
+
+    @property
+    def has_next(self) -> bool:
+        """Whether a page with products comes after; the button is there in any case."""
+        return self.number * PAGE_SIZE < self.total
+
+    def parts(self) -> Iterator[Part]:
+        """Head, page number, paging buttons, then asin, title and price of each product."""
+        yield from self._head()
+        yield Part(f"Page {self.number} (Total results: {self.total})")
+        if self.has_previous:
+            yield Part(PREVIOUS, "button")
+        yield Part(NEXT, "button")  # on the last page too, as in the original
+        for product in self.products:
+            yield Part(product.asin, "link")
+            yield Part(product.title)
+            yield Part(product.price_tag)
+
+
+@dataclass(frozen=True)
+class ItemPage(Page):
+    """A product: its options, and the way to buy it."""
+
+    product: Product
+    chosen: dict[str, str] = field(default_factory=dict)
+    """values by option name; they do not show in the text"""
+    show_attributes: bool = False
+
+    @property
+    def sub_pages(self) -> tuple[str, ...]:
+        """Names of the pages behind the product's."""
+        return (*SUB_PAGES, ATTRIBUTES) if self.show_attributes else SUB_PAGES
+
+    def parts(self) -> Iterator[Part]:
+        """Head, options, title, price, rating (the data has none), sub-pages, buy button."""
+        yield from self._head()
+        yield Part(PREVIOUS, "button")
+        for name, values in self.product.options:
+            yield Part(name)
+            for value in values:
+                yield Part(value, "option", name)
+        yield Part(self.product.title)
+        yield Part(f"Price: {self.product.price_tag}")
+        yield Part("Rating: N.A.")
+        for name in self.sub_pages:
+            yield Part(name, "button")
+        yield Part(BUY, "button")
+
+
+@dataclass(frozen=True)
+class SubPage(Page):
+    """More about a product: description, features, reviews or attributes."""
+
+    product: Product
+    name: str
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What it says. The data has no reviews."""
+        if self.name == "Description":
+            return (self.product.description,)
+        if self.name == "Features":
+            return self.product.features
+        if self.name == ATTRIBUTES:
+            product = self.product
+            return (*product.attributes, product.category, product.query, product.product_category)
+        return ()
+
+    def parts(self) -> Iterator[Part]:
+        """Head, then the texts."""
+        yield from self._head()
+        yield Part(PREVIOUS, "button")
+        for text in self.texts:
+            yield Part(text)
+
+
+@dataclass(frozen=True)
+class DonePage(Page):
+    """After the purchase: the score."""
+
+    product: Product
+    chosen: dict[str, str]
+    score: Score
+
+    def parts(self) -> Iterator[Part]:
+        """The original's page, whose text mode shows the empty fields of its hidden form too."""
+        yield Part("Thank you for shopping with us!")
+        yield from map(Part, ("Your code:", "None", "(Paste it in your MTurk interface.)"))
+        yield from map(Part, ("Purchased", "asin", self.product.asin, "options"))
+        yield Part(_html_json(self.chosen))
+        for name in ("attrs", "category", "query", "product category"):
+            yield Part(name)
+            yield Part("None")
+        yield Part("Target")
+        # "instuction" is the original's spelling
+        for name in (
+            "asin",
+            "options",
+            "attrs",
+            "price upper",
+            "instuction text",
+            "category",
+            "product category",
+            "query",
+        ):
+            yield Part(name)
+        yield from map(Part, ("Goal", "None", "Reward", "Your score (min 0.0, max 1.0)"))
+        yield from map(Part, (str(self.score.reward), "Reward Details", "None"))
+
+
+_HTML_SAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "'": "\\u0027"}
+
+
+def _html_json(value: dict[str, str]) -> str:
+    """JSON as templates of the original write it: keys sorted, nothing that HTML could read."""
+    text = json.dumps(value, sort_keys=True)
+    for character, escape in _HTML_SAFE.items():
+        text = text.replace(character, escape)
+    return text

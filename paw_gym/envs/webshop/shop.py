@@ -1,0 +1,197 @@
+"""The shop's rules: where an action leads from a page. Pure functions over a small plain state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from paw_gym.envs.webshop.actions import Action
+from paw_gym.envs.webshop.catalogue import Catalogue
+from paw_gym.envs.webshop.goals import Goal, draw_price
+from paw_gym.envs.webshop.nouns import Nouns
+from paw_gym.envs.webshop.pages import (
+    ATTRIBUTES,
+    BACK,
+    BUY,
+    NEXT,
+    PAGE_SIZE,
+    PREVIOUS,
+    SUB_PAGES,
+    DonePage,
+    ItemPage,
+    Page,
+    ResultsPage,
+    SearchPage,
+    SubPage,
+)
+from paw_gym.envs.webshop.reward import Score, score_purchase
+
+RESULTS = 50
+"""hits that a search gives at most"""
+_SUB_PAGES = {name.lower(): name for name in (*SUB_PAGES, ATTRIBUTES)}
+
+
+class SearchEngine(Protocol):
+    """Finds products by words."""
+
+    name: str
+
+    def search(self, query: str, limit: int) -> list[int]:
+        """Numbers of the matching products in the catalogue, best first, at most ``limit``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """Where a shopper is: all that changes during an episode, plain and small."""
+
+    page: str = "search"
+    """``search``, ``results``, ``item``, ``sub`` or ``done``"""
+    query: str = ""
+    number: int = 1
+    """of the page of results"""
+    product: int = -1
+    """place in the catalogue"""
+    options: tuple[tuple[str, str], ...] = ()
+    """chosen so far, in the order of choosing"""
+    sub_page: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for the server's protocol."""
+        return {
+            "page": self.page,
+            "query": self.query,
+            "number": self.number,
+            "product": self.product,
+            "options": [list(option) for option in self.options],
+            "sub_page": self.sub_page,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Visit:
+        """What ``to_json`` gave."""
+        options = tuple((str(name), str(value)) for name, value in data["options"])
+        return cls(**{**data, "options": options})
+
+
+class Shop:
+    """A catalogue with a search engine, prices, and a noun tagger. Read-only; shared by environments.
+
+    Args:
+        catalogue: the products.
+        engine: the search.
+        nouns: finds the nouns of titles, for the reward.
+        prices: dollars by asin; ``None``: drawn by seed where a product has a range.
+        price_seed: seed of those draws.
+        show_attributes: offer the attributes of a product as a page.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        engine: SearchEngine,
+        nouns: Nouns,
+        prices: Mapping[str, float] | None = None,
+        price_seed: int = 0,
+        show_attributes: bool = False,
+    ) -> None:
+        self.catalogue = catalogue
+        self.engine = engine
+        self.nouns = nouns
+        self.show_attributes = show_attributes
+        self._prices = prices
+        self._price_seed = price_seed
+        self._hits: dict[str, tuple[int, ...]] = {}
+
+    def price(self, asin: str) -> float:
+        """What a product costs, in dollars.
+
+        Raises:
+            ValueError: prices were given, but not this one.
+        """
+        if self._prices is None:
+            return draw_price(self.catalogue.by_asin(asin), self._price_seed)
+        if asin not in self._prices:
+            raise ValueError(f"prices: there is none for product {asin!r}.")
+        return self._prices[asin]
+
+    def hits(self, query: str) -> tuple[int, ...]:
+        """Places in the catalogue of what a search finds; the latest searches are kept."""
+        found = self._hits.get(query)
+        if found is None:
+            found = tuple(self.engine.search(query, RESULTS))
+            if len(self._hits) >= _KEPT_SEARCHES:
+                self._hits.pop(next(iter(self._hits)))
+            self._hits[query] = found
+        return found
+
+    def show(self, visit: Visit, goal: Goal) -> Page:
+        """The page of a visit."""
+        words = goal.instruction
+        if visit.page == "search":
+            return SearchPage(words)
+        if visit.page == "results":
+            hits = self.hits(visit.query)
+            start = (visit.number - 1) * PAGE_SIZE
+            products = tuple(self.catalogue[n] for n in hits[start : start + PAGE_SIZE])
+            return ResultsPage(words, visit.query, visit.number, len(hits), products)
+        product = self.catalogue[visit.product]
+        if visit.page == "item":
+            return ItemPage(words, product, dict(visit.options), self.show_attributes)
+        if visit.page == "sub":
+            return SubPage(words, product, visit.sub_page)
+        return DonePage(words, product, dict(visit.options), self.score(visit, goal))
+
+    def score(self, visit: Visit, goal: Goal) -> Score:
+        """What buying the visit's product with the chosen options is worth."""
+        product = self.catalogue[visit.product]
+        return score_purchase(
+            product, self.price(product.asin), dict(visit.options), goal, self.nouns
+        )
+
+    def act(self, visit: Visit, page: Page, action: Action) -> Visit | None:
+        """The visit after an action; ``None`` where the page does not accept it.
+
+        Searching is possible from every page, as in the original, also where no field is shown.
+        """
+        if action.verb == "search" and action.argument:
+            return Visit("results", action.argument)
+        clickables = page.clickables()
+        if action.verb != "click" or action.argument not in clickables:
+            return None
+        if action.argument == "search":
+            return None
+        part = clickables[action.argument]
+        moved = self._press(visit, action.argument)
+        if moved is not None:
+            return moved
+        if part.role == "link":
+            number = self.catalogue.number_of(action.argument.upper())
+            return replace(visit, page="item", product=number, options=())
+        options = {**dict(visit.options), part.name.lower(): action.argument}
+        return replace(visit, page="item", options=tuple(options.items()))
+
+    def _press(self, visit: Visit, label: str) -> Visit | None:
+        """Where a button leads, by its label: it goes before an option of the same name."""
+        if label == BUY.lower():
+            return replace(visit, page="done")
+        if label == BACK.lower():
+            return Visit()
+        if label == NEXT.lower() and visit.page == "results":
+            return replace(visit, number=visit.number + 1)
+        if label == PREVIOUS.lower():
+            return self._previous(visit)
+        if label in _SUB_PAGES:
+            return replace(visit, page="sub", sub_page=_SUB_PAGES[label])
+        return None
+
+    def _previous(self, visit: Visit) -> Visit:
+        if visit.page == "results":
+            return replace(visit, number=visit.number - 1)
+        if visit.page == "sub":
+            return replace(visit, page="item", sub_page="")
+        return Visit("results", visit.query, visit.number)
+
+
+_KEPT_SEARCHES = 4096

@@ -1,0 +1,69 @@
+"""``paw serve``: starts a service. Each service is a command of this group."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paw_train.commands.errors import ErrorTellingGroup
+
+app = typer.Typer(
+    cls=ErrorTellingGroup,
+    no_args_is_help=True,
+    help="Start a service: the WebShop site, ...",
+    rich_markup_mode="rich",
+)
+
+Host = Annotated[
+    str, typer.Option(help="Address to listen on; others than this machine's need a token.")
+]
+Port = Annotated[int, typer.Option(help="Port to listen on; 0 takes any free one.")]
+Token = Annotated[
+    str | None,
+    typer.Option(help="What clients must show. Better in the environment: PAW_SERVE_TOKEN."),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Log every request.")]
+
+
+def token_or_environment(token: str | None) -> str | None:
+    """The token of the command line, or that of the environment variable ``PAW_SERVE_TOKEN``."""
+    return token if token is not None else os.environ.get("PAW_SERVE_TOKEN")
+
+
+@app.command("webshop")
+def webshop(
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Folder with items_*.json. Default: generated products."),
+    ] = None,
+    num_products: Annotated[int | None, typer.Option(help="Use the first so many.")] = None,
+    search: Annotated[str, typer.Option(help="bm25 or lucene.")] = "bm25",
+    goals: Annotated[str | None, typer.Option(help="synthetic, human, or a JSON file.")] = None,
+    prices: Annotated[str | None, typer.Option(help="A JSON file: dollars by asin.")] = None,
+    nouns: Annotated[str | None, typer.Option(help="spacy or rules.")] = None,
+    session_minutes: Annotated[
+        float, typer.Option(help="An unused session is forgotten after so long.")
+    ] = 60.0,
+    sessions_per_client: Annotated[int, typer.Option(help="Sessions of one address.")] = 1024,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    token: Token = None,
+    verbose: Verbose = False,
+) -> None:
+    """Serve the WebShop site, and its JSON API for [cyan]WebShop-v0(server=URL)[/cyan]."""
+    from env_servers.service import ServiceSettings, run
+    from env_servers.webshop import create_app
+    from env_servers.webshop.sessions import SessionStore
+    from paw_gym.envs.webshop.env import ShopSettings
+
+    settings = ServiceSettings(host, port, token_or_environment(token))
+    shop = ShopSettings(
+        None if data_dir is None else str(data_dir), num_products, search, goals, prices, nouns
+    )
+    sessions = SessionStore(session_minutes * 60, limit_per_client=sessions_per_client)
+    service = create_app(shop, sessions=sessions, token=settings.token)
+    typer.echo(f"WebShop on http://{host}:{port or '(any free port)'} (Ctrl-C stops it)", err=True)
+    run(service, settings, verbose=verbose)
