@@ -6,16 +6,20 @@ A template file is TOML (see ``paw_gym/templates/generic.toml``)::
     step = "...{instruction}...{history}...{observation}..."   # afterwards, window mode
     history_item = "...{observation}...{action}..."     # one past step
     turn = "...{observation}..."                        # afterwards, conversation mode
+    ask = "..."                                         # what {ask} stands for: reason, then act
+    ask_directly = "..."                                # and for agents that are to act at once
 
 Slots are ``{name}``; any other brace is text.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from importlib import resources
 from pathlib import Path
 
@@ -23,7 +27,7 @@ from paw_gym.actions import ParsedResponse, parse_response
 from paw_gym.naming import did_you_mean
 
 SLOTS = {
-    "first": {"instruction", "observation", "admissible_actions"},
+    "first": {"instruction", "observation", "admissible_actions", "ask"},
     "step": {
         "instruction",
         "observation",
@@ -32,9 +36,10 @@ SLOTS = {
         "history_length",
         "step_count",
         "current_step",
+        "ask",
     },
     "history_item": {"observation", "action", "number"},
-    "turn": {"observation", "admissible_actions", "instruction", "current_step"},
+    "turn": {"observation", "admissible_actions", "instruction", "current_step", "ask"},
 }
 """the slots that each text of a template may use"""
 
@@ -79,6 +84,10 @@ class PromptTemplate:
     """``list``: one action a line; ``grouped``: actions that differ in a final number share a line"""
     opening: str | None = None
     """stands for o_0 in the history, where ``first`` shows it no more; ``None``: o_0 itself"""
+    ask: str = ""
+    """what ``{ask}`` stands for: how to answer"""
+    ask_directly: str | None = None
+    """what ``{ask}`` stands for where no reasoning is wanted (``without_reasoning``)"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "own_tags", tuple(self.own_tags))
@@ -151,6 +160,27 @@ class PromptTemplate:
             data["think_tag"] = None
         return cls(**{"name": name, **data})
 
+    def without_reasoning(self) -> PromptTemplate:
+        """The same prompt, but it asks for the action alone.
+
+        Raises:
+            ValueError: the template asks for reasoning and has no ``ask_directly``.
+        """
+        if self.think_tag is None:
+            return self
+        if self.ask_directly is None:
+            raise ValueError(
+                f"Template {self.name!r} asks for reasoning and has no 'ask_directly': write what it "
+                "asks for into 'ask', put {ask} where that stood, and give 'ask_directly' beside it."
+            )
+        return replace(self, ask=self.ask_directly, ask_directly=None, think_tag=None)
+
+    @property
+    def hash(self) -> str:
+        """A hash over all that a prompt is made of, the name excepted."""
+        parts = {key: value for key, value in asdict(self).items() if key != "name"}
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
     def read_response(self, response: str) -> ParsedResponse:
         """The action in a raw response, and what is wrong with it (see ``parse_response``)."""
         return parse_response(response, self.action_tag, self.think_tag, self.own_tags)
@@ -173,6 +203,7 @@ class PromptTemplate:
         """The prompt before the first action, in both modes."""
         return _fill(
             self.first,
+            ask=self.ask,
             instruction=instruction,
             observation=observation,
             admissible_actions=self._admissible(admissible),
@@ -208,6 +239,7 @@ class PromptTemplate:
         ]
         return _fill(
             self.step,
+            ask=self.ask,
             instruction=instruction,
             observation=observation,
             admissible_actions=self._admissible(admissible),
@@ -223,6 +255,7 @@ class PromptTemplate:
         """The message after an action, conversation mode; ``step`` counts from 0."""
         return _fill(
             self.turn,
+            ask=self.ask,
             instruction=instruction,
             observation=observation,
             admissible_actions=self._admissible(admissible),
@@ -236,6 +269,7 @@ class PromptTemplate:
         head = self.turn[: self.turn.index("{observation}")]
         filled = _fill(
             head,
+            ask=self.ask,
             instruction=instruction,
             admissible_actions=self._admissible(admissible),
             current_step=str(step + 1),

@@ -167,3 +167,38 @@ def test_own_tags_stand_in_for_the_action_tag() -> None:
     assert (plain.closing_tags, own.closing_tags) == (["</action>"], ["</search>", "</answer>"])
     told = "\n".join(f"{key} = {text!r}" for key, text in PARTS.items())
     assert PromptTemplate.parse(told + '\nown_tags = ["search"]').own_tags == ("search",)
+
+
+class TestAsking:
+    def test_the_direct_variant_asks_for_no_reasoning(self) -> None:
+        one = template(
+            first="{instruction} {ask}", turn="{observation} {ask}", ask="Think. Act.",
+            ask_directly="Act.",
+        )  # fmt: skip
+        direct = one.without_reasoning()
+        assert one.render_first("Win.", "", None) == "Win. Think. Act."
+        assert direct.render_first("Win.", "", None) == "Win. Act."
+        assert direct.render_turn("", "A door", None, 0) == "A door Act."
+        assert direct.read_response("<action>go</action>").problem is None
+        assert direct.without_reasoning() is direct
+        assert direct.hash != one.hash
+
+    def test_what_it_asks_is_never_searched_for_slots(self) -> None:
+        one = template(turn="{ask} {observation}", ask="{observation}")
+        assert one.render_turn("", "seen", None, 0) == "{observation} seen"
+        start, end = one.turn_span("", "seen", None, 0)
+        assert one.render_turn("", "seen", None, 0)[start:end] == "seen"
+
+    def test_a_template_that_cannot_says_how_it_could(self) -> None:
+        with pytest.raises(ValueError, match="has no 'ask_directly'"):
+            template().without_reasoning()
+
+    @pytest.mark.parametrize("name", builtin_templates())
+    def test_built_in_ones_have_a_direct_variant(self, name: str) -> None:
+        built_in = PromptTemplate.load(name)
+        direct = built_in.without_reasoning()
+        text = direct.render_first("win", "here", ["look"]) + direct.render_step(
+            "win", [HistoryItem("here", "look")], 1, "there", ["look"]
+        )
+        assert "think>" not in text
+        assert direct.closing_tags == built_in.closing_tags
