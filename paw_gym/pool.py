@@ -37,6 +37,8 @@ class EnvPool:
         group_size: episodes of each task.
         agent_kwargs: settings of ``make_agent_env``, those of the environment included.
         seed: seeds the choice of tasks and the environments.
+        seeds: seed of the environment by task id, so that an episode starts the same whatever was
+            played before; tasks that are not in it get drawn ones.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class EnvPool:
         group_size: int = 1,
         *,
         seed: int = 0,
+        seeds: Mapping[str, int] | None = None,
         **agent_kwargs: Any,
     ) -> None:
         if groups < 1 or group_size < 1:
@@ -61,6 +64,7 @@ class EnvPool:
         self.groups = groups
         self.group_size = group_size
         self._rng = np.random.default_rng(seed)
+        self._seeds = dict(seeds or {})
         self._envs: list[AgentInterface] = [self._make()]
         self.active: list[Slot] = []
         self.episodes: list[Episode] = []
@@ -99,7 +103,8 @@ class EnvPool:
 
     def _start(self, index: int, group: int, member: int, task_id: str) -> None:
         env = self._envs[index]
-        seed = int(self._rng.integers(2**31))
+        planned = self._seeds.get(task_id)
+        seed = int(self._rng.integers(2**31)) if planned is None else planned
         name = f"{task_id}#{seed:08x}-{member}"
         try:
             prompt, info = env.reset(seed=seed, options={"task_id": task_id, "episode_id": name})

@@ -186,3 +186,14 @@ def test_gymnasiums_own_vectors_work(box_env: Any, mode: str) -> None:
         assert vector.step(("look",) * 3)[3].all()
     finally:
         vector.close()
+
+
+def test_planned_seeds_do_not_depend_on_what_was_played_before(box_env: Any) -> None:
+    def names(task_ids: list[str], warm_up: bool) -> list[str]:
+        planned = {"boxes/4": 7, "boxes/9": 8}
+        pool = EnvPool(lambda: AgentInterface(box_env()), seed=3, seeds=planned)
+        if warm_up:
+            pool.reset(["boxes/5"])
+        return [slot.episode.episode_id for slot in pool.reset(task_ids)]
+
+    assert names(["boxes/4", "boxes/9"], False)[1:] == names(["boxes/9"], True)
