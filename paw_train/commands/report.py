@@ -9,8 +9,32 @@ import typer
 
 def report(
     run: Annotated[str, typer.Argument(metavar="RUN", help="The run's folder.")],
+    noise: Annotated[
+        bool,
+        typer.Option(
+            "--noise",
+            help="First measure the share of the world model's gradient that falls on noisy tokens.",
+        ),
+    ] = False,
+    noise_rule: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="Says which spans of an observation are noise. Default: the environment's own rule.",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(help="Of --noise: [cyan]warm[/cyan], latest or best. Default: the best."),
+    ] = None,
+    transitions: Annotated[int, typer.Option(help="Of --noise: how many to draw.", min=1)] = 100,
 ) -> None:
     """Write report.html of a run (anew)."""
     from paw_train.report import write_report
 
+    if noise or noise_rule is not None:
+        from paw_train.noise import write_noise_gradient
+
+        path = write_noise_gradient(run, noise_rule, checkpoint, transitions)
+        typer.echo(f"Noise and gradient: {path}")
     typer.echo(f"The report is {write_report(run)}")

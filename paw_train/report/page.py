@@ -13,6 +13,7 @@ from string import Template
 from paw_train.report.curves import curve_sections
 from paw_train.report.episodes import episode_section
 from paw_train.report.markup import Markup, escape, join, tag
+from paw_train.report.noise import noise_section
 from paw_train.report.run_data import FILES, RunData, load_run
 from paw_train.report.tables import result_table, settings_table, tiles
 from paw_train.report.verdict import judge
@@ -69,6 +70,7 @@ def _body(run: RunData) -> Markup:
             _notes(run),
             result_table(run),
             curve_sections(run),
+            noise_section(run.noise),
             episode_section(run),
             _reproduce(run),
         ],

@@ -1,0 +1,208 @@
+"""The noise-gradient diagnostic: against autograd, against training's own rows, and on a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from paw_gym.transition import write_jsonl  # noqa: E402
+from paw_train import diagnostics as d  # noqa: E402
+from paw_train.checkpoint import save_checkpoint  # noqa: E402
+from paw_train.config import EnvSettings, load_settings  # noqa: E402
+from paw_train.evaluation import agent_env_maker, make_pool  # noqa: E402
+from paw_train.noise import observation_row, write_noise_gradient  # noqa: E402
+from paw_train.policies.local import LocalPolicy  # noqa: E402
+from paw_train.policies.scratch import (  # noqa: E402
+    ScratchModelSettings,
+    scratch_model,
+    word_tokenizer,
+)
+from paw_train.report import write_report  # noqa: E402
+from paw_train.rollout import Trajectory, demonstrations  # noqa: E402
+
+SMALL = ScratchModelSettings(hidden=32, layers=1, heads=2, kv_heads=1, intermediate=64)
+
+
+# --- shares ---------------------------------------------------------------------------------------
+
+
+def test_magnitudes_are_the_derivatives_by_the_targets_logit() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(40, 7, generator=generator, dtype=torch.float64) * 2
+    targets = torch.randint(7, (40,), generator=generator)
+    noisy = (torch.arange(40) % 3 == 0).numpy()
+    shares = {}
+    p = torch.softmax(logits, -1)[torch.arange(40), targets].numpy()
+    for name in ("ce", "mae", "cmae"):
+        leaf = logits.clone().requires_grad_()
+        chosen = torch.softmax(leaf, -1)[torch.arange(40), targets]
+        loss = -chosen.log() if name == "ce" else 1 - chosen
+        if name == "cmae":
+            loss = loss * (chosen.detach() <= 0.2)
+        loss.sum().backward()
+        assert leaf.grad is not None
+        size = leaf.grad[torch.arange(40), targets].abs().numpy()
+        shares[name] = size[noisy].sum() / size.sum()
+    found = d.gradient_shares(p, noisy, 0.2)
+    assert (found.ce, found.mae, found.cmae) == pytest.approx(
+        (shares["ce"], shares["mae"], shares["cmae"]), rel=1e-12
+    )
+    assert (found.tokens, found.noisy_tokens) == (40, 14)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), max_size=30), st.floats(0.01, 1))
+def test_shares_of_noise_and_of_the_rest_make_one(
+    tokens: list[tuple[float, bool]], rho: float
+) -> None:
+    p, noisy = [a for a, _ in tokens], [b for _, b in tokens]
+    one = d.gradient_shares(p, noisy, rho)
+    rest = d.gradient_shares(p, [not b for b in noisy], rho)
+    for name in ("ce", "mae", "cmae"):
+        total = getattr(one, name) + getattr(rest, name)
+        assert total == pytest.approx(1.0) or total == 0.0
+
+
+def test_unpredictable_noise_weighs_more_under_ce_than_under_mae() -> None:
+    found = d.gradient_shares([1e-4] * 10 + [0.5] * 10, [True] * 10 + [False] * 10)
+    assert found.ce > 0.6 and found.mae < 0.01
+
+
+@pytest.mark.parametrize(
+    ("p", "noisy"), [([0.5], [True, False]), ([1.5], [True]), ([float("nan")], [True])]
+)
+def test_impossible_probabilities_are_refused(p: list[float], noisy: list[bool]) -> None:
+    with pytest.raises(ValueError):
+        d.gradient_shares(p, noisy)
+
+
+# --- labels ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "noisy"),
+    [
+        ("B09KP78G37 [SEP] Women Shoes", ["B09KP78G37"]),
+        ("Back to Search [SEP] Page 1 (Total results: 50)", []),
+        ("COOFANDY Shirt by NIKE2000, USB, XXL", ["COOFANDY", "NIKE2000"]),
+        ("b09kp78g37 xB09KP78G37 B09KP78G3", []),
+        ("BREATHABLE B09KP78G378", ["BREATHABLE"]),
+    ],
+)
+def test_webshop_noise_is_identifiers_and_brands(text: str, noisy: list[str]) -> None:
+    assert [text[a:b] for a, b in d.webshop_noise(text)] == noisy
+
+
+def test_every_piece_of_a_noisy_word_is_noisy() -> None:
+    # "buy COOFANDY now", the brand in three pieces; a span that only touches does not overlap
+    offsets = [(0, 3), (3, 7), (7, 9), (9, 12), (12, 16), (0, 0)]
+    assert d.noisy_tokens(offsets, [(4, 12)]) == [False, True, True, True, False, False]
+
+
+def test_a_rule_is_the_environments_own_or_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert d.labeller_for("paw_gym/WebShop-v0") is d.webshop_noise
+    assert d.labeller_for("paw_gym/ALFWorld-v0") is None
+    assert d.labeller_for("x", "paw_train.diagnostics:webshop_noise") is d.webshop_noise
+    assert d.labeller_for("x", "paw_gym/WebShop-v0") is d.webshop_noise
+    for name in ("paw_gym/WebShop", "paw_train.diagnostics:nothing", "no_module:at_all"):
+        with pytest.raises(ValueError, match=name):
+            d.labeller_for("x", name)
+
+
+# --- a run ----------------------------------------------------------------------------------------
+
+
+def _policy_and_episode(mode: str) -> tuple[LocalPolicy, Trajectory, EnvSettings]:
+    """An expert's game with the rows that training would read, and a small model of its language."""
+    env = EnvSettings(template="compact", mode=mode)
+    pool = make_pool(env, "train", 1, 1, 0)
+    task = pool.tasks.ids[:1]
+    episode = demonstrations(pool, None, task)[0].episode
+    words = [episode.instruction]
+    for t in episode.transitions:
+        words += [t.prompt, t.response, t.next_observation]
+    tokenizer = word_tokenizer(words)
+    policy = LocalPolicy(scratch_model(SMALL, len(tokenizer), 0), tokenizer)
+    played = demonstrations(pool, policy.chat, task)[0]
+    pool.close()
+    return policy, played, env
+
+
+@pytest.mark.parametrize("mode", ["window", "conversation"])
+def test_a_recorded_transition_becomes_the_row_that_training_reads(mode: str) -> None:
+    policy, played, env = _policy_and_episode(mode)
+    agent = agent_env_maker(env, "train")()
+    spans = [(row, step) for row in played.rows for step in row.steps]
+    assert len(spans) == len(played.episode.transitions) > 2
+    for number, (row, step) in enumerate(spans):
+        observation = played.episode.transitions[number].next_observation
+        shown = agent.text_env.prompt_observation(observation)
+        made = observation_row(policy.chat, played.episode, number, shown, 4096)
+        assert made is not None
+        start, end = made.steps[0].observation
+        assert made.ids[start:end] == row.ids[step.observation[0] : step.observation[1]]
+        assert made.ids == row.ids[: step.observation[1]]
+    agent.close()
+
+
+def _run(folder: Path) -> tuple[Path, LocalPolicy, Trajectory]:
+    policy, played, env = _policy_and_episode("conversation")
+    settings = load_settings("smoke").to_dict()
+    settings["env"] |= {"mode": env.mode, "template": env.template, "kwargs": {}}
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(settings))
+    save_checkpoint(folder / "checkpoints" / "latest", policy, {"update": 0})
+    (folder / "rollouts").mkdir()
+    write_jsonl(folder / "rollouts" / "000000.jsonl", [played.episode])
+    return folder, policy, played
+
+
+def test_a_run_is_scored_by_its_checkpoint_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, policy, played = _run(tmp_path / "run")
+    (tmp_path / "my_rules.py").write_text(
+        "import re\ndef numbers(text):\n    return [m.span() for m in re.finditer(r'[0-9]+', text)]\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = json.loads(write_noise_gradient(run, "my_rules:numbers").read_text())
+    assert found["checkpoint"] == "latest" and found["rule"] == "my_rules:numbers"
+    # the same by hand: one forward pass over the game, and each token's own text
+    (row,) = played.rows
+    with torch.no_grad():
+        logits = policy.model(torch.tensor([row.ids])).logits[0].double()
+    p, noisy = [], []
+    for step in row.steps:
+        for place in range(*step.observation):
+            p.append(float(torch.softmax(logits[place - 1], -1)[row.ids[place]]))
+            noisy.append(policy.tokenizer.decode([row.ids[place]]).strip().isdecimal())
+    assert found["tokens"] == len(p) and found["noisy_tokens"] == sum(noisy) > 0
+    ce = 1 - np.asarray(p)
+    assert found["ce"] == pytest.approx(ce[noisy].sum() / ce.sum(), abs=1e-5)
+    mae = ce * p
+    assert found["mae"] == pytest.approx(mae[noisy].sum() / mae.sum(), abs=1e-5)
+    assert "my_rules:numbers" in write_report(run).read_text()
+
+
+def test_an_environment_without_a_rule_says_so(tmp_path: Path) -> None:
+    run, _, _ = _run(tmp_path / "run")
+    found = json.loads(write_noise_gradient(run).read_text())
+    assert found["note"] == "no noisy tokens defined" and "ce" not in found
+    assert "No noisy tokens defined" in write_report(run).read_text()
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"config\.json"):
+        write_noise_gradient(tmp_path)
+    run, _, _ = _run(tmp_path / "run")
+    with pytest.raises(ValueError, match="'warm'|warm"):
+        write_noise_gradient(run, "paw_gym/WebShop-v0", "warm")
+    (run / "rollouts" / "000000.jsonl").unlink()
+    with pytest.raises(ValueError, match="no recorded episodes"):
+        write_noise_gradient(run, "paw_gym/WebShop-v0")
