@@ -142,9 +142,7 @@ class BatchDecoder:
     def _append(self, places: slice, chunks: Sequence[Sequence[int]]) -> Tensor:
         """One forward pass over neighbouring places; [r, H] hidden states after their last tokens."""
         width = _longest(chunks)
-        ids = torch.zeros((len(chunks), width), dtype=torch.long)
-        for b, chunk in enumerate(chunks):
-            ids[b, : len(chunk)] = torch.tensor(list(chunk), dtype=torch.long)
+        ids = torch.tensor([[*chunk, *[0] * (width - len(chunk))] for chunk in chunks])
         sizes = torch.tensor([len(chunk) for chunk in chunks], device=self.device)
         steps = torch.arange(width, device=self.device)
         start, end = self._width, self._width + width
