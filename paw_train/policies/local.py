@@ -80,7 +80,7 @@ class LocalPolicy:
                 base = Base.of(model, path, revision)
                 lora.attach(model, wanted, seed)
         if gradient_checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            _enable_recomputing(model)
         return cls(model.to(torch.device(device)), tokenizer, base)
 
     @property
@@ -201,6 +201,14 @@ class LocalPolicy:
         if lora.has_adapter(self.model):
             return AdapterReference(self)
         return CopyReference(LocalPolicy(copy.deepcopy(self.model), self.tokenizer), offload)
+
+
+def _enable_recomputing(model: Any) -> None:
+    # the name changed in transformers 5
+    for name in ("activation_checkpointing_enable", "gradient_checkpointing_enable"):
+        if hasattr(model, name):
+            getattr(model, name)({"use_reentrant": False})
+            return
 
 
 @contextmanager

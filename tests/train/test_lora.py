@@ -1,0 +1,253 @@
+"""Adapters: what is trained, what a checkpoint holds, what the reference is, and resuming."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("peft")
+
+from paw_train.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
+from paw_train.config import load_settings  # noqa: E402
+from paw_train.engines.local import train_from_recipe  # noqa: E402
+from paw_train.evaluation import evaluate_from_args  # noqa: E402
+from paw_train.policies import lora  # noqa: E402
+from paw_train.policies.local import LocalPolicy  # noqa: E402
+from paw_train.policies.lora import LoraSettings  # noqa: E402
+from paw_train.policies.scratch import (  # noqa: E402
+    ScratchModelSettings,
+    scratch_model,
+    word_tokenizer,
+)
+from paw_train.tokens import StepSpans, TokenRow, collate  # noqa: E402
+
+SMALL = ScratchModelSettings(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=64)
+TOKENIZER = word_tokenizer(["a few words to speak with"])
+RANK_4 = LoraSettings(rank=4)
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    LocalPolicy(scratch_model(SMALL, len(TOKENIZER), 0), TOKENIZER).save(tmp_path / "base")
+    return tmp_path / "base"
+
+
+def _batch() -> Any:
+    row = TokenRow([5, 9, 2, 40, 41, 7, 8], [StepSpans((2, 4), (4, 7), [-1.0] * 2)])
+    return collate([row, TokenRow([6] * 4, [StepSpans((1, 4), (0, 0), [-1.0] * 3)])], 0)
+
+
+def _learn(policy: LocalPolicy, steps: int = 1, lr: float = 0.05) -> None:
+    parameters = [p for p in policy.model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(parameters, lr=lr)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (-policy.logprobs(_batch()).sum()).backward()
+        optimizer.step()
+
+
+def _logprobs(policy: Any, temperature: float = 1.0) -> Any:
+    with torch.no_grad():
+        return policy.logprobs(_batch(), temperature)
+
+
+def test_only_the_adapter_learns_and_it_starts_as_nothing(base: Path) -> None:
+    plain, policy = LocalPolicy.load(base), LocalPolicy.load(base, adapter=RANK_4)
+    assert torch.equal(_logprobs(plain), _logprobs(policy))
+    frozen = {n: p.clone() for n, p in policy.model.named_parameters() if not p.requires_grad}
+    learning = {n: p.clone() for n, p in policy.model.named_parameters() if p.requires_grad}
+    assert all(".lora_" in name for name in learning)
+    assert len(learning) == 2 * 7 * SMALL.layers  # A and B for each matrix of each block
+    _learn(policy, 2)
+    for name, parameter in policy.model.named_parameters():
+        same = torch.equal(parameter, {**frozen, **learning}[name])
+        assert same == (name in frozen), name
+    assert policy.fallback_reason() is None
+    assert _logprobs(policy).sum() > _logprobs(plain).sum()
+
+
+def test_a_checkpoint_holds_the_adapter_alone_and_loads_with_its_base(
+    base: Path, tmp_path: Path
+) -> None:
+    policy = LocalPolicy.load(base, adapter=RANK_4, seed=3)
+    _learn(policy, 2)
+    save_checkpoint(tmp_path / "c", policy, {"update": 1})
+    size = (tmp_path / "c" / "model" / "adapter_model.safetensors").stat().st_size
+    assert not list((tmp_path / "c").rglob("model.safetensors"))
+    assert size < (base / "model.safetensors").stat().st_size
+    alone = LocalPolicy.load(tmp_path / "c" / "model")
+    assert torch.equal(_logprobs(alone), _logprobs(policy))
+    other = LocalPolicy.load(base, adapter=RANK_4, seed=4)
+    assert load_checkpoint(tmp_path / "c", other)["update"] == 1
+    assert torch.equal(_logprobs(other), _logprobs(policy))
+    _learn(policy)
+    _learn(other)
+    assert torch.equal(_logprobs(other), _logprobs(policy))
+
+
+def test_peft_itself_reads_the_adapter(base: Path, tmp_path: Path) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    policy = LocalPolicy.load(base, adapter=RANK_4)
+    _learn(policy, 2)
+    policy.save(tmp_path / "a")
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), tmp_path / "a")
+    ids = _batch().input_ids
+    with torch.no_grad():
+        expected = policy.model(input_ids=ids).logits
+        torch.testing.assert_close(model(input_ids=ids).logits, expected)
+
+
+def test_an_adapter_on_another_base_is_refused(base: Path, tmp_path: Path) -> None:
+    policy = LocalPolicy.load(base, adapter=RANK_4)
+    save_checkpoint(tmp_path / "c", policy, {})
+    shutil.rmtree(base)
+    LocalPolicy(scratch_model(SMALL, len(TOKENIZER), 1), TOKENIZER).save(base)
+    with pytest.raises(ValueError, match="weights differ"):
+        LocalPolicy.load(tmp_path / "c" / "model")
+    with pytest.raises(ValueError, match="weights differ"):
+        load_checkpoint(tmp_path / "c", LocalPolicy.load(base, adapter=RANK_4))
+    with pytest.raises(ValueError, match=r"model\.lora\.rank"):
+        load_checkpoint(tmp_path / "c", LocalPolicy.load(base))
+    shutil.rmtree(base)
+    wider = ScratchModelSettings(hidden=64, layers=2, heads=4, kv_heads=2, intermediate=64)
+    LocalPolicy(scratch_model(wider, len(TOKENIZER), 1), TOKENIZER).save(base)
+    with pytest.raises(ValueError, match="another architecture"):
+        LocalPolicy.load(tmp_path / "c" / "model")
+
+
+def test_an_adapter_of_another_form_is_refused(base: Path, tmp_path: Path) -> None:
+    LocalPolicy.load(base, adapter=RANK_4).save(tmp_path / "a")
+    with pytest.raises(ValueError, match=r"model\.lora\.rank"):
+        LocalPolicy.load(base, adapter=LoraSettings(rank=2)).load_weights(tmp_path / "a")
+    few = LoraSettings(rank=4, targets="q_proj, v_proj")
+    with pytest.raises(ValueError, match=r"model\.lora\.targets"):
+        LocalPolicy.load(base, adapter=few).load_weights(tmp_path / "a")
+    with pytest.raises(ValueError, match="has rank 4"):
+        LocalPolicy.load(tmp_path / "a", adapter=LoraSettings(rank=2))
+    with pytest.raises(ValueError, match=r"model\.lora\.targets"):
+        LocalPolicy.load(base, adapter=LoraSettings(rank=2, targets="nothing_proj"))
+    with pytest.raises(ValueError, match=r"model\.path"):
+        load_settings("smoke", ["model.lora.rank=4"])
+
+
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("adapted", [False, True])
+def test_the_reference_stays_what_the_policy_was(base: Path, adapted: bool, warm: bool) -> None:
+    policy = LocalPolicy.load(base, adapter=RANK_4 if adapted else None)
+    if warm:
+        _learn(policy, 2)
+    before = _logprobs(policy, 0.7)
+    trainable = {n for n, p in policy.model.named_parameters() if p.requires_grad}
+    reference = policy.reference(offload=True)
+    if adapted:
+        assert (lora.REFERENCE in policy.model.peft_config) == warm
+    for _ in range(3):
+        torch.testing.assert_close(_logprobs(reference, 0.7), before, rtol=0, atol=1e-6)
+        assert not reference.logprobs(_batch()).requires_grad
+        reference.rest()
+        _learn(policy)
+    assert {n for n, p in policy.model.named_parameters() if p.requires_grad} == trainable
+    assert (_logprobs(policy, 0.7) - before).abs().max() > 1e-3
+
+
+def test_asking_the_reference_in_between_leaves_gradients_alone(base: Path) -> None:
+    """The engine asks it between the policy's forward and backward pass."""
+    gradients = []
+    for ask in (False, True):
+        policy = LocalPolicy.load(base, adapter=RANK_4)
+        _learn(policy, 2)
+        reference = policy.reference()
+        values = policy.logprobs(_batch())
+        if ask:
+            reference.logprobs(_batch())
+        values.sum().backward()
+        named = policy.model.named_parameters()
+        gradients.append({n: p.grad for n, p in named if p.requires_grad})
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        assert torch.equal(gradient, gradients[1][name]), name
+
+
+def test_a_checkpoint_leaves_the_reference_out(base: Path, tmp_path: Path) -> None:
+    policy = LocalPolicy.load(base, adapter=RANK_4)
+    _learn(policy, 2)
+    policy.reference()
+    save_checkpoint(tmp_path / "c", policy, {})
+    again = LocalPolicy.load(base, adapter=RANK_4)
+    load_checkpoint(tmp_path / "c", again)
+    assert torch.equal(_logprobs(again), _logprobs(policy))
+
+
+def test_bfloat16_bases_get_float32_adapters(base: Path) -> None:
+    policy = LocalPolicy.load(base, dtype="bfloat16", adapter=RANK_4)
+    kinds = {p.requires_grad: p.dtype for p in policy.model.parameters()}
+    assert kinds == {True: torch.float32, False: torch.bfloat16}
+    before = _logprobs(policy)
+    reference = policy.reference()
+    _learn(policy, 3, lr=0.5)
+    assert _logprobs(policy).sum() > before.sum()
+    assert torch.equal(_logprobs(reference), before)
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_recomputed_activations_give_the_same_gradients(base: Path, adapted: bool) -> None:
+    gradients = []
+    for recompute in (False, True):
+        policy = LocalPolicy.load(
+            base, adapter=RANK_4 if adapted else None, gradient_checkpointing=recompute
+        )
+        _learn(policy)  # so that the adapter does something
+        policy.model.eval()
+        calls = _count_calls(policy.model.get_decoder().layers[0].mlp)
+        policy.logprobs(_batch()).sum().backward()
+        assert len(calls) == 1 + recompute
+        gradients.append([p.grad for p in policy.model.parameters() if p.requires_grad])
+    for one, two in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def _count_calls(module: Any) -> list[int]:
+    calls: list[int] = []
+    module.register_forward_pre_hook(lambda *_: calls.append(1))
+    return calls
+
+
+@pytest.mark.slow
+def test_a_run_with_adapters_resumes_exactly_and_can_be_evaluated(tmp_path: Path) -> None:
+    start = train_from_recipe("smoke", [f"out={tmp_path}", "name=base", "updates=1"], quiet=True)
+    common = [
+        f"out={tmp_path}",
+        f"model.path={start / 'checkpoints' / 'latest' / 'model'}",
+        "model.lora.rank=2",
+        "cloning.matrix_lr=null",
+        "cloning.steps=2",
+        "updates=3",
+        "checkpoint_every=1",
+        "evaluation.tasks=4",
+    ]
+    whole = train_from_recipe("smoke", [*common, "name=whole"], quiet=True)
+    shutil.copytree(whole, tmp_path / "cut")
+    for gone in ("eval_after.json", "report.html"):
+        (tmp_path / "cut" / gone).unlink(missing_ok=True)
+    half = train_from_recipe("smoke", [*common, "name=half", "updates=1"], quiet=True)
+    shutil.rmtree(tmp_path / "cut" / "checkpoints")
+    shutil.copytree(half / "checkpoints", tmp_path / "cut" / "checkpoints")
+    shutil.rmtree(tmp_path / "cut" / "checkpoints" / "best", ignore_errors=True)
+    config = json.loads((tmp_path / "cut" / "config.json").read_text())
+    (tmp_path / "cut" / "config.json").write_text(json.dumps({**config, "name": "cut"}))
+    train_from_recipe("smoke", [*common, "name=cut"], quiet=True)
+    one, two = (
+        LocalPolicy.load(tmp_path / name / "checkpoints" / "latest" / "model")
+        for name in ("whole", "cut")
+    )
+    for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    path = evaluate_from_args(str(whole), ["evaluation.tasks=2"], str(tmp_path / "eval"))
+    assert json.loads(path.read_text())["n"] == 2
