@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -217,7 +218,8 @@ def add_reference(model: Any) -> None:
     if all((layer.lora_B[TRAINED].weight == 0).all() for layer in layers):
         return
     config = model.peft_config[TRAINED]
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Already found a `peft_config`")
         model.add_adapter(type(config)(**_fields(config)), REFERENCE)
     _widen(model)
     with torch.no_grad():
