@@ -8,7 +8,12 @@ import typer
 
 
 def report(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's folder.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="The folder of a run or of a comparison, or a file of its results."
+        ),
+    ],
     noise: Annotated[
         bool,
         typer.Option(
@@ -29,9 +34,17 @@ def report(
     ] = None,
     transitions: Annotated[int, typer.Option(help="Of --noise: how many to draw.", min=1)] = 100,
 ) -> None:
-    """Write report.html of a run (anew)."""
+    """Write the page of a run or of a comparison (anew)."""
+    from pathlib import Path
+
     from paw_train.report import write_report
 
+    results = Path(run) if run.endswith(".json") else Path(run) / "results.json"
+    if results.is_file():
+        from paw_train.compare.run import report_of
+
+        typer.echo(f"The report is {report_of(results)}")
+        return
     if noise or noise_rule is not None:
         from paw_train.noise import write_noise_gradient
 

@@ -13,7 +13,15 @@ from paw_train.compare.grid import Grid
 from paw_train.compare.overhead import Overhead, overheads
 from paw_train.compare.pictures import curves_picture, forest_picture
 from paw_train.compare.results import CellResult
-from paw_train.compare.tables import COLUMNS, EXPLANATION, percent, row_of
+from paw_train.compare.tables import (
+    COLUMNS,
+    EXPLANATION,
+    OVERHEAD_COLUMNS,
+    OVERHEAD_EXPLANATION,
+    overhead_rows,
+    percent,
+    row_of,
+)
 from paw_train.report.charts import ChartStyle, Series, line_chart
 from paw_train.report.markup import Markup, join, tag
 from paw_train.report.page import html_page
@@ -131,37 +139,6 @@ def _types(comparison: Comparison) -> Markup:
     )
 
 
-OVERHEAD_COLUMNS = (
-    "arm",
-    "to",
-    "seeds",
-    "s an update",
-    "time",
-    "rollout",
-    "training",
-    "training a token",
-    "peak memory",
-)
-
-
-def overhead_rows(found: Sequence[Overhead]) -> list[list[str]]:
-    """The rows of the overhead table."""
-    return [
-        [
-            o.arm,
-            o.to,
-            str(len(o.seeds)),
-            f"{o.cost.seconds:.2f}",
-            *(_share(v) for v in (o.time, o.rollout, o.train, o.train_per_token, o.memory)),
-        ]
-        for o in found
-    ]
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:+.1f} %"
-
-
 def _costs(found: Sequence[Overhead]) -> Markup:
     if not found:
         return Markup()
@@ -169,16 +146,11 @@ def _costs(found: Sequence[Overhead]) -> Markup:
         [tag("th", row[0], scope="row"), *(tag("td", cell, class_="num") for cell in row[1:])]
         for row in overhead_rows(found)
     ]
-    note = (
-        "Medians over updates, means over seeds. Runs side by side on a busy machine, and policies whose "
-        "episodes differ in length, make these rough: `training a token` is freed from the lengths; "
-        "the benchmark of the overhead measures one and the same update with and without."
-    )
     return tag(
         "section",
         tag("h2", "Cost"),
         _plain_table(OVERHEAD_COLUMNS, rows),
-        tag("p", note, class_="muted"),
+        tag("p", OVERHEAD_EXPLANATION, class_="muted"),
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from paw_train.compare.cells import differing_setting, relevant
-from paw_train.compare.grid import Cell, Grid
+from paw_train.compare.grid import Arm, Cell, Grid
 from paw_train.report.run_data import RunData, load_run
 
 FORMAT = 1
@@ -145,6 +145,8 @@ def write_results(path: Path, grid: Grid, cells: Sequence[CellResult]) -> None:
         "description": grid.description,
         "recipe": Path(grid.recipe).stem,
         "baseline": grid.baseline,
+        "against": dict(grid.against),
+        "overrides": dict(grid.overrides),
         "arms": {arm.name: dict(arm.settings) for arm in grid.arms},
         "common_settings": common,
     }
@@ -194,6 +196,29 @@ def read_results(path: Path) -> list[CellResult]:
             for row in data["cells"]
         ]
     except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no file of results of `paw compare` ({error!r}).") from None
+
+
+def read_grid(path: Path) -> Grid:
+    """The grid that a file of results belongs to, with the seeds that it holds.
+
+    Raises:
+        ValueError: the file is damaged, or not of this kind.
+    """
+    cells = read_results(path)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return Grid(
+            name=data["grid"],
+            recipe=data["recipe"],
+            seeds=tuple(sorted({cell.seed for cell in cells})) or (0,),
+            arms=tuple(Arm(name, settings) for name, settings in data["arms"].items()),
+            baseline=data["baseline"],
+            against=data["against"],
+            overrides=data["overrides"],
+            description=data["description"],
+        )
+    except (KeyError, AttributeError) as error:
         raise ValueError(f"{path} is no file of results of `paw compare` ({error!r}).") from None
 
 

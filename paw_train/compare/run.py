@@ -13,12 +13,14 @@ from paw_train.compare.analysis import Comparison, compare
 from paw_train.compare.cells import check_settings, is_finished, updates_done
 from paw_train.compare.execute import Runner, Work, train_command
 from paw_train.compare.grid import Cell, Grid, cell_name
+from paw_train.compare.overhead import overheads
 from paw_train.compare.page import write_page, write_text
 from paw_train.compare.progress import Progress
 from paw_train.compare.results import (
     CellResult,
     known_results,
     read_cell,
+    read_grid,
     read_results,
     write_results,
 )
@@ -173,11 +175,7 @@ class GridRun:
         paths.folder.mkdir(parents=True, exist_ok=True)
         for path in (paths.results, *self.exports):
             write_results(path, self.grid, results)
-        comparison = self.comparison()
-        write_json(paths.table, as_json(comparison))
-        write_text(paths.markdown, markdown(comparison))
-        if results:
-            write_page(paths.folder, self.grid, comparison, results)
+        write_report(paths.folder, self.grid, results)
 
     def states(self) -> list[tuple[Cell, str]]:
         """Each cell that is to be run, and how far it is."""
@@ -192,6 +190,30 @@ class GridRun:
         if (folder / "config.json").exists():
             return f"begun, {updates_done(folder)} of {cell.settings.updates} updates"
         return "not begun"
+
+
+def write_report(folder: Path, grid: Grid, cells: Sequence[CellResult]) -> Path:
+    """Writes tables, pictures and page of a comparison; returns the page's path."""
+    paths = Paths(folder)
+    comparison = compare(grid.opponents(), grid.baseline, cells)
+    costs = overheads(grid.opponents(), cells)
+    write_json(paths.table, as_json(comparison, costs))
+    write_text(paths.markdown, markdown(comparison, costs))
+    if cells:
+        write_page(folder, grid, comparison, cells)
+    return paths.page
+
+
+def report_of(results: Path) -> Path:
+    """Writes the report of a file of results beside it, and returns the page's path.
+
+    Raises:
+        ValueError: no file of results, or no finished cell in it.
+    """
+    cells = read_results(results)
+    if not cells:
+        raise ValueError(f"{results} holds no finished cell yet; there is nothing to report.")
+    return write_report(results.parent, read_grid(results), cells)
 
 
 def default_jobs() -> int:

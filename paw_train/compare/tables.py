@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from paw_train.compare.analysis import ArmSummary, Comparison, Difference
+from paw_train.compare.overhead import Overhead
 
 Interval = tuple[float, float] | None
 
@@ -30,6 +31,24 @@ COLUMNS = (
     "95 %",
     "p (Holm)",
     "seeds and tasks",
+)
+
+
+OVERHEAD_COLUMNS = (
+    "arm",
+    "to",
+    "seeds",
+    "s an update",
+    "time",
+    "rollout",
+    "training",
+    "training a token",
+    "peak memory",
+)
+OVERHEAD_EXPLANATION = (
+    "Medians over updates, means over seeds. Runs side by side on a busy machine, and policies whose "
+    "episodes differ in length, make these rough: `training a token` is freed from the lengths; the "
+    "benchmark of the overhead measures one and the same update with and without."
 )
 
 
@@ -93,18 +112,42 @@ def rich_table(comparison: Comparison) -> Table:
     return table
 
 
-def markdown(comparison: Comparison) -> str:
-    """The table with its explanation, for a document."""
-    rows = [COLUMNS, *(row_of(comparison, arm) for arm in comparison.arms)]
-    lines = [_line(rows[0]), _line([":---", *["---:"] * (len(rows[0]) - 1)])]
-    lines += [_line(row) for row in rows[1:]]
-    return "\n".join([*lines, "", EXPLANATION, *comparison.notes]) + "\n"
+def markdown(comparison: Comparison, costs: Sequence[Overhead] = ()) -> str:
+    """The table with its explanation, and that of the costs, for a document."""
+    rows = [row_of(comparison, arm) for arm in comparison.arms]
+    lines = [*_table(COLUMNS, rows), "", EXPLANATION, *comparison.notes]
+    if costs:
+        lines += ["", *_table(OVERHEAD_COLUMNS, overhead_rows(costs)), "", OVERHEAD_EXPLANATION]
+    return "\n".join(lines) + "\n"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    rule = [":---", *["---:"] * (len(head) - 1)]
+    return [_line(row) for row in (head, rule, *rows)]
 
 
 def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def as_json(comparison: Comparison) -> dict[str, Any]:
-    """Everything in the table as plain values; rates and differences are fractions."""
-    return asdict(comparison)
+def overhead_rows(found: Sequence[Overhead]) -> list[list[str]]:
+    """The rows of the overhead table."""
+    return [
+        [
+            o.arm,
+            o.to,
+            str(len(o.seeds)),
+            f"{o.cost.seconds:.2f}",
+            *(_share(v) for v in (o.time, o.rollout, o.train, o.train_per_token, o.memory)),
+        ]
+        for o in found
+    ]
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:+.1f} %"
+
+
+def as_json(comparison: Comparison, costs: Sequence[Overhead] = ()) -> dict[str, Any]:
+    """Everything in the tables as plain values; rates, differences and overheads are fractions."""
+    return {**asdict(comparison), "overhead": [asdict(cost) for cost in costs]}

@@ -36,8 +36,14 @@ from paw_train.compare.overhead import overheads
 from paw_train.compare.page import write_page
 from paw_train.compare.pictures import curves_picture
 from paw_train.compare.progress import Progress
-from paw_train.compare.results import CellResult, known_results, read_results, write_results
-from paw_train.compare.run import GridRun
+from paw_train.compare.results import (
+    CellResult,
+    known_results,
+    read_grid,
+    read_results,
+    write_results,
+)
+from paw_train.compare.run import GridRun, report_of
 from paw_train.compare.tables import COLUMNS, markdown
 
 FAKE = textwrap.dedent(
@@ -386,10 +392,24 @@ def test_results_survive_the_file_and_belong_to_cells_of_equal_settings(
     write_results(target, grid, run.results())
     again = read_results(target)
     assert again == run.results()
+    told = read_grid(target)
+    assert told.opponents() == grid.opponents() and told.seeds == grid.seeds
     cells = grid.cells("elsewhere")
     assert set(known_results(cells, again)) == {c.name for c in cells}
     other = small_grid(overrides={"updates": 99}).cells("elsewhere")
     assert not known_results(other, again)
+
+
+def test_a_file_of_results_can_be_reported_anywhere(fakes: Fakes, tmp_path: Path) -> None:
+    run_cells(fakes, small_grid())
+    run = GridRun(small_grid(), str(tmp_path))
+    run.save()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    moved = run.paths.results.rename(elsewhere / "results.json")
+    assert report_of(moved) == elsewhere / "compare.html"
+    for name in ("table.md", "table.json", "compare.html", "differences.svg"):
+        assert (elsewhere / name).read_text() == (run.paths.folder / name).read_text()
 
 
 def test_an_imported_cell_counts_as_done_and_stays_so(fakes: Fakes, tmp_path: Path) -> None:
@@ -504,6 +524,8 @@ def test_overhead_is_the_ratio_of_medians_without_the_first_update() -> None:
     assert found.rollout == pytest.approx(0.0)
     assert found.train == pytest.approx(0.5) and found.train_per_token == pytest.approx(0.5)
     assert found.memory == pytest.approx(0.1)
+    text = markdown(compare({"grpo": "grpo", "grpo+paw": "grpo"}, "grpo", cells), [found])
+    assert "| grpo+paw | grpo | 2 | 3.50 | +16.7 % | +0.0 % | +50.0 % | +50.0 % | +10.0 % |" in text
 
 
 def test_the_page_shows_every_arm_escaped_with_bands_and_loads_nothing(tmp_path: Path) -> None:
