@@ -87,20 +87,17 @@ def run_side(side: str, python: str, job: Job, folder: Path) -> tuple[list[StepR
     )
     if done.returncode or not answer.exists():
         raise SystemExit(f"the process of {side} failed:\n{done.stderr[-3000:]}")
-    records, versions = read_records(answer)
-    return records, versions
+    return read_records(answer)
 
 
 def check_equal(job: Job, measured: dict[str, list[StepRecord]]) -> None:
     """Raises ``SystemExit`` unless both sides read and sampled the same amounts of the same prompts."""
-    sampled = job.rows * job.completion_tokens
-    trained = job.rows * (job.prompt_tokens + job.completion_tokens)
     for side, records in measured.items():
         counts = {(record.sampled, record.trained) for record in records}
-        if counts != {(sampled, trained)} or len(records) != job.steps:
+        if counts != {(job.sampled, job.trained)} or len(records) != job.steps:
             raise SystemExit(
-                f"{side}: expected {job.steps} steps of {sampled} sampled and {trained} trained "
-                f"tokens, got {len(records)} of {sorted(counts)}."
+                f"{side}: expected {job.steps} steps of {job.sampled} sampled and {job.trained} "
+                f"trained tokens, got {len(records)} of {sorted(counts)}."
             )
     prompts = [[record.prompts for record in records] for records in measured.values()]
     if any(other != prompts[0] for other in prompts):
@@ -115,13 +112,11 @@ def rate(records: list[StepRecord], phase: str, clock: str, tokens: int) -> floa
 
 def show(name: str, shape: Shape, job: Job, found: Measurements, console: Console) -> None:
     """Prints medians over processes, and the ratio of each pair of neighbours."""
-    sampled = job.rows * job.completion_tokens
-    trained = job.rows * (job.prompt_tokens + job.completion_tokens)
     table = Table(title=f"{name}: {shape.note}")
     for column in ("tokens/s", "paw (CPU)", "TRL (CPU)", "ratio", "range", "paw", "TRL", "ratio "):
         table.add_column(column, justify="left" if column == "tokens/s" else "right")
     for phase in PHASES:
-        tokens = sampled if phase == "rollout" else trained
+        tokens = job.sampled if phase == "rollout" else job.trained
         cells = [phase]
         for clock in ("cpu", "wall"):
             rates = {
@@ -150,7 +145,12 @@ def measure(job: Job, shape: Shape, pythons: dict[str, str], repeats: int) -> Me
             turn: dict[str, list[StepRecord]] = {}
             for side in SIDES:
                 turn[side], versions = run_side(side, pythons[side], job, Path(scratch))
-                print(f"  {side}: {versions}", file=sys.stderr)
+                counted = turn[side][job.warm_up :]
+                print(
+                    f"  {side}: {rate(counted, 'rollout', 'cpu', job.sampled):,.0f} tokens/s rollout, "
+                    f"{rate(counted, 'update', 'cpu', job.trained):,.0f} update (CPU); {versions}",
+                    file=sys.stderr,
+                )
             check_equal(job, turn)
             for side in SIDES:
                 found[side].append(turn[side][job.warm_up :])

@@ -44,6 +44,16 @@ class Job:
         return self.groups * self.group_size
 
     @property
+    def sampled(self) -> int:
+        """Tokens that a rollout samples."""
+        return self.rows * self.completion_tokens
+
+    @property
+    def trained(self) -> int:
+        """Tokens of prompts and completions that an update reads."""
+        return self.rows * (self.prompt_tokens + self.completion_tokens)
+
+    @property
     def steps(self) -> int:
         """Optimiser steps, those of the warm-up included."""
         return len(self.prompts) // self.groups
