@@ -80,6 +80,24 @@ def _gguf_of_package(name: str) -> Path | None:
     return next((file for file in found if file.is_file()), None)
 
 
+def model_folder(path: str | Path) -> str:
+    """The folder or hub name under which other engines find a model; a GGUF file is converted first.
+
+    Raises:
+        ValueError: there is no such model.
+    """
+    place = find_model(path)
+    if place.gguf_file is not None:
+        _need_gguf_reader(path)
+        place = _converted(place)
+    if place.gguf_file is not None:
+        raise ValueError(
+            f"{str(path)!r} is too large a GGUF file to be converted on the way; save it as a Hugging "
+            "Face folder first (LocalPolicy.load(...).save(FOLDER))."
+        )
+    return place.name
+
+
 def load_model(
     path: str | Path,
     dtype: str = "float32",

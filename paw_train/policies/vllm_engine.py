@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from paw_train.chat import ChatFormat
+from paw_train.policies.loading import model_folder
 from paw_train.policies.protocol import PREFILL_TOKENS, Request, Response, Sampling
 from paw_train.policies.stopping import StopTexts
 
@@ -44,7 +45,7 @@ class VLLMPolicy:
     """Answers with a vLLM engine.
 
     Args:
-        model: folder or hub name of a model with a chat template.
+        model: folder, hub name, GGUF file or package of a model with a chat template.
         settings: of the engine.
 
     Raises:
@@ -169,7 +170,7 @@ def _start(model: str, settings: VLLMSettings) -> Any:
     }
     if torch.cuda.is_available():
         chosen["gpu_memory_utilization"] = settings.gpu_memory
-    return LLM(model=model, **{**chosen, **settings.extra})
+    return LLM(model=model_folder(model), **{**chosen, **settings.extra})
 
 
 def _difference(model: Any, given: dict[str, Tensor]) -> str | None:
