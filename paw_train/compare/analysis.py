@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -35,8 +36,6 @@ class ArmSummary:
     """bootstrap over seeds and tasks (one seed: Wilson, over tasks alone)"""
     std: float | None
     """sample standard deviation over seeds"""
-    final: float | None
-    """mean success in the rollouts of the last quarter of the updates"""
     tasks: int
     by_type: Mapping[str, float]
     rates: tuple[float, ...]
@@ -66,6 +65,22 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class Secondary:
+    """A further measurement of one arm, mean over seeds, and its difference paired by seed."""
+
+    measurement: str
+    arm: str
+    mean: float
+    ci95: tuple[float, float] | None
+    to: str | None
+    """the arm that the difference is taken to; ``None``: to none"""
+    difference: float | None
+    difference_ci95: tuple[float, float] | None
+    p_value: float | None
+    """paired t test, not adjusted: these measurements explain, they do not decide"""
+
+
+@dataclass(frozen=True)
 class Comparison:
     """What a table shows."""
 
@@ -74,6 +89,8 @@ class Comparison:
     differences: tuple[Difference, ...]
     notes: tuple[str, ...]
     """what a reader has to know, a sentence each"""
+    secondary: tuple[Secondary, ...] = ()
+    """by measurement, then by arm"""
 
     def difference(self, arm: str) -> Difference | None:
         """The arm's difference to its opponent; ``None`` for the baseline."""
@@ -99,7 +116,8 @@ def compare(opponents: Mapping[str, str], baseline: str, cells: Sequence[CellRes
     holm_of = {d.arm: p for d, p in zip(tested, adjusted, strict=True)}
     final = tuple(replace(d, p_holm=holm_of.get(d.arm)) for d in differences)
     summaries = tuple(_summary(arm, by_arm[arm]) for arm in done)
-    return Comparison(baseline, summaries, final, tuple(_notes(by_arm, cells)))
+    notes = tuple(_notes(by_arm, cells))
+    return Comparison(baseline, summaries, final, notes, tuple(_secondary(opponents, by_arm)))
 
 
 def _by_seed(arm: str, cells: Sequence[CellResult]) -> dict[int, CellResult]:
@@ -118,7 +136,6 @@ def _summary(arm: str, by_seed: Mapping[int, CellResult]) -> ArmSummary:
         ci95=_within(mean_interval(rates), 0.0, 1.0) if len(rates) > 1 else None,
         ci95_tasks=_task_interval(cells),
         std=float(np.std(rates, ddof=1)) if len(rates) > 1 else None,
-        final=_last_quarter(cells),
         tasks=int(cells[0].after["n"]),
         by_type=_types(cells),
         rates=tuple(rates),
@@ -156,15 +173,6 @@ def _types(cells: Sequence[CellResult]) -> dict[str, float]:
     }
 
 
-def _last_quarter(cells: Sequence[CellResult]) -> float | None:
-    means = []
-    for cell in cells:
-        known = [v for v in cell.metrics.get("success_rate", []) if v is not None]
-        if known:
-            means.append(float(np.mean(known[-max(1, len(known) // 4) :])))
-    return float(np.mean(means)) if means else None
-
-
 def _difference(
     arm: str, to: str, by_arm: Mapping[str, Mapping[int, CellResult]]
 ) -> list[Difference]:
@@ -194,6 +202,58 @@ def _difference(
             tuple(delta),
         )
     ]
+
+
+def _secondary(
+    opponents: Mapping[str, str], by_arm: Mapping[str, Mapping[int, CellResult]]
+) -> Iterator[Secondary]:
+    for name, measure in SECONDARY.items():
+        values = {
+            arm: {s: v for s, cell in by_seed.items() if (v := measure(cell)) is not None}
+            for arm, by_seed in by_arm.items()
+        }
+        for arm, own in values.items():
+            if own:
+                other = values[opponents[arm]] if opponents[arm] != arm else {}
+                yield _secondary_row(name, arm, own, opponents[arm], other)
+
+
+def _secondary_row(
+    name: str, arm: str, own: Mapping[int, float], to: str, other: Mapping[int, float]
+) -> Secondary:
+    delta = [own[s] - other[s] for s in own if s in other]
+    several = len(delta) > 1
+    return Secondary(
+        name,
+        arm,
+        float(np.mean(list(own.values()))),
+        mean_interval(list(own.values())) if len(own) > 1 else None,
+        to if delta else None,
+        float(np.mean(delta)) if delta else None,
+        mean_interval(delta) if several else None,
+        paired_t_p_value(delta) if several else None,
+    )
+
+
+def _over_training(key: str, share: float) -> Callable[[CellResult], float | None]:
+    """The mean of a measurement over the last ``share`` of a cell's updates."""
+
+    def measure(cell: CellResult) -> float | None:
+        known = [v for v in cell.metrics.get(key, []) if v is not None]
+        return float(np.mean(known[-max(1, round(share * len(known))) :])) if known else None
+
+    return measure
+
+
+SECONDARY: Mapping[str, Callable[[CellResult], float | None]] = MappingProxyType(
+    {
+        "success in training, mean of all updates, %": _over_training("success_rate", 1.0),
+        "success in training, last quarter, %": _over_training("success_rate", 0.25),
+        "observation NLL, last quarter": _over_training("obs_nll", 0.25),
+        "invalid responses, last quarter, %": _over_training("invalid_rate", 0.25),
+    }
+)
+"""further measurements by name; one that ends in % is a share"""
 
 
 def _within(interval: tuple[float, float], low: float, high: float) -> tuple[float, float]:

@@ -26,7 +26,9 @@ MEASUREMENTS = (
     Measurement("obs_nll", "Observation NLL, nats a token"),
     Measurement("invalid_rate", "Invalid responses", share=True),
 )
-RANGE_NOTE = "Lines: mean over seeds; areas: from the lowest to the highest seed."
+RANGE_NOTE = (
+    "Lines: mean over the seeds that both arms have; areas: from the lowest to the highest seed."
+)
 
 
 def arm_series(
@@ -49,13 +51,19 @@ def arm_series(
 def pairs(
     opponents: Mapping[str, str], cells: Sequence[CellResult], measurement: Measurement
 ) -> list[tuple[str, list[Series]]]:
-    """For each arm, its curve and its opponent's: (arm, series)."""
+    """For each arm, its curve and its opponent's: (arm, series), over the seeds that both have.
+
+    Without a seed in common the arm's curve stands alone.
+    """
+    seeds = {arm: {c.seed for c in cells if c.arm == arm} for arm in opponents}
     charts = []
     for arm, other in opponents.items():
         if arm == other:
             continue
-        own = arm_series(arm, cells, measurement, 1)
-        base = arm_series(other, cells, measurement, 2)
+        common = seeds[arm] & seeds[other]
+        shared = [c for c in cells if c.seed in (common or seeds[arm])]
+        own = arm_series(arm, shared, measurement, 1)
+        base = arm_series(other, shared, measurement, 2)
         if own is not None:
             charts.append((arm, [s for s in (base, own) if s is not None]))
     return charts

@@ -18,9 +18,14 @@ from paw_train.compare.tables import (
     EXPLANATION,
     OVERHEAD_COLUMNS,
     OVERHEAD_EXPLANATION,
+    SECONDARY_COLUMNS,
+    SECONDARY_EXPLANATION,
+    heading,
+    measurements,
     overhead_rows,
     percent,
     row_of,
+    secondary_rows,
 )
 from paw_train.report.charts import ChartStyle, Series, line_chart
 from paw_train.report.markup import Markup, join, tag
@@ -41,6 +46,7 @@ def write_page(
         _table(comparison),
         tag("section", tag("h2", "At a glance"), forest_figure(comparison)),
         *(_curves(grid, cells, measurement) for measurement in MEASUREMENTS),
+        *_secondary(comparison),
         _types(comparison),
         _costs(overheads(grid.opponents(), cells)),
         _settings(grid),
@@ -74,10 +80,7 @@ def _header(grid: Grid, comparison: Comparison) -> Markup:
 
 
 def _table(comparison: Comparison) -> Markup:
-    rows = [
-        [tag("th", row[0], scope="row"), *(tag("td", cell, class_="num") for cell in row[1:])]
-        for row in (row_of(comparison, arm) for arm in comparison.arms)
-    ]
+    rows = [_row(row_of(comparison, arm)) for arm in comparison.arms]
     return tag(
         "section",
         tag("h2", "Success after RL"),
@@ -119,6 +122,24 @@ def _figure(arm: str, series: Sequence[Series], style: ChartStyle) -> Markup:
     return tag("figure", caption, line_chart(series, arm, style), readout)
 
 
+def _secondary(comparison: Comparison) -> list[Markup]:
+    found = comparison.secondary
+    parts = []
+    for name in measurements(found):
+        rows = [_row(cells) for cells in secondary_rows(found, name)]
+        table = _plain_table(SECONDARY_COLUMNS, rows)
+        summary = tag("summary", tag("b", heading(name)))
+        parts.append(tag("details", summary, table))
+    if not parts:
+        return []
+    note = tag("p", SECONDARY_EXPLANATION, class_="muted")
+    return [tag("section", tag("h2", "Further measurements"), note, *parts)]
+
+
+def _row(cells: Sequence[str]) -> list[Markup]:
+    return [tag("th", cells[0], scope="row"), *(tag("td", c, class_="num") for c in cells[1:])]
+
+
 def _types(comparison: Comparison) -> Markup:
     names = sorted({name for arm in comparison.arms for name in arm.by_type})
     if not names:
@@ -142,10 +163,7 @@ def _types(comparison: Comparison) -> Markup:
 def _costs(found: Sequence[Overhead]) -> Markup:
     if not found:
         return Markup()
-    rows = [
-        [tag("th", row[0], scope="row"), *(tag("td", cell, class_="num") for cell in row[1:])]
-        for row in overhead_rows(found)
-    ]
+    rows = [_row(row) for row in overhead_rows(found)]
     return tag(
         "section",
         tag("h2", "Cost"),

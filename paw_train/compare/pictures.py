@@ -90,7 +90,7 @@ def forest_picture(comparison: Comparison) -> Markup:
         -0.1,
         0.1,
     ]
-    reach = min(1.0, max(0.02, *(abs(v) for v in ends)))
+    reach = min(1.0, 1.08 * max(0.02, *(abs(v) for v in ends)))
     left = Axis(max(0.0, min(rates) - 0.03), min(1.0, max(rates) + 0.03), 190, 500)
     right = Axis(-reach, reach, 560, 880)
     base = height - 34

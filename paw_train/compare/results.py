@@ -214,8 +214,8 @@ def read_grid(path: Path) -> Grid:
             seeds=tuple(sorted({cell.seed for cell in cells})) or (0,),
             arms=tuple(Arm(name, settings) for name, settings in data["arms"].items()),
             baseline=data["baseline"],
-            against=data["against"],
-            overrides=data["overrides"],
+            against=data.get("against", {}),
+            overrides=data.get("overrides", {}),
             description=data["description"],
         )
     except (KeyError, AttributeError) as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from paw_train.compare.analysis import ArmSummary, Comparison, Difference
+from paw_train.compare.analysis import ArmSummary, Comparison, Difference, Secondary
 from paw_train.compare.overhead import Overhead
 
 Interval = tuple[float, float] | None
@@ -34,6 +34,11 @@ COLUMNS = (
 )
 
 
+SECONDARY_COLUMNS = ("arm", "mean", "95 %", "difference", "95 %", "p")
+SECONDARY_EXPLANATION = (
+    "Means over seeds with t intervals, differences paired by seed; p is not adjusted. The success after "
+    "RL above decides; these say how it came about."
+)
 OVERHEAD_COLUMNS = (
     "arm",
     "to",
@@ -116,6 +121,11 @@ def markdown(comparison: Comparison, costs: Sequence[Overhead] = ()) -> str:
     """The table with its explanation, and that of the costs, for a document."""
     rows = [row_of(comparison, arm) for arm in comparison.arms]
     lines = [*_table(COLUMNS, rows), "", EXPLANATION, *comparison.notes]
+    for name in measurements(comparison.secondary):
+        rows = secondary_rows(comparison.secondary, name)
+        lines += ["", f"**{heading(name)}**", "", *_table(SECONDARY_COLUMNS, rows)]
+    if comparison.secondary:
+        lines += ["", SECONDARY_EXPLANATION]
     if costs:
         lines += ["", *_table(OVERHEAD_COLUMNS, overhead_rows(costs)), "", OVERHEAD_EXPLANATION]
     return "\n".join(lines) + "\n"
@@ -128,6 +138,42 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def secondary_rows(found: Sequence[Secondary], measurement: str) -> list[list[str]]:
+    """The rows of one further measurement."""
+    percent_ = measurement.endswith("%")
+    plain, change = (percent, signed) if percent_ else (_three_digits, _signed_digits)
+    return [
+        [
+            s.arm,
+            plain(s.mean),
+            interval(s.ci95, plain),
+            "" if s.difference is None else f"{change(s.difference)} to {s.to}",
+            "" if s.difference is None else interval(s.difference_ci95, change),
+            "" if s.p_value is None else _p(s.p_value),
+        ]
+        for s in found
+        if s.measurement == measurement
+    ]
+
+
+def measurements(found: Sequence[Secondary]) -> list[str]:
+    """The names of the further measurements that there is data for."""
+    return list(dict.fromkeys(s.measurement for s in found))
+
+
+def heading(text: str) -> str:
+    """With a capital at the beginning, and nothing else changed."""
+    return text[:1].upper() + text[1:]
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _signed_digits(value: float) -> str:
+    return f"{value:+.3f}"
 
 
 def overhead_rows(found: Sequence[Overhead]) -> list[list[str]]:

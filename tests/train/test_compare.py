@@ -22,6 +22,7 @@ import pytest
 
 from paw_train.compare.analysis import compare
 from paw_train.compare.cells import differing_setting, is_finished
+from paw_train.compare.curves import Measurement, pairs
 from paw_train.compare.execute import Runner, Work
 from paw_train.compare.grid import (
     Arm,
@@ -511,10 +512,37 @@ def test_tasks_are_not_paired_across_panels() -> None:
 def test_markdown_has_a_row_an_arm_and_as_many_cells_as_headings() -> None:
     cells = fake_results({"grpo": [0.5, 0.6], "grpo+paw": [0.6, 0.6], "gigpo": [0.7, 0.7]})
     lines = markdown(compare(OPPONENTS, "grpo", cells)).splitlines()
-    table = [line for line in lines if line.startswith("|")]
+    table = [line for line in lines[: lines.index("")] if line.startswith("|")]
     assert len(table) == 2 + 3
     assert {line.count("|") for line in table} == {len(COLUMNS) + 1}
     assert "+5.0 to grpo" in table[3]
+
+
+def test_further_measurements_are_means_over_the_updates_paired_by_seed() -> None:
+    cells = fake_results({"grpo": [0.4, 0.8], "grpo+paw": [0.6, 0.8]}, updates=8)
+    found = compare({"grpo": "grpo", "grpo+paw": "grpo"}, "grpo", cells).secondary
+    rows = {(s.measurement, s.arm): s for s in found}
+    # the made-up curves rise evenly to the rate: 1/8, 2/8, ... of it
+    whole = rows["success in training, mean of all updates, %", "grpo+paw"]
+    assert whole.mean == pytest.approx(0.7 * 4.5 / 8)
+    last = rows["success in training, last quarter, %", "grpo+paw"]
+    assert last.mean == pytest.approx(0.7 * 7.5 / 8)
+    assert last.difference == pytest.approx(0.1 * 7.5 / 8) and last.to == "grpo"
+    # differences 0.2 and 0 (times 7.5/8): t = 1, and P(|T| > 1) = 1/2 for one degree of freedom
+    assert last.p_value == pytest.approx(0.5)
+    base = rows["success in training, last quarter, %", "grpo"]
+    assert base.to is None and base.difference is None
+    nll = rows["observation NLL, last quarter", "grpo"]
+    assert nll.mean == pytest.approx(0.35)
+
+
+def test_curves_of_a_pair_are_over_the_seeds_in_common() -> None:
+    cells = fake_results({"grpo": [0.4, 0.8], "grpo+paw": [0.6], "gigpo": []})
+    key = Measurement("success_rate", "")
+    ((arm, series),) = pairs({"grpo": "grpo", "grpo+paw": "grpo", "gigpo": "grpo"}, cells, key)
+    assert arm == "grpo+paw"
+    assert [s.values[-1] for s in series] == pytest.approx([0.4, 0.6])
+    assert not series[0].band
 
 
 def test_overhead_is_the_ratio_of_medians_without_the_first_update() -> None:
