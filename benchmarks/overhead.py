@@ -1,0 +1,251 @@
+"""What turning PaW on costs: time and memory of an update, with and without it, side by side.
+
+    python benchmarks/overhead.py [--shape embedded] [--shape long] [--repeats 3] [--threads 2]
+
+Both variants learn from the same rollout, one right after the other, in alternating order; the time
+of an update contains everything between the rollout and the new weights. Peak memory comes from two
+further processes, one for each variant. Weights are random, which costs what trained ones cost.
+
+Shapes: ``embedded`` is the embedded default, playing ALFWorld; ``long`` has prompts of 2,048 tokens,
+responses of 512 and observations of 100 for a model of SmolLM2-135M's shape.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from paw_gym.transition import Episode, Transition
+from paw_train.config import AlgorithmSettings, OptimizerSettings, load_settings
+from paw_train.display import Display
+from paw_train.engines.local import Run
+from paw_train.evaluation import make_pool
+from paw_train.experience import collect, prepare
+from paw_train.objective import ObjectiveSettings
+from paw_train.policies.local import LocalPolicy
+from paw_train.policies.protocol import Request, Sampling
+from paw_train.policies.scratch import ScratchModelSettings, scratch_model, word_tokenizer
+from paw_train.rollout import Trajectory, rollout
+from paw_train.tokens import StepSpans, TokenRow
+from paw_train.update import Updater
+from paw_train.world_model_settings import WorldModelSettings
+
+VARIANTS = ("off", "paw")
+MAX_RETURN = 10.0
+
+
+@dataclass
+class Shape:
+    """What is measured."""
+
+    policy: LocalPolicy
+    play: Callable[[], list[Trajectory]]
+    optimizer: OptimizerSettings
+    objective: ObjectiveSettings
+
+
+def embedded(args: argparse.Namespace) -> Shape:
+    """The embedded default's model, environment and batch."""
+    small = [f"rollout.groups={args.groups}", "objective.kl_coef=0.01"]
+    settings = load_settings("embedded", [f"threads={args.threads}", "model.device=cpu", *small])
+    run = Run(settings, Path(tempfile.gettempdir()), Display(True))
+    env = settings.env
+    training = dataclasses.replace(env, kwargs={**env.kwargs, **env.train_kwargs})
+    groups, size = settings.rollout.groups, settings.rollout.group_size
+    pool = make_pool(training, env.train_split, groups, size, settings.seed)
+
+    def play() -> list[Trajectory]:
+        return rollout(run.policy, pool, settings.rollout, torch.Generator().manual_seed(0))
+
+    return Shape(run.policy, play, settings.optimizer, settings.objective)
+
+
+def long(args: argparse.Namespace) -> Shape:
+    """Transitions of 2,048 + 512 + 100 tokens, each a prompt of its own."""
+    shape = ScratchModelSettings(
+        hidden=576, layers=args.layers, heads=9, kv_heads=3, intermediate=1536, max_positions=8192
+    )
+    tokenizer = word_tokenizer(["a few words"])
+    policy = LocalPolicy(scratch_model(shape, 49152, seed=0), tokenizer)
+    generator = torch.Generator().manual_seed(0)
+
+    def some(count: int) -> list[int]:
+        return torch.randint(50, 49152, (count,), generator=generator).tolist()
+
+    def play() -> list[Trajectory]:
+        prompts = [some(args.prompt) for _ in range(args.rows)]
+        requests = [Request(str(i), i, [], ids) for i, ids in enumerate(prompts)]
+        sampling = Sampling(max_tokens=args.response, stop=("\x00",))
+        responses = policy.session(sampling, growing=False).respond(requests)
+        return [
+            _one_step(i, prompt, response.ids, response.logprobs, some(args.observation))
+            for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True))
+        ]
+
+    optimizer = OptimizerSettings(micro_batch_tokens=args.prompt + args.response + args.observation)
+    return Shape(policy, play, optimizer, ObjectiveSettings())
+
+
+def _one_step(
+    number: int, prompt: list[int], ids: list[int], logprobs: list[float], observation: list[int]
+) -> Trajectory:
+    row = TokenRow(list(prompt))
+    action = row.extend(ids)
+    seen = row.extend(observation)
+    row.steps.append(StepSpans(action, seen, list(logprobs)))
+    name, reward = f"e{number}", MAX_RETURN * (number % 2)
+    step = Transition("bench", "t", name, 0, "", "", "", reward, "", True, False, True)
+    return Trajectory(Episode("bench", "t", name, group=number // 4, transitions=[step]), [row])
+
+
+SHAPES = {"embedded": embedded, "long": long}
+
+
+def updater_of(shape: Shape, variant: str) -> Callable[[list[Trajectory]], None]:
+    """An update with or without PaW, as a function of the rollout; all else is equal."""
+    objective = dataclasses.replace(shape.objective, wm=WorldModelSettings.preset(variant))
+    reference = shape.policy.reference() if objective.kl_coef else None
+    updater = Updater(shape.policy, reference, shape.optimizer, objective, 1.0, 100)
+
+    def update(trajectories: list[Trajectory]) -> None:
+        pool = collect(trajectories)
+        signals = updater.signals(pool)
+        ask = shape.policy.chat.ask
+        experience = prepare(pool, AlgorithmSettings(), objective, MAX_RETURN, signals, ask)
+        updater.step(experience, 0, 0)
+
+    return update
+
+
+def measure_time(args: argparse.Namespace, name: str) -> dict[str, Any]:
+    """Seconds of each rollout and of each variant's update."""
+    shape = SHAPES[name](args)
+    updates = {variant: updater_of(shape, variant) for variant in VARIANTS}
+    seconds: dict[str, list[float]] = {"rollout": [], **{v: [] for v in VARIANTS}}
+    tokens = 0
+    for repeat in range(args.repeats + 1):  # the first warms up: buffers, the optimiser's state
+        started = time.perf_counter()
+        trajectories = shape.play()
+        spent = {"rollout": time.perf_counter() - started}
+        tokens = sum(len(row.ids) for t in trajectories for row in t.rows)
+        for variant in VARIANTS if repeat % 2 else reversed(VARIANTS):
+            given = copy.deepcopy(trajectories)
+            started = time.perf_counter()
+            updates[variant](given)
+            spent[variant] = time.perf_counter() - started
+        if repeat or args.repeats == 0:
+            for part, value in spent.items():
+                seconds[part].append(value)
+    return {"tokens": tokens, "seconds": seconds}
+
+
+def measure_memory(args: argparse.Namespace, name: str) -> dict[str, float]:
+    """MiB before the updates and at their peak, in this process; the second update is measured too."""
+    shape = SHAPES[name](args)
+    update = updater_of(shape, args.child)
+    trajectories = shape.play()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+    before = _status("VmRSS")
+    for _ in range(2):
+        update(copy.deepcopy(trajectories))
+    return {"before": before, "peak": _status("VmHWM")}
+
+
+def _status(field: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    line = next(x for x in lines if x.startswith(field + ":"))
+    return int(line.split()[1]) / 1024
+
+
+def children(args: argparse.Namespace, name: str) -> dict[str, Any]:
+    """Memory of each variant, each in a process of its own."""
+    found = {}
+    for variant in VARIANTS:
+        command = [sys.executable, __file__, *sys.argv[1:], "--only", name, "--child", variant]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found[variant] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def summary(time_of: dict[str, Any], memory: dict[str, Any]) -> dict[str, float]:
+    """The ratios with PaW over without, from medians."""
+    rollout_s, off, paw = (
+        statistics.median(time_of["seconds"][part]) for part in ("rollout", *VARIANTS)
+    )
+    pairs = [b / a for a, b in zip(*(time_of["seconds"][v] for v in VARIANTS), strict=True)]
+    result = {
+        "rollout seconds": rollout_s,
+        "update seconds, off": off,
+        "update seconds, PaW": paw,
+        "update, PaW / off": statistics.median(pairs),
+        "whole step, PaW / off": (rollout_s + paw) / (rollout_s + off),
+    }
+    if memory:
+        peak = {v: memory[v]["peak"] for v in VARIANTS}
+        growth = {v: memory[v]["peak"] - memory[v]["before"] for v in VARIANTS}
+        result |= {
+            "peak MiB, off": peak["off"],
+            "peak MiB, PaW": peak["paw"],
+            "peak, PaW / off": peak["paw"] / peak["off"],
+            "growth in the update, PaW / off": growth["paw"] / growth["off"],
+        }
+    return result
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measures and prints."""
+    args = _arguments(argv)
+    torch.set_num_threads(args.threads)
+    if args.child:
+        print(json.dumps(measure_memory(args, args.only)))
+        return
+    results = {}
+    for name in args.shape or list(SHAPES):
+        memory = {} if args.no_memory or not Path("/proc/self/clear_refs").exists() else None
+        time_of = measure_time(args, name)
+        found = summary(time_of, children(args, name) if memory is None else memory)
+        results[name] = {**found, "tokens": time_of["tokens"], "all": time_of["seconds"]}
+        table = Table("", name, title=f"{time_of['tokens']} tokens, {args.repeats} repeats")
+        for key, value in found.items():
+            table.add_row(key, f"{value:.4g}")
+        Console().print(table)
+    if args.out:
+        Path(args.out).write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", action="append", choices=list(SHAPES), help="default: all")
+    parser.add_argument("--repeats", type=int, default=3, help="measured, after one to warm up")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--groups", type=int, default=16, help="embedded: of 8 episodes")
+    parser.add_argument("--rows", type=int, default=8, help="long: transitions of an update")
+    parser.add_argument("--layers", type=int, default=30, help="long: fewer, for a quick look")
+    parser.add_argument("--prompt", type=int, default=2048, help="long: tokens")
+    parser.add_argument("--response", type=int, default=512, help="long: tokens")
+    parser.add_argument("--observation", type=int, default=100, help="long: tokens")
+    parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--out", help="also write the results to this JSON file")
+    parser.add_argument("--only", help=argparse.SUPPRESS)
+    parser.add_argument("--child", choices=VARIANTS, help=argparse.SUPPRESS)
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    main()
