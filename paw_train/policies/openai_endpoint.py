@@ -252,7 +252,10 @@ class EndpointPolicy:
     def _response(self, answer: Mapping[str, Any], sampling: Sampling) -> Response:
         text = finish_text(answer, sampling.stop)
         ids = answer.get("ids") or (self.chat.content(text) if self.chat else [])
-        return Response(list(ids), list(answer.get("logprobs") or []), text)
+        used = (answer.get("prompt_tokens", 0), answer.get("completion_tokens", 0))
+        return Response(
+            list(ids), list(answer.get("logprobs") or []), text, usage=used if any(used) else None
+        )
 
     def describe(self) -> dict[str, Any]:
         """Address and usage, for a result file; no secret is among them."""
@@ -325,11 +328,15 @@ def finish_text(answer: Mapping[str, Any], stops: Sequence[str]) -> str:
         reason = answer["stop_reason"]
         return text + reason if reason in stops else text
     if answer.get("finish_reason") == "stop":
-        for stop in stops:
-            opening = stop.replace("</", "<", 1)
-            if stop.startswith("</") and opening in text:
-                return text + stop
+        closing = [stop for stop in stops if stop.startswith("</")]
+        last = max(closing, key=lambda stop: text.rfind(_opening(stop)), default="")
+        if last and _opening(last) in text:
+            return text + last
     return text
+
+
+def _opening(closing: str) -> str:
+    return closing.replace("</", "<", 1)
 
 
 def _estimate(body: Mapping[str, Any], limit_field: str) -> float:

@@ -371,6 +371,12 @@ def test_completions_send_ids_in_which_control_tokens_are_plain_text(
         EndpointSettings(api="completions")
 
 
+def test_of_several_tags_the_one_left_open_is_closed() -> None:
+    for tag in ("search", "answer"):
+        said = {"text": f"<think>no <answer> yet</think><{tag}>x", "finish_reason": "stop"}
+        assert finish_text(said, ("</search>", "</answer>")).endswith(f"<{tag}>x</{tag}>")
+
+
 @pytest.mark.parametrize(
     ("answer", "text"),
     [

@@ -108,6 +108,37 @@ def test_sampled_logprobs_are_those_of_the_distribution(both: Any, sampling: Sam
         assert answer.logprobs == pytest.approx(expected.tolist(), abs=5e-3)
 
 
+@pytest.mark.parametrize("mode", ["window", "conversation"])
+def test_a_rollout_can_be_learned_from(both: Any, mode: str) -> None:
+    """The engine's log-probabilities are those of the local policy's training pass."""
+    from paw_gym import Outcome, Task
+    from paw_gym.functional import GeneratorEnv
+    from paw_gym.pool import EnvPool
+    from paw_gym.wrappers import AgentInterface
+    from paw_train.rollout import RolloutSettings, rollout
+    from paw_train.tokens import collate
+
+    def play(task: Any, rng: Any) -> Any:
+        for _ in range(2):
+            yield Outcome("see <|im_end|> é" + " x" * int(rng.integers(9)))
+        yield Outcome("end", terminated=True)
+
+    local, engine = both
+    pool = EnvPool(
+        lambda: AgentInterface(GeneratorEnv(play, [Task("0", "go")], 9), mode=mode,
+                               template="compact"), 1, 3, seed=2,
+    )  # fmt: skip
+    settings = RolloutSettings(temperature=0.8, max_response_tokens=8, max_context_tokens=200)
+    played = rollout(engine, pool, settings, torch.Generator().manual_seed(0))
+    rows = [row for t in played for row in t.rows]
+    assert sum(len(row.steps) for row in rows) == 6
+    batch = collate(rows, local.pad_id)
+    with torch.no_grad():
+        scored = local.logprobs(batch, settings.temperature)
+    actions = batch.action_mask
+    assert torch.allclose(scored[actions], batch.old_logprobs[actions], atol=5e-3)
+
+
 def test_a_context_that_is_too_long_fails_its_episode_alone(both: Any) -> None:
     _, engine = both
     dialogues = [[{"role": "user", "content": "long " * 100}], DIALOGUES[0]]
