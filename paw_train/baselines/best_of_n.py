@@ -1,0 +1,58 @@
+"""Best of n: several episodes of each task, of which the environment's score chooses one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paw_gym.pool import EnvPool
+from paw_gym.transition import Episode
+from paw_train.baselines.direct import PolicyAgent
+from paw_train.baselines.protocol import Done, require
+from paw_train.baselines.turns import note
+
+
+@dataclass(frozen=True)
+class BestOfNSettings:
+    """Of ``best_of_n``."""
+
+    n: int = 4
+    """episodes of each task"""
+
+
+class BestOfNAgent(PolicyAgent):
+    """Plays each task n times and keeps the episode with the highest score.
+
+    The choice uses the environment's own score, which nobody has when it matters: this is a bound on
+    what choosing among n attempts could reach, not a method to deploy.
+    """
+
+    name = "best_of_n"
+    Settings = BestOfNSettings
+    told = "score"
+
+    def check(self) -> None:
+        """n is 1 or more; episodes that are all alike need no choice."""
+        require("n", self.settings.n, 1)
+        if self.settings.n > 1 and self.rollout.temperature == 0:
+            raise ValueError(
+                "At temperature 0 all episodes of a task are alike, so best_of_n has no choice: set "
+                "evaluation.temperature=0.7, for example."
+            )
+
+    @property
+    def group_size(self) -> int:
+        """n"""
+        return int(self.settings.n)
+
+    def play(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
+        """See ``Agent.play``."""
+        self._play_groups(pool, task_ids, seed, lambda group: done(_best(group)))
+
+
+def _best(group: Sequence[Episode]) -> Episode:
+    """The episode with the highest score, the first of equals; one that failed only among such."""
+    index = max(range(len(group)), key=lambda i: (group[i].error is None, group[i].score, -i))
+    best = group[index]
+    note(best, chosen=index, scores=[None if e.error else e.score for e in group])
+    return best

@@ -1,0 +1,70 @@
+"""The ends of the scale: the environment's own expert, and actions drawn at random."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Callable
+
+from paw_train.baselines.turns import Answer, Player, TurnAgent, View
+from paw_train.policies.protocol import response_seed
+
+_BLANK = "[...]"
+"""stands in an admissible action where the agent is to write words of its own"""
+
+
+class ExpertAgent(TurnAgent):
+    """The environment's own expert: what can be reached."""
+
+    name = "expert"
+    needs_policy = False
+    told = "solution"
+
+    def player(self, seed: int) -> Player:
+        """See ``TurnAgent.player``."""
+        experts: dict[str, Callable[[], str]] = {}
+
+        def answer(view: View) -> Answer:
+            try:
+                if view.episode not in experts:
+                    experts[view.episode] = view.env.text_env.expert()
+                return Answer(view.env.response_for(experts[view.episode]()))
+            except StopIteration:
+                return Answer(
+                    error="The expert has no further action, and the episode is not over."
+                )
+            except Exception:  # whatever an expert raises fails its own episode only
+                return Answer(error=traceback.format_exc())
+
+        return lambda views: [answer(view) for view in views]
+
+
+class RandomAgent(TurnAgent):
+    """Uniform over the admissible actions; where none are listed, random words of the instruction."""
+
+    name = "random"
+    needs_policy = False
+
+    def player(self, seed: int) -> Player:
+        """See ``TurnAgent.player``."""
+
+        def answer(view: View) -> Answer:
+            number = response_seed(seed, view.episode, len(view.history))
+            return Answer(view.template.response_for(_any_action(view, random.Random(number))))
+
+        return lambda views: [answer(view) for view in views]
+
+
+def _any_action(view: View, rng: random.Random) -> str:
+    if view.admissible:
+        action = rng.choice(view.admissible)
+        return action.replace(_BLANK, f"[{_words(view, rng)}]")
+    if view.template.own_tags:
+        tag = rng.choice(view.template.own_tags)
+        return f"<{tag}>{_words(view, rng)}</{tag}>"
+    return _words(view, rng)
+
+
+def _words(view: View, rng: random.Random) -> str:
+    words = view.instruction.split() or ["look"]
+    return " ".join(rng.sample(words, min(len(words), rng.randint(1, 3))))

@@ -1,0 +1,55 @@
+"""One growing dialogue of an agent with its policy, which forgets old turns when it gets too long."""
+
+from __future__ import annotations
+
+from paw_train.baselines.examples import CHARACTERS_A_TOKEN
+from paw_train.chat import ChatFormat
+from paw_train.policies.protocol import Message, Response
+
+
+class Dialogue:
+    """Messages, and their tokens as they were sampled where the policy has a tokenizer.
+
+    Args:
+        chat: the policy's chat format; ``None``: messages only.
+        first: the first message, which is never forgotten.
+    """
+
+    def __init__(self, chat: ChatFormat | None, first: str) -> None:
+        self.chat = chat
+        self.messages: list[Message] = [{"role": "user", "content": first}]
+        self.ids: list[int] | None = chat.first(first) if chat else None
+        self.forgotten = 0
+        """turns that were left out"""
+        self._first = first
+
+    def say(self, response: Response) -> None:
+        """Appends the agent's answer."""
+        self.messages.append({"role": "assistant", "content": response.text})
+        if self.chat and self.ids is not None:
+            self.ids = [*self.ids, *response.ids, *self.chat.closing(response.ids)]
+
+    def hear(self, message: str) -> None:
+        """Appends what the environment says."""
+        self.messages.append({"role": "user", "content": message})
+        if self.chat and self.ids is not None:
+            self.ids = [*self.ids, *self.chat.content(message), *self.chat.ask]
+
+    @property
+    def tokens(self) -> int:
+        """Length; estimated at four characters a token where there is no tokenizer."""
+        if self.ids is not None:
+            return len(self.ids)
+        return sum(len(m["content"]) for m in self.messages) // CHARACTERS_A_TOKEN
+
+    def fit(self, limit: int) -> None:
+        """Forgets the oldest turns until ``limit`` tokens are kept to; the newest message stays."""
+        while self.tokens > limit and len(self.messages) > 1:
+            self.forgotten += 1
+            left_out = f"\n[The first {self.forgotten} step(s) of this episode are left out here.]"
+            start: Message = {"role": "user", "content": self._first + left_out}
+            self.messages = [start, *self.messages[3:]]
+            if len(self.messages) == 1:
+                break
+            if self.chat:
+                self.ids = self.chat.dialogue(self.messages)

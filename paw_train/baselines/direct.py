@@ -1,0 +1,97 @@
+"""One response a step, by the environment's own prompt: with and without reasoning, or as trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from paw_gym.pool import EnvPool
+from paw_gym.prompts import PromptTemplate
+from paw_gym.transition import Episode
+from paw_train.baselines.protocol import Agent, Done
+from paw_train.rollout import rollout
+
+
+class PolicyAgent(Agent):
+    """The policy as it is trained here: the configured prompt and mode, one response a step."""
+
+    name = "policy"
+
+    def play(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
+        """See ``Agent.play``."""
+        self._play_groups(pool, task_ids, seed, lambda group: done(group[0]))
+
+    def _play_groups(
+        self,
+        pool: EnvPool,
+        task_ids: Sequence[str],
+        seed: int,
+        done: Callable[[Sequence[Episode]], None],
+    ) -> None:
+        """Plays ``group_size`` episodes of each task; ``done`` takes those of one task."""
+        ended = EndedGroups(pool, done)
+        # the same seed for each part: what an episode draws does not depend on how many there are
+        generator = torch.Generator().manual_seed(seed)
+        rollout(
+            self.policy, pool, self.rollout, generator, task_ids, lambda *_: ended.tell(), False
+        )
+        ended.tell()
+
+
+class PlainAgent(PolicyAgent):
+    """Plain prompting: the environment's prompt asks for the action alone."""
+
+    name = "plain"
+
+    def interface(self, template: PromptTemplate) -> dict[str, Any]:
+        """The template's variant without reasoning."""
+        return {"template": template.without_reasoning()}
+
+
+class ChainOfThoughtAgent(PolicyAgent):
+    """Chain of thought: the environment's prompt asks to reason first, then to act.
+
+    Source: Wei et al., arXiv 2201.11903, in its form without examples.
+    """
+
+    name = "cot"
+
+    def interface(self, template: PromptTemplate) -> dict[str, Any]:
+        """The template as it is."""
+        require_reasoning(template, self.name)
+        return {}
+
+
+def require_reasoning(template: PromptTemplate, agent: str) -> None:
+    """Raises ``ValueError`` for a template that asks for no reasoning."""
+    if template.think_tag is None:
+        raise ValueError(
+            f"The agent {agent!r} reasons before it acts, but template {template.name!r} asks for no "
+            "reasoning. Choose another (env.template=NAME), or the agent 'plain'."
+        )
+
+
+class EndedGroups:
+    """Tells of each rollout group once all its episodes are over.
+
+    Args:
+        pool: the environments.
+        done: takes the episodes of a group, in the pool's order.
+    """
+
+    def __init__(self, pool: EnvPool, done: Callable[[Sequence[Episode]], None]) -> None:
+        self.pool, self.done = pool, done
+        self._told: set[int] = set()
+
+    def tell(self) -> None:
+        """Hands over the groups that have ended since the last call."""
+        running = {slot.group for slot in self.pool.active}
+        groups: dict[int, list[Episode]] = {}
+        for episode in self.pool.episodes:
+            groups.setdefault(episode.group, []).append(episode)
+        for number, episodes in groups.items():
+            if number not in running and number not in self._told:
+                self._told.add(number)
+                self.done(episodes)

@@ -1,0 +1,175 @@
+"""Few-shot examples: the environment's own expert at work on other tasks than those that count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paw_gym.prompts import PromptTemplate
+from paw_gym.wrappers import AgentInterface
+from paw_train.baselines.thoughts import thought
+
+CHARACTERS_A_TOKEN = 4
+"""rule of thumb for English; a budget in real tokens would make prompts differ from model to model"""
+_CANDIDATES = 12
+"""expert episodes that are looked through for each example wanted"""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of an example."""
+
+    observation: str
+    """as a prompt shows it"""
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A task that the expert has solved."""
+
+    task_id: str
+    task_type: str
+    instruction: str
+    steps: tuple[Step, ...]
+
+
+class ExampleSource:
+    """Solves tasks with the environment's expert.
+
+    Args:
+        make_env: makes the environment that examples come from.
+        exclude: ids of the tasks that count; they are no examples.
+    """
+
+    def __init__(
+        self, make_env: Callable[[], AgentInterface], exclude: Collection[str] = ()
+    ) -> None:
+        self.make_env = make_env
+        self.exclude = frozenset(exclude)
+
+    def solved(self, count: int, seed: int) -> list[Example]:
+        """Up to ``count`` candidates for each example wanted, in the order of a seeded shuffle.
+
+        Task types take turns, so that the first ones show as many kinds of task as there are.
+        """
+        env = self.make_env()
+        try:
+            order = np.random.default_rng(seed).permutation(len(env.tasks))
+            examples: list[Example] = []
+            for index in order[: 4 * count]:
+                task_id = env.tasks.ids[int(index)]
+                if task_id in self.exclude:
+                    continue
+                example = _play_expert(env, task_id, seed)
+                if example is not None:
+                    examples.append(example)
+                if len(examples) == count:
+                    break
+        finally:
+            env.close()
+        return _types_in_turn(examples)
+
+
+def _play_expert(env: AgentInterface, task_id: str, seed: int) -> Example | None:
+    """The expert's episode, if it succeeds."""
+    _, info = env.reset(seed=seed, options={"task_id": task_id})
+    shown = env.text_env.prompt_observation
+    expert = env.text_env.expert()
+    steps: list[Step] = []
+    over = False
+    while not over:
+        observation = shown(env.observation)
+        try:
+            action = expert()
+        except StopIteration:
+            return None
+        steps.append(Step(observation, action))
+        _, _, terminated, truncated, now = env.step(env.response_for(action))
+        over = terminated or truncated
+    if not now["success"]:
+        return None
+    return Example(task_id, info["task_type"], info["instruction"], tuple(steps))
+
+
+def _types_in_turn(examples: Sequence[Example]) -> list[Example]:
+    """First the first of each type, then the second of each, and so on."""
+    seen: dict[str, int] = {}
+    ranked = []
+    for place, example in enumerate(examples):
+        rank = seen.get(example.task_type, 0)
+        seen[example.task_type] = rank + 1
+        ranked.append((rank, place, example))
+    return [example for _, _, example in sorted(ranked, key=lambda item: item[:2])]
+
+
+def write_examples(
+    source: ExampleSource,
+    template: PromptTemplate,
+    count: int,
+    token_budget: int,
+    observation_chars: int,
+    seed: int,
+) -> list[str]:
+    """Examples as text, in the form of answer that the template asks for.
+
+    Args:
+        source: solves tasks.
+        template: how an answer looks.
+        count: how many; fewer, when no more of the solved ones fit.
+        token_budget: of all together, at four characters a token.
+        observation_chars: longer observations are cut.
+        seed: of their choice.
+    """
+    if count == 0:
+        return []
+    left = token_budget * CHARACTERS_A_TOKEN
+    texts: list[str] = []
+    for example in source.solved(_CANDIDATES * count, seed):
+        text = write_example(example, template, observation_chars)
+        # each may take its share of what is left, so that a long first one leaves room for others
+        if len(text) <= left / (count - len(texts)):
+            texts.append(text)
+            left -= len(text)
+        if len(texts) == count:
+            break
+    return texts
+
+
+def write_example(example: Example, template: PromptTemplate, observation_chars: int) -> str:
+    """An example as a transcript of task, observations and answers."""
+    lines = [f"Task: {example.instruction}"]
+    for number, step in enumerate(example.steps):
+        if step.observation:
+            lines.append(f"Observation: {shortened(step.observation, observation_chars)}")
+        lines.append(_answer(template, thought(example.instruction, step.action, number), step))
+    return "\n".join(lines)
+
+
+def _answer(template: PromptTemplate, reasoning: str, step: Step) -> str:
+    bare = template.response_for(step.action)
+    if template.think_tag is None:
+        return bare
+    empty = f"<{template.think_tag}></{template.think_tag}>"
+    return bare.replace(empty, f"<{template.think_tag}>{reasoning}</{template.think_tag}>", 1)
+
+
+def shortened(text: str, characters: int) -> str:
+    """A text of at most so many characters, its middle left out."""
+    if len(text) <= characters:
+        return text
+    head = max(characters * 2 // 3, 1)
+    tail = max(characters - head - 5, 0)
+    return f"{text[:head]} ... {text[len(text) - tail :]}"
+
+
+def example_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of the environment that examples come from.
+
+    With ``data_dir`` that is the environment's embedded default: real data often comes without a
+    training split, and generated tasks cannot be among those that count.
+    """
+    return {} if kwargs.get("data_dir") is not None else dict(kwargs)

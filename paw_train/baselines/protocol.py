@@ -1,0 +1,121 @@
+"""What an agent is: something that plays tasks, one episode a task, however many tries that takes it.
+
+A new agent is one file in this folder (or in another package: see ``registry``) with a subclass of
+``Agent``. Agents that answer turn by turn subclass ``turns.TurnAgent``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from paw_gym.pool import EnvPool
+from paw_gym.prompts import PromptTemplate
+from paw_gym.transition import Episode
+from paw_train.policies.protocol import Policy
+from paw_train.rollout import RolloutSettings
+
+if TYPE_CHECKING:
+    from paw_train.baselines.examples import ExampleSource
+
+Done = Callable[[Episode], None]
+"""takes the episode that counts for its task, as soon as it is over"""
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    """Of an agent that has none."""
+
+
+class Agent(ABC):
+    """Plays tasks.
+
+    Args:
+        policy: answers; ``None`` for agents that need no model.
+        rollout: sampling, and the limits of contexts and responses.
+        settings: the agent's own; ``None``: as they are by default.
+
+    Raises:
+        ValueError: the agent needs a model and got none, or settings that do not fit together.
+    """
+
+    name: ClassVar[str]
+    """what ``--agent`` calls it"""
+    Settings: ClassVar[type] = NoSettings
+    """a frozen dataclass, documented at its fields"""
+    needs_policy: ClassVar[bool] = True
+    """whether a model answers"""
+    told: ClassVar[str] = ""
+    """what it learns that a player is not told: ``score``, ``success``, ``solution``; results say so"""
+
+    def __init__(
+        self, policy: Policy | None, rollout: RolloutSettings | None = None, settings: Any = None
+    ) -> None:
+        if policy is None and self.needs_policy:
+            raise ValueError(f"The agent {self.name!r} needs a model to answer.")
+        self._policy = policy
+        self.rollout = rollout or RolloutSettings()
+        self.settings: Any = self.Settings() if settings is None else settings
+        self.check()
+
+    @property
+    def policy(self) -> Policy:
+        """What answers."""
+        assert self._policy is not None  # checked at construction
+        return self._policy
+
+    @property
+    def group_size(self) -> int:
+        """Episodes of a task that the pool must hold at a time."""
+        return 1
+
+    def check(self) -> None:
+        """Raises ``ValueError`` for settings that make no sense."""
+        return
+
+    def interface(self, template: PromptTemplate) -> dict[str, Any]:
+        """How it meets environments: settings of ``make_agent_env`` that differ from the user's.
+
+        Args:
+            template: the prompt that the user (or the environment) has chosen.
+        """
+        return {}
+
+    def prepare(self, source: ExampleSource) -> None:
+        """Called once before anything is played; ``source`` has solved examples of other tasks."""
+        return
+
+    def prompts(self) -> list[str]:
+        """Texts of its own that it shows to the model, for the hash of the prompts."""
+        return []
+
+    @abstractmethod
+    def play(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
+        """Plays each task.
+
+        What an episode comes to hangs on its task and the seed alone, not on which others are played
+        with it. An episode that fails (an error of the environment, no answer from the endpoint)
+        keeps its ``error`` and counts as well.
+
+        Args:
+            pool: the environments, ``group_size`` for a task, made with ``interface``.
+            task_ids: the tasks, all different.
+            seed: of everything that is random.
+            done: called once for each task, in any order.
+        """
+
+
+def require(name: str, value: float, least: float) -> None:
+    """Raises ``ValueError`` for a setting below its least value."""
+    if value < least:
+        raise ValueError(f"agent.{name} is {least:g} or more, got {value}.")
+
+
+def one_of_setting(name: str, value: str, valid: Collection[str]) -> None:
+    """Raises ``ValueError`` for a setting that is none of the valid values; names the nearest."""
+    from paw_gym.naming import did_you_mean
+
+    if value not in valid:
+        raise ValueError(f"agent.{name}: unknown value {value!r}. {did_you_mean(value, valid)}")

@@ -1,0 +1,186 @@
+"""ReAct: thoughts, actions and observations in one dialogue, after a few solved examples.
+
+Source: Yao et al., arXiv 2210.03629. The examples come from the environment's own expert (see
+``examples``), their thoughts are written by rule (``thoughts``), and the prompt is this project's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paw_gym.prompts import PromptTemplate
+from paw_train.baselines.dialogue import Dialogue
+from paw_train.baselines.direct import require_reasoning
+from paw_train.baselines.examples import ExampleSource, write_examples
+from paw_train.baselines.protocol import require
+from paw_train.baselines.texts import fill
+from paw_train.baselines.turns import Answer, Player, TurnAgent, View
+from paw_train.policies.protocol import Policy, Request, Response, Sampling, Session, response_seed
+from paw_train.rollout import RolloutSettings
+
+_METHOD = """\
+You solve a task step by step, in one long dialogue. In every answer, first think inside <{think}> \
+</{think}>: what the latest observation tells you, what is done already, what is still missing. Then act. \
+Your earlier thoughts stay in the dialogue; build on them, and change your plan when it does not work."""
+_EXAMPLE = "A solved example:\n\n{example}"
+_NOTES = """\
+You have tried this very task before without success. These are the notes you left for yourself:
+{notes}"""
+_TASK = "Now the task that you are to solve."
+
+
+@dataclass(frozen=True)
+class ReactSettings:
+    """Of ``react``."""
+
+    examples: int = 2
+    """solved examples in the prompt; 0: none"""
+    example_tokens: int = 1500
+    """most tokens of all examples together, at four characters a token; longer ones are passed over"""
+    example_seed: int = 0
+    """of the choice of examples"""
+    observation_chars: int = 600
+    """longer observations in examples are cut in the middle"""
+
+
+class ReactAgent(TurnAgent):
+    """Thinks, acts and observes in one dialogue that keeps all thoughts, with few-shot examples."""
+
+    name = "react"
+    Settings = ReactSettings
+
+    def check(self) -> None:
+        """Numbers are not negative."""
+        for name in ("examples", "example_tokens", "observation_chars"):
+            require(name, getattr(self.settings, name), 0)
+        self.examples: list[str] = []
+
+    def interface(self, template: PromptTemplate) -> dict[str, Any]:
+        """One growing dialogue an episode."""
+        require_reasoning(template, self.name)
+        return {"mode": "conversation"}
+
+    def prepare(self, source: ExampleSource) -> None:
+        """Writes the examples."""
+        s = self.settings
+        self.examples = []
+        if s.examples:
+            env = source.make_env()
+            template = env.template
+            env.close()
+            self.examples = write_examples(
+                source, template, s.examples, s.example_tokens, s.observation_chars, s.example_seed
+            )
+            if not self.examples:
+                raise ValueError(
+                    f"No example fits into agent.example_tokens={s.example_tokens}: allow more, or set "
+                    "agent.examples=0."
+                )
+
+    def prompts(self) -> list[str]:
+        """The preface, which every first message begins with."""
+        return [_METHOD, _NOTES, _TASK, *self.examples]
+
+    def preface(self, template: PromptTemplate, notes: Sequence[str] = ()) -> str:
+        """What stands before the environment's first prompt.
+
+        Args:
+            template: names the tag of the reasoning.
+            notes: what was learned from earlier trials at the same task.
+        """
+        parts = [fill(_METHOD, think=template.think_tag or "think")]
+        parts += [fill(_EXAMPLE, example=example) for example in self.examples]
+        if notes:
+            parts.append(fill(_NOTES, notes="\n".join(f"- {text}" for text in notes)))
+        return "\n\n".join([*parts, _TASK])
+
+    def player(self, seed: int) -> Player:
+        """See ``TurnAgent.player``."""
+        return self.player_with_notes(seed, {})
+
+    def player_with_notes(self, seed: int, notes: Mapping[str, Sequence[str]]) -> Player:
+        """A player that knows what was learned earlier about some tasks, by task id."""
+        return _ReactPlayer(self, self.policy, self.rollout, seed, notes)
+
+
+class _ReactPlayer:
+    """Keeps the dialogues of one batch of episodes."""
+
+    def __init__(
+        self,
+        agent: ReactAgent,
+        policy: Policy,
+        rollout: RolloutSettings,
+        seed: int,
+        notes: Mapping[str, Sequence[str]],
+    ) -> None:
+        self.agent, self.policy, self.rollout = agent, policy, rollout
+        self.seed, self.notes = seed, notes
+        self._dialogues: dict[str, Dialogue] = {}
+        self._growing: Session | None = None
+
+    def __call__(self, views: Sequence[View]) -> list[Answer]:
+        sampling = self.rollout.sampling(views[0].template.closing_tags)
+        for view in views:
+            self._hear(view)
+        requests = [
+            Request(
+                view.episode,
+                response_seed(self.seed, view.episode, len(view.history)),
+                dialogue.messages,
+                dialogue.ids,
+            )
+            for view in views
+            for dialogue in [self._dialogues[view.episode]]
+        ]
+        responses = self._respond(requests, sampling)
+        return [self._answer(view, r) for view, r in zip(views, responses, strict=True)]
+
+    def _hear(self, view: View) -> None:
+        dialogue = self._dialogues.get(view.episode)
+        if dialogue is None:
+            preface = self.agent.preface(view.template, self.notes.get(view.task_id, ()))
+            dialogue = Dialogue(self.policy.chat, f"{preface}\n{view.prompt}")
+            self._dialogues[view.episode] = dialogue
+        else:
+            dialogue.hear(view.prompt)
+        dialogue.fit(self.rollout.max_context_tokens - self.rollout.max_response_tokens)
+
+    def _respond(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
+        """Whole dialogues share a session that keeps its work; one that has forgotten turns leaves it."""
+        whole = [r for r in requests if not self._dialogues[r.episode].forgotten]
+        cut = [r for r in requests if self._dialogues[r.episode].forgotten]
+        prefill = self.rollout.prefill_tokens
+        given: dict[str, Response] = {}
+        if whole:
+            self._growing = self._growing or self.policy.session(sampling, True, prefill)
+            given |= _by_episode(whole, self._growing.respond(whole))
+        if cut:
+            session = self.policy.session(sampling, False, prefill)
+            given |= _by_episode(cut, session.respond(cut))
+        return [given[request.episode] for request in requests]
+
+    def _answer(self, view: View, response: Response) -> Answer:
+        if response.error is not None:
+            return Answer(error=response.error)
+        dialogue = self._dialogues[view.episode]
+        notes: dict[str, Any] = {"thought": _inside(response.text, view.template.think_tag)}
+        if not view.history:
+            notes["preface"] = self.agent.preface(view.template, self.notes.get(view.task_id, ()))
+        if dialogue.forgotten:
+            notes["forgotten_turns"] = dialogue.forgotten
+        dialogue.say(response)
+        return Answer(response.text, notes)
+
+
+def _by_episode(requests: Sequence[Request], responses: Sequence[Response]) -> dict[str, Response]:
+    return {q.episode: r for q, r in zip(requests, responses, strict=True)}
+
+
+def _inside(text: str, tag: str | None) -> str | None:
+    """What stands in the first block of a tag."""
+    _, opened, rest = text.partition(f"<{tag}>")
+    inside, closed, _ = rest.partition(f"</{tag}>")
+    return inside.strip() if opened and closed else None

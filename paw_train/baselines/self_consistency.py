@@ -1,0 +1,89 @@
+"""Self-consistency: several answers at each step, and a vote over the actions in them.
+
+Source: Wang et al., arXiv 2203.11171, applied to the single actions of an episode.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paw_gym.prompts import PromptTemplate
+from paw_train.baselines.direct import require_reasoning
+from paw_train.baselines.protocol import require
+from paw_train.baselines.turns import Answer, Player, TurnAgent, View, context_ids
+from paw_train.policies.protocol import Request, Response, response_seed
+
+
+@dataclass(frozen=True)
+class SelfConsistencySettings:
+    """Of ``self_consistency``."""
+
+    samples: int = 5
+    """answers a step"""
+
+
+class SelfConsistencyAgent(TurnAgent):
+    """Samples k answers at each step and takes the action that most of them name.
+
+    Actions that the environment would accept have the vote; only where no answer names one do the
+    others. Of equally frequent ones the first sampled wins.
+    """
+
+    name = "self_consistency"
+    Settings = SelfConsistencySettings
+
+    def check(self) -> None:
+        """More than one answer is worth asking for only when they can differ."""
+        require("samples", self.settings.samples, 1)
+        if self.settings.samples > 1 and self.rollout.temperature == 0:
+            raise ValueError(
+                "At temperature 0 all answers are alike, so there is nothing to vote on: set "
+                "evaluation.temperature=0.7, for example."
+            )
+
+    def interface(self, template: PromptTemplate) -> dict[str, Any]:
+        """Complete prompts with reasoning."""
+        require_reasoning(template, self.name)
+        return {"mode": "window"}
+
+    def player(self, seed: int) -> Player:
+        """See ``TurnAgent.player``."""
+        count, limit = int(self.settings.samples), self.rollout.max_context_tokens
+
+        def answer(views: Sequence[View]) -> list[Answer]:
+            requests = []
+            for view in views:
+                ids = context_ids(self.policy, view.prompt, limit)
+                messages = [{"role": "user", "content": view.prompt}]
+                for i in range(count):
+                    name = f"{view.episode}/{i}"
+                    number = response_seed(seed, name, len(view.history))
+                    requests.append(Request(name, number, messages, ids))
+            sampling = self.rollout.sampling(views[0].template.closing_tags)
+            session = self.policy.session(sampling, False, self.rollout.prefill_tokens)
+            given = session.respond(requests)
+            return [vote(view, given[i * count : (i + 1) * count]) for i, view in enumerate(views)]
+
+        return answer
+
+
+def vote(view: View, responses: Sequence[Response]) -> Answer:
+    """The first response that names the winning action, with the votes in its notes.
+
+    Responses that failed do not vote; where all failed, the episode fails.
+    """
+    texts = [r.text for r in responses if r.error is None]
+    if not texts:
+        return Answer(error=responses[0].error)
+    actions = [view.template.read_response(text).action for text in texts]
+    accepted = [action for action in actions if view.accepts(action)]
+    votes = Counter(accepted or [action for action in actions if action])
+    notes = {"votes": dict(votes), "voters": len(texts)}
+    if not votes:
+        return Answer(texts[0], notes)
+    # a Counter keeps the order of first appearance, and max the first of equals
+    winner = max(votes, key=lambda action: votes[action])
+    return Answer(texts[actions.index(winner)], notes)

@@ -1,0 +1,59 @@
+"""Thoughts for the expert's actions in few-shot examples, written by rule.
+
+Each rule is a pattern of an action and what someone might think before it; the first that matches is
+taken. Rules speak about actions, not about environments, so a new environment with similar actions
+profits from them and one with other actions gets the general thought.
+"""
+
+from __future__ import annotations
+
+import re
+
+from paw_train.baselines.texts import fill
+
+_RULES: tuple[tuple[str, str], ...] = (
+    # places and things
+    (r"go to (?P<place>.+)", "I should check {place}; it may have what I need, or be where it goes."),
+    (r"open (?P<thing>.+)", "{thing} is closed. I open it to see what is inside."),
+    (r"close (?P<thing>.+)", "I am done with {thing} and close it."),
+    (r"take (?P<thing>.+) from (?P<place>.+)", "{thing} is here and the task asks for one. I take it."),
+    (r"(?:put|move) (?P<thing>.+?) (?:in/on|to) (?P<place>.+)",
+     "I hold {thing} as the task wants it, and {place} is where it belongs. I put it there."),
+    (r"(?P<how>heat|cool|clean) (?P<thing>.+) with (?P<tool>.+)",
+     "The task wants me to {how} {thing}, and {tool} can do that."),
+    (r"(?:use|turn on|toggle) (?P<thing>.+)", "{thing} is what I need to switch on now."),
+    (r"(?:examine|look at) (?P<thing>.+)", "I look at {thing} more closely."),
+    (r"look|inventory", "I am not sure where things stand, so I look first."),
+    # questions and search engines
+    (r"<search>(?P<words>.*)</search>", "I do not know this yet. A search for {words} should tell me."),
+    (r"<answer>(?P<words>.*)</answer>", "What I have read is enough: the answer is {words}."),
+    # shops
+    (r"search\[(?P<words>.*)\]", "I search for the product in a few words of its description."),
+    (r"click\[(?:buy now|purchase)\]", "The product and its options fit what was asked for. I buy it."),
+    (r"click\[(?:back to search|< prev|prev)\]", "This does not fit. I go back and look further."),
+    (r"click\[(?:next >|next)\]", "Nothing on this page fits. I look at the next one."),
+    (r"click\[(?P<thing>b[0-9a-z]{9})\]", "{thing} looks closest to what was asked for. I open it."),
+    (r"click\[(?P<thing>.+)\]", "{thing} is what was asked for, so I choose it."),
+)  # fmt: skip
+_COMPILED = tuple(
+    (re.compile(pattern, re.IGNORECASE | re.DOTALL), text) for pattern, text in _RULES
+)
+_GENERAL = "As far as I can see, this brings me closer to the goal: {action}."
+
+
+def thought(instruction: str, action: str, step: int) -> str:
+    """What someone might think before an action; at the first step they recall the task.
+
+    Args:
+        instruction: the task.
+        action: what is about to be done.
+        step: counts from 0.
+    """
+    said = fill(_GENERAL, action=action)
+    for pattern, text in _COMPILED:
+        match = pattern.fullmatch(action.strip())
+        if match:
+            said = fill(text, **{k: v.strip() for k, v in match.groupdict().items()})
+            break
+    start = f"My task: {instruction.strip().rstrip('.')}. " if step == 0 else ""
+    return start + said[0].upper() + said[1:]

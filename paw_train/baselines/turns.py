@@ -1,0 +1,142 @@
+"""Playing turn by turn: all running episodes are shown to the agent at once, which answers each."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paw_gym.pool import EnvPool, Slot
+from paw_gym.prompts import PromptTemplate
+from paw_gym.transition import Episode
+from paw_gym.wrappers import AgentInterface
+from paw_train.baselines.protocol import Agent, Done
+from paw_train.policies.protocol import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A past step as the agent knows it."""
+
+    observation: str
+    """as a prompt shows it"""
+    action: str
+    response: str
+    """the agent's own, raw"""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What an agent sees of one running episode."""
+
+    episode: str
+    """names the episode; the same one turn after turn"""
+    task_id: str
+    instruction: str
+    observation: str
+    """the current one, as a prompt shows it"""
+    admissible: tuple[str, ...] | None
+    """what would be accepted now; ``None`` where it cannot be listed"""
+    prompt: str
+    """the rendered prompt; in conversation mode the newest message"""
+    history: tuple[Turn, ...]
+    env: AgentInterface = field(repr=False)
+    """the environment itself: for experts, which may look behind the text"""
+
+    @property
+    def template(self) -> PromptTemplate:
+        """The prompt's template, which also reads responses."""
+        return self.env.template
+
+    def accepts(self, action: str) -> bool:
+        """Whether the environment would accept an action, as far as the listed ones tell."""
+        return bool(action) and self.env.text_env.is_admissible(action)
+
+
+@dataclass(slots=True)
+class Answer:
+    """What an agent does in one episode."""
+
+    text: str = ""
+    """the response that the environment reads"""
+    notes: dict[str, Any] = field(default_factory=dict)
+    """JSON values for the transition's ``info["agent"]``"""
+    error: str | None = None
+    """why there is no answer; the episode then fails, the others go on"""
+
+
+Player = Callable[[Sequence[View]], list[Answer]]
+"""answers every running episode once; called again each turn with those that still run"""
+
+
+class TurnAgent(Agent):
+    """An agent that is a ``Player`` for each batch of tasks."""
+
+    def play(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
+        """See ``Agent.play``."""
+        play_turns(pool, task_ids, self.player(seed), done)
+
+    @abstractmethod
+    def player(self, seed: int) -> Player:
+        """What answers from the first to the last turn of a batch."""
+
+
+def play_turns(pool: EnvPool, task_ids: Sequence[str], player: Player, done: Done) -> None:
+    """Plays tasks to their ends, all together.
+
+    Args:
+        pool: the environments.
+        task_ids: the tasks.
+        player: answers.
+        done: called with each episode when it is over, or has failed.
+    """
+    pool.reset(task_ids)
+    for episode in pool.episodes:
+        if episode.error is not None:
+            done(episode)
+    while pool.active:
+        slots = list(pool.active)
+        answers = player([_view(pool, slot) for slot in slots])
+        answered = []
+        for slot, answer in zip(slots, answers, strict=True):
+            if answer.error is None:
+                answered.append((slot, answer))
+            else:
+                slot.episode.error = answer.error
+        pool.active = [slot for slot, _ in answered]
+        pool.step([answer.text for _, answer in answered])
+        for slot, answer in answered:
+            if answer.notes and slot.episode.error is None:
+                note(slot.episode, **answer.notes)
+        running = {slot.index for slot in pool.active}
+        for slot in slots:
+            if slot.index not in running:
+                done(slot.episode)
+
+
+def _view(pool: EnvPool, slot: Slot) -> View:
+    env, info = pool.env_of(slot), slot.info
+    shown = env.text_env.prompt_observation
+    past = slot.episode.transitions
+    return View(
+        episode=slot.episode.episode_id,
+        task_id=slot.episode.task_id,
+        instruction=info["instruction"],
+        observation=shown(env.observation),
+        admissible=None if info["admissible_actions"] is None else (*info["admissible_actions"],),
+        prompt=slot.prompt,
+        history=tuple(Turn(shown(t.info["observation"]), t.action, t.response) for t in past),
+        env=env,
+    )
+
+
+def note(episode: Episode, **values: Any) -> None:
+    """Adds to what the record of an episode's last step says about the agent."""
+    if episode.transitions:
+        episode.transitions[-1].info.setdefault("agent", {}).update(values)
+
+
+def context_ids(policy: Policy, prompt: str, limit: int) -> list[int] | None:
+    """The tokens of a complete prompt, where the policy has a tokenizer; a longer one loses its start."""
+    return policy.chat.first(prompt)[-limit:] if policy.chat else None
