@@ -128,6 +128,11 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         spec = self.text_env.spec
         return spec.id if spec is not None else type(self.text_env).__name__
 
+    @property
+    def observation(self) -> str:
+        """The environment's current observation, raw."""
+        return self._observation
+
     # --- stepping ----------------------------------------------------------------------------------
 
     def reset(

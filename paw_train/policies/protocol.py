@@ -87,6 +87,8 @@ class Response:
     """what the environment reads: the response up to and with the stop text, without end tokens"""
     error: str | None = None
     """why there is no response; the episode then fails, the others go on"""
+    usage: tuple[int, int] | None = None
+    """tokens of the context and of the response as a server counted them; ``None``: not told"""
 
 
 class Session(Protocol):
