@@ -6,6 +6,7 @@ Every setting is documented at its field; an unknown key is an error that names 
 from __future__ import annotations
 
 import dataclasses
+import json
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -281,6 +282,18 @@ class Settings:
     def to_dict(self) -> dict[str, Any]:
         """Nested plain values, as ``config.json`` holds them."""
         return dataclasses.asdict(self)
+
+
+def with_defaults(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as a run recorded them, with the defaults of those that did not exist yet.
+
+    A setting that exists no more is left in, so that a comparison finds it.
+    """
+    try:
+        known: Settings = build(Settings, recorded)
+    except ValueError:
+        return dict(recorded)
+    return dict(json.loads(json.dumps(known.to_dict())))
 
 
 def load_settings(recipe: str | Path, overrides: Sequence[str] = ()) -> Settings:

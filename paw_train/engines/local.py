@@ -32,7 +32,7 @@ from paw_train.checkpoint import (
     write_json,
 )
 from paw_train.cloning import clone, expert_rows
-from paw_train.config import Settings, load_settings
+from paw_train.config import Settings, load_settings, with_defaults
 from paw_train.critic import Critic
 from paw_train.display import Display
 from paw_train.engines.sharing import shared_evaluation, shared_warm_start
@@ -78,7 +78,7 @@ def _claim(folder: Path, settings: Settings) -> None:
     config = folder / "config.json"
     wanted = json.loads(json.dumps(settings.to_dict()))
     if config.exists():
-        found = json.loads(config.read_text(encoding="utf-8"))
+        found = with_defaults(json.loads(config.read_text(encoding="utf-8")))
         changed = [key for key in _differences(found, wanted) if key not in _MAY_CHANGE]
         if changed:
             raise ValueError(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from paw_train.config import OptimizerSettings, load_settings, recipe_names
+from paw_train.config import OptimizerSettings, load_settings, recipe_names, with_defaults
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -74,6 +74,15 @@ def test_minibatches_follow_from_their_size_where_it_is_given() -> None:
     assert _steps(OptimizerSettings(minibatches=9), 640) == 9
     with pytest.raises(ValueError, match="minibatch_size"):
         OptimizerSettings(minibatch_size=0)
+
+
+def test_a_run_recorded_before_a_setting_existed_has_its_default() -> None:
+    recorded = load_settings("smoke").to_dict()
+    del recorded["optimizer"]["minibatch_size"]
+    assert with_defaults(recorded)["optimizer"]["minibatch_size"] is None
+    assert with_defaults(recorded)["optimizer"]["betas"] == [0.9, 0.999]  # as JSON holds it
+    recorded["optimizer"]["gone"] = 1
+    assert with_defaults(recorded)["optimizer"]["gone"] == 1
 
 
 # --- the published tables ----------------------------------------------------------------------
