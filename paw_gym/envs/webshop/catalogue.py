@@ -17,15 +17,17 @@ import shutil
 import tempfile
 from array import array
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from paw_gym.envs.webshop.records import Product
 from paw_gym.retrieval.base import Passage
-from paw_gym.retrieval.bm25_index import BM25Index, build_index
+from paw_gym.retrieval.bm25_index import ARRAYS, BM25Index, build_index
 
 FORMAT = 1
 """of compiled catalogues; a folder of another format is compiled anew"""
@@ -41,9 +43,9 @@ class Catalogue:
         self.folder = folder
         self.fingerprint: str = meta["fingerprint"]
         """hash of all products, and of the way they are searched"""
-        self._offsets: npt.NDArray[np.int64] = np.load(folder / "offsets.npy", mmap_mode="r")
-        self._asins: npt.NDArray[np.bytes_] = np.load(folder / "asins.npy", mmap_mode="r")
-        self._by_asin: npt.NDArray[np.int32] = np.load(folder / "by_asin.npy", mmap_mode="r")
+        self._offsets: npt.NDArray[np.int64] = _mapped(folder / "offsets.npy")
+        self._asins: npt.NDArray[np.bytes_] = _mapped(folder / "asins.npy")
+        self._by_asin: npt.NDArray[np.int32] = _mapped(folder / "by_asin.npy")
         with (folder / "products.bin").open("rb") as file:
             self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._load = lru_cache(maxsize=_KEPT_PRODUCTS)(self.read)
@@ -61,7 +63,10 @@ class Catalogue:
     @cached_property
     def search_index(self) -> BM25Index:
         """The index; its positions are places in ``asin_order``."""
-        return BM25Index.load(self.folder / _SEARCH)
+        index = BM25Index.load(self.folder / _SEARCH)
+        # plain views of the mapped arrays: NumPy's own class for them slows every access down
+        views: dict[str, Any] = {name: np.asarray(getattr(index, name)) for name in ARRAYS}
+        return replace(index, **views)
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -102,6 +107,11 @@ class Catalogue:
             KeyError: there is none.
         """
         return self[self.number_of(asin)]
+
+
+def _mapped(path: Path) -> npt.NDArray[Any]:
+    """The array of a file, read when it is needed."""
+    return np.asarray(np.load(path, mmap_mode="r"))
 
 
 @lru_cache(maxsize=8)

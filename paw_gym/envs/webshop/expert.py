@@ -12,6 +12,8 @@ from paw_gym.envs.webshop.shop import RESULTS, Shop
 
 _PRICE = re.compile(r",? and price lower than ([\d.]+) dollars\.?$")
 _OPTION = re.compile(r"(?:^|, and )([a-z][a-z ]*): ")
+_CHOICES = re.compile(r" with (?=(?:(?! with )[a-z ])+: )")
+"""where the list of options begins"""
 _WORD = re.compile(r"[a-z0-9]+")
 _DOLLARS = re.compile(r"\$([\d.]+)")
 _FILLER_TEXT = """
@@ -54,10 +56,8 @@ class Wish:
         price = _PRICE.search(text)
         self.limit = float(price[1]) if price else NO_LIMIT
         text = _PRICE.sub("", text)
-        head, options = text, ""
-        for match in re.finditer(r" with (?=[a-z][a-z ]*: )", text):
-            head, options = text[: match.start()], text[match.end() :]
-            break
+        found = _CHOICES.search(text)
+        head, options = (text[: found.start()], text[found.end() :]) if found else (text, "")
         self.options = [value.strip() for value in _OPTION.split(options)[2::2]]
         """values to choose"""
         self.words = [word for word in _WORD.findall(head.lower()) if word not in _FILLER]

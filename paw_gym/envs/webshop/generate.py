@@ -165,7 +165,7 @@ def generated_catalogue(num_products: int | None = None) -> Catalogue:
     from paw_gym.envs.webshop.data_folder import cached_catalogue
 
     count = NUM_PRODUCTS if num_products is None else num_products
-    limit = len(_assortment()[0]) * 10_000
+    limit = len(_assortment()[0]) * 1_000_000
     if not 1 <= count <= limit:
         raise ValueError(f"num_products is between 1 and {limit:,} here, got {num_products}.")
     digest = _assortment()[3][:12]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 from paw_gym.envs.webshop.records import Product
 from paw_gym.envs.webshop.reward import Score
@@ -25,8 +26,7 @@ ATTRIBUTES = "Attributes"
 Role = Literal["text", "button", "link", "option"]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """A visible string."""
 
     text: str
@@ -45,6 +45,10 @@ class Page:
         """All visible strings in reading order."""
         raise NotImplementedError
 
+    @cached_property
+    def _listed(self) -> list[Part]:
+        return list(self.parts())
+
     @property
     def has_search_bar(self) -> bool:
         """Whether there is a field to search from."""
@@ -52,15 +56,15 @@ class Page:
 
     def text(self) -> str:
         """The text observation."""
-        stripped = (part.text.strip() for part in self.parts())
-        return SEPARATOR.join(text for text in stripped if text)
+        return SEPARATOR.join([text for part in self._listed if (text := part[0].strip())])
 
+    @cached_property
     def clickables(self) -> dict[str, Part]:
         """What can be clicked, by its text in lower case; options come last.
 
         Where two have the same text, the later one counts, in the earlier one's place.
         """
-        found = [part for part in self.parts() if part.role != "text"]
+        found = [part for part in self._listed if part.role != "text"]
         ordered = [part for part in found if part.role == "button"]
         ordered += [part for part in found if part.role == "link"]
         result = {part.text.lower(): part for part in ordered}

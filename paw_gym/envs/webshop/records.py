@@ -84,14 +84,14 @@ def parse_product(
         extra = attributes.get(asin, {})
         return Product(
             asin=asin,
-            title=record["name"],
+            title=_string(record, "name"),
             description=record["full_description"] or "",
             features=tuple(bullets) if isinstance(bullets, list) else (bullets or "",),
             price_tag=tag,
             prices=prices,
-            category=record["category"],
-            query=record["query"].lower().strip(),
-            product_category=record["product_category"],
+            category=_string(record, "category"),
+            query=_string(record, "query").lower().strip(),
+            product_category=_string(record, "product_category"),
             options=_parse_options(record["customization_options"]),
             attributes=tuple(extra.get("attributes", NO_ATTRIBUTES)),
             image=(record.get("images") or [""])[0] or "",
@@ -107,6 +107,13 @@ def parse_product(
         raise ValueError(
             f"Product {record.get('asin', '(no asin)')!r} is not of the official form: {error}."
         ) from error
+
+
+def _string(record: Mapping[str, Any], name: str) -> str:
+    value = record[name]
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {value!r:.40}, expected text")
+    return value
 
 
 def _parse_pricing(pricing: str | None) -> tuple[str, tuple[float, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from rapidfuzz import fuzz
@@ -51,7 +51,7 @@ class Score:
 
     def parts(self) -> dict[str, Any]:
         """Plain values for ``info``."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def score_purchase(

@@ -157,7 +157,7 @@ class Shop:
         """
         if action.verb == "search" and action.argument:
             return Visit("results", action.argument)
-        clickables = page.clickables()
+        clickables = page.clickables
         if action.verb != "click" or action.argument not in clickables:
             return None
         if action.argument == "search":

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paw_gym.envs.webshop.records import Product
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Catalogues compiled by the tests stay out of the user's cache."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PAW_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="session")
+def official(shared_data: Path) -> Path:
+    """The folder with the official set of 1,000 products."""
+    folder = shared_data / "webshop"
+    if not (folder / "items_shuffle_1000.json.xz").is_file():
+        pytest.skip(f"no WebShop data in {folder} (set PAW_SHARED_DATA)")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def recorded(official: Path) -> dict[str, Any]:
+    """150 episodes of the original program, with its prices and goals."""
+    path = official / "reference_episodes.json.xz"
+    if not path.is_file():
+        pytest.skip(f"no recorded episodes in {official}")
+    with lzma.open(path, "rt") as file:
+        return dict(json.load(file))
+
+
+def raw_record(asin: str, **changes: Any) -> dict[str, Any]:
+    """A product in the official raw form."""
+    return {
+        "asin": asin,
+        "name": f"Red Mug {asin}",
+        "full_description": "A mug for tea.",
+        "small_description": ["Dishwasher safe", "Holds 12 ounces"],
+        "pricing": "$9.99",
+        "images": ["https://example.org/mug.jpg"],
+        "product_category": "Home › Kitchen › Mugs",
+        "category": "kitchen",
+        "query": " Mugs ",
+        "customization_options": {"Color": [{"value": " Red/Blue "}, {"value": "Green"}]},
+        **changes,
+    }
+
+
+@pytest.fixture
+def record() -> Any:
+    return raw_record
+
+
+def product(asin: str = "B000000001", **changes: Any) -> Product:
+    fields: dict[str, Any] = {
+        "asin": asin,
+        "title": "Ceramic Mug",
+        "description": "A mug that keeps tea warm.",
+        "features": ("Dishwasher safe", "Holds 12 ounces"),
+        "price_tag": "$9.99",
+        "prices": (9.99,),
+        "category": "kitchen",
+        "query": "mugs",
+        "product_category": "Home › Kitchen › Mugs",
+        "options": (("color", ("red", "green")), ("size", ("small", "large"))),
+        "attributes": ("dishwasher safe", "leak proof"),
+        "instruction": "I want mugs that are dishwasher safe",
+        "instruction_attributes": ("dishwasher safe",),
+    }
+    return Product(**{**fields, **changes})
+
+
+@pytest.fixture
+def make_product() -> Any:
+    return product

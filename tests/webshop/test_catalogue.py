@@ -1,0 +1,252 @@
+"""Compiled catalogues, and the official files they are made from."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paw_gym.envs.webshop import data_folder
+from paw_gym.envs.webshop.catalogue import Catalogue, compile_catalogue, is_compiled
+from paw_gym.envs.webshop.data_folder import DataFolder, read_json_list
+from paw_gym.envs.webshop.env import WebShopEnv
+from paw_gym.envs.webshop.generate import generate_products
+from paw_gym.envs.webshop.records import Product, parse_product
+
+
+def test_products_come_back_as_they_were(tmp_path: Path) -> None:
+    products = list(generate_products(120))
+    catalogue = Catalogue(compile_catalogue(products, tmp_path / "c"))
+    assert list(catalogue) == products and len(catalogue) == 120
+    assert [catalogue[n] for n in range(120)] == products
+    for number, product in enumerate(products):
+        assert catalogue.number_of(product.asin) == number and product.asin in catalogue
+    assert "NOPE" not in catalogue
+    with pytest.raises(KeyError, match="NOPE"):
+        catalogue.by_asin("NOPE")
+    with pytest.raises(IndexError):
+        catalogue[120]
+
+
+def test_the_first_of_two_with_the_same_asin_counts(tmp_path: Path, make_product: Any) -> None:
+    twice = [make_product(title="one"), make_product("B1"), make_product(title="two")]
+    catalogue = Catalogue(compile_catalogue(twice, tmp_path / "c"))
+    assert len(catalogue) == 2 and catalogue.by_asin("B000000001").title == "one"
+
+
+def test_the_fingerprint_is_of_the_products(tmp_path: Path, make_product: Any) -> None:
+    prints = [
+        Catalogue(compile_catalogue([make_product(title=title)], tmp_path / name)).fingerprint
+        for name, title in (("a", "x"), ("b", "x"), ("c", "y"))
+    ]
+    assert prints[0] == prints[1] != prints[2]
+
+
+def test_nothing_half_written_stays(tmp_path: Path, make_product: Any) -> None:
+    def breaking() -> Any:
+        yield make_product()
+        raise RuntimeError("the disk is gone")
+
+    with pytest.raises(RuntimeError, match="disk"):
+        compile_catalogue(breaking(), tmp_path / "c")
+    with pytest.raises(ValueError, match="no product"):
+        compile_catalogue([], tmp_path / "c")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_folder_is_replaced(tmp_path: Path, make_product: Any) -> None:
+    folder = tmp_path / "c"
+    folder.mkdir()
+    (folder / "catalogue.json").write_text("{")
+    assert not is_compiled(folder)
+    compile_catalogue([make_product()], folder)
+    assert is_compiled(folder)
+
+
+def test_two_processes_may_compile_at_once(tmp_path: Path) -> None:
+    code = (
+        "from pathlib import Path; import sys\n"
+        "from paw_gym.envs.webshop.catalogue import compile_catalogue\n"
+        "from paw_gym.envs.webshop.generate import generate_products\n"
+        "compile_catalogue(generate_products(300), Path(sys.argv[1]))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "c")]
+    running = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(3)]
+    assert [process.communicate()[1] for process in running] == [b""] * 3
+    assert [process.returncode for process in running] == [0] * 3
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+def test_a_cache_that_cannot_be_written_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[Path] = []
+    real = data_folder.compile_catalogue
+
+    def refusing(products: Any, folder: Path) -> Path:
+        asked.append(folder)
+        if len(asked) == 1:
+            raise PermissionError(13, "Permission denied")
+        return real(products, folder)
+
+    monkeypatch.setattr(data_folder, "compile_catalogue", refusing)
+    catalogue = data_folder.cached_catalogue("unwritable", lambda: generate_products(40))
+    assert len(catalogue) == 40 and asked[0] != asked[1]
+    assert "PAW_CACHE_DIR" in caplog.text
+
+
+# --- records ---------------------------------------------------------------------------------------
+
+
+def test_a_raw_record(record: Any) -> None:
+    extra = {"B1": {"attributes": ["leak proof"], "instruction": "x", "instruction_attributes": []}}
+    product = parse_product(record("B1"), extra)
+    assert product is not None
+    assert product.options == (("color", ("red | blue", "green")),)
+    assert product.query == "mugs" and product.attributes == ("leak proof",)
+    assert product.search_text == (
+        "red mug b1 a mug for tea. dishwasher safe color: red | blue, green"
+    )
+    assert Product.unpack(product.pack()) == product
+
+
+@pytest.mark.parametrize(
+    ("pricing", "tag", "prices"),
+    [
+        ("$1,234.50", "$1234.5", (1234.5,)),
+        ("$19.99 - $27.99", "$19.99 to $27.99", (19.99, 27.99)),
+        ("", "$100.0", (100.0,)),
+        (None, "$100.0", (100.0,)),
+    ],
+)
+def test_prices(record: Any, pricing: Any, tag: str, prices: tuple[float, ...]) -> None:
+    product = parse_product(record("B1", pricing=pricing), {})
+    assert product is not None and (product.price_tag, product.prices) == (tag, prices)
+
+
+def test_what_the_original_drops_or_fills_in(record: Any) -> None:
+    assert parse_product(record("nan"), {}) is None
+    assert parse_product(record("B123456789012"), {}) is None
+    product = parse_product(
+        record("B1", small_description="", customization_options={"Size": None}), {}
+    )
+    assert product is not None
+    assert product.attributes == ("DUMMY_ATTR",) and product.options == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"name": None}, "name is None"), ({"pricing": "soon"}, "soon"), ({"images": 3}, "B1")],
+)
+def test_records_of_another_form_are_named(record: Any, changes: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        parse_product(record("B1", **changes), {})
+    lacking = record("B1")
+    del lacking["query"]
+    with pytest.raises(ValueError, match="query"):
+        parse_product(lacking, {})
+
+
+# --- files -----------------------------------------------------------------------------------------
+
+_WRITE = {"": open, ".gz": gzip.open, ".xz": lzma.open}
+
+
+def write(folder: Path, name: str, content: Any, end: str = "") -> None:
+    with _WRITE[end](folder / (name + end), "wt", encoding="utf-8") as file:  # type: ignore[operator]
+        file.write(content if isinstance(content, str) else json.dumps(content))
+
+
+@pytest.mark.parametrize("end", ["", ".gz", ".xz"])
+def test_a_folder_of_official_files(tmp_path: Path, record: Any, end: str) -> None:
+    write(tmp_path, "items_shuffle_1000.json", [record(f"B{n}") for n in range(5)], end)
+    extra = {"attributes": ["safe"], "instruction": "Buy", "instruction_attributes": ["safe"]}
+    write(tmp_path, "items_ins_v2_1000.json", {f"B{n}": extra for n in range(5)}, end)
+    catalogue = DataFolder(tmp_path).catalogue()
+    assert [product.asin for product in catalogue] == [f"B{n}" for n in range(5)]
+    assert len(DataFolder(tmp_path, 2).catalogue()) == 2
+    written = [
+        {"instruction": "a mug.", "instruction_attributes": ["safe"], "instruction_options": []},
+        {"instruction": "x", "instruction_attributes": [], "instruction_options": []},
+    ]
+    human = {f"B{n}": written for n in range(5)} | {"GONE": written}
+    write(tmp_path, "items_human_ins.json", human, end)
+    ids = [i for s in ("train", "valid", "test") for i in _ids(data_dir=tmp_path, split=s)]
+    assert sorted(ids) == [f"human/B{n}/0" for n in range(5)]
+
+
+def _ids(**settings: Any) -> list[str]:
+    try:
+        return list(WebShopEnv(nouns="rules", **settings).tasks.ids)
+    except ValueError as error:
+        assert "empty" in str(error)
+        return []
+
+
+def test_the_set_that_fits_is_chosen(tmp_path: Path, record: Any) -> None:
+    for name, count in (("items_shuffle", 3), ("items_shuffle_1000", 2)):
+        write(tmp_path, f"{name}.json", [record(f"B{n}") for n in range(count)])
+    for name in ("items_ins_v2", "items_ins_v2_1000"):
+        write(tmp_path, f"{name}.json", {})
+    assert DataFolder(tmp_path).products_file == tmp_path / "items_shuffle.json"
+    assert DataFolder(tmp_path, 1000).products_file == tmp_path / "items_shuffle_1000.json"
+    assert DataFolder(tmp_path, 1001).products_file == tmp_path / "items_shuffle.json"
+
+
+def test_missing_and_damaged_files_are_named(tmp_path: Path, record: Any) -> None:
+    with pytest.raises(FileNotFoundError, match="items_shuffle_1000.json"):
+        DataFolder(tmp_path)
+    write(tmp_path, "items_shuffle_1000.json", json.dumps([record("B1")])[:-20])
+    with pytest.raises(FileNotFoundError, match="items_ins_v2_1000.json"):
+        DataFolder(tmp_path)
+    write(tmp_path, "items_ins_v2_1000.json", {})
+    with pytest.raises(ValueError, match="items_shuffle_1000.json is damaged or cut off"):
+        DataFolder(tmp_path).catalogue()
+    write(tmp_path, "items_shuffle_1000.json", {"no": "list"})
+    with pytest.raises(ValueError, match="not a JSON list"):
+        DataFolder(tmp_path).catalogue()
+    with pytest.raises(FileNotFoundError, match="items_human_ins.json"):
+        DataFolder(tmp_path).human_instructions()
+
+
+@given(st.lists(st.one_of(st.dictionaries(st.text(), st.text()), st.text()), max_size=8), st.data())
+def test_lists_are_read_in_pieces(content: list[Any], data: st.DataObject) -> None:
+    import tempfile
+
+    indent = data.draw(st.sampled_from([None, 1]))
+    ascii_only = data.draw(st.booleans())
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data_folder, "_CHUNK", data.draw(st.integers(1, 20)))
+        path = Path(folder) / "list.json"
+        text = json.dumps(content, indent=indent, ensure_ascii=ascii_only)
+        path.write_text(text, encoding="utf-8", errors="surrogatepass")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return
+        assert list(read_json_list(path)) == content
+
+
+def test_a_changed_file_is_compiled_anew(tmp_path: Path, record: Any) -> None:
+    write(tmp_path, "items_ins_v2_1000.json", {})
+    write(tmp_path, "items_shuffle_1000.json", [record("B1")])
+    first = DataFolder(tmp_path).catalogue()
+    write(tmp_path, "items_shuffle_1000.json", [record("B1"), record("B2")])
+    assert len(first) == 1 and len(DataFolder(tmp_path).catalogue()) == 2
+
+
+def test_the_official_set(official: Path) -> None:
+    catalogue = DataFolder(official).catalogue()
+    assert len(catalogue) == 1000 and len(catalogue.search_index.lengths) == 1000
+    assert np.asarray(catalogue.asin_order).tolist() == sorted(
+        range(1000), key=lambda n: catalogue[n].asin
+    )

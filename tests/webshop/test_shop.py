@@ -1,0 +1,169 @@
+"""Pages, actions and moves on a small shop made by hand."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paw_gym.envs.webshop.actions import parse_action
+from paw_gym.envs.webshop.catalogue import Catalogue, compile_catalogue
+from paw_gym.envs.webshop.goals import Goal
+from paw_gym.envs.webshop.nouns import rule_nouns
+from paw_gym.envs.webshop.pages import ItemPage, ResultsPage
+from paw_gym.envs.webshop.search import Bm25Search
+from paw_gym.envs.webshop.shop import Shop, Visit
+
+GOAL = Goal(
+    asin="B000000003",
+    query="mugs",
+    name="Ceramic Mug",
+    product_category="Home › Kitchen › Mugs",
+    instruction="Find a mug",
+    attributes=("leak proof",),
+    options=(("color", "red"),),
+    price_upper=20.0,
+)
+
+
+@pytest.fixture
+def shop(tmp_path: Path, make_product: Any) -> Shop:
+    products = [
+        make_product(f"B{number:09d}", title=f"Ceramic Mug {number}") for number in range(23)
+    ]
+    folder = compile_catalogue(products, tmp_path / "catalogue")
+    catalogue = Catalogue(folder)
+    return Shop(catalogue, Bm25Search(catalogue), rule_nouns)
+
+
+def walk(shop: Shop, *actions: str) -> tuple[Visit, list[bool]]:
+    visit, taken = Visit(), []
+    for action in actions:
+        moved = shop.act(visit, shop.show(visit, GOAL), parse_action(action))
+        taken.append(moved is not None)
+        visit = moved or visit
+    return visit, taken
+
+
+def test_a_whole_purchase(shop: Shop) -> None:
+    visit, taken = walk(
+        shop,
+        "search[ceramic mug]",
+        "click[next >]",
+        "click[b000000012]",
+        "click[large]",
+        "click[red]",
+        "click[features]",
+        "click[< prev]",
+        "click[Buy Now]",
+    )
+    assert all(taken)
+    assert visit.options == (("size", "large"), ("color", "red"))
+    page = shop.show(visit, GOAL)
+    assert '{"color": "red", "size": "large"}' in page.text() and "[SEP] 1.0 [SEP]" in page.text()
+    assert not page.clickables
+
+
+def test_previous_leads_back_to_the_page_of_results(shop: Shop) -> None:
+    visit, _ = walk(
+        shop, "search[mug]", "click[next >]", "click[b000000010]", "click[red]", "click[< prev]"
+    )
+    assert visit == Visit("results", "mug", 2)
+    visit, _ = walk(shop, "search[mug]", "click[next >]", "click[< prev]")
+    assert visit == Visit("results", "mug", 1)
+
+
+def test_next_is_there_on_the_last_page_too(shop: Shop) -> None:
+    visit, taken = walk(shop, "search[mug]", *["click[next >]"] * 4)
+    assert all(taken) and visit.number == 5
+    page = shop.show(visit, GOAL)
+    assert isinstance(page, ResultsPage) and not page.products and not page.has_next
+    assert page.text().endswith("Page 5 (Total results: 23) [SEP] < Prev [SEP] Next >")
+
+
+def test_equal_scores_are_ordered_by_asin(shop: Shop) -> None:
+    assert [shop.catalogue[n].asin for n in shop.hits("ceramic")] == [
+        f"B{number:09d}" for number in range(23)
+    ]
+
+
+def test_searching_anew_forgets_product_and_options(shop: Shop) -> None:
+    visit, _ = walk(shop, "search[mug]", "click[b000000001]", "click[red]", "search[ceramic]")
+    assert visit == Visit("results", "ceramic", 1)
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        "click[search]",
+        "click[buy now]",
+        "search[]",
+        "search",
+        "",
+        "buy[mug]",
+        "click[]",
+        "search[a\nb]",
+        "Search[mug]",
+        "click[b000000001]",
+    ],
+)
+def test_what_the_search_page_refuses(shop: Shop, action: str) -> None:
+    visit, taken = walk(shop, action)
+    assert visit == Visit() and taken == [False]
+
+
+def test_a_button_goes_before_an_option_of_its_name(tmp_path: Path, make_product: Any) -> None:
+    odd = make_product("B000000001", options=(("style", ("reviews", "plain", "size [m]")),))
+    catalogue = Catalogue(compile_catalogue([odd], tmp_path / "catalogue"))
+    shop = Shop(catalogue, Bm25Search(catalogue), rule_nouns)
+    visit, _ = walk(shop, "search[mug]", "click[b000000001]", "click[reviews]")
+    assert visit.page == "sub" and visit.sub_page == "Reviews"
+    visit, taken = walk(shop, "search[mug]", "click[b000000001]", "click[size [m]]")
+    assert all(taken) and visit.options == (("style", "size [m]"),)
+
+
+def test_of_two_options_with_the_same_value_the_later_one_is_meant(make_product: Any) -> None:
+    page = ItemPage("x", make_product(options=(("color", ("one", "two")), ("kind", ("one",)))))
+    assert list(page.clickables)[-2:] == ["one", "two"]
+    assert page.clickables["one"].name == "kind"
+
+
+def test_empty_texts_do_not_show(make_product: Any) -> None:
+    page = ItemPage("x", make_product(title="  ", options=()))
+    assert "[SEP]  [SEP]" not in page.text() and " < Prev [SEP] Price: $9.99" in page.text()
+
+
+def test_attributes_show_where_they_are_asked_for(make_product: Any) -> None:
+    assert "attributes" in ItemPage("x", make_product(), {}, True).clickables
+    assert "attributes" not in ItemPage("x", make_product()).clickables
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_read_as_an_action(text: str) -> None:
+    action = parse_action(text)
+    assert action.argument == action.argument.lower()
+    if action.verb in ("search", "click") and action.argument:
+        assert text.startswith(f"{action.verb}[") and "]" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("click[Buy Now]", ("click", "buy now")),
+        ("search[red mug] please", ("search", "red mug")),
+        ("xclick[buy now]", ("xclick", "buy now")),
+        ("click[size [m]]", ("click", "size [m]")),
+        ("think", ("think", "")),
+    ],
+)
+def test_reading_actions(text: str, expected: tuple[str, str]) -> None:
+    assert parse_action(text) == expected
+
+
+def test_a_visit_survives_pickling_and_json() -> None:
+    visit = Visit("item", "mug", 2, 7, (("color", "red"),))
+    assert pickle.loads(pickle.dumps(visit)) == visit == Visit.from_json(visit.to_json())
