@@ -115,7 +115,7 @@ def _print(run: Any, progress: Any) -> None:
     comparison = run.comparison()
     console = progress.console
     if comparison.arms:
-        console.print(rich_table(comparison))
+        console.print(rich_table(comparison, console.width))
         console.print(" ".join([EXPLANATION, *comparison.notes]), style="dim", markup=False)
     for cell, state in left:
         console.print(f"{cell.name}: {state}", style="yellow", markup=False)

@@ -251,6 +251,9 @@ SECONDARY: Mapping[str, Callable[[CellResult], float | None]] = MappingProxyType
         "success in training, last quarter, %": _over_training("success_rate", 0.25),
         "observation NLL, last quarter": _over_training("obs_nll", 0.25),
         "invalid responses, last quarter, %": _over_training("invalid_rate", 0.25),
+        # with optimizer.measure_gradients; for comparisons at equal strength
+        "gradient norm of the policy term": _over_training("grad_norm_policy", 1.0),
+        "gradient norm of the world-model term": _over_training("grad_norm_wm", 1.0),
     }
 )
 """further measurements by name; one that ends in % is a share"""

@@ -11,6 +11,7 @@ from typing import Self
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from paw_train.compare.cells import updates_done
 from paw_train.compare.execute import Failure, Work
@@ -76,8 +77,8 @@ class Progress:
     def _table(self, work: Work) -> Table:
         table = Table.grid(padding=(0, 2))
         for cell in work.running.values():
-            table.add_row(cell.name, self._stage(cell))
-        table.add_row("[bold]all[/bold]", f"[bold]{self._summary(work)}[/bold]")
+            table.add_row(Text(cell.name), self._stage(cell))
+        table.add_row(Text("all", style="bold"), Text(self._summary(work), style="bold"))
         return table
 
     def _summary(self, work: Work) -> str:
@@ -85,11 +86,16 @@ class Progress:
         parts = [f"{work.finished} of {len(work.cells)} finished"]
         if work.failures:
             parts.append(f"{len(work.failures)} failed")
-        here = work.finished - (self._at_start or 0)
-        if here and work.waiting:
-            parts.append(f"about {duration_text(elapsed / here * len(work.waiting))} left")
+        done = work.finished - (self._at_start or 0) + sum(map(self._share, work.running.values()))
+        left = len(work.waiting) - sum(map(self._share, work.running.values()))
+        if done > 0.2 and left > 0:
+            parts.append(f"about {duration_text(elapsed / done * left)} left")
         parts.append(f"{duration_text(elapsed)} so far")
         return ", ".join(parts)
+
+    def _share(self, cell: Cell) -> float:
+        """How much of a running cell is done, by its updates."""
+        return min(1.0, updates_done(self.folder / cell.name) / max(1, cell.settings.updates))
 
     def _stage(self, cell: Cell) -> str:
         folder = self.folder / cell.name

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from paw_train.compare.analysis import ArmSummary, Comparison, Difference, Secondary
 from paw_train.compare.overhead import Overhead
@@ -107,13 +109,21 @@ def _p(value: float) -> str:
     return "<0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
 
 
-def rich_table(comparison: Comparison) -> Table:
-    """For the terminal."""
-    table = Table(header_style="bold")
-    for i, name in enumerate(COLUMNS):
-        table.add_column(name, justify="left" if i == 0 else "right")
+_WIDE = 118
+"""characters that all columns take"""
+_NARROW = (0, 1, 3, 5, 6, 7)
+"""columns of a narrow terminal; table.md has them all"""
+
+
+def rich_table(comparison: Comparison, width: int = _WIDE) -> Table:
+    """For a terminal of so many characters."""
+    chosen = range(len(COLUMNS)) if width >= _WIDE else _NARROW
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD)
+    for i in chosen:
+        table.add_column(COLUMNS[i], justify="left" if i == 0 else "right", no_wrap=True)
     for arm in comparison.arms:
-        table.add_row(*row_of(comparison, arm))
+        cells = row_of(comparison, arm)
+        table.add_row(*(Text(cells[i]) for i in chosen))
     return table
 
 

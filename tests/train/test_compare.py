@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from paw_train.compare.analysis import compare
 from paw_train.compare.cells import differing_setting, is_finished
@@ -45,7 +46,7 @@ from paw_train.compare.results import (
     write_results,
 )
 from paw_train.compare.run import GridRun, report_of
-from paw_train.compare.tables import COLUMNS, markdown
+from paw_train.compare.tables import COLUMNS, markdown, rich_table
 
 FAKE = textwrap.dedent(
     """
@@ -516,6 +517,18 @@ def test_markdown_has_a_row_an_arm_and_as_many_cells_as_headings() -> None:
     assert len(table) == 2 + 3
     assert {line.count("|") for line in table} == {len(COLUMNS) + 1}
     assert "+5.0 to grpo" in table[3]
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_terminals_table_fits_and_cuts_nothing(width: int) -> None:
+    name = "grpo+paw-fixed"
+    cells = fake_results({"grpo": [0.5, 0.6, 0.5], name: [0.6, 0.6, 0.7]})
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(rich_table(compare({"grpo": "grpo", name: "grpo"}, "grpo", cells), width))
+    text = capture.get()
+    assert name in text and "+10.0 to grpo" in text and "…" not in text
+    assert ("seeds and tasks" in text) == (width > 100)
 
 
 def test_further_measurements_are_means_over_the_updates_paired_by_seed() -> None:
