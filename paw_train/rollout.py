@@ -21,6 +21,7 @@ from paw_train.policies.protocol import (
     require_trainable,
     response_seed,
 )
+from paw_train.policies.vllm_settings import VLLMSettings
 from paw_train.tokens import StepSpans, TokenRow
 
 
@@ -49,6 +50,14 @@ class RolloutSettings:
     """longest context; a longer window-mode prompt loses its beginning, a longer dialogue ends"""
     prefill_tokens: int = PREFILL_TOKENS
     """most padded context tokens read in one forward pass: memory, not results"""
+    engine: str = "local"
+    """what plays training's episodes: ``local``, the policy itself, or ``vllm``, with its weights"""
+    vllm: VLLMSettings = field(default_factory=VLLMSettings)
+    """of that engine"""
+
+    def __post_init__(self) -> None:
+        if self.engine not in ("local", "vllm"):
+            raise ValueError(f"rollout.engine is 'local' or 'vllm', got {self.engine!r}.")
 
     def sampling(self, stop: Sequence[str]) -> Sampling:
         """How responses are drawn, given the texts that end one."""

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paw_train.policies.protocol import Policy
+
+if TYPE_CHECKING:
+    from paw_train.policies.local import LocalPolicy
+    from paw_train.policies.vllm_settings import VLLMSettings
 
 SOURCES = {"openai": "endpoint", "vllm": "vllm"}
 """prefix of a model's name: the group of settings that belongs to it"""
@@ -74,10 +78,26 @@ def open_policy(
 
         return EndpointPolicy(name, build(EndpointSettings, source_settings, "endpoint"))
     if source == "vllm":
-        from paw_train.policies.vllm_engine import VLLMPolicy, VLLMSettings
+        from paw_train.policies.vllm_engine import VLLMPolicy
+        from paw_train.policies.vllm_settings import VLLMSettings
 
         return VLLMPolicy(name, build(VLLMSettings, source_settings, "vllm"))
     from paw_train.policies.local import LocalPolicy
 
     policy: Policy = LocalPolicy.load(weights, device, dtype)
     return policy
+
+
+def rollout_policy(local: LocalPolicy, engine: str, vllm: VLLMSettings) -> Policy:
+    """What plays the rollouts of training: the policy itself, or an engine that follows its weights.
+
+    Args:
+        local: the policy that is trained.
+        engine: ``local`` or ``vllm``.
+        vllm: settings of that engine.
+    """
+    if engine == "vllm":
+        from paw_train.policies.vllm_engine import FollowingVLLM
+
+        return FollowingVLLM(local, vllm)
+    return local

@@ -8,8 +8,9 @@ replaced while it runs (``load_weights``), which is what training with it needs.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,28 +18,11 @@ from torch import Tensor
 
 from paw_train.chat import ChatFormat
 from paw_train.policies.loading import model_folder
+from paw_train.policies.local import LocalPolicy
+from paw_train.policies.lora import has_adapter
 from paw_train.policies.protocol import PREFILL_TOKENS, Request, Response, Sampling
 from paw_train.policies.stopping import StopTexts
-
-
-@dataclass(frozen=True)
-class VLLMSettings:
-    """How vLLM is started (``paw eval vllm:MODEL vllm.KEY=...``)."""
-
-    dtype: str = "auto"
-    """``auto`` (as the model was saved), ``float32`` or ``bfloat16``"""
-    max_model_len: int | None = None
-    """longest context and response together; null: the model's own limit"""
-    gpu_memory: float = 0.85
-    """share of the GPU's memory that vLLM takes; less where a trainer shares the GPU"""
-    tensor_parallel: int = 1
-    """GPUs that one copy of the model is split over"""
-    enforce_eager: bool = False
-    """no CUDA graphs, no compilation: a faster start, slower tokens"""
-    seed: int = 0
-    """of the engine; responses have seeds of their own"""
-    extra: dict[str, Any] = field(default_factory=dict)
-    """further arguments of ``vllm.LLM``"""
+from paw_train.policies.vllm_settings import VLLMSettings
 
 
 class VLLMPolicy:
@@ -84,6 +68,41 @@ class VLLMPolicy:
             if problem is not None:
                 raise RuntimeError(f"vLLM did not take the new weights: {problem}")
         self.engine.reset_prefix_cache()
+
+
+class FollowingVLLM:
+    """A vLLM engine that plays with the weights that a local policy has at that moment.
+
+    Training with it is on-policy: each session begins with the local policy's weights.
+
+    Args:
+        local: the policy that is trained.
+        settings: of the engine.
+
+    Raises:
+        ValueError: the policy has an adapter.
+    """
+
+    trainable = True
+
+    def __init__(self, local: LocalPolicy, settings: VLLMSettings | None = None) -> None:
+        if has_adapter(local.model):
+            raise ValueError(
+                "rollout.engine=vllm cannot follow an adapter yet: train all weights "
+                "(model.lora.rank=0), or roll out with rollout.engine=local."
+            )
+        self.local = local
+        with tempfile.TemporaryDirectory(prefix="paw-vllm-") as folder:
+            local.save(Path(folder))
+            self.engine = VLLMPolicy(folder, settings)
+        self.chat = local.chat
+
+    def session(
+        self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
+    ) -> VLLMSession:
+        """Takes over the local policy's weights and opens a session."""
+        self.engine.load_weights(self.local.model.state_dict().items())
+        return self.engine.session(sampling, growing, prefill_tokens)
 
 
 class VLLMSession:

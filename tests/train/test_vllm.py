@@ -21,7 +21,8 @@ from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from paw_train.policies.local import LocalPolicy  # noqa: E402
 from paw_train.policies.protocol import Sampling, complete  # noqa: E402
-from paw_train.policies.vllm_engine import VLLMPolicy, VLLMSettings  # noqa: E402
+from paw_train.policies.vllm_engine import FollowingVLLM, VLLMPolicy  # noqa: E402
+from paw_train.policies.vllm_settings import VLLMSettings  # noqa: E402
 
 _spec = importlib.util.spec_from_file_location("hostile", Path(__file__).with_name("hostile.py"))
 assert _spec and _spec.loader
@@ -48,16 +49,18 @@ def _model(tokenizer: Any, seed: int) -> Any:
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[LocalPolicy, VLLMPolicy]:
-    folder = tmp_path_factory.mktemp("model")
+def following() -> FollowingVLLM:
     tokenizer = hostile.byte_tokenizer()
     local = LocalPolicy(_model(tokenizer, 0), tokenizer)
-    local.save(folder)
-    settings = VLLMSettings("float32", enforce_eager=True, max_model_len=256)
-    return local, VLLMPolicy(str(folder), settings)
+    return FollowingVLLM(local, VLLMSettings("float32", enforce_eager=True, max_model_len=256))
 
 
-def _compare(local: LocalPolicy, engine: VLLMPolicy) -> None:
+@pytest.fixture(scope="module")
+def both(following: FollowingVLLM) -> tuple[LocalPolicy, VLLMPolicy]:
+    return following.local, following.engine
+
+
+def _compare(local: LocalPolicy, engine: Any) -> None:
     sampling = Sampling(0.0, 24, stop=("a", "</action>"))
     ours = complete(local, DIALOGUES, sampling)
     theirs = complete(engine, DIALOGUES, sampling)
@@ -106,6 +109,22 @@ def test_sampled_logprobs_are_those_of_the_distribution(both: Any, sampling: Sam
             logits = truncate(logits, sampling)
         expected = torch.log_softmax(logits, -1)[torch.arange(len(answer.ids)), answer.ids]
         assert answer.logprobs == pytest.approx(expected.tolist(), abs=5e-3)
+
+
+def test_it_follows_the_policy_that_is_trained(following: FollowingVLLM) -> None:
+    for seed in (2, 3):
+        other = _model(following.local.tokenizer, seed)
+        following.local.model.load_state_dict(other.state_dict())
+        _compare(following.local, following)
+
+
+def test_an_update_that_did_not_arrive_is_noticed(both: Any) -> None:
+    local, engine = both
+    weights = dict(local.model.state_dict())
+    with pytest.raises(Exception, match="model|weight|parameter"):
+        engine.load_weights({f"other.{name}": w for name, w in weights.items()}.items())
+    engine.load_weights(weights.items())
+    _compare(local, engine)
 
 
 @pytest.mark.parametrize("mode", ["window", "conversation"])

@@ -1,0 +1,26 @@
+"""Settings of a vLLM engine in this process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class VLLMSettings:
+    """How vLLM is started (``paw eval vllm:MODEL vllm.KEY=...``, ``rollout.vllm.KEY=...``)."""
+
+    dtype: str = "auto"
+    """``auto`` (as the model was saved), ``float32`` or ``bfloat16``"""
+    max_model_len: int | None = None
+    """longest context and response together; null: the model's own limit"""
+    gpu_memory: float = 0.85
+    """share of the GPU's memory that vLLM takes; less where a trainer shares the GPU"""
+    tensor_parallel: int = 1
+    """GPUs that one copy of the model is split over"""
+    enforce_eager: bool = False
+    """no CUDA graphs, no compilation: a faster start, slower tokens"""
+    seed: int = 0
+    """of the engine; responses have seeds of their own"""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """further arguments of ``vllm.LLM``"""
