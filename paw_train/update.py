@@ -63,6 +63,7 @@ class Updater:
             lr=optimizer.lr,
             betas=optimizer.betas,
             weight_decay=optimizer.weight_decay,
+            fused=True,  # one pass over the weights, where the stock loop makes about ten
         )
 
     def learning_rate(self, update: int) -> float:
