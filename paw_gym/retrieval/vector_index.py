@@ -1,0 +1,159 @@
+"""Nearest neighbours among vectors, by FAISS: exact (flat), by a graph (HNSW), or compressed (IVF-PQ).
+
+All compare by inner product. IVF-PQ scores compressed vectors, so its best candidates are scored again
+with the stored ones.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paw_gym.naming import did_you_mean
+from paw_gym.retrieval.errors import need
+from paw_gym.retrieval.vectors import STORAGES, VectorStore
+
+KINDS = ("flat", "hnsw", "ivfpq")
+
+
+@dataclass(frozen=True)
+class VectorIndexSettings:
+    """How vectors are indexed."""
+
+    kind: str = "flat"
+    """``flat``, ``hnsw`` or ``ivfpq``"""
+    storage: str = "float32"
+    """of flat and hnsw: ``float32``, ``float16`` or ``int8``"""
+    neighbours: int = 32
+    """hnsw: M, links a vector; memory grows with it"""
+    build_effort: int = 200
+    """hnsw: efConstruction, candidates looked at when a vector is added"""
+    lists: int | None = None
+    """ivfpq: number of clusters; ``None``: four times the square root of the number of vectors"""
+    code_bytes: int | None = None
+    """ivfpq: bytes of a compressed vector; ``None``: a quarter of the dimension"""
+    train_size: int = 200_000
+    """vectors that clusters and codes are learnt from, at most"""
+    seed: int = 0
+    """of the choice of these vectors"""
+
+    def __post_init__(self) -> None:
+        for name, value, valid in (("kind", self.kind, KINDS), ("storage", self.storage, STORAGES)):
+            if value not in valid:
+                raise ValueError(f"Unknown {name} {value!r}. {did_you_mean(value, valid)}")
+
+
+def faiss() -> Any:
+    """The library.
+
+    Raises:
+        ImportError: it is not installed; says which extra brings it.
+    """
+    return need("faiss", "dense", "Searching vectors")
+
+
+def new_index(dim: int, count: int, settings: VectorIndexSettings) -> Any:
+    """An empty FAISS index for ``count`` vectors; it has yet to be trained."""
+    library = faiss()
+    metric = library.METRIC_INNER_PRODUCT
+    quantizers = library.ScalarQuantizer
+    scalar = {"float16": quantizers.QT_fp16, "int8": quantizers.QT_8bit}.get(settings.storage)
+    if settings.kind == "flat":
+        if scalar is None:
+            return library.IndexFlatIP(dim)
+        return library.IndexScalarQuantizer(dim, scalar, metric)
+    if settings.kind == "hnsw":
+        if scalar is None:
+            index = library.IndexHNSWFlat(dim, settings.neighbours, metric)
+        else:
+            index = library.IndexHNSWSQ(dim, scalar, settings.neighbours, metric)
+        index.hnsw.efConstruction = settings.build_effort
+        return index
+    trained_on = min(count, settings.train_size)
+    lists = settings.lists or max(1, min(round(4 * math.sqrt(count)), trained_on // 39))
+    size = settings.code_bytes or max(1, dim // 4)
+    if dim % size:
+        raise ValueError(f"code_bytes must divide the dimension {dim}, got {size}.")
+    bits = 8 if trained_on >= 256 else max(1, int(math.log2(trained_on)))
+    index = library.index_factory(dim, f"IVF{lists},PQ{size}x{bits}", metric)
+    index.do_polysemous_training = False  # minutes, for a search by Hamming distance that is not used
+    return index
+
+
+def fill_index(
+    index: Any, vectors: VectorStore | np.ndarray, settings: VectorIndexSettings
+) -> None:
+    """Trains an index on a sample and adds all vectors, shard by shard."""
+    count = len(vectors)
+    if not index.is_trained:
+        rng = np.random.default_rng(settings.seed)
+        picked = np.sort(rng.choice(count, min(count, settings.train_size), replace=False))
+        sample = vectors[picked] if isinstance(vectors, np.ndarray) else vectors.rows(picked)
+        index.train(np.ascontiguousarray(sample, np.float32))
+    shards: Iterable[tuple[int, np.ndarray]] = (
+        [(0, vectors)] if isinstance(vectors, np.ndarray) else vectors.shards()
+    )
+    for _, rows in shards:
+        index.add(np.ascontiguousarray(rows, np.float32))
+
+
+def save_index(index: Any, path: Path) -> None:
+    """Writes an index; the file appears when it is whole."""
+    part = path.with_name(path.name + ".part")
+    faiss().write_index(index, str(part))
+    os.replace(part, path)
+
+
+def load_index(path: Path) -> Any:
+    """Maps an index into memory: pages are read when they are searched."""
+    library = faiss()
+    return library.read_index(str(path), library.IO_FLAG_MMAP_IFC)
+
+
+@dataclass(frozen=True)
+class SearchEffort:
+    """How hard to look; more finds more and takes longer."""
+
+    candidates: int = 128
+    """hnsw: efSearch"""
+    probes: int = 32
+    """ivfpq: clusters looked into"""
+    refine: int = 8
+    """ivfpq: candidates scored again with the stored vectors, as a multiple of ``top_k``; 0: none"""
+
+
+def search_index(
+    index: Any, queries: np.ndarray, top_k: int, effort: SearchEffort
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and positions, both [n, top_k], best first; -1 where there is nothing more."""
+    library = faiss()
+    parameters = None
+    top_k = min(top_k, index.ntotal)
+    kind = library.downcast_index(index)
+    if isinstance(kind, library.IndexHNSW):
+        parameters = library.SearchParametersHNSW(efSearch=max(effort.candidates, top_k))
+    elif isinstance(kind, library.IndexIVF):
+        parameters = library.SearchParametersIVF(nprobe=min(effort.probes, kind.nlist))
+    scores, positions = index.search(queries, top_k, params=parameters)
+    return scores, positions
+
+
+def refine(
+    queries: np.ndarray, positions: np.ndarray, vectors: VectorStore, top_k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores candidates [n, c] again with the stored vectors and keeps the best ``top_k``."""
+    width = min(top_k, positions.shape[1])
+    scores = np.full((len(queries), width), -np.inf, np.float32)
+    kept = np.full((len(queries), width), -1, np.int64)
+    for row, (query, found) in enumerate(zip(queries, positions, strict=True)):
+        found = found[found >= 0]
+        exact = vectors.rows(found) @ query
+        order = np.argsort(-exact, kind="stable")[:width]
+        scores[row, : len(order)], kept[row, : len(order)] = exact[order], found[order]
+    return scores, kept
