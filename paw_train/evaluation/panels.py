@@ -1,0 +1,101 @@
+"""Fixed lists of tasks, by name, with a hash over what they hold."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from paw_gym.core import TaskSet
+from paw_gym.naming import did_you_mean
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A fixed list of tasks; results on panels with equal hashes are on equal tasks."""
+
+    name: str
+    task_ids: tuple[str, ...]
+    hash: str
+
+
+def make_panel(tasks: TaskSet, name: str, size: int, seed: int) -> Panel:
+    """Draws ``size`` tasks without repetition (all, when there are no more).
+
+    The hash covers the task set's fingerprint and the ids.
+    """
+    count = min(size, len(tasks))
+    drawn = np.random.default_rng(seed).permutation(len(tasks))[:count]
+    ids = tuple(tasks.ids[int(i)] for i in sorted(drawn))
+    digest = hashlib.sha256("\n".join([tasks.fingerprint, *ids]).encode()).hexdigest()
+    return Panel(name, ids, digest)
+
+
+@dataclass(frozen=True)
+class PanelSpec:
+    """A named panel: the environment, and which of its tasks."""
+
+    env_id: str
+    split: str
+    size: int | None = None
+    """tasks drawn by ``seed``; ``None``: all of the split"""
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """arguments of the environment"""
+    seed: int = 1234
+    """of the draw"""
+    dataset: str | None = None
+    """the data set it needs (``paw data list``); ``None``: nothing to download"""
+    hash: str | None = None
+    """the panel's hash where nothing but this program decides it: another one is another panel"""
+
+
+_ALFWORLD, _WEBSHOP = "paw_gym/ALFWorld-v0", "paw_gym/WebShop-v0"
+_SEARCH = "paw_gym/SearchQA-v0"
+_BENCHMARKS = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
+
+PANELS: Mapping[str, PanelSpec] = MappingProxyType(
+    {
+        "alfworld/valid_seen": PanelSpec(_ALFWORLD, "valid_seen", dataset="alfworld"),
+        "alfworld/valid_unseen": PanelSpec(_ALFWORLD, "valid_unseen", dataset="alfworld"),
+        "alfworld/procedural": PanelSpec(
+            _ALFWORLD,
+            "valid_unseen",
+            200,
+        ),
+        "webshop/test500": PanelSpec(_WEBSHOP, "test", 500, {"goals": "human"}, dataset="webshop"),
+        "webshop/generated": PanelSpec(_WEBSHOP, "test", 200),
+        "search_qa/synthetic": PanelSpec(_SEARCH, "test", 200, {"dataset": "synthetic"}),
+        **{
+            f"search_qa/{name}": PanelSpec(
+                _SEARCH, "dev", 500, {"dataset": name}, dataset="search_qa"
+            )
+            for name in _BENCHMARKS
+        },
+    }
+)
+"""the panels by name"""
+
+
+def panel_spec(name: str) -> PanelSpec:
+    """A named panel.
+
+    Raises:
+        ValueError: there is none of that name; names the nearest.
+    """
+    if name not in PANELS:
+        raise ValueError(f"There is no panel {name!r}. {did_you_mean(name, PANELS)}")
+    return PANELS[name]
+
+
+def require_known_hash(name: str, panel: Panel) -> None:
+    """Raises ``ValueError`` where a panel's tasks are not those that its name has always meant."""
+    spec = PANELS.get(name)
+    if spec is not None and spec.hash is not None and panel.hash != spec.hash:
+        raise ValueError(
+            f"The panel {name} has the hash {panel.hash[:12]}, but it was fixed with "
+            f"{spec.hash[:12]}: this version generates other tasks. Results on it could not be compared."
+        )

@@ -1,0 +1,245 @@
+"""``paw eval``: from what a user writes to a result on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paw_train.baselines import agent_class
+from paw_train.checkpoint import find_checkpoint
+from paw_train.config import Settings, apply_override, build
+from paw_train.evaluation import evaluate_to_folder
+from paw_train.evaluation.environments import agent_env_maker, own_history_length
+from paw_train.evaluation.panels import (
+    Panel,
+    PanelSpec,
+    make_panel,
+    panel_spec,
+    require_known_hash,
+)
+from paw_train.evaluation.playing import Plan, run
+from paw_train.policies.choosing import open_policy, split_overrides
+from paw_train.policies.protocol import Policy
+
+_ALL = 10**9
+"""a panel size that takes every task"""
+
+
+def evaluate_from_args(
+    model: str,
+    overrides: Sequence[str],
+    out: str | None = None,
+    agent: str | None = None,
+    panel: str | None = None,
+    seeds: int = 1,
+) -> Path:
+    """Evaluates, prints the table, writes ``result.json`` and the episodes.
+
+    Stopped or killed, the same call goes on where it was.
+
+    Args:
+        model: a run's folder (its trained policy, its settings), a Hugging Face model's folder or hub
+            name, a checkpoint's ``model`` folder inside a run, ``openai:MODEL`` (an OpenAI-compatible
+            endpoint, settings ``endpoint.KEY=...``), ``vllm:MODEL`` (settings ``vllm.KEY=...``), or
+            ``expert`` or ``random``.
+        overrides: ``key=value`` settings; ``agent.KEY=VALUE`` are the agent's.
+        out: the folder to write to; ``None``: ``eval-...`` in the run, or in ``runs``.
+        agent: one of ``paw_train.baselines.agents()``; ``None``: the policy as it is trained.
+        panel: a named panel; ``None``: tasks drawn as ``evaluation`` says.
+        seeds: how often the panel is played, each time with another seed.
+
+    Returns:
+        The path of ``result.json``.
+
+    Raises:
+        ValueError: something that the arguments name is not there; names the nearest.
+    """
+    from paw_train.display import Display
+
+    if seeds < 1:
+        raise ValueError(f"--seeds is 1 or more, got {seeds}.")
+    name = _agent_name(model, agent)
+    needs_policy = agent_class(name).needs_policy
+    run_folder = _run_of(Path(model)) if needs_policy else None
+    agent_settings, rest = _agent_settings(overrides)
+    own, source = split_overrides(model, rest)
+    spec = panel_spec(panel) if panel else None
+    settings = _settings_of(run_folder, spec, own)
+    if spec is not None and panel is not None:
+        settings = _with_data(settings, spec, panel)
+    plan = _plan(settings, name, agent_settings, panel, seeds)
+    policy: Policy | None = None
+    if needs_policy:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        weights = _weights_of(Path(model), run_folder)
+        policy = open_policy(model, source, weights, device, settings.model.dtype)
+    folder = _folder(model, name, panel or plan.split, out, run_folder)
+    display = Display()
+    title = f"evaluating {model}" + ("" if name in ("policy", model) else f" ({name})")
+    with display.task(title, len(plan.panel.task_ids) * seeds) as advance:
+        result, episodes = run(
+            plan,
+            policy,
+            model if needs_policy else "",
+            folder / "episodes.jsonl.part",
+            lambda done, _: advance(done),
+        )
+    result |= _costs(result, source, policy)
+    path = evaluate_to_folder(folder, result, episodes)
+    display.result(result)
+    if result["errors"]:
+        display.say(f"{result['errors']} episodes failed; the same command plays just these again.")
+    display.say(f"Written to {path}")
+    return path
+
+
+def _agent_name(model: str, agent: str | None) -> str:
+    if agent is None:
+        return model if model in ("expert", "random") else "policy"
+    agent_class(agent)
+    if model in ("expert", "random") and agent != model:
+        raise ValueError(
+            f"{model!r} is an agent itself, and --agent names another, {agent!r}. Give a model's name."
+        )
+    return agent
+
+
+def _agent_settings(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """The agent's settings, and the other overrides."""
+    data: dict[str, Any] = {}
+    rest = []
+    for override in overrides:
+        if override.partition("=")[0].partition(".")[0] == "agent":
+            apply_override(data, override)
+        else:
+            rest.append(override)
+    found = data.get("agent", {})
+    return found if isinstance(found, dict) else {}, rest
+
+
+def _settings_of(run: Path | None, spec: PanelSpec | None, overrides: Sequence[str]) -> Settings:
+    data: dict[str, Any] = {}
+    if run is not None:
+        data = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    if spec is not None:
+        _put_panel(data, spec)
+    for override in overrides:
+        apply_override(data, override)
+    settings: Settings = build(Settings, data)
+    return settings
+
+
+def _put_panel(data: dict[str, Any], spec: PanelSpec) -> None:
+    env = data.setdefault("env", {})
+    if env.get("id", spec.env_id) != spec.env_id:
+        raise ValueError(
+            f"The run is of {env['id']}, the panel of {spec.env_id}: choose a panel of the run's "
+            "environment."
+        )
+    if "id" not in env:
+        env["history_length"] = own_history_length(spec.env_id)
+    env |= {"id": spec.env_id, "kwargs": {**env.get("kwargs", {}), **spec.kwargs}}
+    if spec.dataset is None:
+        env["kwargs"].pop("data_dir", None)
+    evaluation = data.setdefault("evaluation", {})
+    evaluation |= {"split": spec.split, "tasks": spec.size or _ALL, "seed": spec.seed}
+
+
+def _with_data(settings: Settings, spec: PanelSpec, name: str) -> Settings:
+    """The settings with the folder of a downloaded data set, where the panel needs one."""
+    if spec.dataset is None or settings.env.kwargs.get("data_dir") is not None:
+        return settings
+    from paw_gym.data import dataset_names, default_folder, read_receipt
+
+    known = spec.dataset in dataset_names()
+    if known and read_receipt(default_folder(spec.dataset)) is not None:
+        kwargs = {**settings.env.kwargs, "data_dir": str(default_folder(spec.dataset))}
+        env = dataclasses.replace(settings.env, kwargs=kwargs)
+        return dataclasses.replace(settings, env=env)
+    download = f" `paw data download {spec.dataset}` brings it." if known else ""
+    raise ValueError(
+        f"The panel {name} needs real data: give its folder as env.kwargs.data_dir=DIR.{download}"
+    )
+
+
+def _plan(
+    settings: Settings, agent: str, agent_settings: dict[str, Any], name: str | None, seeds: int
+) -> Plan:
+    chosen, env = settings.evaluation, settings.env
+    probe = agent_env_maker(env, chosen.split)()
+    tasks = probe.tasks
+    probe.close()
+    count = min(chosen.tasks, len(tasks))
+    title = f"{env.id}/{chosen.split}/{count}"
+    whole = True
+    if name is not None:
+        wanted = panel_spec(name).size
+        whole = count == (len(tasks) if wanted is None else min(wanted, len(tasks)))
+        title = name if whole else f"{name}[{count}]"
+    panel: Panel = make_panel(tasks, title, chosen.tasks, chosen.seed)
+    if name is not None and whole and _untouched(settings, panel_spec(name)):
+        require_known_hash(name, panel)
+    return Plan(
+        env,
+        chosen.split,
+        panel,
+        chosen.seed,
+        dataclasses.replace(settings.rollout, temperature=chosen.temperature),
+        tuple(chosen.seed + i for i in range(seeds)),
+        agent,
+        agent_settings,
+        chosen.batch,
+    )
+
+
+def _untouched(settings: Settings, spec: PanelSpec) -> bool:
+    return settings.evaluation.seed == spec.seed and settings.env.kwargs == dict(spec.kwargs)
+
+
+def _folder(model: str, agent: str, panel: str, out: str | None, run: Path | None) -> Path:
+    if out:
+        return Path(out)
+    parts = [Path(model).name, *([] if agent in ("policy", model) else [agent]), panel]
+    name = "-".join(re.sub(r"[^\w.-]+", "-", part) for part in parts)
+    return (run or Path("runs")) / f"eval-{name}"
+
+
+def _costs(
+    result: Mapping[str, Any], source: Mapping[str, Any], policy: Policy | None
+) -> dict[str, Any]:
+    """Money, where prices are given: of all answers, those from the cache included."""
+    found: dict[str, Any] = {"cost": None}
+    prices = (source.get("input_price"), source.get("output_price"))
+    if any(p is not None for p in prices) and result["tokens"] is not None:
+        counts = (result["tokens"]["prompt"], result["tokens"]["completion"])
+        total = sum(n * float(p or 0) for n, p in zip(counts, prices, strict=True))
+        found["cost"] = total / 1e6
+    describe = getattr(policy, "describe", None)
+    if describe is not None:
+        found["endpoint"] = {**source, **describe()}
+    return found
+
+
+def _run_of(path: Path) -> Path | None:
+    """The run that a folder is, or lies in."""
+    places = [path, *path.parents]
+    return (
+        next((p for p in places if (p / "checkpoints").is_dir()), None) if path.is_dir() else None
+    )
+
+
+def _weights_of(path: Path, run: Path | None) -> Path | str:
+    """A run's own folder means its final policy: the best on the selection panel, else the last."""
+    if run is None or path != run:
+        return str(path)
+    for name in ("best", "latest", "warm"):
+        folder = find_checkpoint(run / "checkpoints" / name)
+        if folder is not None:
+            return folder / "model"
+    raise ValueError(f"The run {run} has no checkpoint yet; nothing can be evaluated.")
