@@ -118,7 +118,7 @@ _NARROW = (0, 1, 3, 5, 6, 7)
 def rich_table(comparison: Comparison, width: int = _WIDE) -> Table:
     """For a terminal of so many characters."""
     chosen = range(len(COLUMNS)) if width >= _WIDE else _NARROW
-    table = Table(header_style="bold", box=box.SIMPLE_HEAD)
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for i in chosen:
         table.add_column(COLUMNS[i], justify="left" if i == 0 else "right", no_wrap=True)
     for arm in comparison.arms:
