@@ -38,10 +38,19 @@ from paw_train.display import Display
 from paw_train.engines.sharing import shared_evaluation, shared_warm_start
 from paw_train.evaluation import agent_env_maker, evaluate, evaluate_to_folder, make_pool
 from paw_train.experience import collect, informative_groups, prepare
+from paw_train.policies.choosing import rollout_policy
 from paw_train.policies.local import LocalPolicy
+from paw_train.policies.protocol import Policy
 from paw_train.policies.reference import Reference
 from paw_train.policies.scratch import scratch_model, word_tokenizer
-from paw_train.rollout import Progress, RolloutSettings, Trajectory, demonstrations, rollout
+from paw_train.rollout import (
+    Progress,
+    RolloutSettings,
+    Trajectory,
+    demonstrations,
+    require_whole_distribution,
+    rollout,
+)
 from paw_train.update import Updater
 
 
@@ -66,6 +75,7 @@ def train_from_recipe(
 
 def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     """Trains by given settings; see ``train_from_recipe``."""
+    require_whole_distribution(settings.rollout)
     folder = Path(settings.out) / settings.name
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
@@ -111,6 +121,7 @@ class Run:
         torch.set_num_threads(settings.threads or os.cpu_count() or 1)
         self.device = _device(settings.model.device)
         self.policy = self._policy()
+        self._engine: Policy | None = None
         probe = agent_env_maker(settings.env, settings.env.train_split)()
         reward = probe.settings.success_reward
         self.max_return = settings.env.max_return or reward or 1.0
@@ -322,6 +333,14 @@ class Run:
             "time": time.time(),
         }
 
+    def _player(self) -> Policy:
+        """What plays the episodes: the policy, or an engine that follows its weights."""
+        if self._engine is None:
+            self._engine = rollout_policy(
+                self.policy, self.settings.rollout.engine, self.settings.rollout.vllm
+            )
+        return self._engine
+
     def _play(
         self, pool: EnvPool, generator: torch.Generator, progress: Progress
     ) -> tuple[list[Trajectory], list[Trajectory]]:
@@ -331,13 +350,14 @@ class Run:
         replaced by further ones, as far as the allowed rollouts bring any.
         """
         s = self.settings
-        played = rollout(self.policy, pool, s.rollout, generator, progress=progress)
+        player = self._player()
+        played = rollout(player, pool, s.rollout, generator, progress=progress)
         if not s.algorithm.dynamic_sampling:
             return played, played
         for extra in range(1, s.algorithm.dynamic_sampling + 1):
             if len(informative_groups(played)) >= s.rollout.groups:
                 break
-            more = rollout(self.policy, pool, s.rollout, generator, progress=progress)
+            more = rollout(player, pool, s.rollout, generator, progress=progress)
             for trajectory in more:
                 trajectory.episode.group += extra * s.rollout.groups
             played += more
