@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from paw_train.policies.loading import model_signature, weights_fingerprint
 
@@ -207,6 +208,22 @@ def base_path(folder: Path) -> str:
     return str(path)
 
 
+@torch.no_grad()
+def merged_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """The whole model's weights with the adapter worked into them, under the names it has without one.
+
+    This is what an engine that knows nothing of adapters needs, and what can be published.
+    """
+    adapted = {name: module for name, module in model.named_modules() if _is_layer(module)}
+    for name, value in model.state_dict().items():
+        if ".lora_" in name:
+            continue
+        layer = adapted.get(name.removesuffix(".base_layer.weight"))
+        if layer is not None and name.endswith(".base_layer.weight"):
+            value = (value + layer.get_delta_weight(TRAINED)).to(value.dtype)
+        yield name.replace(".base_layer.", "."), value
+
+
 def add_reference(model: Any) -> None:
     """Puts a frozen copy of the adapter, as it is now, beside it.
 
@@ -250,9 +267,13 @@ def _fields(config: Any) -> dict[str, Any]:
 
 
 def _layers(model: Any) -> Iterator[Any]:
+    return (module for module in model.modules() if _is_layer(module))
+
+
+def _is_layer(module: Any) -> bool:
     from peft.tuners.lora import LoraLayer
 
-    return (module for module in model.modules() if isinstance(module, LoraLayer))
+    return isinstance(module, LoraLayer)
 
 
 def _widen(model: Any) -> None:
