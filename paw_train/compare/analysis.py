@@ -31,7 +31,7 @@ class ArmSummary:
     mean: float
     """mean success after RL"""
     ci95: tuple[float, float] | None
-    """t interval over seeds, on this panel of tasks; ``None`` for one seed"""
+    """t interval over seeds, on this panel of tasks; ``None`` for one seed, or where all are equal"""
     ci95_tasks: tuple[float, float]
     """bootstrap over seeds and tasks (one seed: Wilson, over tasks alone)"""
     std: float | None
@@ -53,9 +53,9 @@ class Difference:
     """those that both have"""
     mean: float
     ci95: tuple[float, float] | None
-    """t interval of the differences by seed; ``None`` for one seed"""
+    """t interval of the differences by seed; ``None`` for one seed, or where all are equal"""
     p_value: float | None
-    """two-sided paired t test; ``None`` for one seed"""
+    """two-sided paired t test; ``None`` where there is no interval"""
     p_holm: float | None
     """the same, adjusted for the number of arms compared (Holm)"""
     ci95_tasks: tuple[float, float] | None
@@ -116,8 +116,11 @@ def compare(opponents: Mapping[str, str], baseline: str, cells: Sequence[CellRes
     holm_of = {d.arm: p for d, p in zip(tested, adjusted, strict=True)}
     final = tuple(replace(d, p_holm=holm_of.get(d.arm)) for d in differences)
     summaries = tuple(_summary(arm, by_arm[arm]) for arm in done)
-    notes = tuple(_notes(by_arm, cells))
-    return Comparison(baseline, summaries, final, notes, tuple(_secondary(opponents, by_arm)))
+    notes = _notes(by_arm, cells)
+    if any(len(found.seeds) > 1 and found.ci95 is None for found in (*summaries, *final)):
+        notes.append("Where all seeds agree to the task there is no interval: too few to tell.")
+    further = tuple(_secondary(opponents, by_arm))
+    return Comparison(baseline, summaries, final, tuple(notes), further)
 
 
 def _by_seed(arm: str, cells: Sequence[CellResult]) -> dict[int, CellResult]:
@@ -133,7 +136,7 @@ def _summary(arm: str, by_seed: Mapping[int, CellResult]) -> ArmSummary:
         seeds=tuple(by_seed),
         before=float(np.mean(before)) if before else None,
         mean=float(np.mean(rates)),
-        ci95=_within(mean_interval(rates), 0.0, 1.0) if len(rates) > 1 else None,
+        ci95=_within(mean_interval(rates), 0.0, 1.0) if _vary(rates) else None,
         ci95_tasks=_task_interval(cells),
         std=float(np.std(rates, ddof=1)) if len(rates) > 1 else None,
         tasks=int(cells[0].after["n"]),
@@ -182,7 +185,7 @@ def _difference(
     if not seeds:
         return []
     delta = [other[s].success_rate - base[s].success_rate for s in seeds]
-    several = len(seeds) > 1
+    several = _vary(delta)
     cells = [by_seed[s] for s in seeds for by_seed in (base, other)]
     rows = None
     if _panel(cells) is not None:
@@ -222,12 +225,12 @@ def _secondary_row(
     name: str, arm: str, own: Mapping[int, float], to: str, other: Mapping[int, float]
 ) -> Secondary:
     delta = [own[s] - other[s] for s in own if s in other]
-    several = len(delta) > 1
+    several = _vary(delta)
     return Secondary(
         name,
         arm,
         float(np.mean(list(own.values()))),
-        mean_interval(list(own.values())) if len(own) > 1 else None,
+        mean_interval(list(own.values())) if _vary(list(own.values())) else None,
         to if delta else None,
         float(np.mean(delta)) if delta else None,
         mean_interval(delta) if several else None,
@@ -257,6 +260,15 @@ SECONDARY: Mapping[str, Callable[[CellResult], float | None]] = MappingProxyType
     }
 )
 """further measurements by name; one that ends in % is a share"""
+
+
+def _vary(values: Sequence[float]) -> bool:
+    """Whether there are several values, and not all the same.
+
+    Rates on a panel are whole numbers of tasks, so two seeds can agree by chance; the t interval of
+    equal values has no width, which would claim a certainty that is not there.
+    """
+    return len(values) > 1 and max(values) - min(values) > 1e-9
 
 
 def _within(interval: tuple[float, float], low: float, high: float) -> tuple[float, float]:

@@ -501,6 +501,15 @@ def test_arms_are_compared_to_their_own_opponent_over_the_seeds_in_common() -> N
     assert "Not run yet: grpo+paw" in text and "One seed" in text and "different numbers" in text
 
 
+def test_seeds_that_agree_by_chance_claim_no_certainty() -> None:
+    cells = fake_results({"grpo": [0.5, 0.6], "grpo+paw": [0.6, 0.7]})
+    result = compare({"grpo": "grpo", "grpo+paw": "grpo"}, "grpo", cells)
+    equal = result.difference("grpo+paw")
+    assert equal is not None and equal.mean == pytest.approx(0.1)
+    assert equal.ci95 is None and equal.p_value is None and equal.ci95_tasks is not None
+    assert any("agree" in note for note in result.notes)
+
+
 def test_tasks_are_not_paired_across_panels() -> None:
     cells = fake_results({"grpo": [0.5, 0.5], "grpo+paw": [0.6, 0.6]})
     cells[-1].after["panel_hash"] = "other"
