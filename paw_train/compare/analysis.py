@@ -117,7 +117,8 @@ def compare(opponents: Mapping[str, str], baseline: str, cells: Sequence[CellRes
     final = tuple(replace(d, p_holm=holm_of.get(d.arm)) for d in differences)
     summaries = tuple(_summary(arm, by_arm[arm]) for arm in done)
     notes = _notes(by_arm, cells)
-    if any(len(found.seeds) > 1 and found.ci95 is None for found in (*summaries, *final)):
+    judged: list[ArmSummary | Difference] = [*summaries, *final]
+    if any(len(found.seeds) > 1 and found.ci95 is None for found in judged):
         notes.append("Where all seeds agree to the task there is no interval: too few to tell.")
     further = tuple(_secondary(opponents, by_arm))
     return Comparison(baseline, summaries, final, tuple(notes), further)
