@@ -11,7 +11,7 @@ from pathlib import Path
 from paw_gym.cache import cache_dir
 from paw_gym.envs.webshop.catalogue import Catalogue
 from paw_gym.envs.webshop.search import K1, B
-from paw_gym.java import anserini_jar, java_class
+from paw_gym.retrieval.lucene import java_class
 
 
 class LuceneSearch:
@@ -25,11 +25,11 @@ class LuceneSearch:
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
-        name = f"lucene-{anserini_jar().stem}-{catalogue.fingerprint[:20]}"
-        folder = cache_dir() / "webshop" / name
+        searcher = java_class("io.anserini.search.SimpleSearcher")
+        folder = cache_dir() / "webshop" / f"lucene-{catalogue.fingerprint[:20]}"
         if not folder.is_dir():
             _build(catalogue, folder)
-        self._searcher = java_class()("io.anserini.search.SimpleSearcher")(str(folder))
+        self._searcher = searcher(str(folder))
         self._searcher.set_bm25(K1, B)
 
     def search(self, query: str, limit: int) -> list[int]:
@@ -56,7 +56,7 @@ def _build(catalogue: Catalogue, folder: Path) -> None:
             "index": str(work / "index"),
         }
         arguments = [text for name, value in options.items() for text in (f"-{name}", value)]
-        java_class()("io.anserini.index.IndexCollection").main([*arguments, "-quiet"])
+        java_class("io.anserini.index.IndexCollection").main([*arguments, "-quiet"])
         try:
             os.rename(work / "index", folder)
         except OSError:
