@@ -324,6 +324,87 @@ def crossed_bootstrap_interval(
     return max(float(low), -bound), min(float(high), bound)
 
 
+def crossed_difference_interval(
+    first: Sequence[Sequence[float]],
+    second: Sequence[Sequence[float]],
+    seed: int,
+    level: float = 0.95,
+    resamples: int = 4000,
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of ``mean(second) - mean(first)``, two tables of seeds x tasks.
+
+    Both tables have the same tasks, which are drawn together; seeds have nothing to do with each other
+    and are drawn in each table apart. As in ``crossed_bootstrap_interval`` deviations are widened for
+    few seeds, by the smaller number of them.
+
+    Args:
+        first: [S1, N] one row a seed, one column a task.
+        second: [S2, N] the same tasks in the same order.
+        seed: of the resampling.
+        level: coverage, in (0, 1).
+        resamples: bootstrap samples.
+
+    Raises:
+        ValueError: the rows differ in length, there are none, or the level is outside (0, 1).
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, got {level}.")
+    if not first or not second or len({len(row) for row in (*first, *second)}) > 1:
+        raise ValueError("expected two tables with rows of equal length, one per seed.")
+    a = np.stack([_finite_array(row, "first") for row in first])
+    b = np.stack([_finite_array(row, "second") for row in second])
+    generator = np.random.default_rng(seed)
+    tasks = a.shape[1]
+    columns = generator.multinomial(tasks, np.full(tasks, 1 / tasks), resamples)
+    means = []
+    for table in (a, b):
+        rows = generator.multinomial(len(table), np.full(len(table), 1 / len(table)), resamples)
+        means.append(((rows @ table) * columns).sum(1) / (len(table) * tasks))
+    centre = float(b.mean() - a.mean())
+    fewest = min(len(a), len(b))
+    wider = math.sqrt(fewest / (fewest - 1)) if fewest > 1 else 1.0
+    tail = (1 - level) / 2
+    low, high = np.quantile(centre + wider * (means[1] - means[0] - centre), [tail, 1 - tail])
+    return float(low), float(high)
+
+
+_EXACT_FLIPS = 16
+"""up to so many differences all 2^n signs are tried"""
+
+
+def sign_flip_p_value(differences: Sequence[float], seed: int, resamples: int = 20_000) -> float:
+    """Two-sided p-value that paired differences are symmetric around 0 (permutation test).
+
+    If two runs are alike, each difference is as likely to have the other sign. Exact for few
+    differences that are not 0, else by random signs. For differences of -1, 0 and 1 it is McNemar's
+    test. Source: Fisher, The Design of Experiments (1935), section 21.
+
+    Args:
+        differences: [N] one per task.
+        seed: of the random signs.
+        resamples: random signs tried.
+
+    Raises:
+        ValueError: no values, or one that is not finite.
+    """
+    sample = _finite_array(differences, "differences")
+    sample = sample[sample != 0]
+    n = len(sample)
+    if n == 0:
+        return 1.0
+    observed = abs(sample.sum()) - 1e-9 * np.abs(sample).sum()
+    if n <= _EXACT_FLIPS:
+        bits = (np.arange(2**n)[:, None] >> np.arange(n)) & 1
+        return float((np.abs((1 - 2 * bits) @ sample) >= observed).mean())
+    generator = np.random.default_rng(seed)
+    rows = max(1, _CHUNK // n)
+    hits = 0
+    for done in range(0, resamples, rows):
+        signs = generator.choice((-1.0, 1.0), (min(rows, resamples - done), n))
+        hits += int((np.abs(signs @ sample) >= observed).sum())
+    return (hits + 1) / (resamples + 1)
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """p-values adjusted for how many there are: the chance of any false finding stays below the level.
 

@@ -121,6 +121,8 @@ def play(
 
         _play_seed(plan, prepared, seed, [i for i in ids if i not in found], finished)
         runs[seed] = [found[i] for i in ids]
+        for number, episode in enumerate(runs[seed]):
+            episode.group = number
     return runs
 
 

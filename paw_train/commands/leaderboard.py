@@ -1,0 +1,32 @@
+"""``paw leaderboard``: results of ``paw eval`` side by side, as a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def leaderboard(
+    results: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RESULT]...", help="Results to add: folders or files of [cyan]paw eval[/cyan]."
+        ),
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="The folder of published results.")] = Path(
+        "benchmarks/results"
+    ),
+    page: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/leaderboard.md"),
+) -> None:
+    """Add results to the published ones and write the page anew. Copies name no path and no host."""
+    from paw_train.evaluation import leaderboard as board
+
+    for result in results or []:
+        typer.echo(f"Added {board.add_result(result, folder)}")
+    page.parent.mkdir(parents=True, exist_ok=True)
+    scratch = page.with_name(page.name + ".part")
+    scratch.write_text(board.page(folder), encoding="utf-8")
+    scratch.replace(page)
+    typer.echo(f"Written to {page}")

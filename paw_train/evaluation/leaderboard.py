@@ -1,0 +1,167 @@
+"""Results side by side as a page: what can be compared stands in one table, and only that."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paw_train.evaluation.comparison import load_result
+from paw_train.evaluation.fingerprint import public
+
+_KEPT = (
+    "panel", "panel_hash", "env_id", "agent", "model", "model_hash", "n", "success_rate", "ci95",
+    "by_type", "pass_at_k", "score", "mean_steps", "invalid_rate", "mean_reward", "errors", "seconds",
+    "model_calls", "tokens", "cost", "told", "agent_settings", "prompt_hash", "sampling",
+    "fingerprint", "environment", "runs",
+)  # fmt: skip
+"""parts of a result that its published copy has; none names a machine"""
+
+_HEAD = """\
+# Leaderboard
+
+Made by `paw leaderboard` from the files in `benchmarks/results`; do not edit by hand. Only results on
+the same tasks, in an environment that answers alike, share a table. Success is the mean over tasks and
+seeds with its 95 % interval: Wilson's for one seed, a bootstrap over seeds and tasks for several.
+[Agents](baselines.md) marked with a star are told more than a player is: \\* whether a trial succeeded,
+\\*\\* the score of every attempt, \\*\\*\\* the solution. Calls and tokens are means per task, answers from
+a cache included.
+"""
+_NOTHING = "\nThere are no results yet: `paw eval ... --out DIR`, then `paw leaderboard DIR`.\n"
+_STARS = {"success": "\\*", "score": "\\*\\*", "solution": "\\*\\*\\*"}
+
+
+def published(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A result without paths, hosts and what only its machine can use.
+
+    Raises:
+        ValueError: some of its episodes failed by an error, so it measures nothing yet.
+    """
+    if result.get("errors"):
+        raise ValueError(
+            f"{result['errors']} episodes of this result failed by an error: the same `paw eval` again "
+            "plays just these."
+        )
+    if result.get("environment") is None:
+        raise ValueError("This result does not say what its environment was: use `paw eval`.")
+    kept = {key: public(result[key]) for key in _KEPT if key in result}
+    kept["model"] = _model_name(str(result.get("model") or ""))
+    return kept
+
+
+def _model_name(model: str) -> str:
+    """The name without a folder of this machine before it."""
+    return Path(model).name if Path(model).is_absolute() or Path(model).exists() else model
+
+
+def add_result(path: str | Path, folder: str | Path) -> Path:
+    """Puts the published copy of a result into a folder; one of the same kind is replaced.
+
+    Returns:
+        The copy's path.
+    """
+    result = published(load_result(path))
+    target = Path(folder) / _file_name(result)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = target.with_name(target.name + ".part")
+    scratch.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    scratch.replace(target)
+    return target
+
+
+def _file_name(result: Mapping[str, Any]) -> str:
+    what = ("panel_hash", "environment", "agent_settings", "prompt_hash", "sampling", "model_hash")
+    text = json.dumps([_identity(result), *(result.get(key) for key in what[2:])], sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    parts = [result["panel"], result["agent"], result["model"], digest]
+    return "-".join(re.sub(r"[^\w.]+", "_", str(p)).strip("_") for p in parts if p) + ".json"
+
+
+def _identity(result: Mapping[str, Any]) -> list[Any]:
+    """Equal for results that can be compared."""
+    environment = result["environment"]
+    kept = [environment[key] for key in ("id", "arguments", "tasks", "behaviour")]
+    return [result["panel"], result["panel_hash"], *kept]
+
+
+def page(folder: str | Path) -> str:
+    """The leaderboard of all results in a folder, as Markdown."""
+    results = [load_result(path) for path in sorted(Path(folder).glob("*.json"))]
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for result in results:
+        tables.setdefault(json.dumps(_identity(result), sort_keys=True), []).append(result)
+    names = [group[0]["panel"] for group in tables.values()]
+    parts = [_HEAD]
+    for group in sorted(tables.values(), key=lambda g: (g[0]["panel"], g[0]["panel_hash"])):
+        parts.append(_section(group, names.count(group[0]["panel"]) > 1))
+    return "".join(parts if results else [_HEAD, _NOTHING])
+
+
+def _section(group: Sequence[Mapping[str, Any]], ambiguous: bool) -> str:
+    first = group[0]
+    ordered = sorted(group, key=lambda r: (-r["success_rate"], r["agent"], r["model"]))
+    arguments = ", ".join(f"{k}={v}" for k, v in first["environment"]["arguments"].items())
+    title = first["panel"] + (f" ({first['panel_hash'][:8]})" if ambiguous else "")
+    head = (
+        f"\n## {title}\n\n{first['n']} tasks of `{first['env_id']}`, split "
+        f"`{first['environment']['split']}`; `{arguments}`. Panel `{first['panel_hash'][:12]}`, "
+        f"behaviour `{str(first['environment']['behaviour'])[:12]}`.\n\n"
+    )
+    rows = [_row(result) for result in ordered]
+    return head + _markdown(_COLUMNS, rows) + _types(ordered)
+
+
+_COLUMNS = ("agent", "model", "success", "seeds", "score", "turns", "invalid", "calls", "tokens",
+            "cost", "time")  # fmt: skip
+
+
+def _row(r: Mapping[str, Any]) -> list[str]:
+    low, high = r["ci95"]
+    attempts = r["n"] * len(r["runs"])
+    tokens = r.get("tokens")
+    return [
+        r["agent"] + _STARS.get(r.get("told", ""), ""),
+        r["model"] or "-",
+        f"{100 * r['success_rate']:.1f} % [{100 * low:.1f}, {100 * high:.1f}]",
+        str(len(r["runs"])),
+        f"{r['score']['mean']:.3f}",
+        f"{r['mean_steps']:.1f}",
+        f"{100 * r['invalid_rate']:.1f} %",
+        f"{r['model_calls'] / attempts:.1f}",
+        "?" if tokens is None else f"{(tokens['prompt'] + tokens['completion']) / attempts:,.0f}",
+        "-" if r.get("cost") is None else f"{r['cost']:.2f}",
+        _duration(r["seconds"]),
+    ]
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _types(results: Sequence[Mapping[str, Any]]) -> str:
+    """Success by task type, where there is more than one."""
+    names = sorted({name for r in results for name in r["by_type"]})
+    if len(names) < 2:
+        return ""
+    counts = results[0]["by_type"]
+    columns = ["agent", "model", *(f"{name} ({counts[name]['n']})" for name in names)]
+    rows = [
+        [
+            r["agent"],
+            r["model"] or "-",
+            *(f"{100 * r['by_type'][name]['success_rate']:.0f} %" for name in names),
+        ]
+        for r in results
+    ]
+    return "\nBy task type:\n\n" + _markdown(columns, rows)
+
+
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+    dashes = ["---", "---", *["---:"] * (len(columns) - 2)]
+    return line(columns) + line(dashes) + "".join(line(row) for row in rows)
