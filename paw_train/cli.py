@@ -12,9 +12,11 @@ import typer
 from paw_train.commands import (
     check,
     compare,
+    compare_results,
     data,
     envs,
     evaluate,
+    leaderboard,
     new_env,
     play,
     report,
@@ -71,6 +73,8 @@ app.add_typer(serve.app, name="serve", rich_help_panel=_ENVIRONMENTS)
 app.command("train", rich_help_panel=_TRAINING)(train.train)
 app.command("compare", rich_help_panel=_TRAINING)(compare.compare)
 app.command("eval", rich_help_panel=_TRAINING)(evaluate.evaluate)
+app.command("compare-results", rich_help_panel=_TRAINING)(compare_results.compare_results)
+app.command("leaderboard", rich_help_panel=_TRAINING)(leaderboard.leaderboard)
 app.command("report", rich_help_panel=_TRAINING)(report.report)
 
 
