@@ -16,6 +16,7 @@ from paw_train.commands import (
     data,
     envs,
     evaluate,
+    index,
     leaderboard,
     new_env,
     play,
@@ -69,6 +70,7 @@ app.command("play", rich_help_panel=_ENVIRONMENTS)(play.play)
 app.command("check", rich_help_panel=_ENVIRONMENTS)(check.check)
 app.command("new-env", rich_help_panel=_ENVIRONMENTS)(new_env.new_env)
 app.add_typer(data.app, name="data", rich_help_panel=_ENVIRONMENTS)
+app.add_typer(index.app, name="index", rich_help_panel=_ENVIRONMENTS)
 app.add_typer(serve.app, name="serve", rich_help_panel=_ENVIRONMENTS)
 app.command("train", rich_help_panel=_TRAINING)(train.train)
 app.command("compare", rich_help_panel=_TRAINING)(compare.compare)

@@ -22,6 +22,8 @@ _HOME = {
     "DenseRetriever": "dense",
     "HybridRetriever": "fusion",
     "LuceneRetriever": "lucene",
+    "RemoteRetriever": "remote",
+    "SimulatedRetriever": "simulated",
     "make_retriever": "factory",
     "retriever_names": "factory",
 }
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from paw_gym.retrieval.factory import make_retriever, retriever_names
     from paw_gym.retrieval.fusion import HybridRetriever
     from paw_gym.retrieval.lucene import LuceneRetriever
+    from paw_gym.retrieval.remote import RemoteRetriever
+    from paw_gym.retrieval.simulated import SimulatedRetriever
 
 
 def __getattr__(name: str) -> Any:

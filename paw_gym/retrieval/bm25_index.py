@@ -131,7 +131,9 @@ def _write_meta(folder: Path, index: BM25Index) -> None:
 @lru_cache(maxsize=2**16)
 def term_hash(term: str) -> int:
     """The 64-bit name of a term."""
-    return int.from_bytes(hashlib.blake2b(term.encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(
+        hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little"
+    )
 
 
 # --- building ------------------------------------------------------------------------------------

@@ -233,7 +233,10 @@ def _scan(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
 
 
 def _id_hash(passage_id: str) -> int:
-    return int.from_bytes(hashlib.blake2b(passage_id.encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(
+        hashlib.blake2b(passage_id.encode("utf-8", "surrogatepass"), digest_size=8).digest(),
+        "little",
+    )
 
 
 def _require_usable(hashes: np.ndarray, numbers: np.ndarray, source: str) -> None:

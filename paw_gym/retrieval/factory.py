@@ -15,6 +15,8 @@ _KINDS = {
     "e5": "dense:DenseRetriever",
     "hybrid": "fusion:make_hybrid",
     "lucene": "lucene:LuceneRetriever",
+    "remote": "remote:RemoteRetriever",
+    "simulated": "simulated:SimulatedRetriever",
 }
 
 
@@ -47,6 +49,8 @@ def make_retriever(name: str | Retriever, *, cache: int = 0, **settings: Any) ->
                 f"A retriever was given as an object, so {sorted(settings)} go nowhere."
             )
         return name
+    if name.startswith(("http://", "https://")):
+        name, settings = "remote", {"url": name, **settings}
     if name not in _KINDS:
         raise ValueError(
             f"There is no retriever {name!r}. {did_you_mean(name, retriever_names())} "
@@ -57,7 +61,7 @@ def make_retriever(name: str | Retriever, *, cache: int = 0, **settings: Any) ->
         return made
     from paw_gym.retrieval.caching import CachedRetriever
 
-    return CachedRetriever(made, cache)
+    return CachedRetriever(made, cache, by_context=bool(getattr(made, "wants_contexts", False)))
 
 
 def _load(place: str) -> Callable[..., Any]:

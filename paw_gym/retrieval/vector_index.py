@@ -82,7 +82,9 @@ def new_index(dim: int, count: int, settings: VectorIndexSettings) -> Any:
         raise ValueError(f"code_bytes must divide the dimension {dim}, got {size}.")
     bits = 8 if trained_on >= 256 else max(1, int(math.log2(trained_on)))
     index = library.index_factory(dim, f"IVF{lists},PQ{size}x{bits}", metric)
-    index.do_polysemous_training = False  # minutes, for a search by Hamming distance that is not used
+    index.do_polysemous_training = (
+        False  # minutes, for a search by Hamming distance that is not used
+    )
     return index
 
 

@@ -13,7 +13,7 @@ from paw_train.commands.errors import ErrorTellingGroup
 app = typer.Typer(
     cls=ErrorTellingGroup,
     no_args_is_help=True,
-    help="Start a service: the WebShop site, ...",
+    help="Start a service: the WebShop site, a retriever, ...",
     rich_markup_mode="rich",
 )
 
@@ -66,4 +66,57 @@ def webshop(
     sessions = SessionStore(session_minutes * 60, limit_per_client=sessions_per_client)
     service = create_app(shop, sessions=sessions, token=settings.token)
     typer.echo(f"WebShop on http://{host}:{port or '(any free port)'} (Ctrl-C stops it)", err=True)
+    run(service, settings, verbose=verbose)
+
+
+@app.command("retriever")
+def retriever(
+    name: Annotated[
+        str, typer.Option("--retriever", help="bm25, lucene, e5, hybrid or simulated.")
+    ] = "bm25",
+    corpus: Annotated[
+        Path | None, typer.Option(help="The passages: a [cyan].jsonl[/cyan] file.")
+    ] = None,
+    index: Annotated[
+        Path | None, typer.Option(help="A folder that [cyan]paw index build[/cyan] made.")
+    ] = None,
+    kw: Annotated[
+        list[str] | None,
+        typer.Option("--kw", "-k", metavar="KEY=VALUE", help="A setting of the retriever."),
+    ] = None,
+    max_batch: Annotated[int, typer.Option(help="Queries answered in one call.")] = 64,
+    max_wait_ms: Annotated[
+        float, typer.Option(help="How long a lone request waits for company.")
+    ] = 0.0,
+    threads: Annotated[int, typer.Option(help="Calls at a time.")] = 2,
+    max_pending: Annotated[int, typer.Option(help="Queries that may wait.")] = 20_000,
+    cache: Annotated[int, typer.Option(help="Results to remember.")] = 0,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    token: Token = None,
+    verbose: Verbose = False,
+) -> None:
+    """Serve a retriever, for [cyan]SearchQA-v0(retriever=URL)[/cyan] and for Search-R1 clients."""
+    from env_servers.retrieval import create_app
+    from env_servers.service import ServiceSettings, run
+    from paw_gym.retrieval import make_retriever
+    from paw_train.commands.arguments import parse_settings
+
+    settings = ServiceSettings(host, port, token_or_environment(token))
+    chosen = parse_settings(kw)
+    chosen |= {key: value for key, value in (("corpus", corpus), ("index", index)) if value}
+    typer.echo(f"Opening the retriever {name} ...", err=True)
+    opened = make_retriever(name, cache=cache, **chosen)
+    service = create_app(
+        opened,
+        name=name,
+        token=settings.token,
+        max_batch=max_batch,
+        max_wait=max_wait_ms / 1000,
+        threads=threads,
+        max_pending=max_pending,
+    )
+    typer.echo(
+        f"Retriever on http://{host}:{port or '(any free port)'} (Ctrl-C stops it)", err=True
+    )
     run(service, settings, verbose=verbose)

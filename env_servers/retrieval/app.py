@@ -1,0 +1,215 @@
+"""The retrieval server: Search-R1's format, a typed one, health and metrics in one application."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request
+from fastapi.responses import PlainTextResponse, Response
+from prometheus_client import Counter, Gauge, Histogram
+from pydantic import BaseModel, Field, ValidationError
+from starlette.exceptions import HTTPException
+
+import paw_gym
+from env_servers.retrieval.batching import Batcher, OverloadedError
+from env_servers.service import Gate, Metrics
+from paw_gym.retrieval.base import Hit, Retriever, RetrieverError, SearchContext
+
+_log = logging.getLogger("env_servers")
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""queries; bounds of the histogram of batches"""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may ask for."""
+
+    max_queries: int = 256
+    max_query_chars: int = 4_000
+    max_top_k: int = 100
+
+
+class PlainRequest(BaseModel):
+    """``POST /retrieve``, as Search-R1's clients send it."""
+
+    queries: list[str]
+    topk: int | None = None
+    return_scores: bool = False
+
+
+class Context(BaseModel):
+    """What a simulated search engine is told of a query."""
+
+    question: str
+    golden_answers: list[str] = Field(default_factory=list)
+    seed: int = 0
+
+
+class TypedRequest(BaseModel):
+    """``POST /v1/search``."""
+
+    queries: list[str]
+    top_k: int = 3
+    contexts: list[Context] | None = None
+
+
+def create_app(
+    retriever: Retriever,
+    *,
+    name: str = "",
+    limits: Limits | None = None,
+    token: str | None = None,
+    default_top_k: int = 3,
+    **batching: Any,
+) -> Gate:
+    """The server as an ASGI application.
+
+    Args:
+        retriever: answers the queries.
+        name: what ``/v1/info`` calls it.
+        limits: what one request may ask for; ``None``: the defaults.
+        token: what clients must show; ``None``: nothing.
+        default_top_k: passages for a Search-R1 request that does not say how many.
+        batching: more arguments of ``Batcher``.
+    """
+    limits, metrics = limits or Limits(), Metrics()
+    sizes = Histogram(
+        "retrieval_batch_queries", "Queries a call.", buckets=_SIZES, registry=metrics.registry
+    )
+    asked = Counter("retrieval_queries", "Queries.", registry=metrics.registry)
+    batcher = Batcher(retriever, observe=sizes.observe, **batching)
+    waiting = Gauge("retrieval_pending_queries", "Queries waiting.", registry=metrics.registry)
+    waiting.set_function(lambda: batcher.pending)
+    wants_contexts = bool(getattr(retriever, "wants_contexts", False))
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        batcher.start()
+        yield
+        await batcher.close()
+
+    app = FastAPI(
+        title="Retriever", version=paw_gym.__version__, docs_url=None, redoc_url=None,
+        lifespan=lifespan,
+    )  # fmt: skip
+
+    async def answer(
+        queries: Sequence[str], top_k: int, contexts: Sequence[Context] | None
+    ) -> list[list[Hit]]:
+        _check(queries, top_k, contexts, limits)
+        asked.inc(len(queries))
+        told = None
+        if wants_contexts and contexts is not None:
+            told = [SearchContext(c.question, tuple(c.golden_answers), c.seed) for c in contexts]
+        return await batcher.search([_valid(query) for query in queries], top_k, told)
+
+    @app.post("/retrieve")
+    async def retrieve(request: Request) -> Response:
+        asked_for = await _parse(PlainRequest, request)
+        top_k = default_top_k if asked_for.topk is None else asked_for.topk
+        results = await answer(asked_for.queries, top_k, None)
+        plain = [[_plain(hit, asked_for.return_scores) for hit in hits] for hits in results]
+        return _json({"result": plain})
+
+    @app.post("/v1/search")
+    async def search(request: Request) -> Response:
+        asked_for = await _parse(TypedRequest, request)
+        results = await answer(asked_for.queries, asked_for.top_k, asked_for.contexts)
+        typed = [
+            {
+                "query": query,
+                "hits": [{"id": h.id, "contents": h.contents, "score": h.score} for h in hits],
+            }
+            for query, hits in zip(asked_for.queries, results, strict=True)
+        ]
+        return _json({"results": typed})
+
+    @app.get("/v1/info")
+    async def info() -> dict[str, Any]:
+        return {
+            "retriever": name,
+            "fingerprint": retriever.fingerprint,
+            "wants_contexts": wants_contexts,
+            "version": paw_gym.__version__,
+            "limits": asdict(limits),
+        }
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        return {"status": "ok", "version": paw_gym.__version__, "pending": batcher.pending}
+
+    @app.get("/metrics")
+    async def show_metrics() -> Response:
+        return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4")
+
+    _add_error_handlers(app)
+    return Gate(app, metrics, token)
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+async def _parse(model: type[_Model], request: Request) -> _Model:
+    try:
+        return model.model_validate_json(await request.body())
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the body"
+        raise HTTPException(422, f"{where}: {first['msg']}") from error
+
+
+def _check(
+    queries: Sequence[str], top_k: int, contexts: Sequence[Context] | None, limits: Limits
+) -> None:
+    if not 1 <= top_k <= limits.max_top_k:
+        raise HTTPException(422, f"top_k is 1 to {limits.max_top_k}, got {str(top_k)[:20]}.")
+    if len(queries) > limits.max_queries:
+        raise HTTPException(
+            422, f"A request has at most {limits.max_queries} queries, got {len(queries)}."
+        )
+    longest = max(map(len, queries), default=0)
+    if longest > limits.max_query_chars:
+        raise HTTPException(
+            422, f"A query has at most {limits.max_query_chars} characters, got {longest}."
+        )
+    if contexts is not None and len(contexts) != len(queries):
+        raise HTTPException(422, f"{len(queries)} queries came with {len(contexts)} contexts.")
+
+
+def _valid(text: str) -> str:
+    """The text without halves of surrogate pairs, which JSON can carry and UTF-8 cannot."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _plain(hit: Hit, with_score: bool) -> dict[str, Any]:
+    document = {"id": hit.id, "title": hit.title, "text": hit.text, "contents": hit.contents}
+    return {"document": document, "score": hit.score} if with_score else document
+
+
+def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    # ASCII escapes: what a request holds need not be valid Unicode
+    return Response(json.dumps(content), status, headers, media_type="application/json")
+
+
+def _refusal(status: int, words: str, headers: dict[str, str] | None = None) -> Response:
+    return _json({"error": "refused", "message": words}, status, headers)
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    @app.exception_handler(HTTPException)
+    async def refused(request: Request, error: HTTPException) -> Response:
+        return _refusal(error.status_code, str(error.detail))
+
+    @app.exception_handler(OverloadedError)
+    async def overloaded(request: Request, error: OverloadedError) -> Response:
+        return _refusal(429, "Too many queries are waiting: try again.", {"Retry-After": "1"})
+
+    @app.exception_handler(RetrieverError)
+    async def failed(request: Request, error: RetrieverError) -> Response:
+        _log.warning("The retriever failed: %s", error)
+        return _refusal(502, str(error))

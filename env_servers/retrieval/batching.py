@@ -1,0 +1,153 @@
+"""Many requests at once become few calls of the retriever.
+
+Nothing waits while a thread is free; what comes in meanwhile is answered together. So a lone request
+pays nothing, and under load the batches grow by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from paw_gym.retrieval.base import Hit, Retriever, SearchContext
+
+_log = logging.getLogger("env_servers")
+
+
+class OverloadedError(Exception):
+    """More queries are waiting than may wait."""
+
+
+@dataclass(eq=False)
+class _Request:
+    queries: Sequence[str]
+    top_k: int
+    contexts: Sequence[SearchContext] | None
+    answer: asyncio.Future[list[list[Hit]]] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+    @property
+    def kind(self) -> tuple[int, bool]:
+        """Requests of one kind can share a call."""
+        return self.top_k, self.contexts is None
+
+
+class Batcher:
+    """Puts requests together and takes their results apart again.
+
+    Args:
+        retriever: answers the queries.
+        max_batch: queries of one call (a request with more has a call of its own).
+        max_wait: seconds that a lone request waits for company.
+        threads: calls at a time.
+        max_pending: queries that may wait.
+        observe: told the size of every call.
+    """
+
+    def __init__(
+        self,
+        retriever: Retriever,
+        max_batch: int = 64,
+        max_wait: float = 0.0,
+        threads: int = 2,
+        max_pending: int = 20_000,
+        observe: Callable[[int], None] = lambda size: None,
+    ) -> None:
+        if max_batch < 1 or threads < 1 or max_pending < 1 or max_wait < 0:
+            raise ValueError(
+                "max_batch, threads and max_pending are 1 or more, max_wait 0 or more; got "
+                f"{max_batch}, {threads}, {max_pending}, {max_wait}."
+            )
+        self.retriever = retriever
+        self.max_batch, self.max_wait, self.max_pending = max_batch, max_wait, max_pending
+        self.pending = 0
+        self._threads = threads
+        self._observe = observe
+        self._queue: asyncio.Queue[_Request] = asyncio.Queue()
+        self._pool: ThreadPoolExecutor | None = None
+        self._workers: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begins to answer; inside the event loop."""
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="retriever")
+        self._workers = [asyncio.create_task(self._work()) for _ in range(self._threads)]
+
+    async def close(self) -> None:
+        """Stops; requests that still wait are told."""
+        for worker in self._workers:
+            worker.cancel()
+        for worker in self._workers:
+            with contextlib.suppress(asyncio.CancelledError):
+                await worker
+        while not self._queue.empty():
+            self._queue.get_nowait().answer.cancel()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    async def search(
+        self, queries: Sequence[str], top_k: int, contexts: Sequence[SearchContext] | None = None
+    ) -> list[list[Hit]]:
+        """The results of one request.
+
+        Raises:
+            OverloadedError: too many queries are waiting.
+            RetrieverError: the retriever could not answer.
+        """
+        if not queries:
+            return []
+        if self.pending + len(queries) > self.max_pending and self.pending:
+            raise OverloadedError
+        self.pending += len(queries)
+        try:
+            request = _Request(queries, top_k, contexts)
+            self._queue.put_nowait(request)
+            return await request.answer
+        finally:
+            self.pending -= len(queries)
+
+    async def _work(self) -> None:
+        while True:
+            requests = await self._gather()
+            for kind in {request.kind: None for request in requests}:
+                await self._answer([request for request in requests if request.kind == kind])
+
+    async def _gather(self) -> list[_Request]:
+        requests = [await self._queue.get()]
+        if self.max_wait and self._queue.empty():
+            await asyncio.sleep(self.max_wait)
+        size = len(requests[0].queries)
+        while size < self.max_batch and not self._queue.empty():
+            requests.append(self._queue.get_nowait())
+            size += len(requests[-1].queries)
+        return requests
+
+    async def _answer(self, requests: Sequence[_Request]) -> None:
+        waiting = [request for request in requests if not request.answer.done()]
+        if not waiting:
+            return  # everybody hung up
+        queries = [query for request in waiting for query in request.queries]
+        contexts = [c for request in waiting for c in request.contexts or ()] or None
+        self._observe(len(queries))
+        loop = asyncio.get_running_loop()
+        try:
+            results = await loop.run_in_executor(
+                self._pool, self.retriever.search, queries, waiting[0].top_k, contexts
+            )
+            if len(results) != len(queries):
+                raise RuntimeError(f"{len(queries)} queries got {len(results)} results.")
+        except Exception as error:  # whoever asked gets it; the next batch may fare better
+            for request in waiting:
+                if not request.answer.done():
+                    request.answer.set_exception(error)
+            return
+        start = 0
+        for request in waiting:
+            end = start + len(request.queries)
+            if not request.answer.done():
+                request.answer.set_result(results[start:end])
+            start = end

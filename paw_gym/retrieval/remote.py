@@ -1,0 +1,129 @@
+"""A retriever on another machine: this project's server, or any that speaks Search-R1's format."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from paw_gym.retrieval.base import Hit, RetrieverError, SearchContext, check_top_k, settings_digest
+from paw_gym.retrieval.transport import JsonClient, StatusError
+
+
+class RemoteRetriever:
+    """Asks a retrieval server.
+
+    An address that ends in ``/retrieve`` is spoken to in Search-R1's format. Otherwise the server is
+    asked what it is, and one that does not know ``/v1/info`` is taken for a Search-R1 server.
+
+    Args:
+        url: the server's address.
+        token: what it wants to be shown.
+        timeout: seconds to wait for it.
+        attempts: how often to ask before a search has failed.
+        backoff: seconds before the second attempt, doubled for each after it.
+        batch_size: queries sent in one request.
+        wait: sleeps between attempts.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        timeout: float = 30.0,
+        attempts: int = 4,
+        backoff: float = 0.25,
+        batch_size: int = 64,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size is 1 or more, got {batch_size}.")
+        base = url.rstrip("/")
+        self._info: Mapping[str, Any] | None = {} if base.endswith("/retrieve") else None
+        base = base.removesuffix("/retrieve")
+        self.client = JsonClient(base, token, timeout, attempts, backoff, wait)
+        self.batch_size = batch_size
+
+    def info(self) -> Mapping[str, Any]:
+        """What the server says of itself; empty for a server in Search-R1's format."""
+        if self._info is None:
+            try:
+                self._info = dict(self.client.ask("GET", "/v1/info"))
+            except StatusError as error:
+                if error.status not in (404, 405):
+                    raise
+                self._info = {}
+        return self._info
+
+    @property
+    def fingerprint(self) -> str:
+        """The server's; where it has none, a hash of its address."""
+        told = self.info().get("fingerprint")
+        return str(told) if told else settings_digest({"retriever": self.client.url})
+
+    def search(
+        self,
+        queries: Sequence[str],
+        top_k: int = 3,
+        contexts: Sequence[SearchContext] | None = None,
+    ) -> list[list[Hit]]:
+        """See ``Retriever.search``."""
+        check_top_k(top_k)
+        found: list[list[Hit]] = []
+        for start in range(0, len(queries), self.batch_size):
+            part = queries[start : start + self.batch_size]
+            told = None if contexts is None else contexts[start : start + self.batch_size]
+            found += self._typed(part, top_k, told) if self.info() else self._plain(part, top_k)
+        return found
+
+    def _typed(
+        self, queries: Sequence[str], top_k: int, contexts: Sequence[SearchContext] | None
+    ) -> list[list[Hit]]:
+        payload: dict[str, Any] = {"queries": list(queries), "top_k": top_k}
+        if contexts is not None and self.info().get("wants_contexts"):
+            payload["contexts"] = [asdict(context) for context in contexts]
+        answer = self.client.ask("POST", "/v1/search", payload)
+        try:
+            results = answer["results"]
+            self._require_pairs(len(results), len(queries))
+            return [
+                [Hit(h["id"], h["contents"], float(h["score"])) for h in result["hits"]]
+                for result in results
+            ]
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._unreadable(error) from error
+
+    def _plain(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
+        payload = {"queries": list(queries), "topk": top_k, "return_scores": True}
+        answer = self.client.ask("POST", "/retrieve", payload)
+        try:
+            results = answer["result"]
+            self._require_pairs(len(results), len(queries))
+            return [[_plain_hit(entry) for entry in result[:top_k]] for result in results]
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._unreadable(error) from error
+
+    def _require_pairs(self, results: int, queries: int) -> None:
+        if results != queries:
+            raise RetrieverError(
+                f"{self.client.url} answered {queries} queries with {results} results."
+            )
+
+    def _unreadable(self, error: Exception) -> RetrieverError:
+        return RetrieverError(
+            f"{self.client.url} answered in an unknown form ({type(error).__name__}: {error})."
+        )
+
+
+def _plain_hit(entry: Mapping[str, Any]) -> Hit:
+    document = entry.get("document", entry)
+    contents = document.get("contents")
+    if contents is None:
+        title, text = document.get("title"), document["text"]
+        contents = f'"{title}"\n{text}' if title else text
+    name = document.get("id")
+    if name is None:
+        name = hashlib.sha256(contents.encode("utf-8", "replace")).hexdigest()[:16]
+    return Hit(str(name), str(contents), float(entry.get("score", 0.0)))

@@ -1,0 +1,337 @@
+"""The retrieval server: its two formats, batches under concurrency, limits, faults and nonsense."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="fastapi is not installed: pip install 'paw-gym[server]'")
+
+import uvicorn
+from starlette.testclient import TestClient
+
+from env_servers.retrieval import Batcher, Limits, create_app
+from paw_gym import make_agent_env
+from paw_gym.retrieval import (
+    Corpus,
+    Hit,
+    RemoteRetriever,
+    RetrieverError,
+    SearchContext,
+    make_retriever,
+)
+
+PASSAGES = [(f"p{i}", f'"Title {i}"\nword{i} word{i // 2} common text') for i in range(200)]
+
+
+class Echo:
+    """Finds passages that tell which query they are for; slow, or broken, when told to be."""
+
+    fingerprint = "echo"
+    wants_contexts = False
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self.broken: Exception | None = None
+        self.calls: list[int] = []
+
+    def search(
+        self,
+        queries: Sequence[str],
+        top_k: int = 3,
+        contexts: Sequence[SearchContext] | None = None,
+    ) -> list[list[Hit]]:
+        self.calls.append(len(queries))
+        time.sleep(self.seconds)
+        if self.broken:
+            raise self.broken
+        told = [c.question for c in contexts] if contexts else queries
+        return [[Hit(f"{i}", f"{q} {t} {i}", 1 / (i + 1)) for i in range(top_k)]
+                for q, t in zip(queries, told, strict=True)]  # fmt: skip
+
+
+@contextmanager
+def client(retriever: Any, **settings: Any) -> Iterator[TestClient]:
+    with TestClient(create_app(retriever, **settings), raise_server_exceptions=False) as opened:
+        yield opened
+
+
+@contextmanager
+def running(retriever: Any, **settings: Any) -> Iterator[str]:
+    """The server in a thread of its own; its address."""
+    config = uvicorn.Config(create_app(retriever, **settings), port=0, log_level="error")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def test_the_format_of_search_r1_with_and_without_scores() -> None:
+    retriever = make_retriever("bm25", corpus=PASSAGES)
+    with client(retriever) as web:
+        body = {"queries": ["word4", "word7 common"], "topk": 2, "return_scores": True}
+        with_scores = web.post("/retrieve", json=body).json()["result"]
+        without = web.post("/retrieve", json={**body, "return_scores": False}).json()["result"]
+        default = web.post("/retrieve", json={"queries": ["common"]}).json()["result"]
+    expected = retriever.search(body["queries"], 2)
+    assert [[e["score"] for e in row] for row in with_scores] == [
+        [hit.score for hit in row] for row in expected
+    ]
+    assert [[e["document"] for e in row] for row in with_scores] == without
+    assert without[0][0] == {
+        "id": "p8",
+        "title": "Title 8",
+        "text": "word8 word4 common text",
+        "contents": '"Title 8"\nword8 word4 common text',
+    } or without[0][0]["id"] in ("p4", "p8", "p9")
+    assert [len(row) for row in default] == [3]
+
+
+def test_the_typed_format() -> None:
+    retriever = make_retriever("bm25", corpus=PASSAGES)
+    with client(retriever, name="bm25") as web:
+        answer = web.post("/v1/search", json={"queries": ["word4", ""], "top_k": 1}).json()
+        info = web.get("/v1/info").json()
+        health = web.get("/health").json()
+        metrics = web.get("/metrics").text
+    hit = retriever.search(["word4"], 1)[0][0]
+    assert answer == {
+        "results": [
+            {
+                "query": "word4",
+                "hits": [{"id": hit.id, "contents": hit.contents, "score": hit.score}],
+            },
+            {"query": "", "hits": []},
+        ]
+    }
+    assert (info["fingerprint"], info["retriever"]) == (retriever.fingerprint, "bm25")
+    assert health["status"] == "ok"
+    assert "retrieval_queries_total 2.0" in metrics and "retrieval_batch_queries_count" in metrics
+
+
+def test_the_remote_retriever_finds_what_the_local_one_finds() -> None:
+    local = make_retriever("bm25", corpus=PASSAGES)
+    queries = [f"word{i} common" for i in range(100)]
+    with running(local) as url:
+        remote = make_retriever(url, batch_size=7)
+        plain = RemoteRetriever(f"{url}/retrieve")
+        assert remote.search(queries, 4) == plain.search(queries, 4) == local.search(queries, 4)
+        assert remote.fingerprint == local.fingerprint
+
+
+def test_answers_are_never_mispaired() -> None:
+    """Many clients at once, requests of all sizes: every answer names its own query."""
+    echo = Echo(seconds=0.002)
+    wrong: list[str] = []
+    with running(echo, max_batch=16, threads=3) as url:
+
+        def work(number: int) -> None:
+            rng = random.Random(number)
+            typed, plain = RemoteRetriever(url), RemoteRetriever(f"{url}/retrieve")
+            for turn in range(15):
+                queries = [f"{number}/{turn}/{i}" for i in range(rng.randint(1, 5))]
+                top_k = rng.randint(1, 3)
+                for retriever in (typed, plain):
+                    for query, hits in zip(queries, retriever.search(queries, top_k), strict=True):
+                        if [h.contents for h in hits] != [
+                            f"{query} {query} {i}" for i in range(top_k)
+                        ]:
+                            wrong.append(query)
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(24)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+    assert max(echo.calls) > 5  # requests did share calls
+
+
+def test_a_lone_request_waits_for_company_only_if_asked_to() -> None:
+    async def sizes(max_wait: float) -> list[int]:
+        echo = Echo()
+        batcher = Batcher(echo, max_wait=max_wait, threads=1)
+        batcher.start()
+
+        async def late(query: str) -> list[list[Hit]]:
+            await asyncio.sleep(0.02)
+            return await batcher.search([query], 1)
+
+        first, second = await asyncio.gather(batcher.search(["a"], 1), late("b"))
+        assert (first[0][0].contents, second[0][0].contents) == ("a a 0", "b b 0")
+        await batcher.close()
+        return echo.calls
+
+    assert asyncio.run(sizes(0.0)) == [1, 1]
+    assert asyncio.run(sizes(1.0)) == [2]
+
+
+def test_requests_of_different_kinds_do_not_share_a_call() -> None:
+    async def run() -> tuple[list[list[list[Hit]]], list[int]]:
+        echo = Echo(seconds=0.05)
+        batcher = Batcher(echo, threads=1)
+        batcher.start()
+        found = await asyncio.gather(
+            batcher.search(["first"], 1),
+            batcher.search(["a"], 1),
+            batcher.search(["b"], 2),
+            batcher.search(["c"], 1, [SearchContext("asked")]),
+            batcher.search(["d", "e"], 1),
+        )
+        await batcher.close()
+        return list(found), echo.calls
+
+    found, calls = asyncio.run(run())
+    assert [[len(row) for row in rows] for rows in found] == [[1], [1], [2], [1], [1, 1]]
+    assert found[3][0][0].contents == "c asked 0"
+    assert sorted(calls) == [1, 1, 4]
+
+
+def test_who_hangs_up_costs_no_call() -> None:
+    async def run() -> list[int]:
+        echo = Echo(seconds=0.05)
+        batcher = Batcher(echo, threads=1)
+        batcher.start()
+        first = asyncio.create_task(batcher.search(["a"], 1))
+        await asyncio.sleep(0.01)
+        second = asyncio.create_task(batcher.search(["b"], 1))
+        await asyncio.sleep(0.01)
+        second.cancel()
+        await first
+        await asyncio.sleep(0.05)
+        assert batcher.pending == 0
+        await batcher.close()
+        return echo.calls
+
+    assert asyncio.run(run()) == [1]
+
+
+def test_too_many_are_sent_away() -> None:
+    echo = Echo(seconds=0.3)
+    answers: list[tuple[int, str | None]] = []
+    with running(echo, max_batch=1, threads=1, max_pending=3) as url:
+
+        def ask() -> None:
+            connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=20)
+            connection.request("POST", "/retrieve", json.dumps({"queries": ["a"], "topk": 1}))
+            answer = connection.getresponse()
+            answers.append((answer.status, answer.getheader("Retry-After")))
+
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert set(answers) == {(200, None), (429, "1")}
+    assert answers.count((200, None)) >= 3
+
+
+def test_a_broken_retriever_is_told_and_does_not_stay_broken() -> None:
+    echo = Echo()
+    with client(echo) as web:
+        body = {"queries": ["a"], "topk": 1}
+        echo.broken = RetrieverError("the model is away")
+        answer = web.post("/retrieve", json=body)
+        assert answer.status_code == 502 and "the model is away" in answer.json()["message"]
+        echo.broken = None
+        assert web.post("/retrieve", json=body).status_code == 200
+
+
+def test_a_token_is_needed_where_one_is_set() -> None:
+    with running(Echo(), token="secret") as url:
+        assert make_retriever(url, token="secret").search(["a"], 1)
+        with pytest.raises(RetrieverError, match="401"):
+            make_retriever(url).search(["a"], 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "says"),
+    [
+        ("/retrieve", {}, "queries: Field required"),
+        ("/retrieve", {"queries": "one"}, "queries: Input should be a valid"),
+        ("/retrieve", {"queries": [1]}, "queries.0"),
+        ("/retrieve", {"queries": ["a"], "topk": 0}, "top_k is 1 to 100, got 0"),
+        ("/retrieve", {"queries": ["a"], "topk": 10**30}, "top_k is 1 to 100"),
+        ("/retrieve", {"queries": ["a"] * 5}, "at most 4 queries, got 5"),
+        ("/retrieve", {"queries": ["a" * 51]}, "at most 50 characters, got 51"),
+        ("/v1/search", {"queries": ["a"], "contexts": []}, "1 queries came with 0 contexts"),
+        ("/v1/search", {"queries": ["a"], "contexts": [{}]}, "contexts.0.question"),
+    ],
+)
+def test_requests_out_of_bounds_are_refused(path: str, body: Any, says: str) -> None:
+    with client(Echo(), limits=Limits(max_queries=4, max_query_chars=50)) as web:
+        answer = web.post(path, json=body)
+    assert answer.status_code == 422 and says in answer.json()["message"]
+
+
+def fuzzed(rng: random.Random) -> tuple[str, str, bytes]:
+    """A request that is mostly nonsense."""
+    values: list[Any] = [
+        None, True, -1, 0, 3, 10**40, 1e308, "", "word4", "\x00", "\ud800", "🙂" * 9, [], {}, [[]],
+        ["a", None], ["word1", "the", "\udfff x"], {"a": 1}, "x" * 5000, ["y"] * 300, float("inf"),
+    ]  # fmt: skip
+    keys = ["queries", "topk", "top_k", "return_scores", "contexts", "query", "", "🙂"]
+    body: Any = {key: rng.choice(values) for key in rng.sample(keys, rng.randint(0, 5))}
+    if rng.random() < 0.5:
+        body["queries"] = rng.choice([["word4"], ["\ud800"], [""], ["a\x00b"], ["common"] * 9])
+    text = json.dumps(rng.choice([body, body, body, rng.choice(values)])).encode()
+    if rng.random() < 0.3:
+        cut = rng.randrange(len(text) + 1)
+        text = text[:cut] + rng.randbytes(rng.randint(0, 9)) + text[cut + rng.randint(0, 3) :]
+    if rng.random() < 0.01:
+        text = b"[" * 100_000
+    method = rng.choices(["POST", "GET", "PUT", "DELETE"], [9, 1, 1, 1])[0]
+    path = rng.choice(
+        ["/retrieve", "/v1/search", "/retrieve", "/v1/search", "/v1/info", "/x", "//"]
+    )
+    return method, path, text
+
+
+@pytest.mark.slow
+def test_ten_thousand_fuzzed_requests_never_break_the_server() -> None:
+    rng = random.Random(0)
+    retriever = make_retriever("bm25", corpus=Corpus.open(PASSAGES))
+    statuses: dict[int, int] = {}
+    with client(retriever) as web:
+        for _ in range(10_000):
+            method, path, text = fuzzed(rng)
+            answer = web.request(method, path, content=text)
+            statuses[answer.status_code] = statuses.get(answer.status_code, 0) + 1
+            assert answer.status_code < 500, (method, path, text[:300], answer.text)
+        good = web.post("/retrieve", json={"queries": ["word4"], "topk": 1})
+    assert good.status_code == 200
+    assert statuses[200] > 500 and statuses[422] > 500
+
+
+def test_an_episode_over_the_server_and_after_its_end() -> None:
+    from paw_gym.envs.search_qa.synthetic import world_corpus
+
+    local = make_retriever("bm25", corpus=world_corpus(0, "easy", 300))
+    with running(local) as url:
+        remote = make_retriever(url, attempts=2, wait=lambda seconds: None)
+        agent = make_agent_env(
+            "paw_gym/SearchQA-v0", retriever=remote, difficulty="easy", num_passages=300
+        )
+        agent.reset(seed=1)
+        search, answer = agent.reference_solution()
+        *_, info = agent.step(search)
+        assert info["retrieved"] and not info["retrieval_failed"]
+    *_, info = agent.step(search)
+    assert info["retrieval_failed"] and "did not answer" in info["retrieval_error"]
+    *_, info = agent.step(answer)
+    assert info["success"] and info["transition"].info["retrieval_failed"]

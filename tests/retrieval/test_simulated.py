@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paw_gym.registration import make_text_env
+from paw_gym.retrieval import RetrieverError, SearchContext, SimulatedRetriever, make_retriever
+from paw_gym.retrieval.simulated import Curriculum
+
+CONTEXT = SearchContext("Who made the bell?", ("Ann Lee",), 5)
+
+
+class Model:
+    """A language model that writes what it was asked for."""
+
+    def __init__(self, text: str | None = None) -> None:
+        self.text = text
+        self.requests: list[Any] = []
+
+    def __call__(self, method: str, path: str, payload: Any) -> tuple[int, Any]:
+        assert (method, path) == ("POST", "/v1/chat/completions")
+        self.requests.append(payload)
+        prompt = payload["messages"][0]["content"]
+        kind = "noisy" if "bad day" in prompt else "useful"
+        text = self.text if self.text is not None else f"Doc 1: {kind} a\n\nDoc 2: {kind} b"
+        return 200, {"choices": [{"message": {"content": text}}]}
+
+
+def simulated(url: str, **settings: Any) -> SimulatedRetriever:
+    return SimulatedRetriever(f"{url}/v1", "m", wait=lambda s: None, **settings)
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0.1, 10), st.floats(0, 1), st.floats(0, 1))
+def test_the_curriculum_rises_from_start_to_end(
+    start: float, end: float, base: float, x: float, y: float
+) -> None:
+    curriculum = Curriculum(start, end, base)
+    assert curriculum.noise(0) == pytest.approx(start)
+    assert curriculum.noise(1) == curriculum.noise(7) == pytest.approx(end)
+    low, high = sorted((x, y))
+    assert (curriculum.noise(high) - curriculum.noise(low)) * (end - start) >= -1e-9
+
+
+def test_the_formula_of_the_paper() -> None:
+    curriculum = Curriculum(0.25, 0.75, 4.0)
+    assert curriculum.noise(0.5) == pytest.approx(0.25 + (4**0.5 - 1) / 3 * 0.5)
+    assert Curriculum(0, 1, 1).noise(0.3) == pytest.approx(0.3)
+
+
+def test_the_share_of_noise_follows_the_searches(serving: Any) -> None:
+    model = Model()
+    with serving(model) as url:
+        retriever = simulated(
+            url, curriculum={"start": 0.0, "end": 1.0, "base": 1.0, "searches": 80}
+        )
+        kinds = []
+        for n in range(20):
+            found = retriever.search([f"{n} {i}" for i in range(4)], 2, [CONTEXT] * 4)
+            kinds += [row[0].contents.split()[0] for row in found]
+    assert retriever.noise == 1.0
+    noisy = [kind == "noisy" for kind in kinds]
+    assert sum(noisy[:20]) < sum(noisy[30:50]) < sum(noisy[60:]) and sum(noisy[60:]) > 14
+
+
+def test_prompts_tell_the_answer_only_where_they_should(serving: Any) -> None:
+    model = Model()
+    with serving(model) as url:
+        useful = simulated(url, curriculum=Curriculum(0, 0))
+        useful.search(["bell"], 2, [CONTEXT])
+        simulated(url, curriculum=Curriculum(0, 0), tell_answers=False).search(["b"], 2, [CONTEXT])
+        simulated(url, curriculum=Curriculum(1, 1)).search(["bell"], 2, [CONTEXT])
+        useful.search(["no context"], 1)
+    prompts = [request["messages"][0]["content"] for request in model.requests]
+    assert ["Ann Lee" in prompt for prompt in prompts] == [True, False, False, False]
+    assert all("Who made the bell?" in prompt for prompt in prompts[:3])
+    assert "Question: no context" in prompts[3]
+    assert model.requests[0]["model"] == "m" and "{" not in "".join(prompts)
+
+
+def test_the_same_search_is_of_the_same_kind() -> None:
+    retriever = simulated("http://127.0.0.1:9", seed=1)
+    draws = [retriever.is_noisy(f"q{i}", CONTEXT, 0.4) for i in range(500)]
+    assert draws == [retriever.is_noisy(f"q{i}", CONTEXT, 0.4) for i in range(500)]
+    assert 0.3 < sum(draws) / 500 < 0.5
+    other = simulated("http://127.0.0.1:9", seed=2)
+    assert draws != [other.is_noisy(f"q{i}", CONTEXT, 0.4) for i in range(500)]
+    assert retriever.fingerprint != other.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Doc 1: a\nDoc 2: b\nDoc 3: c", ["a", "b"]),
+        ("Sure!\n**Doc 1**: a\nmore of a\n**Doc 2**: b", ["a\nmore of a", "b"]),
+        ("document 1 : only one", ["only one"]),
+        ("nothing numbered", ["nothing numbered"]),
+        ("", []),
+    ],
+)
+def test_documents_are_found_in_the_response(text: str, expected: list[str], serving: Any) -> None:
+    with serving(Model(text)) as url:
+        hits = simulated(url).search(["q"], 2)[0]
+    assert [hit.contents for hit in hits] == expected
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+
+
+def test_failures_are_retriever_errors(serving: Any) -> None:
+    with (
+        serving(lambda *a: (200, {"choices": []})) as url,
+        pytest.raises(RetrieverError, match=r"choices\[0\]"),
+    ):
+        simulated(url).search(["q"])
+    with pytest.raises(ValueError, match="Shares of noise"):
+        Curriculum(0, 2)
+    with pytest.raises(TypeError, match="needs url and model"):
+        make_retriever("simulated")
+
+
+def test_an_episode_with_a_simulated_engine(serving: Any) -> None:
+    model = Model()
+    with serving(model) as url:
+        env = make_text_env(
+            "paw_gym/SearchQA-v0",
+            num_passages=300,
+            retriever="simulated",
+            retriever_settings={"url": f"{url}/v1", "model": "m", "curriculum": {"end": 0.0}},
+        ).unwrapped
+        env.reset(seed=0)
+        assert "useful a" in env.step("<search>who</search>")[0]
+    assert env.question.golden_answers[0] in model.requests[0]["messages"][0]["content"]
