@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -77,8 +78,35 @@ class GrowingLayer(DynamicLayer):
 
 
 def growing_cache(model: Any) -> Cache | None:
-    """A cache of growing layers, or ``None`` for a model whose layers do not all see everything."""
-    kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"}:
+    """A cache of growing layers, or ``None`` for a model whose layers keep something else.
+
+    Layers with a sliding window keep everything as well; the attention mask hides what is too far.
+    """
+    config = model.config
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if not kinds <= {"full_attention", "sliding_attention"}:
         return None
-    return Cache(layers=[GrowingLayer() for _ in range(model.config.num_hidden_layers)])
+    if getattr(config, "num_kv_shared_layers", 0):
+        return None
+    return Cache(layers=[GrowingLayer() for _ in range(config.num_hidden_layers)])
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The sliding window of a model's attention."""
+
+    size: int
+    """tokens that a token sees, itself included"""
+    mixed: bool
+    """whether layers are of named kinds, so that the model takes a mask for each kind"""
+
+
+def window_of(config: Any) -> Window | None:
+    """The model's sliding window, or ``None`` when every layer sees everything."""
+    kinds = getattr(config, "layer_types", None)
+    size = getattr(config, "sliding_window", None)
+    if kinds:
+        return Window(int(size), True) if "sliding_attention" in kinds and size else None
+    return (
+        Window(int(size), False) if size and getattr(config, "use_sliding_window", True) else None
+    )

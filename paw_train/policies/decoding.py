@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
-from paw_train.policies.cache import GrowingLayer, growing_cache
+from paw_train.policies.cache import GrowingLayer, growing_cache, window_of
 from paw_train.policies.drawing import draw, uniforms
 from paw_train.policies.protocol import PREFILL_TOKENS, Response, Sampling
 from paw_train.policies.stopping import StopTexts
@@ -42,6 +42,7 @@ class BatchDecoder:
         self.count = rows
         cache = growing_cache(model)
         self._layers: list[GrowingLayer] = list(cache.layers) if cache else []  # type: ignore[arg-type]
+        self._window = window_of(model.config)
         self.cache = cache or DynamicCache(config=model.config)
         self._order = list(range(rows))
         """the row at each place of the cache; those at work come first"""
@@ -155,7 +156,7 @@ class BatchDecoder:
             layer.aim(places, start, self._mask.shape[0])
         hidden = self.model.get_decoder()(
             input_ids=ids.to(self.device),
-            attention_mask=self._visible(places, start, width),
+            attention_mask=self._visible(places, start, positions),
             position_ids=positions,
             past_key_values=self.cache,
             use_cache=True,
@@ -163,20 +164,39 @@ class BatchDecoder:
         last = (sizes - 1).clamp(min=0)
         return hidden[torch.arange(len(chunks), device=self.device), last]  # type: ignore[no-any-return]
 
-    def _visible(self, places: slice, start: int, width: int) -> Tensor | None:
+    def _visible(self, places: slice, start: int, positions: Tensor) -> Any:
         """The attention mask of a pass: ``None`` for a first one, where causal order is enough."""
-        if not self._layers:
-            return self._mask[places, : start + width].long()
-        if start == 0:
-            return None
+        end = start + positions.shape[1]
         kind = str(getattr(self.model.config, "_attn_implementation", ""))
-        if not kind.endswith("sdpa"):
-            return self._mask[places, : start + width].long()
+        if not self._layers or not (kind.endswith("sdpa") or kind == "eager"):
+            return self._mask[places, :end].long()
+        if start == 0 and self._window is None:
+            return None
+        seen = self._seen(places, start, end)
+        if self._window is None:
+            return self._as_mask(seen, kind)
+        # positions count a row's own tokens, so holes do not widen the distance
+        column = self._mask[places, :end].cumsum(1) - 1
+        near = positions[:, None, :, None] - column[:, None, None, :] < self._window.size
+        near = self._as_mask(seen & near, kind)
+        if not self._window.mixed:
+            return near
+        return {"full_attention": self._as_mask(seen, kind), "sliding_attention": near}
+
+    def _seen(self, places: slice, start: int, end: int) -> Tensor:
+        """[r, 1, t, end] bool: what was there before, and of what is new, what comes no later."""
+        width = end - start
         if width == 1:
-            return self._mask[places, None, None, : start + 1]
+            return self._mask[places, None, None, :end]
         past = self._mask[places, None, None, :start].expand(-1, 1, width, start)
         causal = torch.ones((width, width), dtype=torch.bool, device=self.device).tril()
         return torch.cat([past, causal.expand(past.shape[0], 1, width, width)], dim=-1)
+
+    def _as_mask(self, seen: Tensor, kind: str) -> Tensor:
+        if kind != "eager":
+            return seen
+        least = torch.finfo(self.model.dtype).min
+        return torch.zeros_like(seen, dtype=self.model.dtype).masked_fill_(~seen, least)
 
     def _make_room(self, end: int) -> None:
         if self._mask.shape[1] < end:
