@@ -71,9 +71,9 @@ $(VENV)/.train: $(INPUTS) scripts/install_torch.py | $(BIN)/python
 
 $(VENV)/.dev: $(VENV)/.train
 	@echo "Installing what the tests and checks need"
-	@$(PIP) --editable '.[train,alfworld,dev]'
+	@$(PIP) --editable '.[train,alfworld,api,dev]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.dev
-	@$(PIP) --editable '.[train,alfworld,dev,docs]'
+	@$(PIP) --editable '.[train,alfworld,api,dev,docs]'
 	@touch $@
