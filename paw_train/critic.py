@@ -60,7 +60,7 @@ class Critic:
         width = max(s.action[1] - s.action[0] for row in rows for s in row.steps)
         result = torch.zeros(count, width if self.level == "token" else 1)
         for group in micro_batches(rows, self.budget):
-            batch = collate(group, self.pad_id).to(self.device)
+            batch = collate(group, self.pad_id).actions_only().to(self.device)
             values = self._forward(batch).float().cpu()
             part = result[batch.index.cpu()]
             cut = min(values.shape[1], part.shape[1])
@@ -83,7 +83,7 @@ class Critic:
         self.adamw.zero_grad(set_to_none=True)
         loss_sum, error = 0.0, 0.0
         for group in micro_batches(rows, self.budget):
-            batch = collate(group, self.pad_id).to(self.device)
+            batch = collate(group, self.pad_id).actions_only().to(self.device)
             values = self._forward(batch)
             index, width = batch.index.cpu(), values.shape[1]
             target = targets[index, :width].to(values)

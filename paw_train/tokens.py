@@ -8,7 +8,7 @@ Ids are those that were sampled. Text is never tokenised again to find a mask.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -98,6 +98,18 @@ class TokenBatch:
     def gather(self, values: Tensor) -> Tensor:
         """[B, T] per-token values of the rows as [S, W], one line a transition, 0 where empty."""
         return torch.where(self.used(), values[self.row, self.column], 0.0)
+
+    def actions_only(self) -> TokenBatch:
+        """The batch without observations, cut behind its last action: for whoever scores actions."""
+        end = int(self.column[self.action_mask].max()) + 1
+        return replace(
+            self,
+            input_ids=self.input_ids[:, :end],
+            attention_mask=self.attention_mask[:, :end],
+            column=torch.where(self.action_mask, self.column, 0),
+            observation_mask=torch.zeros_like(self.observation_mask),
+            horizon=torch.zeros_like(self.horizon),
+        )
 
     def to(self, device: torch.device) -> TokenBatch:
         """The batch on another device."""

@@ -68,12 +68,7 @@ class Updater:
 
     def learning_rate(self, update: int) -> float:
         """The learning rate of an update (0-based)."""
-        s = self.settings
-        if update < s.warmup_updates:
-            return s.lr * (update + 1) / s.warmup_updates
-        done = (update - s.warmup_updates) / max(1, self.updates - s.warmup_updates)
-        fall = {"constant": 0.0, "linear": done, "cosine": (1 - math.cos(math.pi * done)) / 2}
-        return s.lr * (1 - (1 - s.final_lr) * fall[s.schedule])
+        return scheduled_rate(self.settings, update, self.updates)
 
     def step(self, experience: Experience, update: int, seed: int) -> dict[str, float]:
         """All optimiser steps of one update; returns the metrics, averaged over them."""
@@ -83,8 +78,8 @@ class Updater:
         # dropout stays off: the ratio compares with the policy that sampled, which had none
         self.policy.model.eval()
         collected: list[dict[str, float]] = []
-        count = _steps(self.settings, len(experience.advantages))
-        for rows in _minibatches(experience.rows, count, seed):
+        count = optimizer_steps(self.settings, len(experience.advantages))
+        for rows in minibatches(experience.rows, count, seed):
             metrics: dict[str, float] = {}
             if self.critic is not None:
                 assert experience.value_targets is not None and experience.old_values is not None
@@ -115,7 +110,8 @@ class Updater:
                 ratio = batch.old_logprobs - self._reference(batch)
                 signals.kl[index] = torch.where(mask, ratio, 0.0).sum(-1).float().cpu()
             if signals.entropy is not None:
-                _, entropy = self.policy.logprobs(batch, self.temperature, entropy=True)
+                actions = batch.actions_only()
+                _, entropy = self.policy.logprobs(actions, self.temperature, entropy=True)
                 mean = (entropy * mask).sum(-1) / mask.sum(-1).clamp(min=1)
                 signals.entropy[index] = mean.float().cpu()
         return signals
@@ -126,16 +122,10 @@ class Updater:
                 f"`kl_coef` is {self.objective.kl_coef}, which needs a reference policy."
             )
         with torch.no_grad():
-            return self.reference.logprobs(batch, self.temperature)
+            return self.reference.logprobs(batch.actions_only(), self.temperature)
 
     def _minibatch(self, rows: Sequence[TokenRow], experience: Experience) -> dict[str, float]:
-        index = torch.tensor([step.index for row in rows for step in row.steps])
-        totals = MiniBatchTotals.count(
-            len(experience.advantages),
-            experience.lengths[index, 0],
-            experience.lengths[index, 1],
-            experience.wm_weights[index],
-        )
+        totals = minibatch_totals(rows, experience)
         self.adamw.zero_grad(set_to_none=True)
         apart: dict[str, list[Tensor]] = {"policy": [], "wm": []}
         parts = []
@@ -190,24 +180,8 @@ class Updater:
         self, batch: TokenBatch, experience: Experience, entropy: Tensor | None
     ) -> MicroBatch:
         in_loss = self.objective.kl_in == "loss" and self.reference is not None
-        index = batch.index.cpu()
-        device = batch.input_ids.device
-        advantages = experience.advantages[index]
-        if advantages.ndim == 2:
-            by_token = torch.zeros(batch.action_mask.shape)
-            width = min(advantages.shape[1], by_token.shape[1] - 1)
-            by_token[:, 1 : 1 + width] = advantages[:, :width]
-            advantages = by_token
-        return MicroBatch(
-            action_mask=batch.action_mask,
-            advantages=advantages.to(device),
-            old_logprobs=batch.old_logprobs,
-            observation_mask=batch.observation_mask,
-            ref_logprobs=self._reference(batch) if in_loss else None,
-            wm_weights=experience.wm_weights[index].to(device),
-            horizon=batch.horizon,
-            entropy=entropy,
-        )
+        reference = self._reference(batch) if in_loss else None
+        return loss_inputs(batch, experience, reference, entropy)
 
     def _measure(self, loss: Tensor, sums: list[Tensor]) -> None:
         """Adds the gradient of one term to ``sums``, leaving the parameters' own alone."""
@@ -259,14 +233,24 @@ def _norm(gradients: Sequence[Tensor]) -> float:
     return math.sqrt(sum(float(g.double().pow(2).sum()) for g in gradients))
 
 
-def _steps(settings: OptimizerSettings, responses: int) -> int:
+def scheduled_rate(settings: OptimizerSettings, update: int, updates: int) -> float:
+    """The learning rate of an update (0-based) in a run of so many."""
+    s = settings
+    if update < s.warmup_updates:
+        return s.lr * (update + 1) / s.warmup_updates
+    done = (update - s.warmup_updates) / max(1, updates - s.warmup_updates)
+    fall = {"constant": 0.0, "linear": done, "cosine": (1 - math.cos(math.pi * done)) / 2}
+    return s.lr * (1 - (1 - s.final_lr) * fall[s.schedule])
+
+
+def optimizer_steps(settings: OptimizerSettings, responses: int) -> int:
     """Optimiser steps of an update with so many responses."""
     if settings.minibatch_size is None:
         return settings.minibatches
     return max(1, math.ceil(responses / settings.minibatch_size))
 
 
-def _minibatches(rows: Sequence[TokenRow], count: int, seed: int) -> Iterator[list[TokenRow]]:
+def minibatches(rows: Sequence[TokenRow], count: int, seed: int) -> Iterator[list[TokenRow]]:
     """Cuts the rows, shuffled by ``seed``, into ``count`` parts of nearly equal size."""
     if count == 1:
         yield list(rows)
@@ -275,3 +259,48 @@ def _minibatches(rows: Sequence[TokenRow], count: int, seed: int) -> Iterator[li
     order = torch.randperm(len(rows), generator=generator)
     for part in order.tensor_split(min(count, len(rows))):
         yield [rows[i] for i in part.tolist()]
+
+
+def minibatch_totals(rows: Sequence[TokenRow], experience: Experience) -> MiniBatchTotals:
+    """What the sums of the mini-batch that these rows make up are divided by."""
+    index = torch.tensor([step.index for row in rows for step in row.steps])
+    return MiniBatchTotals.count(
+        len(experience.advantages),
+        experience.lengths[index, 0],
+        experience.lengths[index, 1],
+        experience.wm_weights[index],
+    )
+
+
+def loss_inputs(
+    batch: TokenBatch,
+    experience: Experience,
+    ref_logprobs: Tensor | None,
+    entropy: Tensor | None,
+) -> MicroBatch:
+    """What the loss of one micro-batch reads, besides the model's output.
+
+    Args:
+        batch: rows of the experience.
+        experience: holds the advantages and world-model weights that ``batch.index`` points into.
+        ref_logprobs: [S, W] under the reference policy; ``None`` without a KL in the loss.
+        entropy: [S, W] with gradient; ``None`` without an entropy bonus.
+    """
+    index = batch.index.cpu()
+    device = batch.input_ids.device
+    advantages = experience.advantages[index]
+    if advantages.ndim == 2:
+        by_token = torch.zeros(batch.action_mask.shape)
+        width = min(advantages.shape[1], by_token.shape[1] - 1)
+        by_token[:, 1 : 1 + width] = advantages[:, :width]
+        advantages = by_token
+    return MicroBatch(
+        action_mask=batch.action_mask,
+        advantages=advantages.to(device),
+        old_logprobs=batch.old_logprobs,
+        observation_mask=batch.observation_mask,
+        ref_logprobs=ref_logprobs,
+        wm_weights=experience.wm_weights[index].to(device),
+        horizon=batch.horizon,
+        entropy=entropy,
+    )

@@ -270,6 +270,17 @@ def test_collate_marks_each_horizon() -> None:
     assert ids == [0, 52, 53, 55, 56, 57, 59, 60]
 
 
+@pytest.mark.parametrize("conversation", [False, True])
+def test_actions_are_scored_alike_without_observations(made_up: Any, conversation: bool) -> None:
+    policy = _policy()
+    pool = collect(made_up(conversation))
+    batch = collate(pool.rows, policy.pad_id)
+    short = batch.actions_only()
+    assert short.input_ids.shape[1] < batch.input_ids.shape[1]
+    whole = torch.where(batch.action_mask, policy.logprobs(batch, 0.7), 0.0)
+    assert torch.allclose(policy.logprobs(short, 0.7), whole, atol=1e-12)
+
+
 # --- critic, dynamic sampling ----------------------------------------------------------------------
 
 
