@@ -18,7 +18,7 @@ class ExpertAgent(TurnAgent):
 
     name = "expert"
     needs_policy = False
-    told = "solution"
+    told = "rules"
 
     def player(self, seed: int) -> Player:
         """See ``TurnAgent.player``."""

@@ -43,13 +43,13 @@ class Dialogue:
         return sum(len(m["content"]) for m in self.messages) // CHARACTERS_A_TOKEN
 
     def fit(self, limit: int) -> None:
-        """Forgets the oldest turns until ``limit`` tokens are kept to; the newest message stays."""
+        """Forgets the oldest turns until ``limit`` tokens are kept to; the newest message always stays."""
         while self.tokens > limit and len(self.messages) > 1:
             self.forgotten += 1
             left_out = f"\n[The first {self.forgotten} step(s) of this episode are left out here.]"
-            start: Message = {"role": "user", "content": self._first + left_out}
-            self.messages = [start, *self.messages[3:]]
-            if len(self.messages) == 1:
-                break
+            start, rest = self._first + left_out, self.messages[3:]
+            if not rest:
+                start += "\n" + self.messages[-1]["content"]
+            self.messages = [{"role": "user", "content": start}, *rest]
             if self.chat:
                 self.ids = self.chat.dialogue(self.messages)

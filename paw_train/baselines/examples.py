@@ -127,15 +127,18 @@ def write_examples(
     if count == 0:
         return []
     left = token_budget * CHARACTERS_A_TOKEN
+    candidates = [
+        write_example(example, template, observation_chars)
+        for example in source.solved(_CANDIDATES * count, seed)
+    ]
     texts: list[str] = []
-    for example in source.solved(_CANDIDATES * count, seed):
-        text = write_example(example, template, observation_chars)
-        # each may take its share of what is left, so that a long first one leaves room for others
-        if len(text) <= left / (count - len(texts)):
-            texts.append(text)
-            left -= len(text)
-        if len(texts) == count:
-            break
+    # first those of at most their share of what is left, so that a long one leaves room for others
+    for share in (True, False):
+        for text in candidates:
+            room = left / (count - len(texts)) if share and len(texts) < count else left
+            if len(texts) < count and text not in texts and len(text) <= room:
+                texts.append(text)
+                left -= len(text)
     return texts
 
 

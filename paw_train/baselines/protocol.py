@@ -48,7 +48,8 @@ class Agent(ABC):
     needs_policy: ClassVar[bool] = True
     """whether a model answers"""
     told: ClassVar[str] = ""
-    """what it learns that a player is not told: ``score``, ``success``, ``solution``; results say so"""
+    """what it knows that a player is not told, and results say: ``success`` (of a trial), ``score`` (of an
+    attempt), ``rules`` (it was written for the environment)"""
 
     def __init__(
         self, policy: Policy | None, rollout: RolloutSettings | None = None, settings: Any = None

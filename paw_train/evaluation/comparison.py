@@ -12,8 +12,10 @@ import numpy as np
 
 from paw_train.statistics import (
     crossed_difference_interval,
+    difference_interval,
     paired_difference,
     sign_flip_p_value,
+    wilson_interval,
 )
 
 _SEED = 0
@@ -142,6 +144,13 @@ def compare(first: Result, second: Result) -> Comparison:
         test = "random signs of the tasks' mean differences"
         p_value = sign_flip_p_value((np.mean(b, 0) - np.mean(a, 0)).tolist(), _SEED)
     delta = np.mean(b, 0) - np.mean(a, 0)
+    if np.ptp(delta) == 0:
+        # a bootstrap of equal values knows no uncertainty
+        rates = [
+            (rate, *wilson_interval(rate * len(delta), len(delta)))
+            for rate in (float(np.mean(a)), float(np.mean(b)))
+        ]
+        interval = difference_interval(rates[0], rates[1])
     return Comparison(
         n=len(delta),
         rates=(float(np.mean(a)), float(np.mean(b))),
@@ -191,5 +200,5 @@ def _notes(first: Result, second: Result) -> tuple[str, ...]:
             notes.append(f"{package} {pair[0]} and {pair[1]}")
     for name, result in (("first", first), ("second", second)):
         if result.get("told"):
-            notes.append(f"the {name} is told the {result['told']}")
+            notes.append(f"the {name} knows more than a player is told: {result['told']}")
     return tuple(notes)

@@ -1,0 +1,137 @@
+"""A policy that is a function, and small panels of the registered environments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from paw_gym import Outcome, Task, register_text_env, registration
+from paw_gym.pool import EnvPool
+from paw_gym.transition import Episode
+from paw_train.baselines import make_agent
+from paw_train.baselines.examples import ExampleSource
+from paw_train.baselines.protocol import Agent
+from paw_train.config import EnvSettings
+from paw_train.evaluation import agent_env_maker
+from paw_train.policies.protocol import Request, Response
+from paw_train.rollout import RolloutSettings
+
+Answers = Callable[[Request], str | Exception]
+
+
+class ScriptedPolicy:
+    """Answers by a function of the request; an exception it returns becomes the response's error."""
+
+    chat = None
+    trainable = False
+
+    def __init__(self, answers: Answers) -> None:
+        self.answers = answers
+        self.requests: list[Request] = []
+
+    def session(self, *_: Any) -> ScriptedPolicy:
+        return self
+
+    def respond(self, requests: Sequence[Request]) -> list[Response]:
+        # requests may be changed later by their owner: their messages are kept as they are now
+        self.requests += [
+            Request(r.episode, r.seed, [dict(m) for m in r.messages], r.ids) for r in requests
+        ]
+        return [self._one(request) for request in requests]
+
+    def _one(self, request: Request) -> Response:
+        said = self.answers(request)
+        if isinstance(said, Exception):
+            return Response(error=str(said))
+        prompt = sum(len(m["content"].split()) for m in request.messages)
+        return Response(text=said, usage=(prompt, len(said.split())))
+
+
+def door_tasks(kind: str = "plain") -> list[Task]:
+    return [Task(f"{kind}/{i}", f"Open door {i % 3 + 1}.", kind, i % 3 + 1) for i in range(8)]
+
+
+def _doors(task: Task, rng: Any) -> Any:
+    """Three doors; ``look`` costs a turn; the wrong door ends the episode with a score of its own."""
+    listed = ["look", "open door 1", "open door 2", "open door 3"]
+    said = yield Outcome("You stand in a hall.", admissible_actions=listed)
+    while True:
+        if said == f"open door {task.data}":
+            yield Outcome("It is the one.", 1.0, True, True, admissible_actions=[])
+        elif said.startswith("open door "):
+            score = 0.5 if said.endswith("1") else 0.25
+            yield Outcome("A wall.", 0.0, True, False, score, admissible_actions=[])
+        said = yield Outcome(
+            "Nothing moves.", action_is_valid=said == "look", admissible_actions=listed
+        )
+
+
+@pytest.fixture(autouse=True)
+def doors() -> Iterator[None]:
+    """``test/Doors-v0``: no splits, listed actions, and a solver."""
+    import gymnasium as gym
+
+    ours, gymnasiums = dict(registration._REGISTERED), dict(gym.registry)
+    _doors.solve = lambda task: ["look", f"open door {task.data}"]  # type: ignore[attr-defined]
+    register_text_env("test/Doors-v0", _doors, tasks=door_tasks(), max_steps=6)
+    yield
+    for registry, before in ((registration._REGISTERED, ours), (gym.registry, gymnasiums)):
+        registry.clear()  # type: ignore[attr-defined]
+        registry.update(before)  # type: ignore[attr-defined]
+
+
+class Table:
+    """An agent at a pool of environments.
+
+    Args:
+        name: the agent's.
+        answers: of its model; ``None``: no model.
+        env: settings of the environment.
+        split: of its tasks.
+        count: tasks played, the first ones.
+        settings: the agent's.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        answers: Answers | None,
+        env: EnvSettings | None = None,
+        split: str = "",
+        count: int = 4,
+        rollout: RolloutSettings | None = None,
+        **settings: Any,
+    ) -> None:
+        env = env or EnvSettings(id="test/Doors-v0")
+        self.policy = ScriptedPolicy(answers) if answers else None
+        self.agent: Agent = make_agent(name, self.policy, rollout, settings)
+        probe = agent_env_maker(env, split)()
+        self.task_ids = list(probe.tasks.ids[:count])
+        interface = self.agent.interface(probe.template)
+        self.make_env = agent_env_maker(env, split, interface)
+        self.agent.prepare(ExampleSource(self.make_env, self.task_ids))
+
+    def play(self, task_ids: Sequence[str] | None = None, seed: int = 0) -> dict[str, Episode]:
+        """The episodes that count, by task."""
+        ids = list(task_ids or self.task_ids)
+        done: list[Episode] = []
+        seeds = {task_id: i for i, task_id in enumerate(self.task_ids)}
+        pool = EnvPool(self.make_env, len(ids), self.agent.group_size, seeds=seeds)
+        self.agent.play(pool, ids, seed, done.append)
+        pool.close()
+        assert sorted(e.task_id for e in done) == sorted(ids)
+        return {e.task_id: e for e in done}
+
+
+@pytest.fixture
+def table() -> type[Table]:
+    return Table
+
+
+@pytest.fixture
+def scripted() -> type[ScriptedPolicy]:
+    return ScriptedPolicy

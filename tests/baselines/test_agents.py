@@ -1,0 +1,333 @@
+"""Each agent does what it is named after, in every environment."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from paw_gym.prompts import PromptTemplate
+from paw_gym.registration import _OWN
+from paw_train.baselines import agents, make_agent
+from paw_train.config import EnvSettings
+from paw_train.policies.protocol import Request
+from paw_train.rollout import RolloutSettings
+
+
+def act(action: str, thought: str = "hm") -> str:
+    return f"<think>{thought}</think><action>{action}</action>"
+
+
+def goal(request: Request) -> str:
+    """The door that the task names, read from the agent's own task: the last one that is named."""
+    text = " ".join(m["content"] for m in request.messages if m["role"] == "user")
+    return re.findall(r"Open door (\d)", text)[-1]
+
+
+def solves(request: Request) -> str:
+    return act(f"open door {goal(request)}")
+
+
+def looks_around(request: Request) -> str:
+    """Something that every environment accepts, or at least can read."""
+    text = request.messages[-1]["content"]
+    if "<search>" in text or "<information>" in text or "<search>" in str(request.messages[0]):
+        return "<think>hm</think><search>who</search>"
+    clicks = re.findall(r"click\[[^\]]+\]", text)
+    return act(clicks[request.seed % len(clicks)] if clicks else "look")
+
+
+ENVIRONMENTS = {
+    "paw_gym/ALFWorld-v0": ("train", {"max_steps": 4}),
+    "paw_gym/SearchQA-v0": ("dev", {"num_passages": 300}),
+    "paw_gym/WebShop-v0": ("train", {"max_steps": 4}),
+}
+
+
+@pytest.mark.parametrize("env_id", sorted(_OWN))
+@pytest.mark.parametrize("name", sorted(agents()))
+def test_every_agent_plays_every_environment(table: Any, env_id: str, name: str) -> None:
+    split, kwargs = ENVIRONMENTS.get(env_id, ("train", {}))
+    env = EnvSettings(id=env_id, kwargs=kwargs)
+    needs_policy = agents()[name].needs_policy
+    played = table(name, looks_around if needs_policy else None, env, split, 2).play()
+    for episode in played.values():
+        assert episode.error is None
+        assert episode.finished
+        if needs_policy:
+            assert any(t.action for t in episode.transitions), episode.transitions[0].response
+
+
+def test_the_expert_wins_and_chance_does_not(table: Any) -> None:
+    assert all(e.success for e in table("expert", None, count=8).play().values())
+    chance = table("random", None, count=8)
+    first = chance.play()
+    assert 0 < sum(e.success for e in first.values()) < 8
+    actions = Counter(t.action for e in first.values() for t in e.transitions)
+    assert len(actions) > 2
+    assert all(t.action_is_valid for e in first.values() for t in e.transitions)
+
+
+@pytest.mark.parametrize("name", sorted(agents()))
+def test_an_episode_depends_on_its_task_and_seed_alone(table: Any, name: str) -> None:
+    def drawn(request: Request) -> str:
+        return act(["look", f"open door {request.seed % 3 + 1}"][request.seed // 3 % 2])
+
+    needs_policy = agents()[name].needs_policy
+    together = table(name, drawn if needs_policy else None).play()
+    alone = table(name, drawn if needs_policy else None)
+    for task_id in reversed(alone.task_ids):
+        (episode,) = alone.play([task_id]).values()
+        wanted = together[task_id].to_dict()
+        assert {**episode.to_dict(), "group": 0} == {**wanted, "group": 0}
+
+
+@pytest.mark.parametrize("name", sorted(n for n, agent in agents().items() if agent.needs_policy))
+def test_a_request_without_an_answer_fails_its_episode_alone(table: Any, name: str) -> None:
+    def answers(request: Request) -> str | Exception:
+        return TimeoutError("no answer") if goal(request) == "2" else solves(request)
+
+    settings = {"examples": 0} if name in ("react", "reflexion") else {}
+    played = table(name, answers, count=6, **settings).play()
+    failed = {task_id for task_id, e in played.items() if e.error is not None}
+    assert failed == {"plain/1", "plain/4"}
+    assert all("no answer" in str(played[i].error) for i in failed)
+    assert all(played[i].success for i in set(played) - failed)
+
+
+def test_plain_asks_for_the_action_alone_and_cot_for_reasoning(table: Any) -> None:
+    def directly(request: Request) -> str:
+        return f"<action>open door {goal(request)}</action>"
+
+    plain, cot = table("plain", directly), table("cot", solves)
+    for episode in plain.play().values():
+        assert episode.success
+        assert "<think>" not in episode.transitions[0].prompt
+        assert episode.transitions[0].action_is_valid
+    for episode in cot.play().values():
+        assert episode.success
+        generic = PromptTemplate.load("generic")
+        first = episode.transitions[0].prompt
+        assert generic.ask in first
+
+
+@pytest.mark.parametrize("name", ["cot", "react", "reflexion", "self_consistency"])
+def test_agents_that_reason_refuse_a_prompt_that_does_not_ask_for_it(name: str) -> None:
+    template = PromptTemplate.load("generic").without_reasoning()
+    agent = make_agent(name, object(), settings={})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="asks for no reasoning"):
+        agent.interface(template)
+
+
+class TestSelfConsistency:
+    def play(self, table: Any, said: list[str]) -> Any:
+        def answers(request: Request) -> str:
+            return said[int(request.episode.rpartition("/")[2])]
+
+        players = table("self_consistency", answers, count=1, samples=len(said))
+        (episode,) = players.play().values()
+        return episode
+
+    def test_most_votes_win(self, table: Any) -> None:
+        doors = [2, 1, 3, 1, 2, 1]
+        episode = self.play(table, [act(f"open door {n}", str(i)) for i, n in enumerate(doors)])
+        (step,) = episode.transitions
+        assert step.action == "open door 1"
+        assert step.response == act("open door 1", "1")  # the first that named it
+        votes = step.info["agent"]["votes"]
+        assert votes == {"open door 2": 2, "open door 1": 3, "open door 3": 1}
+
+    def test_of_equals_the_first_wins(self, table: Any) -> None:
+        episode = self.play(table, [act("open door 3"), act("open door 1"), act("look")])
+        assert episode.transitions[0].action == "open door 3"
+
+    def test_what_the_environment_refuses_has_no_vote(self, table: Any) -> None:
+        episode = self.play(table, [act("fly"), act("fly"), "mumble", act("open door 1")])
+        assert episode.transitions[0].action == "open door 1"
+        assert episode.transitions[0].info["agent"]["votes"] == {"open door 1": 1}
+
+    def test_only_among_refused_ones_it_has(self, table: Any) -> None:
+        episode = self.play(table, [act("swim"), act("fly"), act("fly")])
+        assert episode.transitions[0].action == "fly"
+        assert not episode.transitions[0].action_is_valid
+
+    def test_the_answers_of_a_step_have_seeds_of_their_own(self, table: Any) -> None:
+        players = table("self_consistency", solves, count=2, samples=4)
+        players.play()
+        seeds = [request.seed for request in players.policy.requests]
+        assert len(seeds) == len(set(seeds)) == 8
+
+    def test_greedy_answers_are_nothing_to_vote_on(self) -> None:
+        with pytest.raises(ValueError, match="temperature"):
+            make_agent("self_consistency", object(), RolloutSettings(temperature=0))  # type: ignore[arg-type]
+
+
+class TestBestOfN:
+    def test_the_highest_score_is_chosen(self, table: Any) -> None:
+        doors = iter([2, 3, 1, 1])
+
+        def answers(request: Request) -> str:
+            return act(f"open door {next(doors)}")
+
+        players = table("best_of_n", answers, n=4)
+        (episode,) = players.play(["plain/1"]).values()  # door 2
+        assert episode.success
+        assert episode.transitions[-1].info["agent"]["scores"] == [1.0, 0.25, 0.5, 0.5]
+        assert episode.transitions[-1].info["agent"]["chosen"] == 0
+
+    def test_one_that_fails_is_not_chosen(self, table: Any) -> None:
+        said: list[Any] = [
+            TimeoutError("gone"),
+            act("open door 3"),
+            act("open door 1"),
+            act("open door 1"),
+        ]
+        players = table("best_of_n", lambda request: said.pop(0), n=4)
+        (episode,) = players.play(["plain/1"]).values()
+        assert episode.error is None
+        assert episode.transitions[-1].info["agent"]["scores"] == [None, 0.25, 0.5, 0.5]
+        assert episode.transitions[-1].info["agent"]["chosen"] == 2
+
+    def test_all_attempts_start_alike_and_are_drawn_apart(self, table: Any) -> None:
+        players = table("best_of_n", solves, n=3)
+        players.play(["plain/1"])
+        requests = players.policy.requests
+        assert len({str(r.messages) for r in requests}) == 1
+        assert len({r.seed for r in requests}) == 3
+
+
+class TestReact:
+    def test_the_dialogue_keeps_the_agents_own_thoughts(self, table: Any) -> None:
+        def answers(request: Request) -> str:
+            turns = sum(m["role"] == "assistant" for m in request.messages)
+            return act("look", f"thought {turns}") if turns < 3 else solves(request)
+
+        players = table("react", answers, count=2)
+        for episode in players.play().values():
+            assert episode.success
+            assert episode.context_mode == "conversation"
+            assert episode.transitions[1].info["agent"]["thought"] == "thought 1"
+        last = players.policy.requests[-1].messages
+        assert [m["content"] for m in last if m["role"] == "assistant"] == [
+            act("look", f"thought {i}") for i in range(3)
+        ]
+        assert "Nothing moves." in last[-1]["content"]
+
+    def test_examples_are_solved_episodes_of_other_tasks(self, table: Any) -> None:
+        players = table("react", solves, count=5, examples=2)
+        episode = players.play()["plain/0"]
+        preface = episode.transitions[0].info["agent"]["preface"]
+        sent = players.policy.requests[0].messages[0]["content"]
+        assert sent == f"{preface}\n{episode.transitions[0].prompt}"
+        assert len(players.agent.examples) == 2
+        for example in players.agent.examples:
+            instruction = re.search(r"Task: (.*)", example)[1]  # type: ignore[index]
+            door = re.search(r"\d", instruction)[0]  # type: ignore[index]
+            answers = re.findall(r"<think>(.+?)</think><action>(.+?)</action>", example)
+            assert [action for _, action in answers] == ["look", f"open door {door}"]
+            assert answers[0][0].startswith(f"My task: {instruction.rstrip('.')}.")
+            assert example in preface
+
+    def test_an_example_never_shows_a_task_that_counts(self, table: Any) -> None:
+        players = table("react", solves, count=7, examples=3)
+        assert len(players.agent.examples) == 1  # one task is left
+        with pytest.raises(ValueError, match="No example"):
+            table("react", solves, count=8)
+
+    def test_the_budget_of_tokens_bounds_the_examples(self, table: Any) -> None:
+        one = table("react", solves, count=1, examples=1).agent.examples[0]
+        tight = table("react", solves, count=1, examples=3, example_tokens=len(one) // 2)
+        assert len(tight.agent.examples) < 3
+        assert sum(map(len, tight.agent.examples)) <= 4 * (len(one) // 2)
+        with pytest.raises(ValueError, match="example_tokens=5"):
+            table("react", solves, count=1, example_tokens=5)
+
+    def test_a_long_dialogue_forgets_its_oldest_turns(self, table: Any) -> None:
+        def answers(request: Request) -> str:
+            return act("look", "many words " * 80)
+
+        rollout = RolloutSettings(max_context_tokens=1000, max_response_tokens=100)
+        players = table("react", answers, count=1, examples=0, rollout=rollout)
+        (episode,) = players.play().values()
+        assert len(episode.transitions) == 6
+        sizes = [sum(len(m["content"]) for m in r.messages) for r in players.policy.requests]
+        assert max(sizes) <= 4 * 900 + 3
+        last = players.policy.requests[-1].messages
+        forgotten = episode.transitions[-1].info["agent"]["forgotten_turns"]
+        assert forgotten > 0
+        assert f"[The first {forgotten} step(s)" in last[0]["content"]
+        assert episode.instruction in last[0]["content"]
+        assert [m["role"] for m in last] == ["user", "assistant"] * (len(last) // 2) + ["user"]
+
+
+class TestReflexion:
+    def learns(self, request: Request) -> str:
+        """Opens the first door, unless its notes say another."""
+        text = request.messages[-1]["content"]
+        if "write a note to yourself" in text:
+            return f"Next time\n open number {goal(request)}."
+        first = request.messages[0]["content"]
+        told = re.findall(r"open number (\d)", first)
+        return act(f"open door {told[-1] if told else 1}")
+
+    def test_notes_lead_the_next_trial(self, table: Any) -> None:
+        players = table("reflexion", self.learns, count=3, examples=0)
+        played = players.play()
+        assert all(e.success for e in played.values())
+        notes = {i: e.transitions[-1].info["agent"] for i, e in played.items()}
+        assert notes["plain/0"]["trial"] == 1
+        assert notes["plain/0"]["reflections"] == []
+        assert notes["plain/1"]["trial"] == 2
+        assert notes["plain/1"]["reflections"] == ["Next time open number 2."]
+        asked = [r for r in players.policy.requests if r.episode.endswith("/reflect")]
+        assert len(asked) == 2
+        assert "A wall." in asked[0].messages[0]["content"]
+        assert (
+            "You: <think>hm</think><action>open door 1</action>" in asked[0].messages[0]["content"]
+        )
+
+    def test_the_last_trial_counts_and_memory_is_bounded(self, table: Any) -> None:
+        count = 0
+
+        def never(request: Request) -> str:
+            nonlocal count
+            if "write a note to yourself" in request.messages[-1]["content"]:
+                count += 1
+                return f"note number {count}"
+            return act("open door 3")
+
+        players = table("reflexion", never, trials=4, memory=2, examples=0)
+        (episode,) = players.play(["plain/0"]).values()
+        assert not episode.success
+        info = episode.transitions[-1].info["agent"]
+        assert info["trial"] == 4
+        assert info["reflections"] == [f"note number {i}" for i in (1, 2, 3)]
+        assert "note number 1" not in info["preface"]
+        assert "- note number 2\n- note number 3" in info["preface"]
+
+    def test_a_note_that_does_not_come_fails_the_episode_alone(self, table: Any) -> None:
+        def answers(request: Request) -> str | Exception:
+            if "write a note" in request.messages[-1]["content"] and goal(request) == "2":
+                return TimeoutError("no answer")
+            return self.learns(request)
+
+        played = table("reflexion", answers, count=3, examples=0).play()
+        assert [e.error for e in played.values()].count("no answer") == 1
+        assert played["plain/2"].success
+
+
+def test_unknown_agents_and_settings_name_the_nearest() -> None:
+    with pytest.raises(ValueError, match="no agent 'reacts'. Did you mean 'react'"):
+        make_agent("reacts", None)
+    with pytest.raises(
+        ValueError, match=r"Unknown setting 'agent.example'. Did you mean 'examples'"
+    ):
+        make_agent("react", object(), settings={"example": 1})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="needs a model"):
+        make_agent("react", None)
+    with pytest.raises(ValueError, match=r"agent.trials is 1 or more, got 0"):
+        make_agent("reflexion", object(), settings={"trials": 0})  # type: ignore[arg-type]

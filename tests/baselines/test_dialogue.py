@@ -1,0 +1,103 @@
+"""A dialogue in tokens is the one that the model sampled, and fits its context."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from paw_train.baselines.dialogue import Dialogue  # noqa: E402
+from paw_train.baselines.thoughts import thought  # noqa: E402
+from paw_train.chat import ChatFormat  # noqa: E402
+from paw_train.policies.local import LocalPolicy  # noqa: E402
+from paw_train.policies.protocol import Request, Sampling  # noqa: E402
+
+_spec = importlib.util.spec_from_file_location(
+    "hostile", Path(__file__).parents[1] / "train" / "hostile.py"
+)
+assert _spec and _spec.loader
+hostile = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(hostile)
+TOKENIZER = hostile.byte_tokenizer()
+
+
+def small_policy() -> LocalPolicy:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=len(TOKENIZER), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=48, max_position_embeddings=2048,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(config)
+    for name, weight in model.named_parameters():
+        if "norm" not in name:
+            torch.nn.init.normal_(weight, std=0.3)  # sharp enough that ties do not decide
+    return LocalPolicy(model, TOKENIZER)
+
+
+def test_a_session_that_keeps_its_work_answers_as_one_that_does_not() -> None:
+    policy = small_policy()
+    sampling = Sampling(temperature=0.0, max_tokens=6, stop=())
+    growing = policy.session(sampling, True)
+    talk = Dialogue(policy.chat, "You are in a room.")
+    for message in ("A door opens.", "You see a cat.", "It is late."):
+        request = Request("e", 1, talk.messages, list(talk.ids or []))
+        (kept,) = growing.respond([request])
+        (anew,) = policy.session(sampling, False).respond([request])
+        assert kept.ids == anew.ids
+        talk.say(kept)
+        talk.hear(message)
+    assert [m["role"] for m in talk.messages] == ["user", "assistant"] * 3 + ["user"]
+    assert talk.tokens == len(talk.ids or [])
+
+
+def test_what_is_forgotten_is_whole_turns_from_the_start() -> None:
+    chat = ChatFormat(TOKENIZER)
+
+    def made(with_chat: Any) -> Dialogue:
+        from paw_train.policies.protocol import Response
+
+        talk = Dialogue(with_chat, "The task.")
+        for i in range(6):
+            text = f"answer {i} " * 6
+            talk.say(Response(chat.content(text), [], text))
+            talk.hear(f"observation {i} " * 4)
+        return talk
+
+    for with_chat, limit in ((chat, 500), (None, 125)):
+        talk = made(with_chat)
+        whole = [dict(m) for m in talk.messages]
+        assert talk.tokens > limit
+        talk.fit(limit)
+        assert talk.tokens <= limit
+        assert talk.messages[0]["content"].startswith("The task.\n[The first ")
+        assert talk.messages[1:] == whole[1 + 2 * talk.forgotten :]
+        if with_chat:
+            assert talk.ids == chat.dialogue(talk.messages)
+    tiny = made(None)
+    tiny.fit(1)  # the task and the newest message stay, whatever the limit
+    (message,) = tiny.messages
+    assert message["content"].startswith("The task.")
+    assert message["content"].endswith("observation 5 " * 4)
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [
+        ("take mug 1 from desk 2", "mug 1"),
+        ("heat egg 1 with microwave 1", "heat egg 1"),
+        ("<search>{instruction} of Rome</search>", "{instruction} of Rome"),
+        ("click[buy now]", "buy"),
+        ("dance wildly", "dance wildly"),
+    ],
+)
+def test_thoughts_speak_of_the_action(action: str, said: str) -> None:
+    first, later = thought("Do it.", action, 0), thought("Do it.", action, 3)
+    assert first == f"My task: Do it. {later}"
+    assert said.lower() in later.lower()
+    assert later[0].isupper()
