@@ -182,9 +182,8 @@ def _entities(rng: random.Random, count: int) -> list[Entity]:
     shares = {"person": 0.4, "place": 0.2, "company": 0.15, "work": 0.25}
     entities: list[Entity] = []
     for kind, share in shares.items():
-        names = names_of(kind, rng)
         size = round(count * share) if kind != "work" else count - len(entities)
-        made = [Entity(kind, *next(names), split="") for _ in range(size)]
+        made = [Entity(kind, name, alias, "") for name, alias in names_of(kind, size, rng)]
         bound = 0.0
         for split, part in SPLITS.items():
             first, bound = round(bound * size), bound + part

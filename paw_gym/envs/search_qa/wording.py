@@ -6,7 +6,6 @@ Names are made of few parts in many combinations: a held-out name is new, its wo
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -194,28 +193,33 @@ def _syllables(rng: random.Random, count: int, number: int) -> list[str]:
     return list(made)
 
 
-def names_of(kind: str, rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Names of a kind with an alias each, all different, in random order.
+def names_of(kind: str, count: int, rng: random.Random) -> list[tuple[str, str]]:
+    """``count`` names of a kind with an alias each, all different.
 
-    There are 7,680 names of people, 4,000 of places, 3,200 of companies, 900 plain titles of works;
-    past these, numbered ones follow.
+    Each part of a name occurs in several of them, so a held-out name holds hardly a new word.
     """
     if kind == "work":
-        plain = [
-            (f"The {a} {n}", f"The {n} of the {a} Cycle") for a, n in product(_ADJECTIVES, _NOUNS)
-        ]
+        plain = _titles(count, rng)
     elif kind == "person":
-        first, last = _syllables(rng, 1, 60), _syllables(rng, 2, 128)
+        first, last = _syllables(rng, 1, 60), _syllables(rng, 2, max(40, count // 8))
         plain = [(f"{f} {s}", f"{s} of the House of {f}") for f, s in product(first, last)]
     else:
-        roots = _syllables(rng, 2, 400)
+        roots = _syllables(rng, 2, max(20, count // 6 + 1))
         plain = [
             (f"{root} {suffix}", _ALIAS[kind][suffix].format(root))
             for root, suffix in product(roots, _SUFFIXES[kind])
         ]
     rng.shuffle(plain)
-    yield from plain
-    number = 2
-    while True:
-        yield from ((f"{name} {number}", f"{alias} {number}") for name, alias in plain)
-        number += 1
+    return plain[:count]
+
+
+def _titles(count: int, rng: random.Random) -> list[tuple[str, str]]:
+    """Titles of works; from 900 on they name a place as well."""
+    pairs = list(product(_ADJECTIVES, _NOUNS))
+    titles = [(f"The {a} {n}", f"The {n} of the {a} Cycle") for a, n in pairs]
+    if count > len(titles):
+        for root in _syllables(rng, 2, count // len(pairs) * 2):
+            titles += [
+                (f"The {a} {n} of {root}", f"The {n} of the {a} {root} Cycle") for a, n in pairs
+            ]
+    return titles

@@ -1,0 +1,206 @@
+"""The retrieval server under load, against Lucene in one process, over the same generated passages.
+
+    python benchmarks/retrieval_server.py --passages 1000000 --clients 64 --seconds 20 --folder DIR
+
+Passages and both indices are kept in ``--folder``. Every answer is compared with that of the retriever
+itself, so one that was mispaired would be counted. Needs the extras server, retrieval and lucene
+(without lucene, the comparison is left out).
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paw_gym.retrieval import BM25Retriever, Corpus
+from paw_gym.retrieval.bm25_index import build_index
+
+VOCABULARY = 200_000
+LENGTH = 60
+POOL = 2_000
+
+
+def write_corpus(path: Path, count: int) -> None:
+    """Passages whose words follow Zipf and Mandelbrot's law, without the most frequent ones."""
+    rng = np.random.default_rng(0)
+    letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
+    words = np.array(["".join(rng.choice(letters, rng.integers(4, 10))) for _ in range(VOCABULARY)])
+    law = np.cumsum(1 / (np.arange(VOCABULARY) + 30.0))
+    part = path.with_suffix(".part")
+    with open(part, "w", encoding="utf-8") as file:
+        for start in range(0, count, 10_000):
+            size = min(10_000, count - start)
+            picks = np.searchsorted(law, rng.random((size, LENGTH)) * law[-1])
+            for row, chosen in enumerate(words[picks]):
+                text = f'"Passage {start + row}"\n{" ".join(chosen)}'
+                file.write(json.dumps({"id": str(start + row), "contents": text}) + "\n")
+    os.replace(part, path)
+
+
+def make_queries(corpus: Corpus) -> list[str]:
+    """Six words of one passage each."""
+    rng = np.random.default_rng(1)
+    queries = []
+    for position in rng.integers(len(corpus), size=POOL):
+        words = corpus[int(position)].text.split()
+        queries.append(" ".join(rng.choice(words, 6, replace=False)))
+    return queries
+
+
+def run_lucene(corpus: Corpus, folder: Path, queries: list[str], seconds: float) -> None:
+    try:
+        from paw_gym.retrieval.lucene import LuceneRetriever
+
+        begun = time.perf_counter()
+        lucene = LuceneRetriever(corpus, folder)
+    except ImportError as error:
+        print(f"Lucene is left out: {error}")
+        return
+    print(f"Lucene index ready after {time.perf_counter() - begun:.0f} s")
+    for query in queries[:200]:
+        lucene.search([query], 3)
+    asked, begun, cpu = 0, time.perf_counter(), time.process_time()
+    while time.perf_counter() - begun < seconds:
+        lucene.search([queries[asked % POOL]], 3)
+        asked += 1
+    wall, spent = time.perf_counter() - begun, time.process_time() - cpu
+    print(
+        f"Lucene, one process: {asked / wall:,.0f} queries/s ({asked / spent:,.0f} per CPU second)"
+    )
+
+
+def client(port: int, number: int, given: Any, queries: list[str], expected: Any, out: Any) -> None:
+    rng = np.random.default_rng(number)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    stop = time.perf_counter() + given.seconds
+    while time.perf_counter() < stop:
+        picks = rng.integers(POOL, size=given.batch)
+        with_scores = bool(rng.integers(2))
+        body = {"queries": [queries[i] for i in picks], "topk": 3, "return_scores": with_scores}
+        begun = time.perf_counter()
+        connection.request("POST", "/retrieve", json.dumps(body))
+        answer = json.loads(connection.getresponse().read())["result"]
+        out["seconds"].append(time.perf_counter() - begun)
+        for i, found in zip(picks, answer, strict=True):
+            ids = [entry["document"]["id"] if with_scores else entry["id"] for entry in found]
+            out["wrong"] += ids != expected[i]
+        out["queries"] += len(picks)
+
+
+def run_server(given: argparse.Namespace, queries: list[str], expected: list[list[str]]) -> None:
+    port = 18_473
+    command = [sys.executable, "-m", "paw_train.cli", "serve", "retriever", "--port", str(port)]
+    command += [
+        "--corpus",
+        str(given.folder / "corpus.jsonl"),
+        "--index",
+        str(given.folder / "bm25"),
+    ]
+    command += ["--threads", str(given.threads)]
+    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(port, server)
+        warm = {"seconds": [], "wrong": 0, "queries": 0}
+        quick = argparse.Namespace(seconds=2.0, batch=1)
+        client(port, 99, quick, queries, expected, warm)
+        results = [{"seconds": [], "wrong": 0, "queries": 0} for _ in range(given.clients)]
+        threads = [
+            threading.Thread(target=client, args=(port, n, given, queries, expected, results[n]))
+            for n in range(given.clients)
+        ]
+        before, begun = cpu_seconds(server.pid), time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        wall = time.perf_counter() - begun
+        spent = cpu_seconds(server.pid) - before
+        asked = sum(result["queries"] for result in results)
+        seconds = np.concatenate([result["seconds"] for result in results])
+        p50, p99 = np.quantile(seconds, [0.5, 0.99]) * 1000
+        print(
+            f"Server, {given.clients} clients, {given.batch} queries a request: "
+            f"{asked / wall:,.0f} queries/s ({asked / spent:,.0f} per CPU second of the server), "
+            f"p50 {p50:,.0f} ms, p99 {p99:,.0f} ms, {memory(server.pid)}, "
+            f"wrong answers: {sum(result['wrong'] for result in results)} of {asked:,}"
+        )
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
+    for _ in range(600):
+        if server.poll() is not None:
+            raise RuntimeError("The server ended before it began to listen.")
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
+            connection.request("GET", "/health")
+            connection.getresponse()
+            return
+        except OSError:
+            time.sleep(0.5)
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory(pid: int) -> str:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.endswith("kB")}
+    return (
+        f"RSS {kilobytes['VmRSS'] / 1e3:,.0f} MB, of which {kilobytes['RssAnon'] / 1e3:,.0f} MB are "
+        "its own and the rest mapped files"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--passages", type=int, default=1_000_000)
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--prepare", action="store_true", help="make the corpus and the index only")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    path = given.folder / "corpus.jsonl"
+    if not path.is_file():
+        write_corpus(path, given.passages)
+    begun, cpu = time.perf_counter(), time.process_time()
+    corpus = Corpus.open(path)
+    print(f"{len(corpus):,} passages scanned in {time.perf_counter() - begun:.0f} s", end=" ")
+    print(f"({time.process_time() - cpu:.0f} CPU s); load {os.getloadavg()}")
+    begun, cpu = time.perf_counter(), time.process_time()
+    index = build_index(corpus, given.folder / "bm25")
+    print(f"index: {index.nbytes / len(corpus):,.0f} bytes a passage", end=", ")
+    print(f"{time.perf_counter() - begun:.0f} s ({time.process_time() - cpu:.0f} CPU s) to build")
+    if given.prepare:
+        return
+    bm25 = BM25Retriever(corpus, given.folder / "bm25")
+    queries = make_queries(corpus)
+    expected = [[hit.id for hit in bm25.search([query], 3)[0]] for query in queries]
+    begun, cpu = time.perf_counter(), time.process_time()
+    for query in queries:
+        bm25.search([query], 3)
+    wall, spent = time.perf_counter() - begun, time.process_time() - cpu
+    print(f"bm25, one thread: {POOL / wall:,.0f} queries/s ({POOL / spent:,.0f} per CPU second)")
+    run_lucene(corpus, given.folder / "lucene", queries, given.seconds)
+    run_server(given, queries, expected)
+
+
+if __name__ == "__main__":
+    main()
