@@ -67,11 +67,11 @@ def test_bases_that_lead_in_a_circle_or_nowhere_are_named(tmp_path: Path) -> Non
 
 
 def test_minibatches_follow_from_their_size_where_it_is_given() -> None:
-    from paw_train.update import _steps
+    from paw_train.update import optimizer_steps
 
     sized = OptimizerSettings(minibatches=9, minibatch_size=64)
-    assert [_steps(sized, n) for n in (1, 64, 65, 640)] == [1, 1, 2, 10]
-    assert _steps(OptimizerSettings(minibatches=9), 640) == 9
+    assert [optimizer_steps(sized, n) for n in (1, 64, 65, 640)] == [1, 1, 2, 10]
+    assert optimizer_steps(OptimizerSettings(minibatches=9), 640) == 9
     with pytest.raises(ValueError, match="minibatch_size"):
         OptimizerSettings(minibatch_size=0)
 
