@@ -7,6 +7,7 @@ replaced while it runs (``load_weights``), which is what training with it needs.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -92,6 +93,10 @@ class FollowingVLLM:
                 "(model.lora.rank=0), or roll out with rollout.engine=local."
             )
         self.local = local
+        settings = settings or VLLMSettings()
+        if settings.dtype == "auto":  # vLLM's own choice would round a float32 model to half
+            dtype = str(local.model.dtype).removeprefix("torch.")
+            settings = dataclasses.replace(settings, dtype=dtype)
         with tempfile.TemporaryDirectory(prefix="paw-vllm-") as folder:
             local.save(Path(folder))
             self.engine = VLLMPolicy(folder, settings)

@@ -11,7 +11,8 @@ class VLLMSettings:
     """How vLLM is started (``paw eval vllm:MODEL vllm.KEY=...``, ``rollout.vllm.KEY=...``)."""
 
     dtype: str = "auto"
-    """``auto`` (as the model was saved), ``float32`` or ``bfloat16``"""
+    """``auto``, ``float32`` or ``bfloat16``; auto: the trained model's in training, else vLLM's choice,
+    which is half precision also for a model saved in float32"""
     max_model_len: int | None = None
     """longest context and response together; null: the model's own limit"""
     gpu_memory: float = 0.85
