@@ -405,6 +405,46 @@ def sign_flip_p_value(differences: Sequence[float], seed: int, resamples: int = 
     return (hits + 1) / (resamples + 1)
 
 
+def ratio_interval(
+    numerators: Sequence[float],
+    denominators: Sequence[float],
+    seed: int,
+    level: float = 0.95,
+    resamples: int = 4000,
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of ``sum(numerators) / sum(denominators)``, units resampled.
+
+    For means over tokens: the tokens of an episode are anything but independent, episodes are.
+
+    Args:
+        numerators: [N] sum of the values in each unit.
+        denominators: [N] how many there are in it, 0 or more, some above 0.
+        seed: of the resampling.
+        level: coverage, in (0, 1).
+        resamples: bootstrap samples; those that hold nothing are left out.
+
+    Raises:
+        ValueError: lengths differ, a value is not finite, nothing is counted, or a wrong level.
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, got {level}.")
+    top, bottom = (
+        _finite_array(numerators, "numerators"),
+        _finite_array(denominators, "denominators"),
+    )
+    if len(top) != len(bottom) or (bottom < 0).any() or bottom.sum() == 0:
+        raise ValueError(
+            "expected as many numerators as denominators, these not negative and not all 0."
+        )
+    n = len(top)
+    draws = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), resamples)
+    counts = draws @ bottom
+    ratios = (draws @ top)[counts > 0] / counts[counts > 0]
+    tail = (1 - level) / 2
+    low, high = np.quantile(ratios, [tail, 1 - tail])
+    return float(low), float(high)
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """p-values adjusted for how many there are: the chance of any false finding stays below the level.
 

@@ -123,6 +123,9 @@ def write_examples(
         token_budget: of all together, at four characters a token.
         observation_chars: longer observations are cut.
         seed: of their choice.
+
+    Raises:
+        ValueError: there is none, or none that fits.
     """
     if count == 0:
         return []
@@ -139,6 +142,16 @@ def write_examples(
             if len(texts) < count and text not in texts and len(text) <= room:
                 texts.append(text)
                 left -= len(text)
+    if not candidates:
+        raise ValueError(
+            "No example: the environment's expert solved none of the tasks that may serve as one. Set "
+            "agent.examples=0."
+        )
+    if not texts:
+        raise ValueError(
+            f"No example fits into agent.example_tokens={token_budget}; the shortest takes "
+            f"{min(map(len, candidates)) // CHARACTERS_A_TOKEN + 1}. Allow more, or set agent.examples=0."
+        )
     return texts
 
 
@@ -173,6 +186,9 @@ def example_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of the environment that examples come from.
 
     With ``data_dir`` that is the environment's embedded default: real data often comes without a
-    training split, and generated tasks cannot be among those that count.
+    training split, and generated tasks cannot be among those that count. The step budget is the
+    environment's own: an example is a task solved.
     """
-    return {} if kwargs.get("data_dir") is not None else dict(kwargs)
+    if kwargs.get("data_dir") is not None:
+        return {}
+    return {key: value for key, value in kwargs.items() if key != "max_steps"}

@@ -73,11 +73,6 @@ class ReactAgent(TurnAgent):
             self.examples = write_examples(
                 source, template, s.examples, s.example_tokens, s.observation_chars, s.example_seed
             )
-            if not self.examples:
-                raise ValueError(
-                    f"No example fits into agent.example_tokens={s.example_tokens}: allow more, or set "
-                    "agent.examples=0."
-                )
 
     def prompts(self) -> list[str]:
         """The preface, which every first message begins with."""

@@ -27,8 +27,8 @@ Made by `paw leaderboard` from the files in `benchmarks/results`; do not edit by
 the same tasks, in an environment that answers alike, share a table. Success is the mean over tasks and
 seeds with its 95 % interval: Wilson's for one seed, a bootstrap over seeds and tasks for several.
 [Agents](baselines.md) marked with stars know more than a player is told: \\* whether a trial succeeded,
-\\*\\* the score of every attempt, \\*\\*\\* the environment's rules (its own expert). Calls and tokens are means per task, answers from
-a cache included.
+\\*\\* the score of every attempt, \\*\\*\\* the environment's rules (its own expert). Calls and tokens are
+means per task, answers from a cache included.
 """
 _NOTHING = "\nThere are no results yet: `paw eval ... --out DIR`, then `paw leaderboard DIR`.\n"
 _STARS = {"success": "\\*", "score": "\\*\\*", "rules": "\\*\\*\\*"}

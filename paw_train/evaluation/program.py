@@ -66,18 +66,18 @@ def evaluate_from_args(
         raise ValueError(f"--seeds is 1 or more, got {seeds}.")
     name = _agent_name(model, agent)
     needs_policy = agent_class(name).needs_policy
-    run_folder = _run_of(Path(model)) if needs_policy else None
+    run_folder = run_of(Path(model)) if needs_policy else None
     agent_settings, rest = _agent_settings(overrides)
     own, source = split_overrides(model, rest)
     spec = panel_spec(panel) if panel else None
-    settings = _settings_of(run_folder, spec, own)
+    settings = settings_of(run_folder, spec, own)
     if spec is not None and panel is not None:
-        settings = _with_data(settings, spec, panel)
-    plan = _plan(settings, name, agent_settings, panel, seeds)
+        settings = with_data(settings, spec, panel)
+    plan = make_plan(settings, name, agent_settings, panel, seeds)
     policy: Policy | None = None
     if needs_policy:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        weights = _weights_of(Path(model), run_folder)
+        weights = weights_of(Path(model), run_folder)
         policy = open_policy(model, source, weights, device, settings.model.dtype)
     folder = _folder(model, name, panel or plan.split, out, run_folder)
     display = Display()
@@ -123,7 +123,8 @@ def _agent_settings(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]
     return found if isinstance(found, dict) else {}, rest
 
 
-def _settings_of(run: Path | None, spec: PanelSpec | None, overrides: Sequence[str]) -> Settings:
+def settings_of(run: Path | None, spec: PanelSpec | None, overrides: Sequence[str]) -> Settings:
+    """The run's settings, the panel's on top, the user's on top of all."""
     data: dict[str, Any] = {}
     if run is not None:
         data = json.loads((run / "config.json").read_text(encoding="utf-8"))
@@ -151,7 +152,7 @@ def _put_panel(data: dict[str, Any], spec: PanelSpec) -> None:
     evaluation |= {"split": spec.split, "tasks": spec.size or _ALL, "seed": spec.seed}
 
 
-def _with_data(settings: Settings, spec: PanelSpec, name: str) -> Settings:
+def with_data(settings: Settings, spec: PanelSpec, name: str) -> Settings:
     """The settings with the folder of a downloaded data set, where the panel needs one."""
     if spec.dataset is None or settings.env.kwargs.get("data_dir") is not None:
         return settings
@@ -168,9 +169,10 @@ def _with_data(settings: Settings, spec: PanelSpec, name: str) -> Settings:
     )
 
 
-def _plan(
+def make_plan(
     settings: Settings, agent: str, agent_settings: dict[str, Any], name: str | None, seeds: int
 ) -> Plan:
+    """What the settings mean for one agent on a named panel, or on tasks drawn as they say."""
     chosen, env = settings.evaluation, settings.env
     probe = agent_env_maker(env, chosen.split)()
     tasks = probe.tasks
@@ -226,7 +228,7 @@ def _costs(
     return found
 
 
-def _run_of(path: Path) -> Path | None:
+def run_of(path: Path) -> Path | None:
     """The run that a folder is, or lies in."""
     places = [path, *path.parents]
     return (
@@ -234,7 +236,7 @@ def _run_of(path: Path) -> Path | None:
     )
 
 
-def _weights_of(path: Path, run: Path | None) -> Path | str:
+def weights_of(path: Path, run: Path | None) -> Path | str:
     """A run's own folder means its final policy: the best on the selection panel, else the last."""
     if run is None or path != run:
         return str(path)

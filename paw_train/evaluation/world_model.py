@@ -1,0 +1,254 @@
+"""How well a model predicts what the environment will answer, on transitions it has not learned from.
+
+Each transition is one sequence: what the agent saw, what it answered, then the next observation, laid
+out as in training (``paw_train.tokens``). Only tokens of that observation are measured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from paw_gym.prompts import PromptTemplate
+from paw_gym.transition import Episode
+from paw_train.chat import ChatFormat
+from paw_train.policies.local import LocalPolicy
+from paw_train.policies.protocol import Request, Sampling
+from paw_train.statistics import ratio_interval
+from paw_train.tokens import StepSpans, TokenRow, collate, micro_batches
+
+_SEED = 0
+Embed = Callable[[Sequence[str]], np.ndarray]
+"""[N] texts -> [N, D] vectors of length 1"""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What is to be predicted in one transition."""
+
+    row: TokenRow
+    """context, answer and observation; its one step's ``observation`` span is what counts"""
+    text: str
+    """the observation"""
+    episode: int
+    """number of its episode"""
+    task_type: str
+
+
+@dataclass(slots=True)
+class Sums:
+    """Totals of one episode's transitions of one kind."""
+
+    transitions: int = 0
+    tokens: int = 0
+    characters: int = 0
+    nll: float = 0.0
+    """nats"""
+    correct: int = 0
+    """tokens that are the most likely ones, given the true tokens before"""
+    exact: int = 0
+    """observations of which all tokens are: greedy decoding would write them"""
+    similarity: float = 0.0
+    """cosine between the written and the true observation"""
+    written: int = 0
+    """observations that were written out"""
+
+    def add(self, other: Sums) -> None:
+        """Adds another's totals."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+def predictions(
+    episodes: Sequence[Episode],
+    chat: ChatFormat,
+    shown: Callable[[str], str],
+    template: PromptTemplate,
+    limit: int | None = None,
+) -> list[Prediction]:
+    """The transitions of some episodes as sequences; those without an observation are left out.
+
+    Args:
+        episodes: recorded or just played.
+        chat: writes them in the model's tokens.
+        shown: an observation as a prompt shows it (``TextEnv.prompt_observation``).
+        template: of the episodes' prompts; says what stands before an observation in a dialogue.
+        limit: most tokens of a context; a longer one loses its beginning.
+    """
+    found: list[Prediction] = []
+    for number, episode in enumerate(episodes):
+        for step, transition in enumerate(episode.transitions):
+            text = shown(transition.next_observation)
+            target = chat.content(text)
+            if not target:
+                continue
+            context = chat.dialogue(episode.messages(step))
+            answer = chat.content(transition.response)
+            row = TokenRow(context[-limit:] if limit else context)
+            action = row.extend(answer)
+            row.extend(chat.closing(answer))
+            if episode.context_mode == "conversation":
+                told = (episode.instruction, text, None, step + 1)
+                start = template.turn_span(*told)[0]
+                row.extend(chat.content(template.render_turn(*told)[:start]))
+            observation = row.extend(target)
+            row.steps.append(StepSpans(action, observation, [0.0] * len(answer), len(found)))
+            found.append(Prediction(row, text, number, episode.task_type))
+    return found
+
+
+@torch.no_grad()
+def score(
+    policy: LocalPolicy,
+    wanted: Sequence[Prediction],
+    batch_tokens: int = 4096,
+    progress: Callable[[int], None] | None = None,
+) -> list[Sums]:
+    """Likelihood and accuracy of each observation, given the true tokens before each token.
+
+    Args:
+        policy: a model in this process.
+        wanted: what is to be predicted.
+        batch_tokens: padded tokens of one forward pass: memory, not results.
+        progress: called with the number of transitions done.
+    """
+    policy.model.eval()
+    sums: list[Sums] = [Sums() for _ in wanted]
+    done = 0
+    for rows in micro_batches([p.row for p in wanted], batch_tokens):
+        batch = collate(rows, policy.pad_id).to(policy.device)
+        which, place = batch.observation_mask.nonzero(as_tuple=True)
+        number = batch.row[which, place] * batch.input_ids.shape[1] + batch.column[which, place]
+        target = batch.input_ids.flatten()[number]
+        logits = policy.logits(batch.input_ids, number).float()
+        nll = torch.nn.functional.cross_entropy(logits, target, reduction="none").double().cpu()
+        correct = (logits.argmax(-1) == target).cpu()
+        for s, index in enumerate(batch.index.tolist()):
+            mine = (which == s).cpu()
+            right = int(correct[mine].sum())
+            tokens = int(mine.sum())
+            sums[index] = Sums(
+                1, tokens, len(wanted[index].text), float(nll[mine].sum()), right, right == tokens
+            )
+        done += len(rows)
+        if progress:
+            progress(done)
+    return sums
+
+
+def write_out(policy: LocalPolicy, wanted: Sequence[Prediction], batch: int = 32) -> list[str]:
+    """What the model writes for each observation by greedy decoding, at most as many tokens as it has."""
+    texts: list[str] = []
+    for start in range(0, len(wanted), batch):
+        part = wanted[start : start + batch]
+        spans = [p.row.steps[0].observation for p in part]
+        longest = max(end - begin for begin, end in spans)
+        requests = [
+            Request(str(i), 0, [], p.row.ids[: span[0]])
+            for i, (p, span) in enumerate(zip(part, spans, strict=True))
+        ]
+        session = policy.session(Sampling(0.0, longest, ()), False)
+        for response, (begin, end) in zip(session.respond(requests), spans, strict=True):
+            texts.append(policy.chat.decode(response.ids[: end - begin]))
+    return texts
+
+
+def add_similarity(
+    sums: Sequence[Sums], wanted: Sequence[Prediction], written: Sequence[str], embed: Embed
+) -> None:
+    """Adds the cosine between what was written and what was to be predicted."""
+    ours, theirs = embed(list(written)), embed([p.text for p in wanted])
+    for one, a, b in zip(sums, ours, theirs, strict=True):
+        one.similarity = float(np.clip(np.dot(a, b), -1.0, 1.0))
+        one.written = 1
+
+
+@dataclass(slots=True)
+class _Units:
+    """Totals by episode."""
+
+    by_episode: dict[int, Sums] = field(default_factory=dict)
+
+    def add(self, prediction: Prediction, sums: Sums) -> None:
+        self.by_episode.setdefault(prediction.episode, Sums()).add(sums)
+
+    def describe(self) -> dict[str, Any]:
+        units = list(self.by_episode.values())
+        total = Sums()
+        for unit in units:
+            total.add(unit)
+        found: dict[str, Any] = {
+            "episodes": len(units), "transitions": total.transitions, "tokens": total.tokens,
+        }  # fmt: skip
+        for name, top, bottom in _RATIOS:
+            if getattr(total, bottom):
+                tops = [float(getattr(u, top)) for u in units]
+                bottoms = [float(getattr(u, bottom)) for u in units]
+                interval = ratio_interval(tops, bottoms, _SEED)
+                found[name] = {"mean": sum(tops) / sum(bottoms), "ci95": list(interval)}
+        return found
+
+
+_RATIOS = (
+    ("token_accuracy", "correct", "tokens"),
+    ("nll_per_token", "nll", "tokens"),
+    ("nll_per_character", "nll", "characters"),
+    ("exact_match", "exact", "transitions"),
+    ("similarity", "similarity", "written"),
+)
+
+
+def summarise(wanted: Sequence[Prediction], sums: Sequence[Sums]) -> dict[str, Any]:
+    """Means over tokens, characters or transitions, with intervals over episodes; overall and by type.
+
+    ``nll_per_token`` depends on the tokenizer; between models with different ones compare
+    ``nll_per_character``.
+    """
+    overall = _Units()
+    types: dict[str, _Units] = {}
+    for prediction, one in zip(wanted, sums, strict=True):
+        overall.add(prediction, one)
+        types.setdefault(prediction.task_type, _Units()).add(prediction, one)
+    return {**overall.describe(), "by_type": {k: types[k].describe() for k in sorted(types)}}
+
+
+def transitions_hash(episodes: Sequence[Episode]) -> str:
+    """A hash over what is predicted and from what: equal for results that can be compared."""
+    digest = hashlib.sha256()
+    for episode in episodes:
+        for t in episode.transitions:
+            parts: list[Any] = [episode.context_mode, t.prompt, t.response, t.next_observation]
+            digest.update(json.dumps(parts).encode())
+    return digest.hexdigest()
+
+
+def describe_row(result: Mapping[str, Any]) -> list[str]:
+    """The cells of a table's row: transitions, accuracy, likelihoods, exact match, similarity."""
+
+    def cell(name: str, scale: float = 1.0, digits: int = 3, unit: str = "") -> str:
+        value = result.get(name)
+        if value is None:
+            return "-"
+        low, high = value["ci95"]
+        mean = f"{scale * value['mean']:.{digits}f}{unit}"
+        return f"{mean} [{scale * low:.{digits}f}, {scale * high:.{digits}f}]"
+
+    return [
+        str(result["transitions"]),
+        cell("token_accuracy", 100, 1, " %"),
+        cell("nll_per_token"),
+        cell("nll_per_character"),
+        cell("exact_match", 100, 1, " %"),
+        cell("similarity"),
+    ]
+
+
+COLUMNS = ("transitions", "token accuracy", "NLL per token", "NLL per character", "exact match",
+           "similarity")  # fmt: skip
+"""of ``describe_row``"""

@@ -1,0 +1,194 @@
+"""``paw eval-wm``: from what a user writes to a result on disk."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from paw_gym.transition import Episode, read_jsonl
+from paw_train.checkpoint import write_json
+from paw_train.config import EnvSettings
+from paw_train.evaluation import world_model
+from paw_train.evaluation.environments import agent_env_maker, own_history_length
+from paw_train.evaluation.fingerprint import environment_record, model_hash
+from paw_train.evaluation.panels import panel_spec
+from paw_train.evaluation.playing import Plan, play, prepare
+from paw_train.evaluation.program import (
+    make_plan,
+    run_of,
+    settings_of,
+    weights_of,
+    with_data,
+)
+from paw_train.policies.choosing import source_of
+from paw_train.policies.local import LocalPolicy
+
+SOURCES = ("expert", "random", "policy")
+
+
+def evaluate_from_args(
+    model: str,
+    overrides: Sequence[str],
+    out: str | None = None,
+    source: str = "expert",
+    episodes: Sequence[str | Path] = (),
+    panel: str | None = None,
+    encoder: str | None = None,
+) -> Path:
+    """Measures, prints the table, writes ``world_model.json``.
+
+    Args:
+        model: a run's folder, or the folder or hub name of a Hugging Face model: one whose
+            probabilities can be read.
+        overrides: ``key=value`` settings.
+        out: the file to write; ``None``: ``eval-wm-....json`` in the run, or in ``runs``.
+        source: who plays the tasks that transitions are taken from: ``expert``, ``random`` or
+            ``policy``.
+        episodes: recorded episodes (JSONL) to take the transitions from instead.
+        panel: a named panel to play.
+        encoder: a sentence encoder (see ``paw_gym.retrieval``), for the similarity of what the model
+            writes; ``None``: not measured.
+
+    Returns:
+        The path of the result.
+
+    Raises:
+        ValueError: the model is behind an endpoint, or something that is named is not there.
+    """
+    from paw_gym.naming import did_you_mean
+    from paw_train.display import Display
+
+    if source_of(model) is not None:
+        raise ValueError(
+            f"{model!r} does not tell the probabilities of given tokens; a world model is measured on "
+            "weights that run in this process: give a folder or a hub name."
+        )
+    if source not in SOURCES:
+        raise ValueError(f"--source: unknown value {source!r}. {did_you_mean(source, SOURCES)}")
+    started = time.perf_counter()
+    run_folder = run_of(Path(model))
+    spec = panel_spec(panel) if panel else None
+    settings = settings_of(run_folder, spec, overrides)
+    if spec is not None and panel is not None:
+        settings = with_data(settings, spec, panel)
+    recorded = [e for file in episodes for e in read_jsonl(file)]
+    env = _env_of(recorded, settings.env)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    weights = weights_of(Path(model), run_folder)
+    policy = LocalPolicy.load(weights, device, settings.model.dtype)
+    display = Display()
+    where: dict[str, Any]
+    if episodes:
+        played, where = recorded, {"source": "recorded", "panel": None, "panel_hash": None}
+    else:
+        plan = make_plan(settings, source, {}, panel, 1)
+        with display.task(f"{source} plays", len(plan.panel.task_ids)) as advance:
+            played = _play(plan, policy, lambda done, _: advance(done))
+        where = {"source": source, "panel": plan.panel.name, "panel_hash": plan.panel.hash}
+        where["environment"] = environment_record(
+            plan.env, plan.split, plan.panel, agent_env_maker(plan.env, plan.split)
+        )
+    result = {**where, **_measure(policy, played, env, settings, encoder, display)}
+    result |= {
+        "model": model,
+        "model_hash": model_hash(policy),
+        "env_id": env.id,
+        "transitions_hash": world_model.transitions_hash(played),
+        "encoder": encoder,
+        "settings": {"env": asdict(env), "evaluation": asdict(settings.evaluation)},
+        "seconds": time.perf_counter() - started,
+    }
+    path = Path(out) if out else _default_path(model, where["panel"] or "recorded", run_folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, result)
+    display.console.print(_table(result))
+    display.say(f"Written to {path}")
+    return path
+
+
+def _env_of(recorded: Sequence[Episode], env: EnvSettings) -> EnvSettings:
+    """The environment of recorded episodes, or the configured one."""
+    ids = {episode.env_id for episode in recorded}
+    if len(ids) > 1:
+        raise ValueError(
+            f"The episodes are of several environments ({', '.join(sorted(ids))}); measure one at a time."
+        )
+    if not ids or ids == {env.id}:
+        return env
+    (env_id,) = ids
+    return EnvSettings(id=env_id, history_length=own_history_length(env_id))
+
+
+def _play(plan: Plan, policy: LocalPolicy, progress: Any) -> list[Episode]:
+    prepared = prepare(plan, policy)
+    return play(plan, prepared, progress=progress)[plan.seeds[0]]
+
+
+def _measure(
+    policy: LocalPolicy,
+    played: Sequence[Episode],
+    env: EnvSettings,
+    settings: Any,
+    encoder: str | None,
+    display: Any,
+) -> dict[str, Any]:
+    probe = agent_env_maker(env, settings.evaluation.split)()
+    wanted = world_model.predictions(
+        played,
+        policy.chat,
+        probe.text_env.prompt_observation,
+        probe.template,
+        settings.rollout.max_context_tokens,
+    )
+    probe.close()
+    if not wanted:
+        raise ValueError("There is no transition with an observation to predict in these episodes.")
+    tokens = settings.rollout.prefill_tokens // 2
+    with display.task("scoring observations", len(wanted)) as advance:
+        sums = world_model.score(policy, wanted, tokens, advance)
+    if encoder is not None:
+        embed = _embedder(encoder)
+        with display.task("writing observations", 1):
+            written = world_model.write_out(policy, wanted)
+        world_model.add_similarity(sums, wanted, written, embed)
+    return world_model.summarise(wanted, sums)
+
+
+def _embedder(name: str) -> world_model.Embed:
+    from paw_gym.retrieval.encoders import make_encoder
+
+    encoder = make_encoder(name)
+
+    def embed(texts: Sequence[str]) -> np.ndarray:
+        vectors = np.asarray(encoder.encode_passages(list(texts)), dtype=np.float64)
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        scaled: np.ndarray = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
+        return scaled
+
+    return embed
+
+
+def _default_path(model: str, what: str, run: Path | None) -> Path:
+    name = "-".join(re.sub(r"[^\w.-]+", "-", part) for part in (Path(model).name, what))
+    return (run or Path("runs")) / f"eval-wm-{name}.json"
+
+
+def _table(result: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    table = Table(
+        title=f"World model of {result['model']}: {result['panel'] or 'recorded episodes'}"
+    )
+    table.add_column("task type")
+    for column in world_model.COLUMNS:
+        table.add_column(column, justify="right")
+    for name, part in [*result["by_type"].items(), ("all", result)]:
+        table.add_row(name, *world_model.describe_row(part))
+    return table
