@@ -15,6 +15,7 @@ from paw_train.commands import (
     compare_results,
     data,
     envs,
+    eval_wm,
     evaluate,
     index,
     leaderboard,
@@ -75,6 +76,7 @@ app.add_typer(serve.app, name="serve", rich_help_panel=_ENVIRONMENTS)
 app.command("train", rich_help_panel=_TRAINING)(train.train)
 app.command("compare", rich_help_panel=_TRAINING)(compare.compare)
 app.command("eval", rich_help_panel=_TRAINING)(evaluate.evaluate)
+app.command("eval-wm", rich_help_panel=_TRAINING)(eval_wm.eval_wm)
 app.command("compare-results", rich_help_panel=_TRAINING)(compare_results.compare_results)
 app.command("leaderboard", rich_help_panel=_TRAINING)(leaderboard.leaderboard)
 app.command("report", rich_help_panel=_TRAINING)(report.report)
