@@ -100,8 +100,20 @@ def _from_address(
             f"the checksum is wrong: expected sha256 {file.sha256}, got {digest}. "
             "The file was thrown away."
         )
+    if _is_web_page(part.path) and not file.name.endswith((".html", ".htm")):
+        part.discard()
+        raise DownloadError(
+            "it answers with a web page instead of the file (a login, a quota that is used up, or a "
+            "page that says the file is gone)."
+        )
     os.replace(part.path, folder / file.name)
     part.discard()
+
+
+def _is_web_page(path: Path) -> bool:
+    with path.open("rb") as file:
+        begin = file.read(512).lstrip().lower()
+    return begin.startswith((b"<!doctype html", b"<html"))
 
 
 def _receive(
