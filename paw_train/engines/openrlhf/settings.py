@@ -1,0 +1,111 @@
+"""Settings of the cluster engine: which GPUs do what, and how they are used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from paw_gym.naming import did_you_mean
+
+COLOCATIONS = ("all", "actor_ref", "none")
+OLD_LOGPROBS = ("actor", "rollout")
+
+
+@dataclass(frozen=True)
+class OpenRLHFSettings:
+    """How OpenRLHF is laid out (``engine: openrlhf``); nothing here changes what is learned.
+
+    The exception is ``old_logprobs``. Batch sizes, learning rates and losses are the ordinary
+    settings of a run.
+    """
+
+    nodes: int = 1
+    """machines of the Ray cluster"""
+    gpus_per_node: int = 8
+    """GPUs of each"""
+    colocate: str = "all"
+    """``all``: policy, reference and vLLM take turns on the same GPUs; ``actor_ref``: policy and
+    reference share ``gpus_per_node`` GPUs, vLLM has its own; ``none``: all three have their own"""
+    engines: int | None = None
+    """vLLM engines; null: with ``colocate: all`` as many as fit, else one"""
+    tensor_parallel: int = 1
+    """GPUs that one vLLM engine is split over"""
+    gpu_memory: float = 0.6
+    """share of a GPU's memory that vLLM takes; up to 0.9 where it has the GPU to itself"""
+    max_resident_episodes: int | None = None
+    """episodes that one vLLM engine plays at a time; null: all that it is given"""
+    enforce_eager: bool = False
+    """no CUDA graphs in vLLM: a faster start, slower tokens"""
+    prefix_caching: bool = True
+    """vLLM keeps the work on a dialogue from turn to turn"""
+    zero_stage: int = 2
+    """DeepSpeed: 2 splits optimiser and gradients over the GPUs, 3 the weights as well"""
+    adam_offload: bool = False
+    """the optimiser's state rests in CPU memory"""
+    packing: bool = False
+    """sequences of a micro-batch in one row without padding; needs flash-attn"""
+    liger: bool = False
+    """Liger kernels in the model"""
+    sync_backend: str = "nccl"
+    """carries new weights to vLLM: ``nccl``, or ``gloo`` without GPUs"""
+    checksum_every: int = 1
+    """updates between comparisons of vLLM's weights with the trained ones; 0: never"""
+    old_logprobs: str = "actor"
+    """log-probabilities of the sampled tokens that the ratio and the action entropy are taken from:
+    ``actor`` computes them once more in the trainer's own arithmetic, ``rollout`` takes vLLM's"""
+    gpu: str = "h100"
+    """for ``--plan``: the kind of GPU that memory and time are estimated for"""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """further options of ``openrlhf.cli.train_ppo_ray``, by their names without dashes in front"""
+
+    def __post_init__(self) -> None:
+        _one_of("openrlhf.colocate", self.colocate, COLOCATIONS)
+        _one_of("openrlhf.old_logprobs", self.old_logprobs, OLD_LOGPROBS)
+        _one_of("openrlhf.sync_backend", self.sync_backend, ("nccl", "gloo"))
+        if self.zero_stage not in (2, 3):
+            raise ValueError(f"openrlhf.zero_stage is 2 or 3, got {self.zero_stage}.")
+        for name in (
+            "nodes",
+            "gpus_per_node",
+            "tensor_parallel",
+            "engines",
+            "max_resident_episodes",
+        ):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"openrlhf.{name} is 1 or more, got {value}.")
+        if not 0.0 < self.gpu_memory < 1.0:
+            raise ValueError(f"openrlhf.gpu_memory must be in (0, 1), got {self.gpu_memory}.")
+        if self.checksum_every < 0:
+            raise ValueError(f"openrlhf.checksum_every is 0 or more, got {self.checksum_every}.")
+        if self.colocate == "all" and self.engines is not None and self._spare():
+            raise ValueError(
+                f"openrlhf.engines={self.engines} of {self.tensor_parallel} GPUs each, but with "
+                f"openrlhf.colocate=all they cover the policy's {self.ranks} GPUs exactly: use "
+                f"{self.ranks // self.tensor_parallel} engines, or null."
+            )
+        if self.colocate == "all" and self.ranks % self.tensor_parallel:
+            raise ValueError(
+                f"openrlhf.tensor_parallel={self.tensor_parallel} does not divide the {self.ranks} "
+                "GPUs that vLLM shares with the policy (openrlhf.colocate=all)."
+            )
+
+    def _spare(self) -> int:
+        return self.ranks - (self.engines or 0) * self.tensor_parallel
+
+    @property
+    def ranks(self) -> int:
+        """Data-parallel ranks of the policy: one a GPU."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def vllm_engines(self) -> int:
+        """Engines, with the default worked out."""
+        if self.engines is not None:
+            return self.engines
+        return self.ranks // self.tensor_parallel if self.colocate == "all" else 1
+
+
+def _one_of(name: str, value: str, valid: tuple[str, ...]) -> None:
+    if value not in valid:
+        raise ValueError(f"{name}: {value!r} is not available. {did_you_mean(value, valid)}")
