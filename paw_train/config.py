@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from paw_gym.naming import did_you_mean
+from paw_train.engines.openrlhf.settings import OpenRLHFSettings
 from paw_train.objective_inputs import ObjectiveSettings
 from paw_train.policies.lora import LoraSettings
 from paw_train.policies.scratch import ScratchModelSettings
@@ -260,6 +261,8 @@ class Settings:
     """updates between checkpoints"""
     keep_episodes: int = 6
     """episodes written before and after training, for the report"""
+    engine: str = "local"
+    """what trains: ``local``, one process; or ``openrlhf``, a Ray cluster (settings: ``openrlhf``)"""
     warm_starts: str | None = None
     """folder in which runs share warm starts (and the evaluation before RL), each under the hash of
     the settings it was made by; null: each run makes its own"""
@@ -271,8 +274,10 @@ class Settings:
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     evaluation: EvalSettings = field(default_factory=EvalSettings)
+    openrlhf: OpenRLHFSettings = field(default_factory=OpenRLHFSettings)
 
     def __post_init__(self) -> None:
+        _one_of("engine", self.engine, ("local", "openrlhf"))
         if self.algorithm.grouped and self.rollout.group_size < 2 and self.updates > 0:
             raise ValueError(
                 f"rollout.group_size is {self.rollout.group_size}, but {self.algorithm.name} compares "
