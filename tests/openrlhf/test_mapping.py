@@ -1,0 +1,158 @@
+"""Every setting reaches OpenRLHF, is read by our own classes, or is refused by its name."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from paw_train.config import Settings, load_settings
+from paw_train.engines.openrlhf.mapping import (
+    RULES,
+    arguments,
+    command_line,
+    options,
+    require_possible,
+    rule_of,
+    setting_names,
+)
+
+RECIPE = "alfworld_qwen2.5-1.5b_grpo_paw"
+
+
+def _settings(*overrides: str) -> Settings:
+    return load_settings(RECIPE, ["engine=openrlhf", *overrides])
+
+
+def test_every_setting_has_a_rule_and_every_rule_a_setting() -> None:
+    names = list(setting_names())
+    assert "objective.wm.alpha" in names
+    for name in names:
+        rule_of(name)
+    for known in RULES:
+        assert any(n == known or n.startswith(f"{known}.") for n in names), known
+    with pytest.raises(KeyError, match="no rule"):
+        rule_of("brand.new")
+
+
+@pytest.mark.parametrize(
+    ("override", "option", "value"),
+    [
+        ("seed=5", "train.seed", 5),
+        ("checkpoint_every=3", "ckpt.save_steps", 3),
+        ("rollout.groups=24", "rollout.batch_size", 24),
+        ("rollout.group_size=4", "rollout.n_samples_per_prompt", 4),
+        ("rollout.temperature=0.7", "rollout.temperature", 0.7),
+        ("rollout.max_response_tokens=100", "data.max_len", 2660),
+        ("rollout.max_context_tokens=1000", "data.max_len", 1512),
+        ("objective.kl_coef=0.001", "algo.kl.init_coef", 0.001),
+        ("optimizer.lr=3e-6", "actor.adam.lr", 3e-6),
+        ("optimizer.betas=[0.8, 0.9]", "actor.adam.betas", (0.8, 0.9)),
+        ("optimizer.max_grad_norm=0.5", "actor.max_norm", 0.5),
+        ("model.attention=sdpa", "ds.attn_implementation", "sdpa"),
+        ("model.reference_offload=true", "ref.offload", True),
+        ("evaluation.every=7", "eval.steps", 7),
+        ("openrlhf.zero_stage=3", "ds.zero_stage", 3),
+        ("openrlhf.packing=true", "ds.packing_samples", True),
+        ("openrlhf.colocate=none", "train.colocate_all", False),
+        ("openrlhf.colocate=actor_ref", "train.colocate_actor_ref", True),
+        ("openrlhf.tensor_parallel=2", "vllm.num_engines", 4),
+        ("openrlhf.gpus_per_node=4", "train.batch_size", 4),
+        ("openrlhf.nodes=2", "ref.num_nodes", 2),
+        ("openrlhf.extra={ds.zpg: 8}", "ds.zpg", 8),
+    ],
+)
+def test_a_setting_becomes_an_option(override: str, option: str, value: Any) -> None:
+    assert options(_settings())[option] != value if option in options(_settings()) else True
+    assert options(_settings(override))[option] == value
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "threads=2",
+        "warm_starts=shared",
+        "model.path=null",
+        "model.revision=main",
+        "model.device=cpu",
+        "model.dtype=float32",
+        "model.lora.rank=8",
+        "cloning.episodes=10",
+        "rollout.vllm.dtype=float32",
+        "algorithm.name=ppo",
+        "algorithm.dynamic_sampling=2",
+        "objective.wm.entropy=full",
+        "optimizer.measure_gradients=true",
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(override: str) -> None:
+    with pytest.raises(ValueError, match=override.partition("=")[0].replace(".", r"\.")):
+        require_possible(_settings(override))
+
+
+def test_all_refusals_come_at_once_and_too_many_ranks_are_one() -> None:
+    with pytest.raises(ValueError, match=r"threads[\s\S]*algorithm\.name[\s\S]*fewer GPUs"):
+        require_possible(
+            _settings("threads=1", "algorithm.name=ppo", "rollout.groups=1", "openrlhf.nodes=4")
+        )
+
+
+def test_an_extra_option_must_not_contradict_a_setting() -> None:
+    with pytest.raises(ValueError, match=r"extra\.actor\.adam\.lr"):
+        options(_settings("openrlhf.extra={actor.adam.lr: 1.0}"))
+
+
+def test_switches_that_are_off_are_left_out_of_the_command_line() -> None:
+    assert arguments({"b": False, "c": None, "a": True, "d": (1, 2), "e": 0}) == [
+        "--a",
+        "--d",
+        "1",
+        "2",
+        "--e",
+        "0",
+    ]
+    text = command_line(_settings("name=with space"))
+    assert "--ds.packing_samples" not in text
+    assert "'runs/with space/episodes.jsonl'" in text
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("openrlhf.colocate=al", "did you mean 'all'|Did you mean 'all'"),
+        ("openrlhf.zero_stage=1", "2 or 3"),
+        ("openrlhf.engines=3", "8 engines"),
+        ("openrlhf.tensor_parallel=3", "does not divide"),
+        ("openrlhf.gpu_memory=1.5", "gpu_memory"),
+        ("openrlhf.nodes=0", "1 or more"),
+        ("engine=openrlfh", "openrlhf"),
+    ],
+)
+def test_a_layout_that_cannot_be_is_an_error(override: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _settings(override)
+
+
+def test_openrlhf_knows_every_option() -> None:
+    spec = importlib.util.find_spec("openrlhf")
+    if spec is None or spec.origin is None:
+        pytest.skip("OpenRLHF is not installed here (make test-openrlhf)")
+    known = _known_options(Path(spec.origin).parent / "cli" / "train_ppo_ray.py")
+    assert "ds.zero_stage" in known
+    assert set(options(_settings("openrlhf.packing=true"))) <= known
+
+
+def _known_options(program: Path) -> set[str]:
+    """Names of the options that the program's parser has, read from its source."""
+    names = set()
+    for call in ast.walk(ast.parse(program.read_text(encoding="utf-8"))):
+        if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "add_argument":
+            for prefix in ("actor", "critic"):
+                filled = ast.unparse(call.args[0]).replace("{prefix}", prefix)
+                names.add(filled.strip("f'\"").removeprefix("--"))
+    return names
