@@ -18,6 +18,7 @@ _EXTRAS = {
     "tokenizers": "train",
     "tensorboard": "train",
     "openai": "api",
+    "openrlhf": "openrlhf",
     "pyarrow": "parquet",
     "textworld": "alfworld",
     "alfworld": "alfworld",

@@ -19,9 +19,27 @@ def train(
         bool, typer.Option("--fresh", help="Delete a run of the same name first.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+    plan: Annotated[
+        bool,
+        typer.Option(
+            "--plan",
+            help="Start nothing; print the GPUs, memory and time that a run on a cluster takes "
+            "([cyan]engine=openrlhf[/cyan]).",
+        ),
+    ] = False,
 ) -> None:
     """Train a policy. An unfinished run of the same name and settings goes on where it stopped."""
-    from paw_train.engines.local import train_from_recipe
+    from paw_train.config import load_settings
 
-    folder = train_from_recipe(recipe, list(overrides or []), fresh=fresh, quiet=quiet)
+    settings = load_settings(recipe, list(overrides or []))
+    if plan:
+        from paw_train.engines.plan import make_plan, render
+
+        typer.echo(render(make_plan(settings)))
+        return
+    if settings.engine == "openrlhf":
+        from paw_train.engines.openrlhf.launch import train as start
+    else:
+        from paw_train.engines.local import train as start
+    folder = start(settings, fresh=fresh, quiet=quiet)
     typer.echo(f"The run is in {folder}")
