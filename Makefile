@@ -12,6 +12,8 @@ ARGS ?=
 # The first of these that is new enough makes the environment; PYTHON=... chooses another.
 PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11 python, \
 	$(shell $(name) -c 'import sys; print("$(name)" * (sys.version_info >= (3, 11)))' 2>/dev/null)))
+# The extras that tests use; a test whose extra is missing is skipped and says which.
+TESTED := train,alfworld,api,server,retrieval,dense,webshop,lucene
 INPUTS := pyproject.toml hatch_build.py paw_gym_autoload.pth
 
 .DEFAULT_GOAL := help
@@ -71,9 +73,9 @@ $(VENV)/.train: $(INPUTS) scripts/install_torch.py | $(BIN)/python
 
 $(VENV)/.dev: $(VENV)/.train
 	@echo "Installing what the tests and checks need"
-	@$(PIP) --editable '.[train,alfworld,api,dev]'
+	@$(PIP) --editable '.[$(TESTED),dev]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.dev
-	@$(PIP) --editable '.[train,alfworld,api,dev,docs]'
+	@$(PIP) --editable '.[$(TESTED),dev,docs]'
 	@touch $@
