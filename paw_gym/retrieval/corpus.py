@@ -2,7 +2,7 @@
 
 Each line is ``{"id": ..., "contents": "\\"Title\\"\\ntext"}``; ``title`` and ``text`` may stand in place of
 ``contents``. A file is scanned once; afterwards a passage costs one read at a known offset, so a corpus
-of any size takes 8 bytes of memory a passage.
+of any size takes 16 bytes of mapped memory a passage.
 """
 
 from __future__ import annotations
