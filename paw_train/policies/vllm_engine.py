@@ -191,9 +191,8 @@ def _start(model: str, settings: VLLMSettings) -> Any:
         # temperature and truncation included, as the local policy tells them
         "logprobs_mode": "processed_logprobs",
         "disable_log_stats": True,
+        "gpu_memory_utilization": settings.gpu_memory,
     }
-    if torch.cuda.is_available():
-        chosen["gpu_memory_utilization"] = settings.gpu_memory
     return LLM(model=model_folder(model), **{**chosen, **settings.extra})
 
 

