@@ -137,6 +137,14 @@ def test_a_mix_keeps_apart_what_it_mixes(shared_data: Path) -> None:
     assert tasks["musique/dev/" + tasks[700].data.id].type == "musique"
 
 
+def test_each_benchmark_has_a_split_of_its_own_to_evaluate(tmp_path: Path) -> None:
+    for name in ("nq_test", "nq_dev", "musique_test", "musique_dev", "popqa_dev"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"question": name, "answer": "x"}))
+    found = [question_file(tmp_path, d, "eval").stem for d in ("nq", "musique", "popqa")]
+    assert found == ["nq_test", "musique_dev", "popqa_dev"]
+    assert question_file(tmp_path, "nq", "dev").stem == "nq_dev"
+
+
 def test_averages_count_each_data_set_once() -> None:
     scores = dict.fromkeys(BENCHMARKS, 0.5) | {"nq": 1.0, "bamboogle": 0.0, "synthetic": 9.0}
     means = domain_averages(scores)

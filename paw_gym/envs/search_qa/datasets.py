@@ -21,6 +21,11 @@ IN_DOMAIN = ("nq", "hotpotqa")
 MIXES = {"train_mix": IN_DOMAIN, "all": BENCHMARKS}
 """names that stand for several benchmarks"""
 
+EVAL = "eval"
+"""split that stands for the one that papers report: ``test``, where its answers are public, else ``dev``"""
+_TESTED = ("nq", "triviaqa", "popqa", "bamboogle")
+"""benchmarks whose test answers are public"""
+
 _SUFFIXES = (".jsonl", ".json", ".tsv", ".csv")
 _PUBLISHED = {
     "nq": ("NQ-open.{split}.jsonl", "nq-{split}.qa.csv", "nq-{split}.csv"),
@@ -56,6 +61,8 @@ def dataset_names(dataset: str | Sequence[str]) -> tuple[str, ...]:
 def question_file(data_dir: Path, dataset: str, split: str) -> Path:
     """The file of a split: ``<dataset>/<split>.jsonl``, ``<dataset>_<split>.jsonl``, or as published.
 
+    The split ``eval`` is each benchmark's own: ``test`` or ``dev``.
+
     Raises:
         FileNotFoundError: there is none; says what is there.
     """
@@ -64,16 +71,25 @@ def question_file(data_dir: Path, dataset: str, split: str) -> Path:
             f"There is no folder {data_dir}. data_dir is the folder that holds "
             "<dataset>/<split>.jsonl and corpus.jsonl."
         )
+    chosen = [split]
+    if split == EVAL:
+        chosen = ["test", "dev"] if dataset in _TESTED else ["dev", "test"]
+    for one in chosen:
+        for path in _places(data_dir, dataset, one):
+            if path.is_file():
+                return path
+    raise FileNotFoundError(_nothing_there(data_dir, dataset, split))
+
+
+def _places(data_dir: Path, dataset: str, split: str) -> list[Path]:
+    """Where the file of a split may lie, the likeliest first."""
     folder = data_dir / dataset
     named = [folder / f"{split}{suffix}" for suffix in _SUFFIXES]
     named += [data_dir / f"{dataset}_{split}{suffix}" for suffix in _SUFFIXES]
     for form in _PUBLISHED.get(dataset, ()):
         name = form.format(split=split)
         named += [folder / name, data_dir / name]
-    for path in named:
-        if path.is_file():
-            return path
-    raise FileNotFoundError(_nothing_there(data_dir, dataset, split))
+    return named
 
 
 def _nothing_there(data_dir: Path, dataset: str, split: str) -> str:
