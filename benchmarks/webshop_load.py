@@ -21,9 +21,8 @@ import time
 import urllib.request
 from typing import Any
 
-WORDS = (
-    "red blue soft travel mug lamp tea socks cotton pack organic steel light sweater candle".split()
-)
+_TEXT = "red blue soft travel mug lamp tea socks cotton pack organic steel light sweater candle"
+WORDS = _TEXT.split()
 
 
 class Client:

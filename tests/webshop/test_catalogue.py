@@ -180,8 +180,14 @@ def test_a_folder_of_official_files(tmp_path: Path, record: Any, end: str) -> No
     ]
     human = {f"B{n}": written for n in range(5)} | {"GONE": written}
     write(tmp_path, "items_human_ins.json", human, end)
-    ids = [i for s in ("train", "valid", "test") for i in _ids(data_dir=tmp_path, split=s)]
+    splits = ("train", "valid", "test")
+    ids = [i for s in splits for i in _ids(data_dir=tmp_path, split=s, goals="human")]
     assert sorted(ids) == [f"human/B{n}/0" for n in range(5)]
+    # few of people's goals ask for products of the small set: they are not its usual ones
+    ids = [i for s in splits for i in _ids(data_dir=tmp_path, split=s)]
+    assert sorted(ids) == [f"synthetic/B{n}/{k}" for n in range(5) for k in range(2)]
+    (tmp_path / f"items_shuffle_1000.json{end}").rename(tmp_path / f"items_shuffle.json{end}")
+    assert DataFolder(tmp_path).has_human_goals
 
 
 def _ids(**settings: Any) -> list[str]:

@@ -86,6 +86,13 @@ class DataFolder:
         """Instructions written by people."""
         return self._find((_HUMAN,))
 
+    @property
+    def has_human_goals(self) -> bool:
+        """Whether people's goals are the usual ones: for the full set, of which few are in the small one."""
+        products = self.products_file
+        full = products is not None and products.name.startswith(_PRODUCTS[0])
+        return full and self.human_file is not None
+
     def _digest(self) -> str:
         """Names the source of a compiled catalogue; the files' sizes and times stand for their content."""
         parts = [str(FORMAT), str(self.num_products)]

@@ -54,8 +54,9 @@ class WebShopEnv(TextEnv):
     ``items_*.json`` (``.xz`` and ``.gz`` too). ``num_products``: use the first so many. ``search``:
     ``bm25`` (no Java) or ``lucene`` (extra ``lucene``). ``server``: address of a ``paw serve webshop``
     whose shop is used instead. ``goals``: ``synthetic``, ``human``, or a list of goals in the original's
-    form (or JSON of it), which become the tasks ``goal/0``, ``goal/1``, ... of every split. ``prices``:
-    dollars by asin (or JSON of it); else prices are drawn by ``price_seed`` from a product's range.
+    form (or JSON of it), which become the tasks ``goal/0``, ``goal/1``, ... of every split; by default
+    ``human`` for the full official set, else ``synthetic``. ``prices``: dollars by asin (or JSON of it);
+    else prices are drawn by ``price_seed`` from a product's range.
     ``nouns``: ``spacy`` or ``rules``, for the reward; by default spaCy's model for official
     products where it is installed. ``show_attributes``: a page with the product's attributes.
     ``token``: bearer token of the server.
@@ -217,7 +218,7 @@ def open_shop(settings: ShopSettings, split: str) -> tuple[Shop, TaskSet]:
         return shop, given_tasks(_goals(kind), fingerprint)
     folder = _folder(settings)
     if kind is None:
-        kind = "human" if folder is not None and folder.human_file else "synthetic"
+        kind = "human" if folder is not None and folder.has_human_goals else "synthetic"
     if kind == "synthetic":
         return shop, synthetic_tasks(
             shop.catalogue, split, shop.price, settings.price_seed, fingerprint
