@@ -65,10 +65,17 @@ PANELS: Mapping[str, PanelSpec] = MappingProxyType(
             _ALFWORLD,
             "valid_unseen",
             200,
+            hash="75942ef6e414c761e78421ef00d34e744f7aeb486d1af9832aee9d2a5ddef6dc",
         ),
         "webshop/test500": PanelSpec(_WEBSHOP, "test", 500, {"goals": "human"}, dataset="webshop"),
         "webshop/generated": PanelSpec(_WEBSHOP, "test", 200),
-        "search_qa/synthetic": PanelSpec(_SEARCH, "test", 200, {"dataset": "synthetic"}),
+        "search_qa/synthetic": PanelSpec(
+            _SEARCH,
+            "test",
+            200,
+            {"dataset": "synthetic"},
+            hash="f016f03164bf5501878a9e3149e9f6047f154e929dec50d090d6916dd10f5adf",
+        ),
         **{
             f"search_qa/{name}": PanelSpec(
                 _SEARCH, "dev", 500, {"dataset": name}, dataset="search_qa"

@@ -1,0 +1,401 @@
+"""Evaluations that resume, panels that are what they were, comparisons that refuse."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from paw_train.config import EnvSettings
+from paw_train.evaluation import PANELS, Plan, evaluate_from_args, make_panel, program, run
+from paw_train.evaluation.comparison import compare, load_result, reasons_against
+from paw_train.evaluation.environments import agent_env_maker
+from paw_train.evaluation.fingerprint import behaviour_hash, public
+from paw_train.evaluation.leaderboard import add_result, page
+from paw_train.evaluation.playing import evaluation_key, prepare
+from paw_train.evaluation.summary import pass_at
+from paw_train.policies.protocol import Request, Response
+from paw_train.rollout import RolloutSettings
+from paw_train.statistics import pass_at_k, wilson_interval
+
+ROOT = Path(__file__).resolve().parents[2]
+ENV = EnvSettings(kwargs={"max_steps": 3, "num_tasks": 40})
+
+
+class Scripted:
+    """Takes an action that the prompt lists, drawn by the request's seed.
+
+    Args:
+        stop_after: interrupts as Ctrl-C does once so many answers were given.
+        fails: requests whose number it divides have no answer.
+    """
+
+    chat = None
+    trainable = False
+
+    def __init__(self, stop_after: int | None = None, fails: int | None = None) -> None:
+        self.stop_after, self.fails, self.given = stop_after, fails, 0
+
+    def session(self, *_: Any) -> Scripted:
+        return self
+
+    def respond(self, requests: Sequence[Request]) -> list[Response]:
+        return [self._one(request) for request in requests]
+
+    def _one(self, request: Request) -> Response:
+        if self.given == self.stop_after:
+            raise KeyboardInterrupt
+        self.given += 1
+        if self.fails and self.given % self.fails == 0:
+            return Response(error="no answer")
+        prompt = request.messages[-1]["content"]
+        actions = re.findall(r"^(?:go to|open|take) .*$", prompt, re.MULTILINE) or ["look"]
+        text = f"<think>hm</think><action>{actions[request.seed % len(actions)]}</action>"
+        return Response(text=text, usage=(len(prompt), len(text)))
+
+
+def make_plan(
+    env: EnvSettings = ENV, size: int = 6, seeds: Sequence[int] = (1, 2), **more: Any
+) -> Plan:
+    probe = agent_env_maker(env, "valid_seen")()
+    panel = make_panel(probe.tasks, "some", size, 5)
+    return Plan(env, "valid_seen", panel, 5, RolloutSettings(), tuple(seeds), **more)
+
+
+def timeless(result: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in result.items() if key != "seconds"}
+
+
+@pytest.mark.parametrize("agent", ["policy", "react", "best_of_n"])
+def test_an_evaluation_that_was_cut_ends_as_one_that_was_not(tmp_path: Path, agent: str) -> None:
+    plan = make_plan(agent=agent, batch=2)
+    whole, episodes = run(plan, Scripted(), "m")
+    log = tmp_path / "episodes.jsonl.part"
+    given = []
+    calls = whole["model_calls"]
+    for stop in (calls // 3, calls // 4, 1, None):
+        policy = Scripted(stop)
+        try:
+            result, again = run(plan, policy, "m", log)
+        except KeyboardInterrupt:
+            with log.open("a") as file:
+                file.write('{"seed": 1, "episo')  # and a line that a kill cut short
+        given.append(policy.given)
+    assert timeless(result) == timeless(whole)
+    assert [e.to_dict() for e in again] == [e.to_dict() for e in episodes]
+    assert given[-1] < calls  # what was finished was not played again
+    assert not log.exists()
+
+
+def test_failed_episodes_are_played_again(tmp_path: Path) -> None:
+    plan = make_plan(batch=2)
+    log = tmp_path / "log"
+    result, _ = run(plan, Scripted(fails=5), "m", log)
+    assert result["errors"] > 0
+    assert log.exists()
+    healed, episodes = run(plan, Scripted(), "m", log)
+    whole, wanted = run(plan, Scripted(), "m")
+    assert timeless(healed) == timeless(whole)
+    assert [e.to_dict() for e in episodes] == [e.to_dict() for e in wanted]
+
+
+def test_another_evaluation_does_not_take_over_the_episodes(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    plan = make_plan(seeds=(1,))
+    with pytest.raises(KeyboardInterrupt):
+        run(dataclasses.replace(plan, batch=1), Scripted(10), "m", log)
+    assert len(log.read_text().splitlines()) > 1
+    hotter = dataclasses.replace(plan, rollout=RolloutSettings(temperature=0.5))
+    policy = Scripted()
+    result, _ = run(hotter, policy, "m", log)
+    assert policy.given == result["model_calls"]
+    keys = {
+        evaluation_key(changed, prepare(changed, Scripted()), model, None)
+        for changed, model in [
+            (plan, "m"), (plan, "n"), (hotter, "m"),
+            (dataclasses.replace(plan, agent="cot"), "m"),
+            (dataclasses.replace(plan, env=dataclasses.replace(ENV, history_length=0)), "m"),
+        ]
+    }  # fmt: skip
+    assert len(keys) == 5
+    more = dataclasses.replace(plan, seeds=(1, 2), batch=3)
+    assert evaluation_key(more, prepare(more, Scripted()), "m", None) in keys
+
+
+def test_the_summary_is_what_the_episodes_say() -> None:
+    plan = make_plan(size=8, seeds=(1, 2, 3), agent="random")
+    plan = dataclasses.replace(plan, env=dataclasses.replace(ENV, kwargs={"max_steps": 40}))
+    result, episodes = run(plan, None, "")
+    table = np.array([e.success for e in episodes]).reshape(3, 8)
+    assert result["n"] == 8
+    assert result["success_rate"] == pytest.approx(table.mean())
+    assert [r["successes"] for r in result["runs"]] == ["".join(map(str, row)) for row in table * 1]
+    assert result["mean_steps"] == pytest.approx(np.mean([len(e.transitions) for e in episodes]))
+    low, high = result["ci95"]
+    assert 0 <= low <= result["success_rate"] <= high <= 1
+    assert sum(part["n"] for part in result["by_type"].values()) == 8
+    assert "successes" not in result
+    assert [e.task_id for e in episodes] == list(plan.panel.task_ids) * 3
+
+
+def test_tokens_and_calls_are_counted_by_hand() -> None:
+    plan = make_plan(size=3, seeds=(4,))
+    result, episodes = run(plan, Scripted(), "m")
+    steps = [t for e in episodes for t in e.transitions]
+    assert result["model_calls"] == len(steps)
+    assert result["tokens"] == {
+        "prompt": sum(len(t.prompt) for t in steps),
+        "completion": sum(len(t.response) for t in steps),
+    }
+
+
+@pytest.mark.parametrize("table", [[[1, 0, 0, 1], [1, 1, 0, 0], [1, 0, 0, 0]], [[0, 1]] * 2])
+def test_pass_at_k_is_the_mean_of_the_unbiased_estimates(table: list[list[float]]) -> None:
+    found = pass_at(table)
+    wins = np.sum(table, 0)
+    n = len(table)
+    for k in range(1, n + 1):
+        wanted = np.mean([pass_at_k(n, int(c), k) for c in wins])
+        assert found[str(k)]["mean"] == pytest.approx(wanted)
+    assert found["1"]["mean"] == pytest.approx(np.mean(table))
+    assert found[str(n)]["mean"] == pytest.approx(np.mean(wins > 0))
+
+
+def test_all_success_is_not_certainty() -> None:
+    plan = make_plan(
+        size=5, seeds=(1, 2), agent="expert", env=EnvSettings(kwargs={"num_tasks": 40})
+    )
+    result, _ = run(plan, None, "")
+    assert result["success_rate"] == 1.0
+    assert result["ci95"] == list(wilson_interval(5, 5))
+
+
+class TestPanels:
+    def test_a_panel_is_the_same_in_every_process(self) -> None:
+        code = (
+            "from paw_train.evaluation import PANELS, make_panel\n"
+            "from paw_train.evaluation.environments import agent_env_maker\n"
+            "from paw_train.config import EnvSettings\n"
+            "s = PANELS['alfworld/procedural']\n"
+            "tasks = agent_env_maker(EnvSettings(s.env_id, dict(s.kwargs)), s.split)().tasks\n"
+            "print(make_panel(tasks, 'x', s.size, s.seed).hash)\n"
+        )
+        # the pinned hash came from another process with another hash seed
+        answer = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert answer.stdout.strip() == PANELS["alfworld/procedural"].hash
+
+    @pytest.mark.parametrize("name", [n for n, s in PANELS.items() if s.dataset is None])
+    def test_panels_without_data_can_be_played_and_keep_their_hash(
+        self, name: str, tmp_path: Path
+    ) -> None:
+        out = tmp_path / "small"
+        small = load_result(
+            evaluate_from_args("random", ["evaluation.tasks=3"], str(out), panel=name)
+        )
+        assert small["panel"] == f"{name}[3]"
+        assert small["environment"]["behaviour"]
+        spec = PANELS[name]
+        if spec.hash is not None:
+            probe = agent_env_maker(EnvSettings(spec.env_id, dict(spec.kwargs)), spec.split)()
+            size = spec.size or len(probe.tasks)
+            assert make_panel(probe.tasks, name, size, spec.seed).hash == spec.hash
+
+    def test_panels_on_real_data_say_what_they_need(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match=r"search_qa/nq needs real data.*env.kwargs.data_dir"):
+            evaluate_from_args("random", [], str(tmp_path), panel="search_qa/nq")
+        with pytest.raises(ValueError, match="no panel 'alfworld/seen'. Did you mean 'alfworld/"):
+            evaluate_from_args("random", [], str(tmp_path), panel="alfworld/seen")
+
+    def test_real_alfworld_games(self, alfworld_data: Path, tmp_path: Path) -> None:
+        settings = [f"env.kwargs.data_dir={alfworld_data}", "evaluation.tasks=4"]
+        path = evaluate_from_args("expert", settings, str(tmp_path), panel="alfworld/valid_seen")
+        result = load_result(path)
+        assert result["success_rate"] == 1.0
+        assert str(alfworld_data) not in json.dumps(result["environment"])
+
+    def test_real_questions(self, shared_data: Path, tmp_path: Path) -> None:
+        settings = [
+            f"env.kwargs.data_dir={shared_data / 'qa'}", "evaluation.tasks=4",
+            f"env.kwargs.corpus={shared_data / 'qa' / 'wiki_sample' / 'corpus.jsonl'}",
+        ]  # fmt: skip
+        path = evaluate_from_args("random", settings, str(tmp_path), panel="search_qa/nq")
+        result = load_result(path)
+        assert result["settings"]["env"]["history_length"] is None  # the environment's own
+        assert result["environment"]["arguments"]["dataset"] == "nq"
+
+
+def test_the_command_line_takes_agents_and_their_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "open_policy", lambda *_: Scripted())
+    settings = [
+        "agent.trials=2",
+        "agent.examples=1",
+        "evaluation.tasks=2",
+        "env.kwargs.max_steps=3",
+    ]
+    path = evaluate_from_args("some/model", settings, str(tmp_path), agent="reflexion", seeds=2)
+    result = load_result(path)
+    assert (result["agent"], result["model"], result["told"]) == (
+        "reflexion",
+        "some/model",
+        "success",
+    )
+    assert result["agent_settings"]["trials"] == 2
+    assert [r["seed"] for r in result["runs"]] == [1234, 1235]
+    assert set(result["pass_at_k"]) == {"1", "2"}
+    with pytest.raises(ValueError, match="'random' is an agent itself"):
+        evaluate_from_args("random", [], str(tmp_path), agent="cot")
+    with pytest.raises(ValueError, match="agent.trails"):
+        evaluate_from_args("m", ["agent.trails=2"], str(tmp_path / "x"), agent="reflexion")
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+    """``results(agent, *settings, seeds=1)``: a result of a few procedural games."""
+    folder = tmp_path_factory.mktemp("results")
+    made: dict[str, dict[str, Any]] = {}
+
+    def make(agent: str, *settings: str, seeds: int = 1) -> dict[str, Any]:
+        name = re.sub(r"\W+", "-", "-".join([agent, *settings, str(seeds)]))
+        if name not in made:
+            given = ["evaluation.tasks=12", *settings]
+            made[name] = load_result(
+                evaluate_from_args(agent, given, str(folder / name), seeds=seeds)
+            )
+        return dict(made[name])
+
+    return make
+
+
+Results = Callable[..., dict[str, Any]]
+
+
+class TestComparison:
+    def test_what_can_be_compared_is(self, results: Results) -> None:
+        random, expert = results("random"), results("expert")
+        found = compare(random, expert)
+        assert (found.n, found.improved, found.worsened) == (12, 12, 0)
+        assert found.difference == 1.0
+        assert found.ci95[0] < 1.0  # twelve tasks are not all tasks
+        assert found.p_value == pytest.approx(2 / 2**12)
+        assert compare(expert, random).difference == -1.0
+        assert compare(expert, expert).p_value == 1.0
+        assert "the second knows more than a player is told: rules" in found.notes
+
+    def test_several_seeds_against_one(self, results: Results) -> None:
+        found = compare(results("random"), results("expert", seeds=2))
+        assert found.difference == 1.0
+        assert found.p_value == pytest.approx(2 / 2**12)
+
+    @pytest.mark.parametrize(
+        ("settings", "reason"),
+        [
+            (["evaluation.tasks=11"], "other tasks: panel"),
+            (["evaluation.seed=7"], "other tasks"),
+            (["env.kwargs.max_steps=20"], "max_steps=50 and max_steps=20"),
+            (["env.kwargs.grammar=move"], "grammar='put' and grammar='move'"),
+            (["env.id=paw_gym/SearchQA-v0", "evaluation.split=dev"], "other environments"),
+        ],
+    )
+    def test_what_cannot_be_compared_is_refused_with_the_reason(
+        self, results: Results, settings: list[str], reason: str
+    ) -> None:
+        first, second = results("random"), results("random", *settings)
+        with pytest.raises(ValueError, match="cannot be compared") as caught:
+            compare(first, second)
+        assert reason in str(caught.value)
+
+    def test_an_environment_that_answers_otherwise_is_refused(self, results: Results) -> None:
+        first = results("random")
+        second = {**first, "environment": {**first["environment"], "behaviour": "0" * 64}}
+        (reason,) = reasons_against(first, second)
+        assert "answers otherwise" in reason
+        assert (
+            "3 episodes of the second failed" in reasons_against(first, {**first, "errors": 3})[0]
+        )
+        (reason,) = reasons_against(first, {**first, "environment": None})
+        assert "the second does not say" in reason
+
+    def test_damaged_files_are_told(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="There is no result"):
+            load_result(tmp_path)
+        (tmp_path / "result.json").write_text("{")
+        with pytest.raises(ValueError, match="no result of `paw eval`"):
+            load_result(tmp_path)
+        (tmp_path / "result.json").write_text('{"panel": "x"}')
+        with pytest.raises(ValueError, match="lacks env_id, n, panel_hash, runs"):
+            load_result(tmp_path)
+
+
+class TestFingerprint:
+    def test_behaviour_is_what_the_environment_answers(self) -> None:
+        def hashed(**kwargs: Any) -> str | None:
+            env = agent_env_maker(EnvSettings(kwargs=kwargs), "valid_seen")().text_env
+            return behaviour_hash(env, env.tasks.ids[:6])
+
+        assert hashed() == hashed(max_steps=30)  # the walk is shorter than both
+        assert len({hashed(), hashed(grammar="move"), hashed(max_steps=3)}) == 3
+
+    def test_two_engines_that_answer_alike_have_one_hash(self, alfworld_data: Path) -> None:
+        pytest.importorskip("textworld")
+        hashes = set()
+        for engine in ("native", "textworld"):
+            kwargs = {"data_dir": str(alfworld_data), "engine": engine}
+            env = agent_env_maker(EnvSettings(kwargs=kwargs), "valid_seen")().text_env
+            hashes.add(behaviour_hash(env, env.tasks.ids[:2]))
+        assert len(hashes) == 1
+
+    def test_nothing_of_this_machine_is_told(self) -> None:
+        told = public({"a": "/home/me/data", "b": ["http://10.0.0.1:8000/v1", Path("/x/y"), "nq"]})
+        assert told == {"a": "data", "b": ["http", "y", "nq"]}
+
+
+class TestLeaderboard:
+    def test_the_page_is_in_sync_with_the_published_results(self) -> None:
+        assert (ROOT / "docs/leaderboard.md").read_text() == page(ROOT / "benchmarks/results")
+
+    def test_what_cannot_be_compared_shares_no_table(
+        self, results: Results, tmp_path: Path
+    ) -> None:
+        folder = tmp_path / "published"
+        for number, result in enumerate(
+            [results("random"), results("expert"), results("random", "env.kwargs.max_steps=20")]
+        ):
+            file = tmp_path / f"{number}.json"
+            file.write_text(json.dumps({**result, "settings": {"secret": "/home/me"}}))
+            first = add_result(file, folder)
+            assert add_result(file, folder) == first  # replaced, not doubled
+            assert "/home" not in first.read_text()
+        text = page(folder)
+        assert text.count("\n## ") == 2
+        tables = text.split("\n## ")[1:]
+        assert sorted(t.count("| expert") for t in tables) == [0, 2]  # overall and by type
+        assert text.index("| expert") < text.index("| random") or "| random" in tables[0]
+
+    def test_a_result_with_failures_is_not_published(
+        self, results: Results, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "r.json"
+        file.write_text(json.dumps({**results("random"), "errors": 2}))
+        with pytest.raises(ValueError, match="2 episodes"):
+            add_result(file, tmp_path / "published")
+        assert not (tmp_path / "published").exists()
