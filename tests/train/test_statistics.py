@@ -252,3 +252,64 @@ def test_holm_is_the_step_down_rule() -> None:
 def test_impossible_questions_are_refused(call: Callable[[], object]) -> None:
     with pytest.raises(ValueError):
         call()
+
+
+def test_signs_of_single_tasks_are_mcnemars_test() -> None:
+    for better, worse in ((3, 0), (5, 2), (9, 4), (1, 1)):
+        differences = [1.0] * better + [-1.0] * worse + [0.0] * 7
+        assert stats.sign_flip_p_value(differences, 0) == pytest.approx(
+            stats.mcnemar_exact(better, worse)
+        )
+    many = [1.0] * 30 + [-1.0] * 15
+    assert stats.sign_flip_p_value(many, 0) == pytest.approx(stats.mcnemar_exact(30, 15), abs=0.006)
+    assert stats.sign_flip_p_value([0.0, 0.0], 0) == 1.0
+
+
+def test_sign_flips_find_nothing_where_nothing_is() -> None:
+    rng = np.random.default_rng(5)
+    p = []
+    for trial in range(400):
+        skill = rng.uniform(0, 1, 30)
+        one, two = (rng.binomial(3, skill) / 3 for _ in range(2))
+        p.append(stats.sign_flip_p_value((two - one).tolist(), trial, resamples=400))
+    for level in (0.05, 0.2):
+        share = float(np.mean(np.asarray(p) <= level))
+        assert share < level + 4 * math.sqrt(level * (1 - level) / 400)
+    assert float(np.mean(np.asarray(p) <= 0.5)) > 0.3  # and they are no ones
+
+
+def test_the_difference_of_two_tables_is_covered() -> None:
+    rng = np.random.default_rng(11)
+    inside, trials = 0, 300
+    for trial in range(trials):
+        tasks = rng.normal(0, 1.0, (1, 40))  # the same tasks for both
+        first = tasks + rng.normal(0, 0.7, (4, 40))
+        second = 0.3 + tasks + rng.normal(0, 0.7, (3, 40))
+        low, high = stats.crossed_difference_interval(
+            first.tolist(), second.tolist(), trial, resamples=400
+        )
+        inside += low <= 0.3 <= high
+    assert 0.9 <= inside / trials <= 1.0
+
+
+def test_the_difference_of_a_table_to_itself_with_one_seed_is_paired() -> None:
+    values = np.random.default_rng(0).normal(0.0, 1.0, 50)
+    shifted = (values + 0.2).tolist()
+    low, high = stats.crossed_difference_interval([values.tolist()], [shifted], 3)
+    assert (low, high) == pytest.approx((0.2, 0.2))  # tasks are drawn together
+
+
+def test_a_ratio_counts_units_not_tokens() -> None:
+    rng = np.random.default_rng(2)
+    inside, trials = 0, 300
+    for trial in range(trials):
+        sizes = rng.integers(1, 30, 60)
+        level = rng.normal(2.0, 0.5, 60)  # tokens of one episode are alike
+        low, high = stats.ratio_interval(
+            (sizes * level).tolist(), sizes.tolist(), trial, resamples=400
+        )
+        inside += low <= 2.0 <= high
+    assert 0.9 <= inside / trials <= 0.99
+    assert stats.ratio_interval([4.0, 6.0], [2, 3], 0) == (2.0, 2.0)
+    with pytest.raises(ValueError, match="not all 0"):
+        stats.ratio_interval([0.0], [0], 0)

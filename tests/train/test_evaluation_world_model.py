@@ -1,0 +1,165 @@
+"""What is measured of a world model is what the model says of the observations, and of nothing else."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
+
+from paw_gym.transition import Episode, write_jsonl  # noqa: E402
+from paw_train.config import EnvSettings  # noqa: E402
+from paw_train.evaluation import world_model, world_model_program  # noqa: E402
+from paw_train.evaluation.environments import agent_env_maker  # noqa: E402
+from paw_train.evaluation.world_model import Prediction  # noqa: E402
+from paw_train.policies.local import LocalPolicy  # noqa: E402
+from paw_train.rollout import demonstrations  # noqa: E402
+from paw_train.tokens import collate  # noqa: E402
+
+_spec = importlib.util.spec_from_file_location("hostile", Path(__file__).with_name("hostile.py"))
+assert _spec and _spec.loader
+hostile = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(hostile)
+TOKENIZER = hostile.byte_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def policy() -> LocalPolicy:
+    config = LlamaConfig(
+        vocab_size=len(TOKENIZER), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=48, max_position_embeddings=4096,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return LocalPolicy(LlamaForCausalLM(config), TOKENIZER)
+
+
+def play(policy: LocalPolicy, mode: str, count: int = 2) -> tuple[Any, list[Any]]:
+    """The pool, and trajectories with the rows that training would use."""
+    from paw_gym.pool import EnvPool
+
+    env = EnvSettings(mode=mode, template="compact", history_length=0, kwargs={"num_tasks": 30})
+    pool = EnvPool(agent_env_maker(env, "valid_seen"), count)
+    ids = list(pool.tasks.ids[:count])
+    return pool, demonstrations(pool, policy.chat, ids)
+
+
+def predict(policy: LocalPolicy, pool: Any, episodes: list[Episode]) -> list[Prediction]:
+    env = pool._envs[0]
+    return world_model.predictions(
+        episodes, policy.chat, env.text_env.prompt_observation, env.template
+    )
+
+
+def test_window_rows_are_those_of_training(policy: LocalPolicy) -> None:
+    pool, trajectories = play(policy, "window")
+    ours = predict(policy, pool, [t.episode for t in trajectories])
+    theirs = [row for t in trajectories for row in t.rows]
+    assert [p.row.ids for p in ours] == [row.ids for row in theirs]
+    assert [p.row.steps[0].observation for p in ours] == [r.steps[0].observation for r in theirs]
+
+
+def test_dialogues_end_in_the_observation_as_in_training(policy: LocalPolicy) -> None:
+    pool, trajectories = play(policy, "conversation")
+    ours = predict(policy, pool, [t.episode for t in trajectories])
+    at = 0
+    for trajectory in trajectories:
+        (row,) = trajectory.rows
+        for step in row.steps:
+            assert ours[at].row.ids == row.ids[: step.observation[1]]
+            assert ours[at].row.steps[0].observation == step.observation
+            at += 1
+    assert at == len(ours)
+
+
+def test_likelihood_and_accuracy_are_those_of_the_model(policy: LocalPolicy) -> None:
+    pool, trajectories = play(policy, "window")
+    wanted = predict(policy, pool, [t.episode for t in trajectories])[:6]
+    sums = world_model.score(policy, wanted, batch_tokens=700)
+    for prediction, one in zip(wanted, sums, strict=True):
+        start, end = prediction.row.steps[0].observation
+        ids = torch.tensor([prediction.row.ids])
+        with torch.no_grad():
+            logits = policy.model(ids).logits[0].double()
+            batch = collate([prediction.row], policy.pad_id)
+            trained_on = policy.logprobs(batch)[batch.observation_mask]
+        logprobs = logits.log_softmax(-1)[torch.arange(start - 1, end - 1), ids[0, start:end]]
+        guesses = logits[start - 1 : end - 1].argmax(-1)
+        assert one.tokens == end - start
+        assert one.characters == len(prediction.text)
+        assert one.nll == pytest.approx(-float(logprobs.sum()), rel=1e-5)
+        assert one.nll == pytest.approx(-float(trained_on.double().sum()), rel=1e-5)
+        assert one.correct == int((guesses == ids[0, start:end]).sum())
+        assert one.exact == int(one.correct == one.tokens)
+
+
+def test_a_model_that_has_learned_the_answers_writes_them(policy: LocalPolicy) -> None:
+    pool, trajectories = play(policy, "window", 1)
+    wanted = predict(policy, pool, [trajectories[0].episode])[:3]
+    learner = LocalPolicy(LlamaForCausalLM(policy.model.config), TOKENIZER)
+    optimizer = torch.optim.AdamW(learner.model.parameters(), lr=1e-2)
+    batch = collate([p.row for p in wanted], learner.pad_id)
+    for _ in range(150):
+        loss = -learner.logprobs(batch)[batch.observation_mask].mean()
+        if loss < 0.02:
+            break
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    sums = world_model.score(learner, wanted)
+    written = world_model.write_out(learner, wanted, batch=2)
+    exact = [text == p.text for text, p in zip(written, wanted, strict=True)]
+    assert exact == [bool(one.exact) for one in sums]
+    assert all(exact)
+    before = world_model.summarise(wanted, world_model.score(policy, wanted))
+    after = world_model.summarise(wanted, sums)
+    assert after["nll_per_token"]["mean"] < 0.1 < before["nll_per_token"]["mean"]
+    assert (after["token_accuracy"]["mean"], after["exact_match"]["mean"]) == (1.0, 1.0)
+
+
+def test_similarity_is_the_cosine_of_the_given_vectors(policy: LocalPolicy) -> None:
+    pool, trajectories = play(policy, "window", 1)
+    wanted = predict(policy, pool, [trajectories[0].episode])[:2]
+    sums = world_model.score(policy, wanted)
+
+    def embed(texts: Any) -> np.ndarray:
+        return np.array([[1.0, 0.0] if text == wanted[0].text else [0.6, 0.8] for text in texts])
+
+    world_model.add_similarity(sums, wanted, [wanted[0].text, wanted[0].text], embed)
+    assert [one.similarity for one in sums] == pytest.approx([1.0, 0.6])
+    assert world_model.summarise(wanted, sums)["similarity"]["mean"] == pytest.approx(0.8)
+
+
+def test_the_program_measures_played_and_recorded_transitions(
+    policy: LocalPolicy, tmp_path: Path
+) -> None:
+    policy.save(tmp_path / "model")
+    settings = ["evaluation.tasks=2", "env.template=compact", "evaluation.split=valid_seen"]
+    played = world_model_program.evaluate_from_args(
+        str(tmp_path / "model"), [*settings, "env.kwargs.num_tasks=30"], str(tmp_path / "a.json")
+    )
+    first = json.loads(played.read_text())
+    assert first["episodes"] == 2
+    assert first["source"] == "expert"
+    assert sum(part["transitions"] for part in first["by_type"].values()) == first["transitions"]
+    _, trajectories = play(policy, "window")
+    write_jsonl(tmp_path / "episodes.jsonl", [t.episode for t in trajectories])
+    recorded = world_model_program.evaluate_from_args(
+        str(tmp_path / "model"),
+        settings,
+        str(tmp_path / "b.json"),
+        episodes=[tmp_path / "episodes.jsonl"],
+    )
+    second = json.loads(recorded.read_text())
+    assert second["source"] == "recorded"
+    assert second["transitions"] == sum(len(t.episode.transitions) for t in trajectories)
+    with pytest.raises(ValueError, match="does not tell the probabilities"):
+        world_model_program.evaluate_from_args("openai:m", [])
+    with pytest.raises(ValueError, match="Did you mean 'expert'"):
+        world_model_program.evaluate_from_args(str(tmp_path / "model"), [], source="exprt")
