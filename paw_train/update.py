@@ -87,7 +87,7 @@ class Updater:
             if self.critic is None or update >= self.critic.settings.warmup_updates:
                 metrics |= self._minibatch(rows, experience)
             collected.append(metrics)
-        return {**_averaged(collected), "lr": lr}
+        return {**averaged(collected), "lr": lr}
 
     @torch.no_grad()
     def signals(self, pool: Pool) -> Signals:
@@ -215,7 +215,7 @@ class Updater:
             self.critic.load_state_dict(state["critic"])
 
 
-def _averaged(collected: Sequence[dict[str, float]]) -> dict[str, float]:
+def averaged(collected: Sequence[dict[str, float]]) -> dict[str, float]:
     """Each metric's mean over the optimiser steps that have it."""
     values: dict[str, list[float]] = {}
     for metrics in collected:

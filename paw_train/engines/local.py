@@ -79,11 +79,11 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     folder = Path(settings.out) / settings.name
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
-    _claim(folder, settings)
+    claim_folder(folder, settings)
     return Run(settings, folder, Display(quiet)).execute()
 
 
-def _claim(folder: Path, settings: Settings) -> None:
+def claim_folder(folder: Path, settings: Settings) -> None:
     """Makes the run's folder, or checks that it is a run with the same settings."""
     config = folder / "config.json"
     wanted = json.loads(json.dumps(settings.to_dict()))

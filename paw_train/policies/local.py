@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from paw_train.attention import use_grouped_attention
+from paw_train.batch_scores import batch_logprobs
 from paw_train.chat import ChatFormat
 from paw_train.head import TokenScorer
 from paw_train.policies import lora
@@ -128,23 +129,9 @@ class LocalPolicy:
             [S, W], one line a transition (see ``TokenBatch``), 0 where empty; with ``entropy`` also
             [S, W] entropies in nats, 0 outside the actions, with gradient.
         """
-        number = batch.row * batch.input_ids.shape[1] + batch.column
-        acts, which_act = number[batch.action_mask].unique(return_inverse=True)
-        ahead = batch.horizon > 0
-        rest, which_rest = number[ahead].unique(return_inverse=True)
-        heat = torch.ones(len(acts) + len(rest), device=number.device, dtype=torch.float64)
-        heat[: len(acts)] = temperature or 1.0
         with _recomputed(self.model):
-            scores = self._score(
-                batch.input_ids, torch.cat([acts, rest]), heat, len(acts) if entropy else 0
-            )
-        result = scores.logprobs.new_zeros(number.shape)
-        result = result.masked_scatter(batch.action_mask, scores.logprobs[which_act])
-        result = result.masked_scatter(ahead, scores.logprobs[len(acts) + which_rest])
-        if not entropy:
-            return result
-        spread = scores.entropy.new_zeros(number.shape)
-        return result, spread.masked_scatter(batch.action_mask, scores.entropy[which_act])
+            result, spread = batch_logprobs(self._score, batch, temperature, entropy)
+        return result if spread is None else (result, spread)
 
     def logits(self, input_ids: Tensor, tokens: Tensor) -> Tensor:
         """Logits that predict a few chosen tokens, with gradient.
