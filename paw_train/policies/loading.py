@@ -120,7 +120,7 @@ def load_model(
     """
     if dtype not in DTYPES:
         raise ValueError(f"Unknown dtype {dtype!r}. {did_you_mean(dtype, DTYPES)}")
-    _quieten()
+    no_progress_bars()
     place = find_model(path)
     options: dict[str, Any] = {"revision": revision} if revision else {}
     if place.gguf_file is not None:
@@ -242,7 +242,7 @@ def base_parameters(model: Any) -> list[tuple[str, Tensor]]:
     ]
 
 
-def _quieten() -> None:
+def no_progress_bars() -> None:
     """No progress bars for the few files of a checkpoint: they break up our own."""
     from transformers.utils import logging as library
 

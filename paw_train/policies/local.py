@@ -16,7 +16,7 @@ from paw_train.batch_scores import batch_logprobs
 from paw_train.chat import ChatFormat
 from paw_train.head import TokenScorer
 from paw_train.policies import lora
-from paw_train.policies.loading import load_model
+from paw_train.policies.loading import load_model, no_progress_bars
 from paw_train.policies.lora import Base, LoraSettings
 from paw_train.policies.protocol import PREFILL_TOKENS, Sampling
 from paw_train.policies.reference import AdapterReference, CopyReference, Reference
@@ -151,6 +151,7 @@ class LocalPolicy:
 
     def save(self, folder: Path) -> None:
         """Writes model and tokenizer in the Hugging Face form; of a model with an adapter, the adapter."""
+        no_progress_bars()
         if lora.has_adapter(self.model):
             lora.save(self.model, folder, self.base)
         else:
