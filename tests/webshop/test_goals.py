@@ -25,6 +25,7 @@ from paw_gym.envs.webshop.goals import (
     seeded,
     synthetic_goal,
 )
+from paw_gym.envs.webshop.nouns import spacy_model
 from paw_gym.envs.webshop.tasks import SPLITS, split_of
 
 _IDS = """
@@ -206,6 +207,13 @@ def test_given_goals_become_tasks_in_order(tmp_path: Path) -> None:
 def test_what_is_wrong_is_named(settings: dict[str, Any], words: str) -> None:
     with pytest.raises((ValueError, FileNotFoundError), match=words):
         WebShopEnv(**settings)
+
+
+def test_the_fingerprint_says_how_nouns_are_found() -> None:
+    if spacy_model() is None:
+        pytest.skip("spaCy or its small English model is not installed (extra webshop)")
+    prints = [WebShopEnv(nouns=nouns).tasks.fingerprint for nouns in (None, "rules", "spacy")]
+    assert prints[0] == prints[1] != prints[2]
 
 
 def test_a_missing_price_is_named() -> None:

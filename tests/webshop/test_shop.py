@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,18 @@ def test_any_text_is_read_as_an_action(text: str) -> None:
     assert action.argument == action.argument.lower()
     if action.verb in ("search", "click") and action.argument:
         assert text.startswith(f"{action.verb}[") and "]" in text
+
+
+@given(st.text("ab[]\n ", max_size=12))
+def test_actions_are_read_as_the_originals_pattern_does(text: str) -> None:
+    match = re.match(r"(.+)\[(.+)\]", text)
+    expected = match.groups() if match else (text, "")
+    assert parse_action(text) == expected
+
+
+def test_reading_takes_linear_time() -> None:
+    for text in ("[" * 300_000, "[]" * 300_000, "search[" + "[" * 300_000, "x" * 300_000):
+        assert parse_action(text)
 
 
 @pytest.mark.parametrize(

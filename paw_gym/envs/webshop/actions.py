@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 SEARCH_ACTION = "search[...]"
 """stands in the list of admissible actions for every search"""
-_ACTION = re.compile(r"(.+)\[(.+)\]")
 
 
 class Action(NamedTuple):
@@ -32,5 +30,8 @@ def parse_action(text: str) -> Action:
             inner = text[len(verb) + 1 : -1]
             if inner:
                 return Action(verb, inner.lower())
-    match = _ACTION.match(text)
-    return Action(match[1], match[2].lower()) if match else Action(text, "")
+    # the greedy (.+)\\[(.+)\\] of the original, in linear time
+    line = text.partition("\n")[0]
+    end = line.rfind("]")
+    start = line.rfind("[", 1, max(end - 1, 0))
+    return Action(line[:start], line[start + 1 : end].lower()) if start > 0 else Action(text, "")

@@ -17,7 +17,8 @@ class Bm25Search:
     name = "bm25"
 
     def __init__(self, catalogue: Catalogue) -> None:
-        self._scorer = BM25Scorer(catalogue.search_index, K1, B)
+        # NumPy answers at once; compiled loops would make the first search of a process wait seconds
+        self._scorer = BM25Scorer(catalogue.search_index, K1, B, compiled=False)
         self._order = catalogue.asin_order
 
     def search(self, query: str, limit: int) -> list[int]:
