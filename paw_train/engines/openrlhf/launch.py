@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+import runpy
+import shutil
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
 from paw_train.config import Settings
 from paw_train.engines.openrlhf import TESTED_VERSION
-from paw_train.engines.openrlhf.mapping import require_possible
+from paw_train.engines.openrlhf.episodes import write_data_sets
+from paw_train.engines.openrlhf.mapping import arguments, options, require_possible
+from paw_train.engines.openrlhf.worker_settings import worker_environment
+from paw_train.rollout import require_whole_distribution
 
 
 def require_openrlhf() -> None:
@@ -35,10 +42,62 @@ def require_openrlhf() -> None:
 def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     """Trains by given settings; see ``paw_train.engines.local.train``.
 
+    Ray is started here, or joined where ``RAY_ADDRESS`` says there is a cluster.
+
     Raises:
         ValueError: a setting that this engine cannot do; all of them are named.
         ModuleNotFoundError: OpenRLHF is not installed.
     """
+    from paw_train.engines.local import claim_folder
+
     require_possible(settings)
+    require_whole_distribution(settings.rollout)
     require_openrlhf()
-    raise NotImplementedError("The cluster engine is being built: only --plan works so far.")
+    # workers have other working directories
+    settings = dataclasses.replace(settings, out=str(Path(settings.out).resolve()))
+    folder = Path(settings.out) / settings.name
+    if fresh:
+        shutil.rmtree(folder, ignore_errors=True)
+    claim_folder(folder, settings)
+    if _updates_done(folder) >= settings.updates:
+        print(f"{folder} is finished; --fresh starts it over.")
+        return folder
+    write_data_sets(settings, folder)
+    _run(settings)
+    return folder
+
+
+def _updates_done(folder: Path) -> int:
+    log = folder / "metrics.jsonl"
+    saved = (folder / "checkpoints" / "model" / "config.json").exists()
+    return len(log.read_text(encoding="utf-8").splitlines()) if saved and log.exists() else 0
+
+
+def _run(settings: Settings) -> None:
+    """Runs OpenRLHF's own program with our classes in the places of its own."""
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(runtime_env={"env_vars": worker_environment(settings)})
+    put_in_place()
+    before, sys.argv = sys.argv, ["train_ppo_ray", *arguments(options(settings))]
+    try:
+        runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
+    finally:
+        sys.argv = before
+        ray.shutdown()
+
+
+def put_in_place() -> None:
+    """Binds our classes to the names by which OpenRLHF's program finds its own."""
+    import ray
+    from openrlhf.trainer import ppo_trainer
+    from openrlhf.trainer.ray import ppo_actor, vllm_engine
+
+    from paw_train.engines.openrlhf.actor import PaWPolicyActor
+    from paw_train.engines.openrlhf.trainer import PaWTrainer
+    from paw_train.engines.openrlhf.vllm_worker import PaWRollout
+
+    ppo_trainer.PPOTrainer = ray.remote(PaWTrainer)
+    ppo_actor.PolicyModelActor = ray.remote(num_gpus=1)(PaWPolicyActor)
+    vllm_engine.RolloutRayActor = ray.remote(PaWRollout)

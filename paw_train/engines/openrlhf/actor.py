@@ -1,0 +1,114 @@
+"""The policy on the ranks of DeepSpeed: our loss in OpenRLHF's actor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from openrlhf.trainer.ray import ppo_actor
+from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
+from torch import Tensor
+
+from paw_train.engines.openrlhf.learning import learn, pass_loss
+from paw_train.engines.openrlhf.update_cut import Pass
+from paw_train.engines.openrlhf.weights import Sums, sums_of, zero_sums
+from paw_train.engines.openrlhf.worker_settings import worker_settings
+from paw_train.update import averaged
+
+_Upstream = ppo_actor.PolicyModelActor.__ray_metadata__.modified_class
+
+
+class PaWActorTrainer(ActorPPOTrainer):
+    """Learns from passes instead of OpenRLHF's replay buffer."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.run = worker_settings()
+        self.passes: list[Pass] = []
+        self.rate = self.run.optimizer.lr
+
+    def ppo_train(self, kl_ctl: float) -> dict[str, float]:
+        """All passes of this rank in one update; the metrics are those of all ranks.
+
+        Raises:
+            TrainingDivergedError: a loss or gradient is not finite.
+        """
+        self.actor.train()
+        steps = learn(
+            self.passes,
+            self._loss,
+            lambda loss: self.strategy.backward(loss, self.actor, self.actor_optim),
+            self._step,
+            _gathered,
+            dist.get_world_size(),
+        )
+        self.passes = []
+        return {**averaged(steps), "lr": self.rate}
+
+    def _loss(self, part: Pass) -> Any:
+        return pass_loss(
+            part,
+            self._logits,
+            self.run.objective,
+            self.run.rollout.temperature,
+            self.tokenizer.pad_token_id,
+            torch.device(torch.cuda.current_device()),
+        )
+
+    def _logits(self, ids: Tensor, attention: Tensor) -> Tensor:
+        # the actor would temper the observations too, which nobody sampled
+        tempered, self.actor.temperature = self.actor.temperature, 1.0
+        try:
+            output = self.actor(
+                ids,
+                attention_mask=attention,
+                return_output=True,
+                allgather_logits=True,
+                ring_attn_group=self.strategy.ring_attn_group,
+            )
+        finally:
+            self.actor.temperature = tempered
+        logits: Tensor = output["logits"]
+        return logits
+
+    def _step(self) -> float:
+        for group in self.actor_optim.param_groups:
+            group["lr"] = self.rate
+        self.strategy.optimizer_step(
+            self.actor_optim, self.actor, self.actor_scheduler, name="actor"
+        )
+        return float(self.strategy.get_grad_norm(self.actor))
+
+
+def _gathered(own: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
+    """The metrics of all ranks, on the CPU."""
+    local = [{name: value.detach().cpu() for name, value in part.items()} for part in own]
+    parts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, local)
+    return [metrics for part in parts for metrics in part]
+
+
+class PaWPolicyActor(_Upstream):  # type: ignore[misc]
+    """OpenRLHF's policy worker with our trainer in it."""
+
+    def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> Any:
+        """As upstream, whose constructor call names its trainer by a module attribute."""
+        ppo_actor.ActorPPOTrainer = PaWActorTrainer
+        return super().init_model_from_pretrained(*args, **kwargs)
+
+    def append(self, experience: Any) -> None:
+        """Takes a pass for the next update."""
+        self.trainer.passes.append(experience.labels[0])
+        self.trainer.rate = float(experience.info["rate"][0])
+
+    def weight_sums(self) -> Sums:
+        """Sums over all weights, for the comparison with vLLM's; all ranks must be asked."""
+        model = self.actor.model.module
+        split = self.strategy.args.ds.zero_stage == 3
+        total = zero_sums()
+        for parameter in model.parameters():
+            with deepspeed.zero.GatheredParameters([parameter], enabled=split):
+                total = total + sums_of(parameter)
+        return total

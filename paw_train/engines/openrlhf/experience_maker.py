@@ -1,0 +1,182 @@
+"""Episodes -> what each rank learns from: our advantages, selection and weights in OpenRLHF's pipeline.
+
+OpenRLHF scores the sequences (its actor, its reference) and carries the result to the ranks. In
+between, the whole update is one pool, as on one machine.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from openrlhf.trainer.ppo_utils.experience import Experience as Carrier
+from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from torch import Tensor
+
+from paw_train.chat import ChatFormat
+from paw_train.config import Settings
+from paw_train.engines.openrlhf.update_cut import Pass, cut, idle_row
+from paw_train.experience import Pool, Signals, collect, prepare
+from paw_train.lookahead import trimmed
+from paw_train.rollout import Trajectory
+from paw_train.tokens import TokenRow, micro_batches
+from paw_train.update import scheduled_rate
+
+
+class TurnSamplesGenerator(SamplesGenerator):
+    """Samples that bring their whole trajectory, in the place of their label."""
+
+    def _process_response_into_experience(self, response: Any, **kwargs: Any) -> Carrier:
+        sample = super()._process_response_into_experience(response, **kwargs)
+        sample.labels = [response["trajectory"]]
+        return sample
+
+
+class PaWExperienceMaker(RemoteExperienceMaker):
+    """Turns the samples of an update into the passes of each rank.
+
+    ``run`` has to be set before use, ``update`` before every update.
+    """
+
+    run: Settings
+    max_return: float
+    update: int = 0
+    metrics: dict[str, float]
+
+    @torch.no_grad()
+    def make_experience_batch(self, rollout_samples: Sequence[Carrier]) -> list[Carrier]:
+        """One carrier for each pass, all of rank 0 first, then of rank 1, ...
+
+        Raises:
+            ValueError: every episode of the update failed.
+        """
+        s = self.run
+        pool = collect([sample.labels[0] for sample in rollout_samples])
+        actor, reference = self._scored(pool.rows)
+        gap = _take_over(pool, actor, s.openrlhf.old_logprobs == "actor")
+        signals = Signals()
+        if s.objective.kl_in == "reward" and reference is not None:
+            signals.kl = _log_ratios(pool, reference)
+        chat = ChatFormat(self.tokenizer)
+        experience = prepare(pool, s.algorithm, s.objective, self.max_return, signals, chat.ask)
+        in_loss = s.objective.kl_in == "loss" and reference is not None
+        passes = cut(
+            experience,
+            reference if in_loss else None,
+            s.optimizer,
+            s.openrlhf.ranks,
+            _seed(s.seed, self.update),
+        )
+        self.metrics = {
+            **experience.metrics,
+            "logprob_gap": gap,
+            "tokens": float(sum(len(row.ids) for row in experience.rows)),
+            "transitions": float(len(experience.advantages)),
+        }
+        rate = scheduled_rate(s.optimizer, self.update, s.updates)
+        reward = float(pool.per_episode(pool.rewards).mean())
+        return [_carrier(part, rate, reward) for part in itertools.chain.from_iterable(passes)]
+
+    def _scored(self, rows: Sequence[TokenRow]) -> tuple[list[Tensor], list[Tensor] | None]:
+        """Log-probabilities [T] of each row's tokens by the actor and by the reference.
+
+        They are those of the tempered distribution, and rows end with their last action.
+        """
+        short = [trimmed(row, [False] * len(row.steps)) for row in rows]
+        place = {id(row): i for i, row in enumerate(short)}
+        batches = list(micro_batches(short, self.run.optimizer.micro_batch_tokens))
+        ranks = self.run.openrlhf.ranks
+        # every rank runs equally many forward passes, or ZeRO-3 would wait for ever
+        batches += [[idle_row(short[0])] for _ in range(-len(batches) % ranks)]
+        ordered = [batch for rank in range(ranks) for batch in batches[rank::ranks]]
+        pad = self.tokenizer.pad_token_id
+        scored = super().make_experience([_to_score(batch, pad) for batch in ordered])
+        actor: list[Tensor] = [torch.zeros(0)] * len(rows)
+        reference: list[Tensor] = [torch.zeros(0)] * len(rows)
+        for batch, result in zip(ordered, scored, strict=True):
+            for b, row in enumerate(batch):
+                if id(row) in place:
+                    actor[place[id(row)]] = _aligned(result.action_log_probs[b])
+                    if result.base_action_log_probs is not None:
+                        reference[place[id(row)]] = _aligned(result.base_action_log_probs[b])
+        return actor, None if self.initial_model_group is None else reference
+
+
+def _to_score(rows: Sequence[TokenRow], pad: int) -> Carrier:
+    """A batch whose every token is scored."""
+    width = max(2, *(len(row.ids) for row in rows))
+    ids = torch.full((len(rows), width), pad, dtype=torch.long)
+    attention = torch.zeros((len(rows), width), dtype=torch.long)
+    for b, row in enumerate(rows):
+        ids[b, : len(row.ids)] = torch.tensor(row.ids)
+        attention[b, : len(row.ids)] = 1
+    return Carrier(
+        sequences=ids,
+        attention_mask=attention,
+        action_mask=attention[:, 1:].clone(),
+        rewards=torch.zeros(len(rows)),
+        index=list(range(len(rows))),
+        info={},
+    )
+
+
+def _aligned(values: Tensor) -> Tensor:
+    """[T] with what belongs to token t at t, from OpenRLHF's [T - 1]."""
+    return torch.nn.functional.pad(values.float(), (1, 0))
+
+
+def _take_over(pool: Pool, actor: Sequence[Tensor], replace: bool) -> float:
+    """Compares the sampled tokens' log-probabilities with the actor's, and puts the actor's in place.
+
+    Returns:
+        The mean absolute difference in nats a token: the mismatch of the two engines.
+    """
+    difference, count = 0.0, 0
+    for row, values in zip(pool.rows, actor, strict=True):
+        for step in row.steps:
+            found = values[slice(*step.action)].tolist()
+            difference += sum(abs(a - b) for a, b in zip(found, step.logprobs, strict=True))
+            count += len(found)
+            if replace:
+                step.logprobs = found
+    return difference / max(count, 1)
+
+
+def _log_ratios(pool: Pool, reference: Sequence[Tensor]) -> Tensor:
+    """[N] log-ratio of each response to the reference."""
+    result = torch.zeros(len(pool.steps))
+    for row, values in zip(pool.rows, reference, strict=True):
+        for step in row.steps:
+            result[step.index] = sum(step.logprobs) - float(values[slice(*step.action)].sum())
+    return result
+
+
+def _carrier(part: Pass, rate: float, reward: float) -> Carrier:
+    row = part.experience.rows[0]
+    return Carrier(
+        sequences=torch.tensor([row.ids]),
+        labels=[part],
+        info={"reward": torch.tensor([reward]), "rate": torch.tensor([rate])},
+    )
+
+
+def outcome(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """What came of an update's episodes, failed ones counted and left out of the rest."""
+    played = [t.episode for t in trajectories if t.episode.error is None]
+    steps = [step for episode in played for step in episode.transitions]
+    count = max(1, len(played))
+    return {
+        "return_mean": sum(e.total_reward for e in played) / count,
+        "success_rate": sum(bool(e.success) for e in played) / count,
+        "steps_mean": len(steps) / count,
+        "invalid_rate": sum(not t.action_is_valid for t in steps) / max(1, len(steps)),
+        "failed_episodes": float(len(trajectories) - len(played)),
+    }
+
+
+def _seed(seed: int, update: int) -> int:
+    return int(np.random.SeedSequence([seed, update]).generate_state(1, np.uint64)[0] >> 1)

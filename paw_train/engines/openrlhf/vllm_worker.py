@@ -1,0 +1,40 @@
+"""What runs inside vLLM's workers besides OpenRLHF's own extension."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openrlhf.trainer.ray import vllm_engine
+from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
+
+from paw_train.engines.openrlhf.weights import sums_of, zero_sums
+
+_Upstream = vllm_engine.RolloutRayActor.__ray_metadata__.modified_class
+
+
+class PaWWorker(WorkerWrap):  # type: ignore[misc]
+    """vLLM's worker: takes weights as upstream does, and can tell sums over them."""
+
+    model_runner: Any
+
+    def weight_sums(self) -> list[float]:
+        """Sums over all weights of this worker."""
+        total = zero_sums()
+        for parameter in self.model_runner.model.parameters():
+            total = total + sums_of(parameter)
+        return list(total)
+
+
+class PaWRollout(_Upstream):  # type: ignore[misc]
+    """OpenRLHF's engine actor with our worker extension."""
+
+    worker_extension = "paw_train.engines.openrlhf.vllm_worker.PaWWorker"
+
+    async def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["worker_extension_cls"] = self.worker_extension
+        await super().__init__(*args, **kwargs)
+
+    async def weight_sums(self) -> list[list[float]]:
+        """Sums over the weights of each worker."""
+        sums: list[list[float]] = await self.llm.collective_rpc("weight_sums")
+        return sums

@@ -1,0 +1,86 @@
+"""A rank of the learning step, over gloo: `python one_rank.py RANK RANKS FOLDER`.
+
+Reads cases from FOLDER/cases.pt, writes what came out to FOLDER/rank<RANK>.pt. It stands in for
+DeepSpeed: gradients are averaged over the ranks when the optimiser steps.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from paw_train.engines.openrlhf.learning import learn, pass_loss
+from paw_train.policies.scratch import ScratchModelSettings, scratch_model
+
+SMALL = ScratchModelSettings(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=32)
+
+
+def forward(model: Any) -> Any:
+    """Logits as OpenRLHF's actor gives them."""
+
+    def logits(ids: Tensor, attention: Tensor) -> Tensor:
+        return model(input_ids=ids, attention_mask=attention).logits
+
+    return logits
+
+
+def run(case: dict[str, Any], rank: int, ranks: int) -> dict[str, Any]:
+    """Metrics of each optimiser step, and the gradient of the last."""
+    model = scratch_model(SMALL, case["vocabulary"], 0)
+    model.load_state_dict(case["model"])
+    model.eval()
+    passes, gradients = case["passes"][rank], []
+
+    def step() -> float:
+        for p in model.parameters():
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            if ranks > 1:
+                dist.all_reduce(p.grad)
+            p.grad /= ranks
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+        model.zero_grad()
+        return float(gradients[-1].norm())
+
+    def gathered(own: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
+        if ranks == 1:
+            return own
+        parts: list[Any] = [None] * ranks
+        dist.all_gather_object(parts, own)
+        return [metrics for part in parts for metrics in part]
+
+    steps = learn(
+        passes,
+        lambda part: pass_loss(
+            part,
+            forward(model),
+            case["objective"],
+            case["temperature"],
+            0,
+            torch.device("cpu"),
+        ),
+        lambda loss: loss.backward(),
+        step,
+        gathered,
+        ranks,
+    )
+    return {"steps": steps, "gradients": gradients, "passes": len(passes)}
+
+
+def main() -> None:
+    rank, ranks, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(folder / "store"), ranks)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+    cases = torch.load(folder / "cases.pt", weights_only=False)
+    torch.save([run(case, rank, ranks) for case in cases], folder / f"rank{rank}.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Episodes on the cluster: what labels carry, and playing against an engine on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from paw_train.config import Settings, load_settings  # noqa: E402
+from paw_train.engines.openrlhf.episode_player import EpisodePlayer  # noqa: E402
+from paw_train.engines.openrlhf.episodes import (  # noqa: E402
+    GroupLabel,
+    panel_groups,
+    training_groups,
+    write_data_sets,
+)
+from paw_train.engines.openrlhf.worker_settings import (  # noqa: E402
+    worker_environment,
+    worker_settings,
+)
+from paw_train.evaluation.environments import agent_env_maker, make_pool  # noqa: E402
+from paw_train.policies.scratch import word_tokenizer  # noqa: E402
+
+
+def _settings(*overrides: str) -> Settings:
+    return load_settings(
+        "smoke",
+        [
+            "engine=openrlhf",
+            "rollout.groups=2",
+            "rollout.group_size=3",
+            "env.train_kwargs={max_steps: 4}",
+            "rollout.max_response_tokens=12",
+            *overrides,
+        ],
+    )
+
+
+class Engine:
+    """Answers as vLLM does, with a fixed action; notes which thread it runs on."""
+
+    def __init__(self, tokenizer: Any, text: str, fail_at: int = -1) -> None:
+        self.tokenizer, self.ids = tokenizer, tokenizer(text, add_special_tokens=False)["input_ids"]
+        self.fail_at, self.calls, self.threads = fail_at, 0, set[int]()
+        self.parameters: list[Any] = []
+
+    async def generate(self, ids: list[int], parameters: Any) -> Any:
+        self.threads.add(threading.get_ident())
+        self.calls += 1
+        self.parameters.append(parameters)
+        if self.calls == self.fail_at:
+            raise RuntimeError("engine died")
+        await asyncio.sleep(0)
+        logprobs = [{token: SimpleNamespace(logprob=-0.5)} for token in self.ids]
+        return SimpleNamespace(
+            outputs=[SimpleNamespace(token_ids=list(self.ids), logprobs=logprobs)]
+        )
+
+
+@pytest.fixture(autouse=True)
+def _no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sampling parameters without vLLM, which the ordinary environment has not."""
+    import sys
+
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=SimpleNamespace))
+
+
+def _play(player: EpisodePlayer, label: GroupLabel, engine: Engine) -> list[Any]:
+    async def all_of_them() -> list[Any]:
+        return await asyncio.gather(
+            *(player.play(label, engine, engine.tokenizer) for _ in label.seeds)
+        )
+
+    return asyncio.run(all_of_them())
+
+
+def _label(settings: Settings) -> GroupLabel:
+    env = agent_env_maker(settings.env, settings.env.train_split)()
+    return next(training_groups(env.tasks, settings))
+
+
+TOKENIZER = word_tokenizer(["<action>look</action> you are in the middle of a room"])
+LOOK = "<action>look</action>"
+
+
+def test_labels_name_what_the_local_engine_would_play() -> None:
+    settings = _settings("updates=2")
+    pool = make_pool(settings.env, settings.env.train_split, 2, 3, settings.seed + 1)
+    labels = list(training_groups(pool.tasks, settings))
+    assert [(label.update, label.group) for label in labels] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    for update in range(2):
+        pool.reset()
+        found = [
+            f"{label.task_id}#{seed:08x}-{member}"
+            for label in labels[2 * update : 2 * update + 2]
+            for member, seed in enumerate(label.seeds)
+        ]
+        assert found == [episode.episode_id for episode in pool.episodes]
+    assert GroupLabel.from_json(labels[0].to_json()) == labels[0]
+
+
+def test_a_group_is_played_off_the_event_loop_with_ids_as_sampled() -> None:
+    settings = _settings()
+    label, engine = _label(settings), Engine(TOKENIZER, LOOK)
+    trajectories = _play(EpisodePlayer(settings), label, engine)
+    assert len(engine.threads) == 1  # the loop's own, whatever threads the episodes ran in
+    assert {t.episode.task_id for t in trajectories} == {label.task_id}
+    names = {t.episode.episode_id.partition("#")[2][:8] for t in trajectories}
+    assert names == {f"{seed:08x}" for seed in label.seeds}
+    for t in trajectories:
+        assert t.episode.error is None
+        assert len(t.episode.transitions) == 4
+        steps = [(row, step) for row in t.rows for step in row.steps]
+        assert len(steps) == 4
+        for row, step in steps:
+            assert row.ids[slice(*step.action)] == engine.ids
+            assert step.logprobs == [-0.5] * len(engine.ids)
+    assert {p.max_tokens for p in engine.parameters} == {12}
+    assert len({p.seed for p in engine.parameters}) == len(engine.parameters)
+
+
+@pytest.mark.parametrize(("mode", "rows"), [("window", 4), ("conversation", 1)])
+def test_both_context_modes_make_their_rows(mode: str, rows: int) -> None:
+    settings = _settings(f"env.mode={mode}")
+    trajectories = _play(EpisodePlayer(settings), _label(settings), Engine(TOKENIZER, LOOK))
+    assert {len(t.rows) for t in trajectories} == {rows}
+
+
+def test_an_engine_that_raises_fails_one_episode() -> None:
+    settings = _settings()
+    trajectories = _play(
+        EpisodePlayer(settings), _label(settings), Engine(TOKENIZER, LOOK, fail_at=5)
+    )
+    errors = [t.episode.error for t in trajectories if t.episode.error is not None]
+    assert len(errors) == 1
+    assert "engine died" in errors[0]
+
+
+def test_an_environment_that_raises_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, made = _settings(), []
+
+    def maker(*args: Any) -> Any:
+        make = agent_env_maker(*args)
+
+        def made_env() -> Any:
+            env = make()
+            made.append(env)
+            if len(made) == 1:
+                monkeypatch.setattr(env, "step", lambda _: 1 / 0)
+            return env
+
+        return made_env
+
+    monkeypatch.setattr("paw_train.engines.openrlhf.episode_player.agent_env_maker", maker)
+    player, label = EpisodePlayer(settings), _label(settings)
+    first = _play(player, label, Engine(TOKENIZER, LOOK))
+    assert sum("ZeroDivisionError" in (t.episode.error or "") for t in first) == 1
+    again = _play(player, label, Engine(TOKENIZER, LOOK))
+    assert all(t.episode.error is None for t in again)
+    assert made[0] not in [env for idle in player._idle.values() for env in idle]
+
+
+def test_validation_plays_the_panel_at_its_own_temperature(tmp_path: Path) -> None:
+    settings = _settings("evaluation.every=1", "evaluation.selection_tasks=3")
+    env = agent_env_maker(settings.env, settings.evaluation.selection_split)()
+    labels = list(panel_groups(env.tasks, settings))
+    assert len({label.task_id for label in labels}) == 3
+    engine = Engine(TOKENIZER, LOOK)
+    player = EpisodePlayer(_settings("evaluation.every=1", "evaluation.temperature=0.25"))
+    assert labels[0].validation
+    _play(player, labels[0], engine)
+    assert {p.temperature for p in engine.parameters} == {0.25}
+    write_data_sets(settings, tmp_path)
+    assert len((tmp_path / "panel.jsonl").read_text().splitlines()) == 3
+    lines = (tmp_path / "episodes.jsonl").read_text().splitlines()
+    assert len(lines) == 2 * settings.updates
+
+
+def test_workers_get_the_settings_whole() -> None:
+    settings = _settings("optimizer.betas=[0.8, 0.9]")
+    assert worker_settings(worker_environment(settings)) == settings
+    with pytest.raises(RuntimeError, match="paw train"):
+        worker_settings({})

@@ -1,0 +1,215 @@
+"""The cluster's learning step computes what the local engine computes, however the rows are spread."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from paw_train.config import AlgorithmSettings, OptimizerSettings  # noqa: E402
+from paw_train.engines.openrlhf.update_cut import cut  # noqa: E402
+from paw_train.experience import Experience, Pool, collect, prepare  # noqa: E402
+from paw_train.objective import ObjectiveSettings  # noqa: E402
+from paw_train.policies.local import LocalPolicy  # noqa: E402
+from paw_train.policies.scratch import scratch_model, word_tokenizer  # noqa: E402
+from paw_train.update import TrainingDivergedError, Updater  # noqa: E402
+from paw_train.world_model_settings import WorldModelSettings  # noqa: E402
+
+TEMPERATURE, SEED = 0.8, 3
+OBJECTIVE = ObjectiveSettings(kl_coef=0.05, entropy_coef=0.02, wm=WorldModelSettings())
+CASES = {
+    "grpo, one pass": ("grpo", False, OptimizerSettings(), OBJECTIVE),
+    "gigpo, a pass for each row": (
+        "gigpo",
+        False,
+        OptimizerSettings(micro_batch_tokens=1),
+        OBJECTIVE,
+    ),
+    "dialogues": ("gigpo", True, OptimizerSettings(micro_batch_tokens=1), OBJECTIVE),
+    "mini-batches": (
+        "rloo",
+        False,
+        OptimizerSettings(minibatch_size=3, micro_batch_tokens=30),
+        OBJECTIVE,
+    ),
+    "sequence mean, no world model, no KL": (
+        "grpo",
+        False,
+        OptimizerSettings(micro_batch_tokens=1),
+        ObjectiveSettings(
+            kl_coef=0.0, aggregation="sequence-mean", wm=WorldModelSettings(wm="off")
+        ),
+    ),
+    "two steps ahead": (
+        "reinforce_pp",
+        False,
+        OptimizerSettings(micro_batch_tokens=40),
+        ObjectiveSettings(kl_coef=0.05, wm=WorldModelSettings(horizon=2, loss="ce")),
+    ),
+}
+
+
+def _policy(one_rank: Any, seed: int) -> LocalPolicy:
+    tokenizer = word_tokenizer(["red green blue"])
+    return LocalPolicy(scratch_model(one_rank.SMALL, 64, seed), tokenizer)
+
+
+def _experience(name: str, trajectories: list[Any], objective: ObjectiveSettings) -> Experience:
+    pool: Pool = collect(trajectories)
+    return prepare(pool, AlgorithmSettings(name=name), objective, 10.0, ask=[7, 8])
+
+
+class Local:
+    """The local engine on the same rows; keeps the gradient of each of its optimiser steps."""
+
+    def __init__(self, one_rank: Any, experience: Experience, case: Any) -> None:
+        _, _, optimizer, objective = case
+        self.policy, self.reference = _policy(one_rank, 0), _policy(one_rank, 1)
+        updater = Updater(
+            self.policy,
+            self.reference if objective.kl_coef else None,  # type: ignore[arg-type]
+            OptimizerSettings(
+                lr=0.0,
+                max_grad_norm=1e9,
+                minibatch_size=optimizer.minibatch_size,
+                micro_batch_tokens=10**6,
+            ),
+            objective,
+            TEMPERATURE,
+            1,
+        )
+        self.gradients: list[Any] = []
+        take = updater.adamw.step
+
+        def kept() -> None:
+            self.gradients.append(torch.cat([p.grad.flatten() for p in updater.parameters]))
+            take()
+
+        updater.adamw.step = kept  # type: ignore[method-assign, assignment]
+        self.metrics = updater.step(experience, 0, SEED)
+
+
+def _known(one_rank: Any, policy: LocalPolicy, experience: Experience) -> list[Any]:
+    """The reference's log-probabilities of each row's tokens, as the experience maker has them."""
+    found = []
+    with torch.no_grad():
+        for row in experience.rows:
+            ids = torch.tensor([row.ids])
+            logits = policy.model(input_ids=ids).logits[:, :-1] / TEMPERATURE
+            chosen = logits.log_softmax(-1).gather(-1, ids[:, 1:, None]).flatten()
+            found.append(torch.nn.functional.pad(chosen, (1, 0)))
+    return found
+
+
+def _case(one_rank: Any, made_up: Any, name: str, ranks: int) -> tuple[dict[str, Any], Local]:
+    algorithm, conversation, optimizer, objective = CASES[name]
+    experience = _experience(algorithm, made_up(conversation), objective)
+    local = Local(one_rank, experience, CASES[name])
+    known = _known(one_rank, local.reference, experience) if objective.kl_coef else None
+    return {
+        "passes": cut(experience, known, optimizer, ranks, SEED),
+        "objective": objective,
+        "model": local.policy.model.state_dict(),
+        "vocabulary": 64,
+        "temperature": TEMPERATURE,
+    }, local
+
+
+def _compare(result: dict[str, Any], local: Local) -> None:
+    assert len(result["gradients"]) == len(local.gradients)
+    for ours, theirs in zip(result["gradients"], local.gradients, strict=True):
+        assert theirs.abs().max() > 1e-3
+        assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    for name in ("pg_loss", "kl", "wm_term", "wm_loss", "wm_clipped_share", "entropy", "grad_norm"):
+        if name in local.metrics:
+            values = [step[name] for step in result["steps"]]
+            assert sum(values) / len(values) == pytest.approx(
+                local.metrics[name], rel=1e-5, abs=1e-6
+            ), name
+    if "wm_term" in local.metrics:
+        assert local.metrics["wm_term"] != 0.0
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_rank_learns_what_the_local_engine_learns(
+    one_rank: Any, made_up: Any, name: str
+) -> None:
+    case, local = _case(one_rank, made_up, name, 1)
+    result = one_rank.run(case, 0, 1)
+    _compare(result, local)
+    if "pass for each row" in name:
+        assert result["passes"] == 8
+
+
+@pytest.mark.slow
+def test_ranks_together_learn_what_the_local_engine_learns(
+    one_rank: Any, made_up: Any, tmp_path: Path
+) -> None:
+    cases, locals_ = zip(*(_case(one_rank, made_up, name, 2) for name in CASES), strict=True)
+    torch.save(list(cases), tmp_path / "cases.pt")
+    program = [sys.executable, str(Path(__file__).with_name("one_rank.py"))]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    root = Path(__file__).parents[2]
+    running = [
+        subprocess.Popen([*program, str(rank), "2", str(tmp_path)], env=environment, cwd=root)
+        for rank in range(2)
+    ]
+    assert [process.wait(timeout=300) for process in running] == [0, 0]
+    results = [torch.load(tmp_path / f"rank{r}.pt", weights_only=False) for r in range(2)]
+    for first, second, local in zip(*results, locals_, strict=True):
+        _compare(first, local)
+        assert first["steps"] == second["steps"]
+        assert first["passes"] == second["passes"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_a_cut_loses_nothing_and_keeps_the_ranks_in_step(made_up: Any, ranks: int) -> None:
+    experience = _experience("gigpo", made_up(False), OBJECTIVE)
+    optimizer = OptimizerSettings(minibatch_size=3, micro_batch_tokens=25)
+    passes = cut(experience, None, optimizer, ranks, SEED)
+    assert len({len(own) for own in passes}) == 1
+    assert len({tuple(part.last for part in own) for own in passes}) == 1
+    assert sum(part.last for part in passes[0]) == 3
+    found: dict[tuple[int, ...], tuple[float, float]] = {}
+    for part in (part for own in passes for part in own):
+        e = part.experience
+        for row in e.rows:
+            for step in row.steps:
+                if step.action[0] != step.action[1]:
+                    ids = tuple(row.ids)
+                    assert ids not in found
+                    found[ids] = (
+                        e.advantages[step.index].item(),
+                        e.wm_weights[step.index].item(),
+                    )
+    wanted = {
+        tuple(row.ids): (
+            experience.advantages[step.index].item(),
+            experience.wm_weights[step.index].item(),
+        )
+        for row in experience.rows
+        for step in row.steps
+    }
+    assert found == wanted
+
+
+def test_passes_stay_inside_the_token_budget(made_up: Any) -> None:
+    experience = _experience("grpo", made_up(False), OBJECTIVE)
+    longest = max(len(row.ids) for row in experience.rows)
+    for own in cut(experience, None, OptimizerSettings(micro_batch_tokens=2 * longest), 2, 0):
+        for part in own:
+            rows = part.experience.rows
+            assert max(len(row.ids) for row in rows) * len(rows) <= 2 * longest
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_before_a_step(one_rank: Any, made_up: Any) -> None:
+    case, _ = _case(one_rank, made_up, "grpo, one pass", 1)
+    case["model"] = {name: value * float("nan") for name, value in case["model"].items()}
+    with pytest.raises(TrainingDivergedError, match=r"loss of an optimiser step is nan"):
+        one_rank.run(case, 0, 1)
