@@ -140,25 +140,26 @@ def _in_memory(records: Iterable[Any]) -> Corpus:
 
 
 class _Lines:
-    """Reads passages at known offsets. The file is opened anew in a forked or unpickled copy."""
+    """Reads passages at known offsets; ``pread`` needs no position, so threads and forks can share it."""
 
     def __init__(self, path: Path, offsets: np.ndarray) -> None:
         self.path = path
         self.offsets = offsets
-        self._file: int | None = None
+        self._file = os.open(path, os.O_RDONLY)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_file": None}
+        return {"path": self.path, "offsets": self.offsets}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
 
     def __getitem__(self, position: int) -> Passage:
-        if self._file is None:
-            self._file = os.open(self.path, os.O_RDONLY)
         start, end = self.offsets[position]
         line = os.pread(self._file, int(end - start), int(start))
         return parse_passage(json.loads(line))
 
     def __del__(self) -> None:
-        if self._file is not None:
+        if hasattr(self, "_file"):
             os.close(self._file)
 
 
