@@ -39,7 +39,8 @@ def create_app(
     Raises:
         ValueError, FileNotFoundError, ImportError: the shop cannot be made; says why.
     """
-    store = Store(settings or ShopSettings(), sessions or SessionStore())
+    # an empty store is false
+    store = Store(settings or ShopSettings(), SessionStore() if sessions is None else sessions)
     site, metrics = Site(store), Metrics()
     _gauges(store, metrics)
     app = FastAPI(title="WebShop", version=paw_gym.__version__, docs_url=None, redoc_url=None)

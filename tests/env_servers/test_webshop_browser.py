@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("fastapi", reason="the extra server is not installed")
+pytest.importorskip("prometheus_client", reason="the extra server is not installed")
 
 
 def task_and_solution(split: str) -> tuple[str, list[str]]:

@@ -15,6 +15,7 @@ import gymnasium as gym
 import pytest
 
 pytest.importorskip("fastapi", reason="the extra server is not installed")
+pytest.importorskip("prometheus_client", reason="the extra server is not installed")
 
 from env_servers.service import MAX_BODY, ServiceSettings
 from env_servers.webshop import create_app
