@@ -4,6 +4,7 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet install --prefer-binary
+CLUSTER_VENV ?= .venv-openrlhf
 RECIPE ?= embedded
 WORKERS ?= 2
 # Arguments for the program behind a target: make train ARGS="updates=5", make test ARGS="-k pool"
@@ -17,10 +18,10 @@ TESTED := train,alfworld,api,server,retrieval,dense,webshop,lucene
 INPUTS := pyproject.toml hatch_build.py paw_gym_autoload.pth
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lint format types docs serve-docs examples bench build clean
+.PHONY: help train test test-openrlhf lint format types docs serve-docs examples bench build clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 train: $(VENV)/.train ## train the embedded default and write runs/<name>/report.html
 	$(BIN)/paw train $(RECIPE) $(ARGS)
@@ -30,6 +31,13 @@ test: export OMP_NUM_THREADS ?= 1
 test: export HF_HUB_OFFLINE ?= 1
 test: $(VENV)/.dev ## run every test
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+# Python 3.11 and 3 GB: Ray, vLLM for CPUs and DeepSpeed pin much of what .venv has in other versions.
+test-openrlhf: export OMP_NUM_THREADS = 1
+test-openrlhf: export DS_ACCELERATOR = cpu
+test-openrlhf: export HF_HUB_OFFLINE = 1
+test-openrlhf: $(CLUSTER_VENV)/.ready ## the cluster engine, with real Ray, vLLM and DeepSpeed on a CPU
+	PAW_CLUSTER_TESTS=1 $(CLUSTER_VENV)/bin/python -m pytest tests/openrlhf $(ARGS)
 
 lint: $(VENV)/.dev ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -64,6 +72,12 @@ clean: ## remove what the other targets made, .venv and runs excepted
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer was found. Install one, or give it: make PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+
+$(CLUSTER_VENV)/.ready: tests/openrlhf/requirements-cpu.txt
+	python3.11 -m venv $(CLUSTER_VENV)
+	$(CLUSTER_VENV)/bin/pip install --quiet setuptools==77.0.3 wheel torch==2.13.0
+	DS_BUILD_OPS=0 $(CLUSTER_VENV)/bin/pip install --quiet --no-deps -r $<
+	@touch $@
 
 $(VENV)/.train: $(INPUTS) scripts/install_torch.py | $(BIN)/python
 	@echo "Installing into $(VENV): once, a minute or two"

@@ -1,0 +1,47 @@
+"""Test only: our extension of vLLM's worker, and OpenRLHF's engine actor, for a CPU."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+import paw_cpu_standin
+import torch
+
+from paw_train.engines.openrlhf.vllm_worker import PaWRollout, PaWWorker
+
+
+def _plain_product(layer: Any, remove_weight: bool) -> None:
+    # vLLM on a CPU repacks the weights once and drops the originals: new ones could not be loaded
+    layer.cpu_linear = torch.nn.functional.linear
+
+
+for _name in ("layers.utils", "layers.linear", "layers.vocab_parallel_embedding"):
+    _module = importlib.import_module(f"vllm.model_executor.{_name}")
+    if hasattr(_module, "dispatch_cpu_unquantized_gemm"):
+        _module.dispatch_cpu_unquantized_gemm = _plain_product
+
+
+class CpuWorker(PaWWorker):
+    """Takes weights into CPU memory; can be told to lose them (``PAW_BREAK_SYNC``)."""
+
+    def init_process_group(self, *args: Any, **kwargs: Any) -> Any:
+        paw_cpu_standin.install()
+        return super().init_process_group(*args, **kwargs)
+
+    def update_weight(self, name: str, dtype: Any, shape: Any, empty_cache: bool = False) -> None:
+        weight = torch.empty(shape, dtype=dtype)
+        self._model_update_group.broadcast(weight, src=0)
+        if name not in os.environ.get("PAW_BREAK_SYNC", "").split(","):
+            self.model_runner.model.load_weights(weights=[(name, weight)])
+
+
+class CpuRollout(PaWRollout):
+    """The engine actor with that worker."""
+
+    worker_extension = "paw_cpu_worker.CpuWorker"
+
+    async def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["max_num_seqs"] = 16
+        await super().__init__(*args, **kwargs)

@@ -1,0 +1,110 @@
+"""Test only: `paw train RECIPE engine=openrlhf ...` on a machine without CUDA.
+
+usage: python run_on_cpu.py OUT [KEY=VALUE ...]; makes a tiny model in OUT/model where there is none.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[2])]
+ENVIRONMENT = {
+    "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[2])]),
+    "DS_ACCELERATOR": "cpu",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TORCHDYNAMO_DISABLE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+SETTINGS = (
+    "engine=openrlhf",
+    "threads=null",
+    "model.device=auto",
+    "optimizer.measure_gradients=false",
+    "model.dtype=bfloat16",
+    "model.attention=eager",
+    "cloning.episodes=0",
+    "openrlhf.gpus_per_node=1",
+    "openrlhf.colocate=none",
+    "openrlhf.engines=1",
+    "openrlhf.sync_backend=gloo",
+    "openrlhf.enforce_eager=true",
+    "openrlhf.gpu_memory=0.3",
+    "openrlhf.prefix_caching=false",
+)
+
+
+def make_model(folder: Path) -> None:
+    """A tiny model whose tokenizer knows the words of procedural ALFWorld."""
+    import numpy as np
+
+    from paw_gym.pool import EnvPool
+    from paw_train.policies.local import LocalPolicy
+    from paw_train.policies.scratch import ScratchModelSettings, scratch_model, word_tokenizer
+    from paw_train.rollout import demonstrations
+
+    pool = EnvPool("paw_gym/ALFWorld-v0", split="train")
+    texts = []
+    for trajectory in demonstrations(
+        pool, None, pool.tasks.ids[:20], 0.2, np.random.default_rng(0)
+    ):
+        texts.append(trajectory.episode.instruction)
+        for t in trajectory.episode.transitions:
+            texts += [t.prompt, t.response, t.next_observation]
+    tokenizer = word_tokenizer(texts)
+    shape = ScratchModelSettings(hidden=64, layers=2, heads=2, kv_heads=1, intermediate=128)
+    LocalPolicy(scratch_model(shape, len(tokenizer), 0).bfloat16(), tokenizer).save(folder)
+
+
+def main() -> None:
+    os.environ.update(ENVIRONMENT)
+    out, overrides = Path(sys.argv[1]).resolve(), sys.argv[2:]
+    if not (out / "model").exists():
+        make_model(out / "model")
+    import paw_cpu_standin
+
+    paw_cpu_standin.install()
+    import ray
+
+    from paw_train.config import load_settings
+    from paw_train.engines.openrlhf import launch
+    from paw_train.engines.openrlhf.worker_settings import worker_environment
+
+    settings = load_settings(
+        "smoke", [*SETTINGS, f"out={out}", f"model.path={out / 'model'}", *overrides]
+    )
+    passed = {k: v for k, v in os.environ.items() if k.startswith("PAW_")}
+    ray.init(
+        num_cpus=8,
+        num_gpus=8,
+        include_dashboard=False,
+        object_store_memory=200 * 2**20,
+        runtime_env={
+            "env_vars": {**ENVIRONMENT, **passed, **worker_environment(settings)},
+            "worker_process_setup_hook": "paw_cpu_standin.install",
+        },
+    )
+    ours = launch.put_in_place
+
+    def put_in_place() -> None:
+        ours()
+        import paw_cpu_worker
+        from openrlhf.trainer.ray import vllm_engine
+
+        vllm_engine.RolloutRayActor = ray.remote(paw_cpu_worker.CpuRollout)
+
+    launch.put_in_place = put_in_place
+    folder = launch.train(settings)
+    print(f"The run is in {folder}")
+
+
+if __name__ == "__main__":
+    main()
