@@ -32,7 +32,8 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"click\[(?:buy now|purchase)\]", "The product and its options fit what was asked for. I buy it."),
     (r"click\[(?:back to search|< prev|prev)\]", "This does not fit. I go back and look further."),
     (r"click\[(?:next >|next)\]", "Nothing on this page fits. I look at the next one."),
-    (r"click\[(?P<thing>b[0-9a-z]{9})\]", "{thing} looks closest to what was asked for. I open it."),
+    (r"click\[(?P<thing>b[0-9a-z]{9}|[a-z]+\d{4,})\]",
+     "{thing} looks closest to what was asked for. I open it."),
     (r"click\[(?P<thing>.+)\]", "{thing} is what was asked for, so I choose it."),
 )  # fmt: skip
 _COMPILED = tuple(
@@ -55,5 +56,6 @@ def thought(instruction: str, action: str, step: int) -> str:
         if match:
             said = fill(text, **{k: v.strip() for k, v in match.groupdict().items()})
             break
-    start = f"My task: {instruction.strip().rstrip('.')}. " if step == 0 else ""
+    task = instruction.strip()
+    start = f"My task: {task}{'' if task.endswith(('.', '?', '!')) else '.'} " if step == 0 else ""
     return start + said[0].upper() + said[1:]

@@ -58,9 +58,12 @@ def constructor_parameters(env_id: str) -> Mapping[str, inspect.Parameter] | Non
     creator: Any = spec.entry_point
     if isinstance(creator, str):
         creator = load_env_creator(creator)
-    parameters = inspect.signature(creator).parameters
+    # a class may choose what it makes in __new__, which then takes anything
+    is_class = isinstance(creator, type)
+    signature = inspect.signature(creator.__init__ if is_class else creator)
+    parameters = {k: p for k, p in signature.parameters.items() if k != "self"}
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        return {} if not isinstance(creator, type) else None
+        return None if is_class else {}
     return parameters
 
 

@@ -68,6 +68,9 @@ PANELS: Mapping[str, PanelSpec] = MappingProxyType(
             hash="75942ef6e414c761e78421ef00d34e744f7aeb486d1af9832aee9d2a5ddef6dc",
         ),
         "webshop/test500": PanelSpec(_WEBSHOP, "test", 500, {"goals": "human"}, dataset="webshop"),
+        "webshop/test500_synthetic": PanelSpec(
+            _WEBSHOP, "test", 500, {"goals": "synthetic"}, dataset="webshop"
+        ),
         "webshop/generated": PanelSpec(_WEBSHOP, "test", 200),
         "search_qa/synthetic": PanelSpec(
             _SEARCH,

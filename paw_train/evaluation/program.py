@@ -177,15 +177,8 @@ def make_plan(
     probe = agent_env_maker(env, chosen.split)()
     tasks = probe.tasks
     probe.close()
-    count = min(chosen.tasks, len(tasks))
-    title = f"{env.id}/{chosen.split}/{count}"
-    whole = True
-    if name is not None:
-        wanted = panel_spec(name).size
-        whole = count == (len(tasks) if wanted is None else min(wanted, len(tasks)))
-        title = name if whole else f"{name}[{count}]"
-    panel: Panel = make_panel(tasks, title, chosen.tasks, chosen.seed)
-    if name is not None and whole and _untouched(settings, panel_spec(name)):
+    panel: Panel = make_panel(tasks, _title(settings, name, len(tasks)), chosen.tasks, chosen.seed)
+    if panel.name == name:
         require_known_hash(name, panel)
     return Plan(
         env,
@@ -200,8 +193,21 @@ def make_plan(
     )
 
 
-def _untouched(settings: Settings, spec: PanelSpec) -> bool:
-    return settings.evaluation.seed == spec.seed and settings.env.kwargs == dict(spec.kwargs)
+_PLACES = ("data_dir", "corpus")
+"""arguments that say where data lies, not what is played"""
+
+
+def _title(settings: Settings, name: str | None, tasks: int) -> str:
+    """The panel's name; it says so where fewer tasks are played, or something was changed."""
+    chosen, env = settings.evaluation, settings.env
+    count = min(chosen.tasks, tasks)
+    if name is None:
+        return f"{env.id}/{chosen.split}/{count}"
+    spec = panel_spec(name)
+    whole = count == (tasks if spec.size is None else min(spec.size, tasks))
+    kwargs = {key: value for key, value in env.kwargs.items() if key not in _PLACES}
+    same = (kwargs, chosen.seed, chosen.split) == (dict(spec.kwargs), spec.seed, spec.split)
+    return name + ("" if whole else f"[{count}]") + ("" if same else " (changed)")
 
 
 def _folder(model: str, agent: str, panel: str, out: str | None, run: Path | None) -> Path:

@@ -229,7 +229,7 @@ class TestReact:
             door = re.search(r"\d", instruction)[0]  # type: ignore[index]
             answers = re.findall(r"<think>(.+?)</think><action>(.+?)</action>", example)
             assert [action for _, action in answers] == ["look", f"open door {door}"]
-            assert answers[0][0].startswith(f"My task: {instruction.rstrip('.')}.")
+            assert answers[0][0].startswith(f"My task: {instruction} ")
             assert example in preface
 
     def test_an_example_never_shows_a_task_that_counts(self, table: Any) -> None:

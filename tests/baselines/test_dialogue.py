@@ -93,6 +93,7 @@ def test_what_is_forgotten_is_whole_turns_from_the_start() -> None:
         ("heat egg 1 with microwave 1", "heat egg 1"),
         ("<search>{instruction} of Rome</search>", "{instruction} of Rome"),
         ("click[buy now]", "buy"),
+        ("click[mug0013]", "mug0013 looks closest"),
         ("dance wildly", "dance wildly"),
     ],
 )

@@ -210,6 +210,10 @@ class TestPanels:
             evaluate_from_args("random", ["evaluation.tasks=3"], str(out), panel=name)
         )
         assert small["panel"] == f"{name}[3]"
+        changed = ["evaluation.tasks=3", "env.kwargs.max_steps=2"]
+        other = load_result(evaluate_from_args("random", changed, str(out), panel=name))
+        assert other["panel"] == f"{name}[3] (changed)"
+        assert "other environment settings" in reasons_against(small, other)[0]
         assert small["environment"]["behaviour"]
         spec = PANELS[name]
         if spec.hash is not None:
@@ -229,6 +233,14 @@ class TestPanels:
         result = load_result(path)
         assert result["success_rate"] == 1.0
         assert str(alfworld_data) not in json.dumps(result["environment"])
+
+    def test_real_products(self, shared_data: Path, tmp_path: Path) -> None:
+        settings = [f"env.kwargs.data_dir={shared_data / 'webshop'}", "evaluation.tasks=2"]
+        path = evaluate_from_args(
+            "random", settings, str(tmp_path), panel="webshop/test500_synthetic"
+        )
+        arguments = load_result(path)["environment"]["arguments"]
+        assert (arguments["goals"], arguments["search"]) == ("synthetic", "bm25")
 
     def test_real_questions(self, shared_data: Path, tmp_path: Path) -> None:
         settings = [
@@ -399,3 +411,21 @@ class TestLeaderboard:
         with pytest.raises(ValueError, match="2 episodes"):
             add_result(file, tmp_path / "published")
         assert not (tmp_path / "published").exists()
+
+
+def test_the_programs_say_no_with_a_status(results: Results, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from paw_train.cli import app
+
+    for name, result in (("a", results("random")), ("b", results("random", "evaluation.seed=7"))):
+        (tmp_path / f"{name}.json").write_text(json.dumps(result))
+    a, b = str(tmp_path / "a.json"), str(tmp_path / "b.json")
+    fine = CliRunner().invoke(app, ["compare-results", a, a])
+    assert fine.exit_code == 0, fine.output
+    assert "0 better, 0 worse" in fine.output
+    assert CliRunner().invoke(app, ["compare-results", a, b]).exit_code == 2
+    places = ["--folder", str(tmp_path / "published"), "--page", str(tmp_path / "page.md")]
+    assert CliRunner().invoke(app, ["leaderboard", a, b, *places]).exit_code == 0
+    assert (tmp_path / "page.md").read_text() == page(tmp_path / "published")
+    assert (tmp_path / "page.md").read_text().count("| random") == 4
