@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +44,12 @@ def make(retriever: Retriever | str = "bm25", **kwargs: Any) -> Any:
 def test_the_contract(difficulty: str) -> None:
     check_text_env(
         ENV, tasks=3, seed=2, difficulty=difficulty, num_passages=400, world_seed=1
+    ).raise_for_failures()
+
+
+def test_the_contract_on_a_benchmark(shared_data: Path) -> None:
+    check_text_env(
+        ENV, tasks=2, dataset="aligned_hotpotqa", split="questions", data_dir=shared_data / "qa"
     ).raise_for_failures()
 
 
