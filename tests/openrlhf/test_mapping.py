@@ -61,14 +61,12 @@ def test_every_setting_has_a_rule_and_every_rule_a_setting() -> None:
         ("openrlhf.packing=true", "ds.packing_samples", True),
         ("openrlhf.colocate=none", "train.colocate_all", False),
         ("openrlhf.colocate=actor_ref", "train.colocate_actor_ref", True),
-        ("openrlhf.tensor_parallel=2", "vllm.num_engines", 4),
         ("openrlhf.gpus_per_node=4", "train.batch_size", 4),
         ("openrlhf.nodes=2", "ref.num_nodes", 2),
         ("openrlhf.extra={ds.zpg: 8}", "ds.zpg", 8),
     ],
 )
 def test_a_setting_becomes_an_option(override: str, option: str, value: Any) -> None:
-    assert options(_settings())[option] != value if option in options(_settings()) else True
     assert options(_settings(override))[option] == value
 
 
@@ -88,11 +86,18 @@ def test_a_setting_becomes_an_option(override: str, option: str, value: Any) -> 
         "algorithm.dynamic_sampling=2",
         "objective.wm.entropy=full",
         "optimizer.measure_gradients=true",
+        "openrlhf.checksum_every=1 openrlhf.tensor_parallel=2",
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(override: str) -> None:
     with pytest.raises(ValueError, match=override.partition("=")[0].replace(".", r"\.")):
-        require_possible(_settings(override))
+        require_possible(_settings(*override.split()))
+
+
+def test_two_gpus_an_engine_halve_the_engines() -> None:
+    chosen = options(_settings("openrlhf.tensor_parallel=2", "openrlhf.checksum_every=0"))
+    assert chosen["vllm.num_engines"] == 4
+    assert chosen["vllm.tensor_parallel_size"] == 2
 
 
 def test_all_refusals_come_at_once_and_too_many_ranks_are_one() -> None:
@@ -105,6 +110,8 @@ def test_all_refusals_come_at_once_and_too_many_ranks_are_one() -> None:
 def test_an_extra_option_must_not_contradict_a_setting() -> None:
     with pytest.raises(ValueError, match=r"extra\.actor\.adam\.lr"):
         options(_settings("openrlhf.extra={actor.adam.lr: 1.0}"))
+    with pytest.raises(ValueError, match=r"extra\.train\.async_enable"):
+        options(_settings("openrlhf.extra={train.async_enable: true}"))
 
 
 def test_switches_that_are_off_are_left_out_of_the_command_line() -> None:

@@ -286,13 +286,33 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "openrlhf.packing": _option("ds.packing_samples"),
         "openrlhf.liger": _option("ds.use_liger_kernel"),
         "openrlhf.sync_backend": _option("vllm.sync_backend"),
-        "openrlhf.checksum_every": _ours("the trainer, after weights were sent to vLLM"),
+        "openrlhf.checksum_every": Rule(
+            "the trainer, after weights were sent to vLLM",
+            None,
+            lambda v, s: (
+                None
+                if v == 0 or s.openrlhf.tensor_parallel == 1
+                else "above 0 compares whole models, and openrlhf.tensor_parallel above 1 has parts of "
+                "them: use 0 there."
+            ),
+        ),
         "openrlhf.old_logprobs": _MAKER,
         "openrlhf.gpu": _ours("the plan"),
         "openrlhf.extra": _ours("as given"),
     }
 )
 """dotted name of a setting, or of a group of them: its rule; the longest name that fits counts"""
+
+
+NOT_DONE = (
+    "algo.dynamic_filtering_enable",
+    "ds.ring_attn_size",
+    "ds.tensor_parallel_size",
+    "train.async_enable",
+    "train.dynamic_batch_enable",
+    "train.partial_rollout_enable",
+)
+"""options of OpenRLHF that change what our classes rely on"""
 
 
 def setting_names(settings: Any = Settings, above: str = "") -> Iterator[str]:
@@ -352,6 +372,10 @@ def options(settings: Settings) -> Options:
         if make is not None:
             result |= make(_value(settings, name), settings)
     for name, value in settings.openrlhf.extra.items():
+        if name in NOT_DONE:
+            raise ValueError(
+                f"openrlhf.extra.{name}: our classes do not support it yet (nor {', '.join(NOT_DONE)})."
+            )
         if name in result:
             raise ValueError(
                 f"openrlhf.extra.{name}: this option follows from other settings of the recipe "
