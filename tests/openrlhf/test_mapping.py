@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
@@ -161,5 +162,5 @@ def _known_options(program: Path) -> set[str]:
         if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "add_argument":
             for prefix in ("actor", "critic"):
                 filled = ast.unparse(call.args[0]).replace("{prefix}", prefix)
-                names.add(filled.strip("f'\"").removeprefix("--"))
+                names.update(re.findall(r"--([\w.]+)", filled))
     return names
