@@ -24,6 +24,8 @@ def leaderboard(
     from paw_train.evaluation import leaderboard as board
 
     for result in results or []:
+        board.published(board.load_result(result))  # all are fit for it before one is added
+    for result in results or []:
         typer.echo(f"Added {board.add_result(result, folder)}")
     page.parent.mkdir(parents=True, exist_ok=True)
     scratch = page.with_name(page.name + ".part")

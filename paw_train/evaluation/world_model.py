@@ -190,8 +190,10 @@ class _Units:
             if getattr(total, bottom):
                 tops = [float(getattr(u, top)) for u in units]
                 bottoms = [float(getattr(u, bottom)) for u in units]
-                interval = ratio_interval(tops, bottoms, _SEED)
-                found[name] = {"mean": sum(tops) / sum(bottoms), "ci95": list(interval)}
+                # one episode says nothing about how much episodes differ
+                many = len(units) > 1
+                interval = list(ratio_interval(tops, bottoms, _SEED)) if many else None
+                found[name] = {"mean": sum(tops) / sum(bottoms), "ci95": interval}
         return found
 
 
@@ -235,8 +237,10 @@ def describe_row(result: Mapping[str, Any]) -> list[str]:
         value = result.get(name)
         if value is None:
             return "-"
-        low, high = value["ci95"]
         mean = f"{scale * value['mean']:.{digits}f}{unit}"
+        if value["ci95"] is None:
+            return mean
+        low, high = value["ci95"]
         return f"{mean} [{scale * low:.{digits}f}, {scale * high:.{digits}f}]"
 
     return [

@@ -120,6 +120,7 @@ def test_a_model_that_has_learned_the_answers_writes_them(policy: LocalPolicy) -
     before = world_model.summarise(wanted, world_model.score(policy, wanted))
     after = world_model.summarise(wanted, sums)
     assert after["nll_per_token"]["mean"] < 0.1 < before["nll_per_token"]["mean"]
+    assert after["nll_per_token"]["ci95"] is None  # one episode
     assert (after["token_accuracy"]["mean"], after["exact_match"]["mean"]) == (1.0, 1.0)
 
 
@@ -147,6 +148,8 @@ def test_the_program_measures_played_and_recorded_transitions(
     first = json.loads(played.read_text())
     assert first["episodes"] == 2
     assert first["source"] == "expert"
+    low, high = first["nll_per_token"]["ci95"]
+    assert low <= first["nll_per_token"]["mean"] <= high
     assert sum(part["transitions"] for part in first["by_type"].values()) == first["transitions"]
     _, trajectories = play(policy, "window")
     write_jsonl(tmp_path / "episodes.jsonl", [t.episode for t in trajectories])
