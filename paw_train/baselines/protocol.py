@@ -7,7 +7,7 @@ A new agent is one file in this folder (or in another package: see ``registry``)
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -112,11 +112,3 @@ def require(name: str, value: float, least: float) -> None:
     """Raises ``ValueError`` for a setting below its least value."""
     if value < least:
         raise ValueError(f"agent.{name} is {least:g} or more, got {value}.")
-
-
-def one_of_setting(name: str, value: str, valid: Collection[str]) -> None:
-    """Raises ``ValueError`` for a setting that is none of the valid values; names the nearest."""
-    from paw_gym.naming import did_you_mean
-
-    if value not in valid:
-        raise ValueError(f"agent.{name}: unknown value {value!r}. {did_you_mean(value, valid)}")
