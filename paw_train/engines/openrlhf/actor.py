@@ -17,7 +17,7 @@ from paw_train.engines.openrlhf.weights import Sums, sums_of, zero_sums
 from paw_train.engines.openrlhf.worker_settings import worker_settings
 from paw_train.update import averaged
 
-_Upstream = ppo_actor.PolicyModelActor.__ray_metadata__.modified_class
+_Upstream: Any = ppo_actor.PolicyModelActor.__ray_metadata__.modified_class
 
 
 class PaWActorTrainer(ActorPPOTrainer):
@@ -90,7 +90,7 @@ def _gathered(own: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
     return [metrics for part in parts for metrics in part]
 
 
-class PaWPolicyActor(_Upstream):  # type: ignore[misc]
+class PaWPolicyActor(_Upstream):
     """OpenRLHF's policy worker with our trainer in it."""
 
     def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> Any:

@@ -21,11 +21,13 @@ from paw_train.engines.openrlhf.weights import Sums, require_equal
 from paw_train.engines.openrlhf.worker_settings import worker_settings
 from paw_train.evaluation.environments import agent_env_maker
 
-_Upstream = ppo_trainer.PPOTrainer.__ray_metadata__.modified_class
+_Upstream: Any = ppo_trainer.PPOTrainer.__ray_metadata__.modified_class
 
 
-class PaWTrainer(_Upstream):  # type: ignore[misc]
+class PaWTrainer(_Upstream):
     """One update after another; every number that a run leaves goes to ``metrics.jsonl``."""
+
+    prompts_dataloader: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

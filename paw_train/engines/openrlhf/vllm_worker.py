@@ -9,10 +9,10 @@ from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
 
 from paw_train.engines.openrlhf.weights import sums_of, zero_sums
 
-_Upstream = vllm_engine.RolloutRayActor.__ray_metadata__.modified_class
+_Upstream: Any = vllm_engine.RolloutRayActor.__ray_metadata__.modified_class
 
 
-class PaWWorker(WorkerWrap):  # type: ignore[misc]
+class PaWWorker(WorkerWrap):
     """vLLM's worker: takes weights as upstream does, and can tell sums over them."""
 
     model_runner: Any
@@ -25,12 +25,14 @@ class PaWWorker(WorkerWrap):  # type: ignore[misc]
         return list(total)
 
 
-class PaWRollout(_Upstream):  # type: ignore[misc]
+class PaWRollout(_Upstream):
     """OpenRLHF's engine actor with our worker extension."""
 
     worker_extension = "paw_train.engines.openrlhf.vllm_worker.PaWWorker"
 
-    async def __init__(self, *args: Any, **kwargs: Any) -> None:
+    async def __init__(  # type: ignore[misc]
+        self, *args: Any, **kwargs: Any
+    ) -> None:
         kwargs["worker_extension_cls"] = self.worker_extension
         await super().__init__(*args, **kwargs)
 

@@ -20,7 +20,7 @@ class Sums(NamedTuple):
     absolute: float
     squared: float
 
-    def __add__(self, other: Any) -> Sums:  # type: ignore[override]
+    def __add__(self, other: Any) -> Sums:
         return Sums(*(a + b for a, b in zip(self, other, strict=True)))
 
     def equal(self, other: Sums) -> bool:
