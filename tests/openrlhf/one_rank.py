@@ -6,6 +6,7 @@ DeepSpeed: gradients are averaged over the ranks when the optimiser steps.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,10 @@ def main() -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
     cases = torch.load(folder / "cases.pt", weights_only=False)
     torch.save([run(case, rank, ranks) for case in cases], folder / f"rank{rank}.pt")
+    dist.barrier()  # a rank that leaves while the other still reduces takes it down
     dist.destroy_process_group()
+    # gloo's threads may still be ending: Python's own shutdown would abort on them now and then
+    os._exit(0)
 
 
 if __name__ == "__main__":
