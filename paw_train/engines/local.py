@@ -35,6 +35,7 @@ from paw_train.cloning import clone, expert_rows
 from paw_train.config import Settings, load_settings, with_defaults
 from paw_train.critic import Critic
 from paw_train.display import Display
+from paw_train.engines.records import outcome_metrics, renamed
 from paw_train.engines.sharing import shared_evaluation, shared_warm_start
 from paw_train.evaluation import agent_env_maker, evaluate, evaluate_to_folder, make_pool
 from paw_train.experience import collect, informative_groups, prepare
@@ -322,9 +323,9 @@ class Run:
             write_jsonl(self.folder / "rollouts" / f"{update:06d}.jsonl", sample)
         return {
             "update": update,
-            **_outcome_metrics(played),
+            **outcome_metrics(played),
             **experience.metrics,
-            **_renamed(metrics),
+            **renamed(metrics),
             "tokens": sum(len(row.ids) for row in experience.rows),
             "transitions": len(experience.advantages),
             "seconds_rollout": rolled - started,
@@ -453,30 +454,6 @@ class Run:
 
         self.display.summary(self.folder)
         self.display.say(f"Report: {write_report(self.folder)}")
-
-
-def _outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-    episodes = [t.episode for t in trajectories if t.episode.error is None]
-    steps = [t for e in episodes for t in e.transitions]
-    count = max(1, len(episodes))
-    return {
-        "reward_mean": sum(e.total_reward for e in episodes) / count,
-        "success_rate": sum(e.success for e in episodes) / count,
-        "steps_mean": len(steps) / count,
-        "invalid_rate": sum(not t.action_is_valid for t in steps) / max(1, len(steps)),
-        "failed_episodes": len(trajectories) - len(episodes),
-    }
-
-
-_NAMES = {
-    "pg_loss": "policy_loss",
-    "wm_clipped_share": "clipped_share",
-    "observation_nll": "obs_nll",
-}
-
-
-def _renamed(metrics: dict[str, Any]) -> dict[str, Any]:
-    return {_NAMES.get(name, name): value for name, value in metrics.items()}
 
 
 def _seed(seed: int, update: int) -> int:
