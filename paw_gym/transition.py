@@ -9,7 +9,9 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -143,18 +145,31 @@ def write_jsonl(path: str | Path, episodes: Iterable[Episode], append: bool = Fa
 
     Args:
         path: the file.
-        episodes: what to write.
+        episodes: what to write; a new file is written as they come, an appended part at once.
         append: add to the file instead of replacing it.
     """
-    lines = [json.dumps(e.to_dict()) + "\n" for e in episodes]
     if append:
+        lines = [json.dumps(e.to_dict()) + "\n" for e in episodes]
         with open(path, "a", encoding="utf-8") as file:
             file.write("".join(lines))
         return len(lines)
+    count = 0
+    with replacing(path) as scratch, open(scratch, "w", encoding="utf-8") as file:
+        for episode in episodes:
+            file.write(json.dumps(episode.to_dict()) + "\n")
+            count += 1
+    return count
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """A neighbouring file to write to; it takes the place of ``path`` unless something is raised."""
     scratch = Path(f"{path}.part")
-    scratch.write_text("".join(lines), encoding="utf-8")
-    os.replace(scratch, path)
-    return len(lines)
+    try:
+        yield scratch
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
 
 
 def read_jsonl(path: str | Path) -> Iterator[Episode]:
@@ -177,19 +192,31 @@ _HEAD = tuple(f.name for f in fields(Episode) if f.name != "transitions")
 _PLAIN = tuple(f.name for f in fields(Transition) if f.name != "info")
 
 
-def write_parquet(path: str | Path, episodes: Iterable[Episode]) -> int:
+ROW_GROUP = 2048
+"""transitions that are held in memory while a Parquet file is written or read"""
+
+
+def write_parquet(path: str | Path, episodes: Iterable[Episode], first: int = 0) -> int:
     """Writes one transition a row (an episode with none gets one row without a step); returns the rows.
 
-    ``info`` is a JSON column; the episode's own fields are repeated in each of its rows.
+    ``info`` is a JSON column; the episode's own fields are repeated in each of its rows. Episodes are
+    written as they come. All or nothing: a failure leaves the old file.
+
+    Args:
+        path: the file.
+        episodes: what to write.
+        first: number of the first episode (``episode_number``), for a data set of several files.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = [row for number, episode in enumerate(episodes) for row in _rows(number, episode)]
-    scratch = Path(f"{path}.part")
-    pq.write_table(pa.Table.from_pylist(rows, schema=_schema()), scratch, compression="zstd")
-    os.replace(scratch, path)
-    return len(rows)
+    schema, count = _schema(), 0
+    rows = (row for number, episode in enumerate(episodes, first) for row in _rows(number, episode))
+    with replacing(path) as scratch, pq.ParquetWriter(scratch, schema, compression="zstd") as file:
+        while group := list(islice(rows, ROW_GROUP)):
+            file.write_table(pa.Table.from_pylist(group, schema=schema))
+            count += len(group)
+    return count
 
 
 def _rows(number: int, episode: Episode) -> Iterator[dict[str, Any]]:
@@ -219,12 +246,20 @@ def _schema() -> Any:
 
 
 def read_parquet(path: str | Path) -> Iterator[Episode]:
-    """Reads what ``write_parquet`` wrote, episode by episode."""
+    """Reads what ``write_parquet`` wrote, episode by episode.
+
+    Raises:
+        ValueError: it is damaged, or no file of episodes; names what it lacks.
+    """
     import pyarrow.parquet as pq
 
+    file = pq.ParquetFile(path)
+    missing = [name for name in _schema().names if name not in file.schema_arrow.names]
+    if missing:
+        raise ValueError(f"{path} is not a file of episodes: it lacks the column {missing[0]!r}.")
     episode: Episode | None = None
     number = -1
-    for batch in pq.ParquetFile(path).iter_batches(batch_size=2048):
+    for batch in file.iter_batches(batch_size=ROW_GROUP):
         for row in batch.to_pylist():
             if row["episode_number"] != number:
                 if episode is not None:

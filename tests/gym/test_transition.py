@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,36 @@ def test_what_would_not_come_back_is_refused_and_the_old_file_stays(
     with pytest.raises(TypeError, match=message):
         write(path, [good, Episode("e", "t", "2", transitions=[transition(info=info)])])
     assert list(read(path)) == [good]
+    assert list(tmp_path.iterdir()) == [path], "nothing half-written stays behind"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_episodes_are_written_as_they_come(form: str, tmp_path: Path) -> None:
+    """The writer asks for an episode only when those before it are on their way to the file."""
+    write, read = FORMS[form]
+    path = tmp_path / f"e.{form}"
+    sizes = []
+
+    def many() -> Iterator[Episode]:
+        for n in range(30):
+            part = path.with_name(path.name + ".part")
+            sizes.append(part.stat().st_size if part.exists() else 0)
+            steps = [transition(i, prompt=f"{n} {i} " * 20) for i in range(200)]
+            yield Episode("e", "t", f"t#{n}", transitions=steps)
+
+    write(path, many())
+    assert 0 < sizes[len(sizes) // 2] < sizes[-1] < path.stat().st_size
+    assert sum(1 for _ in read(path)) == 30
+
+
+def test_a_parquet_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "other.parquet"
+    pq.write_table(pa.table({"step": [1]}), path)
+    with pytest.raises(ValueError, match="not a file of episodes: it lacks the column 'env_id'"):
+        list(read_parquet(path))
 
 
 def test_an_infinite_reward_is_refused() -> None:
