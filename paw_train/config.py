@@ -244,6 +244,26 @@ class EvalSettings:
 
 
 @dataclass(frozen=True)
+class RecordSettings:
+    """Which of training's episodes a run keeps to look at (``paw view``); results do not depend on it."""
+
+    every: int = 10
+    """updates between those that keep episodes: the first, and then every so many; 0: none do"""
+    groups: int = 1
+    """groups of such an update that are kept"""
+    tokens: bool = True
+    """with the probability of every token of their next observations, entropies, advantages and the
+    world model's selection and weights: one forward pass over the kept episodes"""
+
+    def __post_init__(self) -> None:
+        if self.every < 0 or self.groups < 1:
+            raise ValueError(
+                f"record.every is 0 or more and record.groups 1 or more; got {self.every} and "
+                f"{self.groups}. record.every=0 keeps nothing."
+            )
+
+
+@dataclass(frozen=True)
 class Settings:
     """All settings of a training run."""
 
@@ -274,6 +294,7 @@ class Settings:
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     evaluation: EvalSettings = field(default_factory=EvalSettings)
+    record: RecordSettings = field(default_factory=RecordSettings)
     openrlhf: OpenRLHFSettings = field(default_factory=OpenRLHFSettings)
 
     def __post_init__(self) -> None:
@@ -285,8 +306,11 @@ class Settings:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested plain values, as ``config.json`` holds them."""
-        return dataclasses.asdict(self)
+        """Nested plain values, as ``config.json`` holds them; ``record`` only where it was changed."""
+        values = dataclasses.asdict(self)
+        if self.record == RecordSettings():
+            del values["record"]
+        return values
 
 
 def with_defaults(recorded: Mapping[str, Any]) -> dict[str, Any]:

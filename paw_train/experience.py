@@ -85,6 +85,12 @@ class Experience:
     """[N, A] what the critic is to predict before each action token (``level: turn``: column 0)"""
     old_values: Tensor | None = None
     """[N, A] what it predicted before the update"""
+    plan: WorldModelPlan | None = None
+    """what the world-model weights were made from; [G] lambdas are of ``wm_groups``"""
+    entropy: Tensor | None = None
+    """[N] action entropy of each transition"""
+    wm_groups: Tensor | None = None
+    """[N] the group, 0..G-1, whose lambda weighs each transition"""
 
 
 def collect(trajectories: Sequence[Trajectory]) -> Pool:
@@ -141,7 +147,9 @@ def prepare(
         rewards = rewards - objective.kl_coef * _needed(signals.kl, "kl").double()
     advantages, targets = _advantages(pool, rewards, algorithm, signals)
     advantages = _weighted(advantages, pool, algorithm.weighting)
-    plan, metrics = _plan(pool, algorithm, objective, max_return, signals)
+    entropy = _action_entropy(pool, objective, signals)
+    groups = _wm_groups(pool, algorithm)
+    plan, metrics = _plan(pool, objective, max_return, entropy, groups)
     keep = plan.selected | torch.full_like(plan.selected, objective.log_observations)
     horizon = objective.wm.horizon if objective.wm.wm == "on" else 1
     rows = [
@@ -160,6 +168,9 @@ def prepare(
         metrics,
         None if targets is None else targets.float(),
         signals.values,
+        plan,
+        entropy,
+        groups[pool.episode],
     )
 
 
@@ -249,18 +260,22 @@ def _weighted(advantages: Tensor, pool: Pool, weighting: str) -> Tensor:
 # --- world model ----------------------------------------------------------------------------------
 
 
-def _plan(
-    pool: Pool,
-    algorithm: AlgorithmSettings,
-    objective: ObjectiveSettings,
-    max_return: float,
-    signals: Signals,
-) -> tuple[WorldModelPlan, dict[str, float]]:
-    entropy = _entropies([step.logprobs for step in pool.steps])
+def _action_entropy(pool: Pool, objective: ObjectiveSettings, signals: Signals) -> Tensor:
+    """[N] the entropy that transitions are selected by."""
     if objective.wm.wm == "on" and objective.wm.entropy == "full":
-        entropy = _needed(signals.entropy, "entropy")
+        return _needed(signals.entropy, "entropy")
+    return _entropies([step.logprobs for step in pool.steps])
+
+
+def _wm_groups(pool: Pool, algorithm: AlgorithmSettings) -> Tensor:
+    """[E] the group whose mean return decides each episode's lambda."""
     # PPO plays independent episodes: each is a group of its own (spec section 3)
-    group = torch.arange(len(pool.episodes)) if algorithm.name == "ppo" else pool.group
+    return torch.arange(len(pool.episodes)) if algorithm.name == "ppo" else pool.group
+
+
+def _plan(
+    pool: Pool, objective: ObjectiveSettings, max_return: float, entropy: Tensor, group: Tensor
+) -> tuple[WorldModelPlan, dict[str, float]]:
     returns = pool.per_episode(pool.rewards)
     sums = torch.zeros(int(group.max()) + 1, dtype=returns.dtype).index_add_(0, group, returns)
     means = sums / torch.bincount(group)

@@ -73,6 +73,8 @@ class Trajectory:
 
     episode: Episode
     rows: list[TokenRow] = field(default_factory=list)
+    offered: list[Sequence[str] | None] = field(default_factory=list)
+    """the actions that the environment listed as admissible before each response, where it lists any"""
 
 
 Progress = Callable[[int, int], None]
@@ -123,6 +125,8 @@ def rollout(
     recorder = TokenRecorder(policy.chat, pool) if policy.chat else None
     while pool.active:
         requests = _requests(pool.active, recorder, settings.max_context_tokens, base)
+        for slot in pool.active:
+            trajectories[slot.index].offered.append(slot.info["admissible_actions"])
         answered = _without_failed(pool, session.respond(requests))
         pool.step([response.text for _, response in answered])
         if recorder:

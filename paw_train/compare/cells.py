@@ -11,7 +11,9 @@ from paw_train.compare.grid import Cell
 from paw_train.config import Settings, build
 from paw_train.engines.sharing import shared_evaluation
 
-_IRRELEVANT = ("name", "out", "threads", "keep_episodes", "checkpoint_every", "warm_starts")
+_IRRELEVANT = (
+    *("name", "out", "threads", "keep_episodes", "record", "checkpoint_every", "warm_starts"),
+)
 """settings that results do not depend on"""
 
 

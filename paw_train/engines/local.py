@@ -44,6 +44,7 @@ from paw_train.policies.local import LocalPolicy
 from paw_train.policies.protocol import Policy
 from paw_train.policies.reference import Reference
 from paw_train.policies.scratch import scratch_model, word_tokenizer
+from paw_train.recording import record
 from paw_train.rollout import (
     Progress,
     RolloutSettings,
@@ -90,7 +91,9 @@ def claim_folder(folder: Path, settings: Settings) -> None:
     wanted = json.loads(json.dumps(settings.to_dict()))
     if config.exists():
         found = with_defaults(json.loads(config.read_text(encoding="utf-8")))
-        changed = [key for key in _differences(found, wanted) if key not in _MAY_CHANGE]
+        changed = [
+            key for key in _differences(found, wanted) if key.split(".")[0] not in _MAY_CHANGE
+        ]
         if changed:
             raise ValueError(
                 f"{folder} holds a run with other settings (first difference: {changed[0]}). "
@@ -100,7 +103,7 @@ def claim_folder(folder: Path, settings: Settings) -> None:
     write_json(config, wanted)
 
 
-_MAY_CHANGE = {"out", "keep_episodes", "checkpoint_every", "warm_starts"}
+_MAY_CHANGE = {"out", "keep_episodes", "record", "checkpoint_every", "warm_starts"}
 """settings that a resumed run may have changed: results do not depend on them"""
 
 
@@ -314,13 +317,12 @@ class Run:
             updater.signals(transitions),
             self.policy.chat.ask,
         )
+        if s.record.every and update % s.record.every == 0:
+            kept_groups = played[: s.record.groups * s.rollout.group_size]
+            record(self.folder, update, kept_groups, transitions, experience, self.policy, s)
         metrics: dict[str, Any] = updater.step(experience, update, _seed(s.seed, update))
         if updater.reference is not None:
             updater.reference.rest()
-        if update % 10 == 0:
-            (self.folder / "rollouts").mkdir(exist_ok=True)
-            sample = [t.episode for t in played[: s.rollout.group_size]]
-            write_jsonl(self.folder / "rollouts" / f"{update:06d}.jsonl", sample)
         return {
             "update": update,
             **outcome_metrics(played),

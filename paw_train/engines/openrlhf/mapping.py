@@ -151,6 +151,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "updates": _ours("rows of the data set: one for each group of each update"),
         "checkpoint_every": _option("ckpt.save_steps"),
         "keep_episodes": _ours("of the report of one-machine runs; not read"),
+        "record": _ours("of one-machine runs; not read"),
         "engine": _ours("chooses this engine"),
         "warm_starts": _only(
             "not read",

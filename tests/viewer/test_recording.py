@@ -1,0 +1,210 @@
+"""What a run keeps of its tokens, against the model's own logits and the paper's formulas."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from paw_gym.transition import Episode, Transition, read_jsonl
+from paw_train.config import AlgorithmSettings, Settings, build
+from paw_train.experience import collect, prepare
+from paw_train.policies.local import LocalPolicy
+from paw_train.policies.scratch import ScratchModelSettings, scratch_model, word_tokenizer
+from paw_train.recording import TokenTexts, record, token_records
+from paw_train.rollout import Trajectory
+from paw_train.tokens import StepSpans, TokenRow
+
+WORDS = "you see a red mug on the desk 1 and an egg in fridge 2 . take put go to look open"
+
+
+def _policy() -> LocalPolicy:
+    tokenizer = word_tokenizer([WORDS, "naïve 模型 🙂"])
+    size = ScratchModelSettings(hidden=32, layers=1, heads=2, kv_heads=1, intermediate=64)
+    return LocalPolicy(scratch_model(size, len(tokenizer), 0), tokenizer)
+
+
+def _played(policy: LocalPolicy, conversation: bool) -> list[Trajectory]:
+    """Four episodes of two groups, their tokens drawn at random."""
+    generator = torch.Generator().manual_seed(3)
+    vocabulary = len(policy.tokenizer)
+
+    def some(n: int) -> list[int]:
+        return torch.randint(0, vocabulary, (n,), generator=generator).tolist()
+
+    made = []
+    for number, (group, steps, reward) in enumerate(
+        [(0, 2, 10.0), (0, 3, 0.0), (1, 1, 0.0), (1, 2, -1.0)]
+    ):
+        episode = Episode("env", f"task{group}", f"e{number}", group=group)
+        rows: list[TokenRow] = []
+        for step in range(steps):
+            if not conversation or not rows:
+                rows.append(TokenRow(some(4)))
+            row = rows[-1]
+            action = row.extend(some(3 + step))
+            row.extend(some(1))
+            observation = row.extend(some(5 - step))
+            logprobs = (-torch.rand(3 + step, generator=generator) * 3).tolist()
+            row.steps.append(StepSpans(action, observation, logprobs))
+            last = step + 1 == steps
+            episode.transitions.append(
+                Transition("env", episode.task_id, episode.episode_id, step, "", "", "",
+                           reward * last, "", last, False, True)
+            )  # fmt: skip
+        offered = [[f"go to {i}"] for i in range(steps)]
+        made.append(Trajectory(episode, rows, list(offered)))
+    return made
+
+
+def _settings(**changes: Any) -> Settings:
+    plain = {"rollout": {"temperature": 0.7}, "optimizer": {"micro_batch_tokens": 40}, **changes}
+    settings: Settings = build(Settings, plain)
+    return settings
+
+
+def _records(policy: LocalPolicy, played: list[Trajectory], settings: Settings) -> list[Any]:
+    pool = collect(played)
+    experience = prepare(pool, settings.algorithm, settings.objective, 10.0)
+    return json.loads(json.dumps(token_records(played, pool, experience, policy, settings)))
+
+
+@pytest.mark.parametrize("conversation", [False, True])
+def test_probabilities_are_those_of_the_models_logits(conversation: bool) -> None:
+    policy = _policy()
+    played = _played(policy, conversation)
+    records = _records(policy, played, _settings())
+    for trajectory, found in zip(played, records, strict=True):
+        steps = [(row, spans) for row in trajectory.rows for spans in row.steps]
+        assert len(found["steps"]) == len(steps)
+        for (row, spans), step in zip(steps, found["steps"], strict=True):
+            with torch.no_grad():
+                logits = policy.model(input_ids=torch.tensor([row.ids])).logits[0].double()
+            for name, (start, end), heat in (
+                ("response", spans.action, 0.7),
+                ("observation", spans.observation, 1.0),
+            ):
+                wanted = [
+                    float(torch.log_softmax(logits[t - 1] / heat, -1)[row.ids[t]])
+                    for t in range(start, end)
+                ]
+                assert step[name]["logprobs"] == pytest.approx(wanted, abs=2e-5)
+                assert "".join(step[name]["tokens"]) == policy.chat.raw(row.ids[start:end])
+                assert len(step[name]["tokens"]) == end - start
+            clipped = [math.exp(value) > 0.2 for value in step["observation"]["logprobs"]]
+            assert step["observation"]["clipped"] == "".join("01"[flag] for flag in clipped)
+
+
+def test_selection_weights_and_advantages_are_those_of_the_paper() -> None:
+    policy = _policy()
+    played = _played(policy, True)
+    settings = _settings(objective={"wm": {"alpha": 0.5}})
+    records = _records(policy, played, settings)
+    steps = [step for found in records for step in found["steps"]]
+    spans = [s for t in played for row in t.rows for s in row.steps]
+    entropy = [-sum(math.exp(q) * q for q in s.logprobs) / len(s.logprobs) for s in spans]
+    assert [s["entropy"] for s in steps] == pytest.approx(entropy, rel=1e-5)
+    chosen = sorted(range(8), key=lambda i: -entropy[i])[:4]
+    assert [i for i, s in enumerate(steps) if s["selected"]] == sorted(chosen)
+    group = [0] * 5 + [1] * 3
+    lambdas = [1 - 5.0 / 10, 1 + 0.5 / 10]
+    assert [r["lambda"] for r in records] == pytest.approx([lambdas[0]] * 2 + [lambdas[1]] * 2)
+    for i, step in enumerate(steps):
+        size = sum(group[j] == group[i] for j in chosen)
+        wanted = lambdas[group[i]] / (2 * size) if i in chosen else 0.0
+        assert step["weight"] == pytest.approx(wanted, rel=1e-6)
+    by_episode = [r["steps"][0]["advantage"] for r in records]
+    assert by_episode[0] == -by_episode[1] > 0 and by_episode[2] == -by_episode[3] > 0
+    assert [s["admissible"] for s in records[1]["steps"]] == [["go to 0"], ["go to 1"], ["go to 2"]]
+
+
+def test_advantages_by_token_are_kept_as_they_are() -> None:
+    policy = _policy()
+    played = _played(policy, True)
+    settings = _settings()
+    pool = collect(played)
+    experience = prepare(pool, AlgorithmSettings(), settings.objective, 10.0)
+    width = 8
+    experience.advantages = torch.arange(8.0 * width).reshape(8, width)
+    records = token_records(played, pool, experience, policy, settings)
+    steps = [step for found in records for step in found["steps"]]
+    assert steps[1]["advantage"] == [8.0, 9.0, 10.0, 11.0]  # four action tokens
+
+
+def test_an_episode_that_was_not_learned_from_has_no_tokens(tmp_path: Path) -> None:
+    policy = _policy()
+    played = _played(policy, True)
+    played[1].episode.error = "Traceback"
+    settings = _settings()
+    pool = collect(played)
+    experience = prepare(pool, settings.algorithm, settings.objective, 10.0)
+    record(tmp_path, 7, played[:2], pool, experience, policy, settings)
+    lines = (tmp_path / "tokens" / "000007.jsonl").read_text().splitlines()
+    assert [json.loads(line)["episode_id"] for line in lines] == ["e0"]
+    assert json.loads(lines[0])["update"] == 7
+    kept = list(read_jsonl(tmp_path / "rollouts" / "000007.jsonl"))
+    assert [e.episode_id for e in kept] == ["e0", "e1"]
+
+
+def test_characters_spread_over_tokens_stay_whole() -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    bytes_only = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    bytes_only.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bytes_only.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bytes_only)
+
+    class Chat:
+        def raw(self, ids: list[int]) -> str:
+            return str(tokenizer.decode(ids))
+
+    text = "a 模型 🙂é!"
+    ids = tokenizer(text)["input_ids"]
+    pieces = TokenTexts(Chat())(ids)  # type: ignore[arg-type]
+    assert "".join(pieces) == text and len(pieces) == len(ids) == len(text.encode())
+    assert pieces[2:5] == ["", "", "模"]
+    assert "".join(TokenTexts(Chat())(ids[:4])) == tokenizer.decode(ids[:4])  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_a_run_keeps_what_it_is_asked_to(real_run: Path) -> None:
+    for update in range(4):
+        name = f"{update:06d}.jsonl"
+        episodes = list(read_jsonl(real_run / "rollouts" / name))
+        lines = [json.loads(x) for x in (real_run / "tokens" / name).read_text().splitlines()]
+        assert [e.episode_id for e in episodes] == [line["episode_id"] for line in lines]
+        assert len(episodes) == 4
+        metrics = json.loads((real_run / "metrics.jsonl").read_text().splitlines()[update])
+        steps = [step for line in lines for step in line["steps"]]
+        assert len(steps) == metrics["transitions"]
+        selected = [step for step in steps if step["selected"]]
+        assert len(selected) / len(steps) == pytest.approx(metrics["selected_share"])
+        assert min(s["entropy"] for s in selected) == pytest.approx(metrics["entropy_threshold"])
+        for episode, line in zip(episodes, lines, strict=True):
+            for t, step in zip(episode.transitions, line["steps"], strict=True):
+                assert "".join(step["observation"]["tokens"]).strip() == t.next_observation.strip()
+
+
+@pytest.mark.slow
+def test_recording_changes_nothing_that_is_computed(real_run: Path, tmp_path: Path) -> None:
+    from paw_train.engines.local import train_from_recipe
+
+    again = train_from_recipe("smoke", [f"out={tmp_path}", "record.every=0"], quiet=True)
+    assert not (again / "rollouts").exists() and not (again / "tokens").exists()
+    timings = ("time", "seconds_rollout", "seconds_train", "peak_memory_mb")
+    for a, b in zip(
+        *(p.open() for p in (real_run / "metrics.jsonl", again / "metrics.jsonl")), strict=True
+    ):
+        first, second = (
+            {k: v for k, v in json.loads(x).items() if k not in timings} for x in (a, b)
+        )
+        assert first == second
