@@ -1,0 +1,78 @@
+"""Episodes of an environment's own expert, one after the other: no model, no trainer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.registration import load_env_creator
+
+from paw_gym.transition import Episode
+from paw_gym.wrappers import AgentInterface, make_agent_env
+
+
+def expert_episodes(
+    env_id: str, episodes: int, seed: int = 0, **agent_kwargs: Any
+) -> Iterator[Episode]:
+    """Plays tasks that are drawn without repetition while there are any left.
+
+    Args:
+        env_id: a registered id.
+        episodes: how many.
+        seed: of the choice of tasks and of the environment.
+        agent_kwargs: settings of ``make_agent_env``, those of the environment included.
+
+    Yields:
+        Each episode as the expert played it, successful or not.
+
+    Raises:
+        ValueError: the environment has no expert.
+    """
+    env = make_agent_env(env_id, **agent_kwargs)
+    rng = np.random.default_rng(seed)
+    try:
+        for number, task_id in zip(range(episodes), _tasks(env, rng), strict=False):
+            options = {"task_id": task_id, "episode_id": f"{task_id}#expert-{seed}-{number}"}
+            env.reset(seed=int(rng.integers(2**31)), options=options)
+            yield _play(env)
+    finally:
+        env.close()
+
+
+def has_splits(env_id: str) -> bool:
+    """Whether the environment's constructor takes a ``split``."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        import_module(module)
+    entry = gym.spec(name).entry_point
+    creator = load_env_creator(entry) if isinstance(entry, str) else entry
+    called: Any = creator.__init__ if isinstance(creator, type) else creator
+    return "split" in inspect.signature(called).parameters
+
+
+def _tasks(env: AgentInterface, rng: np.random.Generator) -> Iterator[str]:
+    while True:
+        for index in rng.permutation(len(env.tasks)):
+            yield env.tasks.ids[int(index)]
+
+
+def _play(env: AgentInterface) -> Episode:
+    episode = env.new_episode()
+    try:
+        act = env.text_env.expert()
+    except NotImplementedError as error:
+        raise ValueError(f"{env.env_id} has no expert to take examples from ({error})") from error
+    over = False
+    while not over:
+        try:
+            response = env.response_for(act())
+        except StopIteration:
+            break  # the plan is at its end and the episode is not: it counts as a failure
+        _, _, terminated, truncated, info = env.step(response)
+        episode.transitions.append(info["transition"])
+        over = terminated or truncated
+    return episode

@@ -1,0 +1,117 @@
+"""The layout of a data set on the Hugging Face hub: a card, and Parquet files in ``data/``.
+
+``datasets.load_dataset(FOLDER)`` reads it, and so do pandas, Polars and DuckDB; uploading the folder
+publishes it. The library itself is not needed to write it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from paw_gym.export.staging import Tally, new_folder, with_clean_texts
+from paw_gym.transition import Episode, write_parquet
+
+SHARD = 50_000
+"""transitions of one file, about"""
+
+_COLUMNS = {
+    "prompt": "h_t: what the agent saw (in conversation mode the newest message)",
+    "response": "what it answered, raw",
+    "action": "what the environment was given",
+    "reward": "r_t",
+    "next_observation": "o_{t+1} as the environment printed it",
+    "terminated, truncated": "how the episode ended, on its last step",
+    "action_is_valid": "whether the response was a valid action",
+    "info": "JSON: the raw observation o_t, success, score and more",
+    "step": "index in the episode; empty for an episode without a step",
+    "env_id, task_id, episode_id": "where it was played",
+    "episode_*": "of the whole episode, the same in each of its rows",
+}
+
+
+def write_hub_dataset(
+    out: Path,
+    episodes: Iterable[Episode],
+    *,
+    force: bool = False,
+    shard: int = SHARD,
+    progress: Callable[[Tally], None] | None = None,
+) -> Tally:
+    """Writes one transition a row to ``out/data/*.parquet``, and a card.
+
+    Args:
+        out: the folder; it appears whole or not at all.
+        episodes: what to write.
+        force: replace what is there.
+        shard: transitions of one file, about; an episode lies in one file.
+        progress: called after each episode.
+
+    Returns:
+        What was written.
+
+    Raises:
+        FileExistsError: ``out`` exists.
+        ValueError: there is no episode.
+    """
+    tally = Tally()
+    counted = tally.count(with_clean_texts(episodes), progress)
+    with new_folder(out, force) as folder:
+        (folder / "data").mkdir()
+        first = 0
+        for number, some in enumerate(_shards(counted, shard)):
+            write_parquet(folder / "data" / f"train-{number:05d}.parquet", some, first)
+            first = tally.episodes
+        if tally.episodes == 0:
+            raise ValueError("There is no episode to write.")
+        (folder / "README.md").write_text(_card(out.name, tally), encoding="utf-8")
+    return tally
+
+
+def _shards(episodes: Iterable[Episode], size: int) -> Iterator[Iterator[Episode]]:
+    """Runs of episodes with about ``size`` transitions; each is to be used up before the next."""
+    rest = iter(episodes)
+    for first in rest:
+        yield _run(first, rest, size)
+
+
+def _run(first: Episode, rest: Iterator[Episode], size: int) -> Iterator[Episode]:
+    count = len(first.transitions)
+    yield first
+    while count < size:
+        episode = next(rest, None)
+        if episode is None:
+            return
+        count += len(episode.transitions)
+        yield episode
+
+
+def _card(name: str, tally: Tally) -> str:
+    columns = "\n".join(f"| `{column}` | {what} |" for column, what in _COLUMNS.items())
+    return f"""---
+pretty_name: {name}
+tags: [reinforcement-learning, text-environments, paw-gym]
+configs:
+- config_name: default
+  data_files: [{{split: train, path: "data/*.parquet"}}]
+---
+
+# {name}
+
+{tally.transitions:,} transitions of {tally.episodes:,} episodes, {tally.successes:,} of them
+successful, from {", ".join(f"`{env}`" for env in sorted(tally.env_ids))}.
+
+```python
+from datasets import load_dataset
+
+data = load_dataset("path/to/{name}", split="train")
+```
+
+One row is one transition, in the order of play.
+
+| column | |
+| --- | --- |
+{columns}
+
+Written by [PaW-Gym](https://pypi.org/project/paw-gym/); `paw export` turns it back into episodes.
+"""

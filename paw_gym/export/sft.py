@@ -1,0 +1,175 @@
+"""Chat-format examples for supervised fine-tuning: demonstrations, and world-model pairs.
+
+Both are in the conversational prompt-completion form of TRL (``prompt`` and ``completion`` are lists
+of messages), so ``trl.SFTTrainer`` takes them as they are and learns the completion alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paw_gym.export.staging import Tally, new_folder
+from paw_gym.transition import Episode
+
+QUESTION = (
+    "What does the environment answer to this? Write its next observation word for word, "
+    "and nothing else."
+)
+"""the turn after the agent's own, in world-model pairs"""
+KINDS = ("policy", "world_model")
+
+Row = dict[str, Any]
+
+
+def policy_rows(episode: Episode) -> Iterator[Row]:
+    """One example a step: what the agent saw, and the response that it gave. Invalid ones are left out."""
+    for number, t in enumerate(episode.transitions):
+        if t.action_is_valid:
+            answer = [{"role": "assistant", "content": t.response}]
+            yield {"prompt": episode.messages(number), "completion": answer, **_origin(episode, t)}
+
+
+def world_model_rows(episode: Episode) -> Iterator[Row]:
+    """One example a step: after what the agent saw and answered, ``o_{t+1}``.
+
+    The context up to the response is that of PaW's world model (``h_t, a_t``); then a user's turn
+    asks for the observation, so that any chat template can carry it and an agent's own turns stay
+    actions.
+    """
+    for number, t in enumerate(episode.transitions):
+        context = [
+            *episode.messages(number),
+            {"role": "assistant", "content": t.response},
+            {"role": "user", "content": QUESTION},
+        ]
+        answer = [{"role": "assistant", "content": t.next_observation}]
+        yield {"prompt": context, "completion": answer, **_origin(episode, t)}
+
+
+def _origin(episode: Episode, t: Any) -> Row:
+    return {"env_id": episode.env_id, "episode_id": episode.episode_id, "step": t.step}
+
+
+@dataclass(slots=True)
+class SFTSummary:
+    """What was written."""
+
+    tally: Tally = field(default_factory=Tally)
+    rows: dict[str, int] = field(default_factory=dict)
+    """examples by kind"""
+
+
+def write_sft(
+    out: Path,
+    episodes: Iterable[Episode],
+    *,
+    kinds: Iterable[str] = KINDS,
+    failures: bool = False,
+    dedup: bool = False,
+    force: bool = False,
+    progress: Callable[[Tally], None] | None = None,
+) -> SFTSummary:
+    """Writes ``policy.jsonl`` and ``world_model.jsonl`` with a card that ``datasets`` reads.
+
+    Args:
+        out: the folder; it appears whole or not at all.
+        episodes: what to learn from.
+        kinds: ``policy`` (steps of successful episodes), ``world_model`` (steps of all), or both.
+        failures: make demonstrations of unsuccessful episodes too.
+        dedup: write identical examples once.
+        force: replace what is there.
+        progress: called after each episode.
+
+    Raises:
+        FileExistsError: ``out`` exists.
+        ValueError: a kind got no example.
+    """
+    summary = SFTSummary(rows=dict.fromkeys(kinds, 0))
+    with new_folder(out, force) as folder:
+        with ExitStack() as opened:
+            files = {
+                kind: opened.enter_context(open(folder / f"{kind}.jsonl", "w", encoding="utf-8"))
+                for kind in summary.rows
+            }
+            seen: set[bytes] = set()
+            for episode in summary.tally.count(episodes, progress):
+                for kind, row in _rows(episode, summary.rows, failures):
+                    if not (dedup and _is_known(row, seen)):
+                        files[kind].write(json.dumps(row) + "\n")
+                        summary.rows[kind] += 1
+        _require_examples(summary)
+        (folder / "README.md").write_text(_card(out.name, summary), encoding="utf-8")
+    return summary
+
+
+def _rows(episode: Episode, kinds: Iterable[str], failures: bool) -> Iterator[tuple[str, Row]]:
+    for kind in kinds:
+        if kind == "world_model":
+            yield from ((kind, row) for row in world_model_rows(episode))
+        elif episode.success or failures:
+            yield from ((kind, row) for row in policy_rows(episode))
+
+
+def _is_known(row: Row, seen: set[bytes]) -> bool:
+    text = json.dumps([row["prompt"], row["completion"]])
+    digest = hashlib.sha256(text.encode()).digest()[:16]
+    known = digest in seen
+    seen.add(digest)
+    return known
+
+
+def _require_examples(summary: SFTSummary) -> None:
+    empty = [kind for kind, count in summary.rows.items() if count == 0]
+    if not empty:
+        return
+    tally = summary.tally
+    if tally.transitions == 0:
+        raise ValueError(f"There is nothing to learn from: {tally.episodes} episodes, no step.")
+    raise ValueError(
+        f"None of the {tally.episodes} episodes gives a demonstration: {tally.successes} succeeded. "
+        "Take the failed ones too (--failures), or write the world-model pairs only "
+        "(--only world_model)."
+    )
+
+
+def _card(name: str, summary: SFTSummary) -> str:
+    configs = "\n".join(
+        f"- config_name: {kind}\n  data_files: [{{split: train, path: {kind}.jsonl}}]"
+        for kind in summary.rows
+    )
+    counts = "\n".join(f"- `{kind}`: {count:,} examples" for kind, count in summary.rows.items())
+    kind = next(iter(summary.rows))
+    return f"""---
+pretty_name: {name}
+tags: [reinforcement-learning, text-environments, paw-gym, sft]
+configs:
+{configs}
+---
+
+# {name}
+
+Chat-format examples from {summary.tally.episodes:,} episodes of {_environments(summary.tally)}:
+
+{counts}
+
+```python
+from datasets import load_dataset
+from trl import SFTTrainer
+
+data = load_dataset("path/to/{name}", "{kind}", split="train")
+trainer = SFTTrainer("Qwen/Qwen2.5-0.5B-Instruct", train_dataset=data)
+```
+
+`policy` holds what an agent saw and answered; `world_model` what came of it. Written by
+[PaW-Gym](https://pypi.org/project/paw-gym/).
+"""
+
+
+def _environments(tally: Tally) -> str:
+    return ", ".join(f"`{env}`" for env in sorted(tally.env_ids))

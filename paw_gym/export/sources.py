@@ -1,0 +1,85 @@
+"""Where episodes lie: a run's folder, a file of episodes, a data set that was exported from one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from paw_gym.naming import did_you_mean
+from paw_gym.transition import Episode, read_jsonl, read_parquet
+
+PARTS = {
+    "all": ("rollouts/*", "episodes*"),
+    "rollouts": ("rollouts/*",),
+    "before": ("episodes_before.*",),
+    "after": ("episodes_after.*",),
+}
+"""files of a run's folder by the name of the part that they are"""
+_READERS = {".jsonl": read_jsonl, ".parquet": read_parquet}
+
+
+def read_episodes(source: str | Path, part: str = "all") -> Iterator[Episode]:
+    """Episodes from a file or a folder, one after the other.
+
+    Args:
+        source: a JSONL or Parquet file of episodes; the folder of a run or of an evaluation; a folder
+            that ``paw export`` wrote, or a Minari data set with text spaces.
+        part: of a run: ``rollouts`` (of training), ``before``, ``after`` (evaluations), or ``all``.
+
+    Raises:
+        ValueError: there is nothing to read, or a file is damaged; names it.
+    """
+    from paw_gym.export.minari_form import minari_folder, read_minari
+
+    path = Path(source)
+    minari = minari_folder(path) if path.is_dir() else None
+    if minari is not None:
+        return read_minari(minari)
+    return _read_files(episode_files(path, part))
+
+
+def _read_files(files: list[Path]) -> Iterator[Episode]:
+    for file in files:
+        yield from _READERS[file.suffix](file)
+
+
+def episode_files(source: Path, part: str = "all") -> list[Path]:
+    """The files of episodes that a source holds, in the order of their names."""
+    if part not in PARTS:
+        raise ValueError(f"There is no part {part!r}. {did_you_mean(part, PARTS)}")
+    if source.is_file():
+        if source.suffix not in _READERS:
+            raise ValueError(
+                f"{source} is not a file of episodes by its name: expected .jsonl or .parquet."
+            )
+        return [source]
+    if not source.is_dir():
+        raise ValueError(
+            f"There is no {source}: give a run's folder, or a .jsonl or .parquet file of episodes. "
+            "Environments by name are played with `paw sft-data ENV OUT --expert`."
+        )
+    return _files_of_folder(source, part)
+
+
+def _files_of_folder(folder: Path, part: str) -> list[Path]:
+    found = _matching(folder, PARTS[part])
+    if not found and part == "all":
+        found = _matching(folder, ("data/*", "*")) if not (folder / "config.json").exists() else []
+    if found:
+        return found
+    there = [name for name in PARTS if name != "all" and _matching(folder, PARTS[name])]
+    hint = f" It has: {', '.join(there)}." if there else ""
+    what = "episodes" if part == "all" else f"episodes of the part {part!r}"
+    raise ValueError(
+        f"{folder} holds no {what}; expected {' or '.join(PARTS[part])} as .jsonl or .parquet.{hint}"
+    )
+
+
+def _matching(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
+    """Files of the first pattern of a kind; of a file in both forms, one."""
+    files: dict[Path, Path] = {}
+    for pattern in patterns:
+        for file in sorted(folder.glob(pattern)):
+            if file.suffix in _READERS and file.is_file():
+                files.setdefault(file.with_suffix(""), file)
+    return list(files.values())

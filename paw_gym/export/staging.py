@@ -1,0 +1,115 @@
+"""A folder that appears whole or not at all, and texts that every format can hold."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from paw_gym.transition import Episode, Transition
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@contextmanager
+def new_folder(out: Path, force: bool = False) -> Iterator[Path]:
+    """A neighbouring folder to write to; it becomes ``out`` unless something is raised.
+
+    Args:
+        out: the folder.
+        force: take the place of what is there.
+
+    Raises:
+        FileExistsError: ``out`` exists, and ``force`` is not set.
+    """
+    require_absent(out, force)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        staging.chmod(0o755)  # mkdtemp's 0700 would stay with the data
+        yield staging
+        if out.exists():
+            remove(out)
+        os.rename(staging, out)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def require_absent(out: Path, force: bool) -> None:
+    """Raises ``FileExistsError`` for an output that would overwrite something."""
+    if out.exists() and not force:
+        raise FileExistsError(
+            f"{out} exists already. Choose another name, or replace it with --force."
+        )
+
+
+def remove(path: Path) -> None:
+    """Removes a file or a folder."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+@dataclass(slots=True)
+class Tally:
+    """What went by."""
+
+    episodes: int = 0
+    transitions: int = 0
+    successes: int = 0
+    env_ids: set[str] = field(default_factory=set)
+
+    def count(
+        self, episodes: Iterable[Episode], progress: Callable[[Tally], None] | None = None
+    ) -> Iterator[Episode]:
+        """The same episodes, counted as they go by.
+
+        Args:
+            episodes: what to count.
+            progress: called after each episode.
+        """
+        for episode in episodes:
+            self.episodes += 1
+            self.transitions += len(episode.transitions)
+            self.successes += episode.success
+            self.env_ids.add(episode.env_id)
+            yield episode
+            if progress:
+                progress(self)
+
+
+def with_clean_texts(episodes: Iterable[Episode]) -> Iterator[Episode]:
+    """The episodes with lone surrogates as U+FFFD: JSON can hold them, UTF-8 (Arrow, Parquet) cannot."""
+    for episode in episodes:
+        texts: dict[str, Any] = {
+            "env_id": clean(episode.env_id),
+            "task_id": clean(episode.task_id),
+            "episode_id": clean(episode.episode_id),
+        }
+        yield replace(
+            episode,
+            **texts,
+            task_type=clean(episode.task_type),
+            instruction=clean(episode.instruction),
+            error=None if episode.error is None else clean(episode.error),
+            transitions=[_clean_step(t) for t in episode.transitions],
+        )
+
+
+def _clean_step(t: Transition) -> Transition:
+    names = ("env_id", "task_id", "episode_id", "prompt", "response", "action", "next_observation")
+    texts = {name: getattr(t, name) for name in names}
+    changed: dict[str, Any] = {n: clean(text) for n, text in texts.items() if text != clean(text)}
+    return replace(t, **changed) if changed else t
+
+
+def clean(text: str) -> str:
+    """The text with lone surrogates replaced."""
+    return _SURROGATE.sub("\ufffd", text)

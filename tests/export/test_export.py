@@ -1,0 +1,257 @@
+"""Recorded episodes go to other tools' formats, are read by those tools, and come back equal."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import Result
+
+from paw_gym import Episode, Transition
+from paw_gym.export import read_episodes
+from paw_gym.export.hub import write_hub_dataset
+from paw_gym.export.minari_form import write_minari
+from paw_gym.export.staging import with_clean_texts
+from paw_gym.transition import read_jsonl, read_parquet
+
+pytest.importorskip("pyarrow", reason='pip install "paw-gym[export]"')
+Paw = Callable[..., Result]
+
+texts = st.text(st.characters(exclude_categories=[]), max_size=12)  # lone surrogates included
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@st.composite
+def hostile_episodes(draw: st.DrawFn) -> Episode:
+    """Whatever a model or an environment may write: NUL, surrogates, control characters."""
+    steps = [
+        Transition(
+            env_id="e",
+            task_id="t",
+            episode_id="x",
+            step=step,
+            prompt=draw(texts),
+            response=draw(texts),
+            action=draw(texts),
+            reward=draw(numbers),
+            next_observation=draw(texts),
+            terminated=draw(st.booleans()),
+            truncated=draw(st.booleans()),
+            action_is_valid=draw(st.booleans()),
+            info=draw(st.dictionaries(texts, texts | numbers | st.lists(texts), max_size=2)),
+        )
+        for step in range(draw(st.integers(1, 3)))
+    ]
+    return Episode("e", "t", "x", draw(texts), draw(texts), 3, "conversation", steps, draw(texts))
+
+
+class TestMinari:
+    def test_a_run_goes_there_and_comes_back(
+        self, paw: Paw, run: Path, played: list[Episode], tmp_path: Path
+    ) -> None:
+        pytest.importorskip("minari", reason='pip install "paw-gym[export]"')
+        answer = paw("export", "run", "sets/games-v0", "--to", "minari")
+        assert answer.exit_code == 0, answer.output
+        assert "5 episodes (3 successful)" in " ".join(answer.output.split())
+        there = list(read_episodes("sets/games-v0"))
+        assert there == [*played[:3], played[4], played[3]]  # rollouts, then after, before
+
+        back = paw("export", "sets/games-v0", "back.jsonl", "--to", "jsonl")
+        assert back.exit_code == 0, back.output
+        assert list(read_jsonl("back.jsonl")) == there
+
+    def test_minari_itself_reads_it(
+        self, played: list[Episode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        minari = pytest.importorskip("minari", reason='pip install "paw-gym[export]"')
+        write_minari(tmp_path / "games-v0", played)
+        monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+        dataset = minari.load_dataset("games-v0")
+        assert (dataset.total_episodes, dataset.total_steps) == (
+            len(played),
+            sum(len(e.transitions) for e in played),
+        )
+        assert dataset.spec.dataset_name == "games"
+        for episode, theirs in zip(played, dataset, strict=True):
+            assert theirs.actions == [t.action for t in episode.transitions]
+            assert theirs.observations[1:] == [t.next_observation for t in episode.transitions]
+            assert theirs.observations[0] == episode.transitions[0].info["observation"]
+            assert theirs.rewards.tolist() == [t.reward for t in episode.transitions]
+            assert theirs.terminations.dtype == bool
+            assert list(theirs.infos["prompt"][:-1]) == [t.prompt for t in episode.transitions]
+            assert all(map(dataset.observation_space.contains, theirs.observations))
+            assert all(map(dataset.action_space.contains, theirs.actions))
+
+        env = dataset.recover_environment()
+        options = next(iter(dataset.storage.get_episode_metadata([0])))["options"]
+        assert env.reset(options=options)[0] == dataset[0].observations[0]
+
+    @given(some=st.lists(hostile_episodes(), min_size=1, max_size=2))
+    @settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+    def test_every_text_comes_back(
+        self, some: list[Episode], tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        """Equal but for lone surrogates in the texts, which UTF-8 has no form for."""
+        pytest.importorskip("minari", reason='pip install "paw-gym[export]"')
+        out = tmp_path_factory.mktemp("minari") / "hostile-v1"
+        write_minari(out, some)
+        assert list(read_episodes(out)) == list(with_clean_texts(some))
+
+    def test_an_odd_numbering_and_foreign_ids_are_kept(
+        self, played: list[Episode], tmp_path: Path
+    ) -> None:
+        pytest.importorskip("minari", reason='pip install "paw-gym[export]"')
+        steps = [replace(t, step=t.step + 7, task_id="other") for t in played[0].transitions]
+        odd = replace(played[0], transitions=steps)
+        write_minari(tmp_path / "odd-v0", [odd, Episode("e", "t", "without a step")])
+        assert list(read_episodes(tmp_path / "odd-v0")) == [odd]
+
+    def test_a_dataset_of_others_is_read(self, tmp_path: Path) -> None:
+        """No infos of ours: the observation is the prompt, the action is the response."""
+        pytest.importorskip("minari", reason='pip install "paw-gym[export]"')
+        from gymnasium.spaces import Text
+        from minari.data_collector.episode_buffer import EpisodeBuffer
+        from minari.dataset.minari_storage import MinariStorage
+
+        space = Text(10, charset="abc")
+        storage = MinariStorage.new(tmp_path / "theirs", space, space, data_format="arrow")
+        buffer = EpisodeBuffer(None, None, None, ["a", "b"], ["c"], [0.5], [True], [False])
+        storage.update_episodes([buffer])
+        storage.update_metadata({"dataset_id": "theirs-v0", "minari_version": "0.5.4"})
+        [episode] = read_episodes(tmp_path / "theirs")
+        [t] = episode.transitions
+        assert (t.prompt, t.response, t.action, t.reward) == ("a", "c", "c", 0.5)
+        assert (t.next_observation, t.terminated, t.action_is_valid) == ("b", True, True)
+
+    def test_numbers_are_not_texts(self, tmp_path: Path) -> None:
+        pytest.importorskip("minari", reason='pip install "paw-gym[export]"')
+        from gymnasium.spaces import Discrete
+        from minari.dataset.minari_storage import MinariStorage
+
+        storage = MinariStorage.new(tmp_path / "n", Discrete(3), Discrete(3), data_format="arrow")
+        storage.update_metadata({"dataset_id": "n-v0", "minari_version": "0.5.4"})
+        with pytest.raises(ValueError, match=r"observations of .* are Discrete\(3\); expected"):
+            list(read_episodes(tmp_path / "n"))
+
+
+class TestHub:
+    def test_datasets_loads_it_and_it_comes_back(
+        self, paw: Paw, run: Path, played: list[Episode], tmp_path: Path
+    ) -> None:
+        datasets = pytest.importorskip("datasets", reason='pip install "paw-gym[export]"')
+        answer = paw("export", "run", "games", "--to", "datasets", "--part", "rollouts")
+        assert answer.exit_code == 0, answer.output
+        data = datasets.load_dataset("games", split="train", cache_dir=str(tmp_path / "cache"))
+        steps = [t for e in played[:3] for t in e.transitions]
+        assert data["prompt"][:] == [t.prompt for t in steps]
+        assert data["reward"][:] == [t.reward for t in steps]
+        assert [json.loads(i) for i in data["info"]] == [t.info for t in steps]
+        assert list(read_episodes("games")) == played[:3]
+
+    def test_shards_are_cut_between_episodes(self, played: list[Episode], tmp_path: Path) -> None:
+        write_hub_dataset(tmp_path / "d", played, shard=8)
+        files = sorted((tmp_path / "d" / "data").iterdir())
+        assert len(files) > 1
+        assert [e for f in files for e in read_parquet(f)] == played
+        assert list(read_episodes(tmp_path / "d")) == played
+
+    @given(some=st.lists(hostile_episodes(), min_size=1, max_size=2))
+    @settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+    def test_every_text_comes_back(
+        self, some: list[Episode], tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        out = tmp_path_factory.mktemp("hub") / "d"
+        write_hub_dataset(out, some)
+        assert list(read_episodes(out)) == list(with_clean_texts(some))
+
+    def test_one_parquet_file(
+        self, paw: Paw, run: Path, played: list[Episode], tmp_path: Path
+    ) -> None:
+        datasets = pytest.importorskip("datasets", reason='pip install "paw-gym[export]"')
+        assert paw("export", "run", "all.parquet", "--to", "parquet").exit_code == 0
+        data = datasets.load_dataset(
+            "parquet", data_files="all.parquet", split="train", cache_dir=str(tmp_path / "cache")
+        )
+        assert len(data) == sum(len(e.transitions) for e in played)
+
+
+class TestFailures:
+    @pytest.mark.parametrize(
+        ("args", "message"),
+        [
+            (["nowhere", "x", "--to", "jsonl"], "There is no nowhere"),
+            (["run", "x", "--to", "parkett"], "Did you mean 'parquet'"),
+            (["run", "x", "--to", "jsonl", "--part", "befor"], "Did you mean 'before'"),
+            (["run", "x", "--to", "minari"], "such as x-v0"),
+            (["run", "run", "--to", "datasets"], "run exists already"),
+            (["run", "no/where.jsonl", "--to", "jsonl"], "no folder no"),
+            (["run/config.json", "x", "--to", "jsonl"], "expected .jsonl or .parquet"),
+            (["run/rollouts/000002.parquet", "run", "--to", "jsonl", "--force"], "is a folder"),
+            (["empty", "x", "--to", "datasets"], "empty holds no episodes"),
+            (["half", "x", "--to", "datasets"], "000001.jsonl, line 2: not an episode"),
+            (["half", "x-v0", "--to", "minari"], "000001.jsonl, line 2: not an episode"),
+            (["half", "x.parquet", "--to", "parquet"], "000001.jsonl, line 2: not an episode"),
+        ],
+    )
+    def test_are_told_and_leave_nothing(
+        self, paw: Paw, run: Path, tmp_path: Path, args: list[str], message: str
+    ) -> None:
+        (tmp_path / "empty").mkdir()
+        half = tmp_path / "half" / "rollouts" / "000001.jsonl"
+        half.parent.mkdir(parents=True)
+        line = (run / "rollouts" / "000001.jsonl").read_text()
+        half.write_text(line + line[: len(line) // 2])
+        before = sorted(tmp_path.rglob("*"))
+        answer = paw("export", *args)
+        assert answer.exit_code == 2
+        assert message in " ".join(answer.output.split())
+        assert sorted(tmp_path.rglob("*")) == before
+
+    def test_force_replaces(self, paw: Paw, run: Path, played: list[Episode]) -> None:
+        for part in ("after", "before"):
+            answer = paw("export", "run", "d", "--to", "datasets", "--part", part, "--force")
+            assert answer.exit_code == 0
+        assert list(read_episodes("d")) == played[3:4]
+
+
+MEASURE = """
+import resource, sys
+from pathlib import Path
+from paw_gym import Episode, Transition
+from paw_gym.export.hub import write_hub_dataset
+from paw_gym.export.sft import write_sft
+from paw_gym.transition import read_jsonl, write_jsonl
+
+def episodes(count):
+    for n in range(count):
+        yield Episode("e", "t", f"t#{n}", transitions=[
+            Transition("e", "t", f"t#{n}", i, f"{n} {i} " * 250, "r", "a", 0.0, "o" * 300, i == 9,
+                       False, True, {"success": True}) for i in range(10)])
+
+out = Path(sys.argv[1])
+write_jsonl(out / "e.jsonl", episodes(int(sys.argv[2])))
+write_hub_dataset(out / "d", read_jsonl(out / "e.jsonl"))
+write_sft(out / "s", read_jsonl(out / "e.jsonl"))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_episodes(tmp_path: Path) -> None:
+    """12,000 transitions more are 40 MB of text; holding them would take more than that."""
+
+    def peak(episodes: int) -> int:
+        folder = tmp_path / str(episodes)
+        folder.mkdir()
+        command = [sys.executable, "-c", MEASURE, str(folder), str(episodes)]
+        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+    small, large = peak(300), peak(1500)
+    assert large - small < 20_000, f"{small} kB, then {large} kB"

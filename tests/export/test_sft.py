@@ -1,0 +1,142 @@
+"""Chat-format examples: what they hold, and that TRL's trainer takes them as they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from paw_gym import Episode
+from paw_gym.export.sft import QUESTION, write_sft
+
+Paw = Callable[..., Result]
+
+
+def rows(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_examples_are_the_steps_of_a_run(
+    paw: Paw, run: Path, played: list[Episode], tmp_path: Path
+) -> None:
+    answer = paw("sft-data", "run", "out")
+    assert answer.exit_code == 0, answer.output
+    order = [*played[:3], played[4], played[3]]
+    demonstrations = [(e, t) for e in order if e.success for t in e.transitions]
+    for row, (episode, t) in zip(rows(Path("out/policy.jsonl")), demonstrations, strict=True):
+        assert row["prompt"] == episode.messages(t.step)
+        assert row["completion"] == [{"role": "assistant", "content": t.response}]
+    every = [(e, t) for e in order for t in e.transitions]
+    for row, (episode, t) in zip(rows(Path("out/world_model.jsonl")), every, strict=True):
+        *context, response, question = row["prompt"]
+        assert context == episode.messages(t.step)
+        assert response == {"role": "assistant", "content": t.response}
+        assert question == {"role": "user", "content": QUESTION}
+        assert row["completion"] == [{"role": "assistant", "content": t.next_observation}]
+
+
+def test_the_expert_plays_for_it(paw: Paw, tmp_path: Path) -> None:
+    command = ("sft-data", "ALFWorld", "--expert", "--episodes", "3", "--seed", "1")
+    assert paw(*command, "a").exit_code == 0
+    assert paw(*command, "b").exit_code == 0
+    assert Path("a/policy.jsonl").read_bytes() == Path("b/policy.jsonl").read_bytes()
+    made = rows(Path("a/policy.jsonl"))
+    assert len({row["episode_id"] for row in made}) == 3
+    assert all(row["completion"][0]["content"].endswith("</action>") for row in made)
+    assert paw(*command[:-1], "2", "c").exit_code == 0
+    assert Path("a/policy.jsonl").read_bytes() != Path("c/policy.jsonl").read_bytes()
+
+
+def test_invalid_steps_and_failures_are_no_demonstrations(
+    played: list[Episode], tmp_path: Path
+) -> None:
+    good, failed = played[0], played[2]
+    first = good.transitions[0]
+    object.__setattr__(first, "action_is_valid", False)
+    try:
+        summary = write_sft(tmp_path / "a", [good, failed])
+        assert summary.rows["policy"] == len(good.transitions) - 1
+        both = write_sft(tmp_path / "b", [good, failed], failures=True)
+        assert both.rows["policy"] == len(good.transitions) - 1 + len(failed.transitions)
+    finally:
+        object.__setattr__(first, "action_is_valid", True)
+
+
+def test_identical_examples_once(played: list[Episode], tmp_path: Path) -> None:
+    twice = [played[0], played[0]]
+    assert write_sft(tmp_path / "a", twice).rows["policy"] == 2 * len(played[0].transitions)
+    once = write_sft(tmp_path / "b", twice, dedup=True).rows
+    assert once == {kind: len(played[0].transitions) for kind in ("policy", "world_model")}
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["run", "x", "--part", "before"], "None of the 1 episodes gives a demonstration: 0 succ"),
+        (["run", "x", "--only", "polcy"], "Did you mean 'policy'"),
+        (["run", "run"], "run exists already"),
+        (["ALFWrld", "x", "--expert"], "Did you mean 'paw_gym/ALFWorld-v0'"),
+        (["ALFWorld", "x"], "paw sft-data ENV OUT --expert"),
+        (["ALFWorld", "x", "--expert", "--split", "trian"], "train"),
+        (["ALFWorld", "x", "--expert", "--kw", "engin=native"], "Did you mean 'engine'"),
+    ],
+)
+def test_failures_are_told_and_leave_nothing(
+    paw: Paw, run: Path, tmp_path: Path, args: list[str], message: str
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    answer = paw("sft-data", *args)
+    assert answer.exit_code == 2, answer.output
+    assert message in " ".join(answer.output.split())
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_only_pairs_of_failed_episodes(paw: Paw, run: Path) -> None:
+    assert paw("sft-data", "run", "x", "--part", "before", "--only", "world_model").exit_code == 0
+    assert sorted(p.name for p in Path("x").iterdir()) == ["README.md", "world_model.jsonl"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["policy", "world_model"])
+def test_a_step_of_trl(kind: str, played: list[Episode], tmp_path: Path) -> None:
+    """TRL learns the completion and nothing else, and the step changes the model."""
+    trl = pytest.importorskip("trl", reason='TRL is not installed: pip install "paw-gym[export]"')
+    datasets = pytest.importorskip("datasets")
+    import torch
+
+    from paw_train.policies.scratch import ScratchModelSettings, scratch_model, word_tokenizer
+
+    write_sft(tmp_path / "data", played)
+    data = datasets.load_dataset(
+        str(tmp_path / "data"), kind, split="train", cache_dir=str(tmp_path / "cache")
+    )
+    said = [m["content"] for row in data for m in [*row["prompt"], *row["completion"]]]
+    tokenizer = word_tokenizer(said)
+    small = ScratchModelSettings(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=32)
+    model = scratch_model(small, len(tokenizer), seed=0)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    arguments = trl.SFTConfig(
+        output_dir=str(tmp_path / "trl"),
+        max_steps=1,
+        per_device_train_batch_size=2,
+        learning_rate=1e-2,
+        max_length=None,
+        use_cpu=True,
+        bf16=False,
+        report_to=[],
+        save_strategy="no",
+        seed=0,
+    )
+    trainer = trl.SFTTrainer(model, arguments, train_dataset=data, processing_class=tokenizer)
+    for row, prepared in zip(data, trainer.train_dataset, strict=True):
+        learned = [i for i in prepared["labels"] if i != -100]
+        text = tokenizer.decode([i for i in learned if i != tokenizer.eos_token_id])
+        assert text.strip() == row["completion"][0]["content"].strip()
+    result = trainer.train()
+    assert result.global_step == 1
+    assert torch.isfinite(torch.tensor(result.training_loss))
+    assert any(not torch.equal(before[n], p.detach()) for n, p in model.named_parameters())
