@@ -17,12 +17,14 @@ from paw_train.commands import (
     envs,
     eval_wm,
     evaluate,
+    export,
     index,
     leaderboard,
     new_env,
     play,
     report,
     serve,
+    sft_data,
     train,
 )
 from paw_train.commands.errors import ErrorTellingGroup
@@ -66,6 +68,7 @@ def root(
 
 _ENVIRONMENTS = "Environments"
 _TRAINING = "Training"
+_DATA = "Episodes as data"
 app.command("envs", rich_help_panel=_ENVIRONMENTS)(envs.envs)
 app.command("play", rich_help_panel=_ENVIRONMENTS)(play.play)
 app.command("check", rich_help_panel=_ENVIRONMENTS)(check.check)
@@ -80,6 +83,8 @@ app.command("eval-wm", rich_help_panel=_TRAINING)(eval_wm.eval_wm)
 app.command("compare-results", rich_help_panel=_TRAINING)(compare_results.compare_results)
 app.command("leaderboard", rich_help_panel=_TRAINING)(leaderboard.leaderboard)
 app.command("report", rich_help_panel=_TRAINING)(report.report)
+app.command("export", rich_help_panel=_DATA)(export.export)
+app.command("sft-data", rich_help_panel=_DATA)(sft_data.sft_data)
 
 
 def main(args: list[str] | None = None) -> Any:
