@@ -26,6 +26,7 @@ from paw_train.commands import (
     serve,
     sft_data,
     train,
+    view,
 )
 from paw_train.commands.errors import ErrorTellingGroup
 
@@ -83,6 +84,7 @@ app.command("eval-wm", rich_help_panel=_TRAINING)(eval_wm.eval_wm)
 app.command("compare-results", rich_help_panel=_TRAINING)(compare_results.compare_results)
 app.command("leaderboard", rich_help_panel=_TRAINING)(leaderboard.leaderboard)
 app.command("report", rich_help_panel=_TRAINING)(report.report)
+app.command("view", rich_help_panel=_TRAINING)(view.view)
 app.command("export", rich_help_panel=_DATA)(export.export)
 app.command("sft-data", rich_help_panel=_DATA)(sft_data.sft_data)
 

@@ -1,0 +1,237 @@
+"""The pages of ``paw view`` as an ASGI application. Everything is read-only."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import math
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+import paw_gym
+from env_servers.service import App, Gate, Metrics, Receive, Scope, Send
+from paw_train.viewer.queries import OUTCOMES, PAGE, SORTS, Filter
+from paw_train.viewer.store import RunStore, UnknownNameError
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+Name = Annotated[str, Query(alias="run", max_length=500)]
+Key = Annotated[str, Query(max_length=300)]
+Number = Annotated[int, Query(ge=0, le=2**31)]
+
+
+class HostCheck:
+    """Answers only to this server's own names: a foreign page cannot reach it by rebinding its DNS.
+
+    Args:
+        app: what is behind it.
+        names: allowed besides ``localhost`` and addresses (which no name stands behind).
+    """
+
+    def __init__(self, app: App, names: Sequence[str] = ()) -> None:
+        self._app = app
+        self._names = {"localhost", *(name.lower().rstrip(".") for name in names)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handles an ASGI connection."""
+        if scope["type"] == "http" and not self._known(scope):
+            body = b'{"error": "refused", "message": "This host name is not this server\'s."}'
+            kind = [(b"content-type", b"application/json")]
+            await send({"type": "http.response.start", "status": 421, "headers": kind})
+            await send({"type": "http.response.body", "body": body})
+            return
+        await self._app(scope, receive, send)
+
+    def _known(self, scope: Scope) -> bool:
+        hosts = [value for name, value in scope["headers"] if name.lower() == b"host"]
+        if len(hosts) != 1:
+            return False
+        host = hosts[0].decode("latin-1").lower()
+        if host.startswith("["):
+            name = host[1:].partition("]")[0]
+        else:
+            name = host.rpartition(":")[0] if ":" in host else host
+        if name.rstrip(".") in self._names:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+def create_app(
+    root: str | Path,
+    *,
+    token: str | None = None,
+    hosts: Sequence[str] = (),
+    cache: Path | None = None,
+) -> App:
+    """The viewer of the run or runs in a folder.
+
+    Args:
+        root: the folder.
+        token: what clients must show; ``None``: nothing.
+        hosts: names besides this machine's own that the server is reached by.
+        cache: where indices go; ``None``: the cache folder.
+
+    Raises:
+        ValueError: there is no run.
+    """
+    store = RunStore(Path(root), cache)
+
+    @asynccontextmanager
+    async def following(_: FastAPI) -> AsyncIterator[None]:
+        store.start()
+        yield
+        store.close()
+
+    app = FastAPI(
+        title="paw view",
+        version=paw_gym.__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        lifespan=following,
+    )
+    _add_files(app)
+    _add_data(app, store)
+    _add_problems(app)
+    names = [socket.gethostname(), *hosts]
+    return HostCheck(Gate(app, Metrics(), token), names)
+
+
+def _add_files(app: FastAPI) -> None:
+    """The package's own files, read once: nothing from an address ever reaches the file system."""
+    files = {
+        entry.name: (entry.read_bytes(), _TYPES[Path(entry.name).suffix])
+        for entry in resources.files("paw_train.viewer").joinpath("static").iterdir()
+        if Path(entry.name).suffix in _TYPES
+    }
+
+    @app.get("/")
+    def page() -> Response:
+        body, kind = files["index.html"]
+        return Response(body, headers=HEADERS, media_type=kind)
+
+    @app.get("/static/{name}")
+    def file(name: str) -> Response:
+        if name not in files:
+            raise HTTPException(404, "There is no such file.")
+        body, kind = files[name]
+        return Response(body, headers=HEADERS, media_type=kind)
+
+    @app.get("/health")
+    def health() -> Response:
+        return _json({"status": "ok", "version": paw_gym.__version__})
+
+
+def _add_data(app: FastAPI, store: RunStore) -> None:
+    @app.get("/api/runs")
+    def runs() -> Response:
+        folder = store.root.resolve().name
+        return _json({"folder": folder, "version": paw_gym.__version__, "runs": store.listed()})
+
+    @app.get("/api/pulse")
+    def pulse(name: Annotated[str | None, Query(alias="run", max_length=500)] = None) -> Response:
+        return _json(store.pulse(name))
+
+    @app.get("/api/run")
+    def run(name: Name) -> Response:
+        return _json(store.described(name))
+
+    @app.get("/api/curves")
+    def curves(name: Name) -> Response:
+        return _json(store.run(name).measurements.curves())
+
+    @app.get("/api/list")
+    def rows(
+        name: Name,
+        view: Literal["groups", "episodes", "turns"] = "episodes",
+        q: Annotated[str, Query(max_length=500)] = "",
+        phase: Annotated[str | None, Query(max_length=20)] = None,
+        outcome: Annotated[str, Query(max_length=100)] = "",
+        type: Annotated[str | None, Query(max_length=200)] = None,
+        invalid: bool = False,
+        selected: bool = False,
+        entropy: Annotated[float | None, Query(ge=0, le=1e6)] = None,
+        first: Number | None = None,
+        last: Number | None = None,
+        sort: Annotated[str, Query(max_length=20)] = "order",
+        offset: Number = 0,
+        limit: Annotated[int, Query(ge=1, le=PAGE)] = 200,
+        around: Annotated[str | None, Query(max_length=320)] = None,
+    ) -> Response:
+        outcomes = tuple(sorted(o for o in outcome.split(",") if o in OUTCOMES))
+        sort = sort if sort in SORTS else "order"
+        chosen = Filter(
+            view, q, phase, outcomes, type, invalid, selected, entropy, first, last, sort
+        )
+        return _json(store.page(name, chosen, offset, limit, around))
+
+    @app.get("/api/episode")
+    def episode(name: Name, key: Key) -> Response:
+        return _json(store.episode(name, key))
+
+    @app.get("/api/group")
+    def group(name: Name, key: Key) -> Response:
+        return _json({"episodes": store.group(name, key)})
+
+
+def _add_problems(app: FastAPI) -> None:
+    async def problem(_: Request, error: Exception) -> Response:
+        status, words = 404, str(error.args[0] if error.args else error)
+        if isinstance(error, HTTPException):
+            status, words = error.status_code, str(error.detail)
+        elif isinstance(error, RequestValidationError):
+            status, words = 422, "The request is not of the form that is expected here."
+        elif isinstance(error, ValueError | OSError):
+            status, words = 409, f"The run's files changed while they were read: {words}"
+        return _json({"error": "refused", "message": words}, status)
+
+    for kind in (UnknownNameError, HTTPException, RequestValidationError, ValueError, OSError):
+        app.exception_handler(kind)(problem)
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    # escapes: what an episode holds need not be valid Unicode
+    try:
+        body = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        body = json.dumps(_finite(value), separators=(",", ":"))
+    return Response(body, status, headers=HEADERS, media_type="application/json")
+
+
+def _finite(value: Any) -> Any:
+    """The value with null for numbers that JSON has none for (a damaged file may hold them)."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

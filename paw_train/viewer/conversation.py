@@ -1,0 +1,84 @@
+"""An episode as a page shows it: prompts cut to what changed, responses in their parts."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from paw_gym.transition import Episode, Transition
+
+_BLOCK = re.compile(
+    r"<(think|action|search|information|answer|tool_call|tool_response|next_state|prediction)>"
+    r"(.*?)</\1>",
+    re.DOTALL,
+)
+_DIFFED = 4000
+"""lines of a prompt that are compared; a longer one is shown whole"""
+
+
+def conversation(episode: Episode, tokens: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """The turns of an episode, each a dictionary of JSON values."""
+    steps = tokens.get("steps") if tokens else None
+    recorded = {
+        step.get("step"): step
+        for step in (steps if isinstance(steps, list) else [])
+        if isinstance(step, dict)
+    }
+    turns = []
+    earlier = ""
+    for t in episode.transitions:
+        turns.append(_turn(t, earlier, recorded.get(t.step)))
+        # in a dialogue a prompt is one message, and repeats what the action brought
+        earlier = t.next_observation if episode.context_mode == "conversation" else t.prompt
+    return turns
+
+
+def _turn(t: Transition, earlier: str, step: Mapping[str, Any] | None) -> dict[str, Any]:
+    info = t.info if isinstance(t.info, dict) else {}
+    listed = (step or {}).get("admissible") or info.get("admissible_actions")
+    return {
+        "step": t.step,
+        "prompt": changes(earlier, t.prompt),
+        "response": blocks(t.response),
+        "action": t.action,
+        "valid": t.action_is_valid,
+        "problem": info.get("problem"),
+        "reward": t.reward,
+        "ended": "terminated" if t.terminated else "truncated" if t.truncated else None,
+        "observation": t.next_observation,
+        "admissible": listed if isinstance(listed, list) else None,
+        "tokens": None if step is None else dict(step),
+    }
+
+
+def changes(earlier: str, text: str) -> list[list[str]]:
+    """A prompt as ``["same", lines]`` and ``["new", lines]`` against the one before it."""
+    lines, old = text.splitlines(), earlier.splitlines()
+    if not old or max(len(lines), len(old)) > _DIFFED:
+        return [["new", text]] if text else []
+    parts: list[list[str]] = []
+    matcher = difflib.SequenceMatcher(None, old, lines, autojunk=False)
+    for kind, _, _, start, end in matcher.get_opcodes():
+        if end > start:
+            name = "same" if kind == "equal" else "new"
+            if parts and parts[-1][0] == name:
+                parts[-1][1] += "\n" + "\n".join(lines[start:end])
+            else:
+                parts.append([name, "\n".join(lines[start:end])])
+    return parts
+
+
+def blocks(response: str) -> list[list[str]]:
+    """A raw answer as ``["text", ...]`` and ``[tag, ...]`` parts; put together they are all of it."""
+    parts: list[list[str]] = []
+    position = 0
+    for match in _BLOCK.finditer(response):
+        if match.start() > position:
+            parts.append(["text", response[position : match.start()]])
+        parts.append([match.group(1), match.group(2)])
+        position = match.end()
+    if position < len(response):
+        parts.append(["text", response[position:]])
+    return parts

@@ -1,0 +1,103 @@
+"""Which runs there are below a folder, and which files of a run hold episodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from paw_train.report.run_data import FILES
+
+PHASES = ("before", "training", "after", "other")
+"""of a run, in order: evaluation before RL, rollouts, evaluation after RL, anything else"""
+_DEPTH = 3
+"""folders below the given one in which runs are looked for"""
+_SUFFIXES = (".jsonl", ".parquet")
+_SKIPPED = {"checkpoints", "tensorboard", "tokens", "rollouts"}
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeFile:
+    """A file of episodes."""
+
+    key: str
+    """names it in addresses: unique in the run, the same whenever the run is opened"""
+    path: Path
+    phase: str
+    """one of ``PHASES``"""
+    update: int | None
+    """of training's episodes, where the file's name says it"""
+    tokens: Path | None
+    """what training recorded of their tokens"""
+
+    @property
+    def place(self) -> int:
+        """Sorts the files of a run: by phase, then by update."""
+        return PHASES.index(self.phase) * 10**9 + (self.update or 0)
+
+
+def find_runs(root: Path) -> dict[str, Path]:
+    """The runs at or below a folder, by name: the path below the folder, or the folder's own name.
+
+    Raises:
+        ValueError: there is no such folder, or no run in it.
+    """
+    if not root.is_dir():
+        raise ValueError(f"There is no folder {str(root)!r}; `paw train` writes runs to runs/.")
+    if is_run(root):
+        return {root.resolve().name: root}
+    runs = {str(folder.relative_to(root).as_posix()): folder for folder in _below(root, _DEPTH)}
+    if not runs:
+        raise ValueError(
+            f"{str(root)!r} holds no run: expected a folder with config.json, metrics.jsonl, "
+            "rollouts/ or episodes*.jsonl, or a folder of such folders."
+        )
+    return runs
+
+
+def _below(folder: Path, depth: int) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()):
+        if not path.is_dir() or path.name in _SKIPPED or path.name.startswith("."):
+            continue
+        if is_run(path):
+            yield path
+        elif depth > 1:
+            yield from _below(path, depth - 1)
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds what a training run or an evaluation leaves."""
+    if any((folder / name).is_file() for name in FILES) or (folder / "rollouts").is_dir():
+        return True
+    return any(any(folder.glob(f"episodes*{suffix}")) for suffix in _SUFFIXES)
+
+
+def episode_files(run: Path) -> list[EpisodeFile]:
+    """The files of a run that hold episodes, in the order of the run."""
+    found = [_rollouts(path, run) for path in _listed(run / "rollouts")]
+    for path in _listed(run):
+        if path.stem.startswith("episodes"):
+            name = path.stem.removeprefix("episodes").strip("_") or "episodes"
+            phase = name if name in ("before", "after") else "other"
+            found.append(EpisodeFile(name, path, phase, None, None))
+    unique = {file.key: file for file in found}
+    return sorted(unique.values(), key=lambda file: (file.place, file.key))
+
+
+def _listed(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return [p for p in sorted(folder.iterdir()) if p.suffix in _SUFFIXES and p.is_file()]
+
+
+def _rollouts(path: Path, run: Path) -> EpisodeFile:
+    number = re.fullmatch(r"(\d{1,9})", path.stem)
+    tokens = run / "tokens" / f"{path.stem}.jsonl"
+    return EpisodeFile(
+        path.stem,
+        path,
+        "training",
+        int(number.group()) if number else None,
+        tokens if tokens.is_file() else None,
+    )

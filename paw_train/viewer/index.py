@@ -1,0 +1,319 @@
+"""A database of what a run's episodes are about, made once and kept up as the run grows.
+
+It holds summaries and the place of every episode in its file, not the episodes. It lies in the cache
+folder and can be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from paw_gym.cache import cache_dir
+from paw_train.viewer.files import Damaged, Place, read_line, scan_episodes, scan_lines
+from paw_train.viewer.folders import EpisodeFile, episode_files
+from paw_train.viewer.summaries import EpisodeSummary, summarise
+
+_VERSION = 3
+"""of the tables; an older database is made anew"""
+_BATCH = 256
+"""episodes between commits, after which lists show them"""
+
+_TABLES = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
+CREATE TABLE files (
+    id INTEGER PRIMARY KEY, key TEXT UNIQUE, phase TEXT, upd INTEGER, place INTEGER,
+    signature TEXT, done INTEGER, note TEXT
+);
+CREATE TABLE episodes (
+    id INTEGER PRIMARY KEY, file INTEGER, ordinal INTEGER, start INTEGER, length INTEGER,
+    tokens_start INTEGER, tokens_length INTEGER, place INTEGER, phase TEXT, upd INTEGER, grp TEXT,
+    task_id TEXT, task_type TEXT, episode_id TEXT, instruction TEXT, words TEXT, outcome TEXT,
+    ret REAL, steps INTEGER, first_turn INTEGER, invalid INTEGER, entropy REAL, advantage REAL,
+    surprise REAL, selected INTEGER, lam REAL
+);
+CREATE UNIQUE INDEX episode_key ON episodes(file, ordinal);
+CREATE INDEX episode_place ON episodes(place, file, ordinal);
+CREATE INDEX episode_group ON episodes(grp);
+CREATE TABLE turns (
+    id INTEGER PRIMARY KEY, episode INTEGER, step INTEGER, action TEXT, observation TEXT,
+    reward REAL, valid INTEGER, entropy REAL, advantage REAL, surprise REAL, selected INTEGER
+);
+CREATE TABLE texts (id INTEGER PRIMARY KEY, words TEXT);
+"""
+
+Progress = Callable[[int, int], None]
+"""called with (bytes read, bytes to read)"""
+
+
+class RunIndex:
+    """The database of one run.
+
+    Args:
+        run: its folder.
+        folder: where the database goes; ``None``: the cache folder, or a temporary one where that
+            cannot be written.
+    """
+
+    def __init__(self, run: Path, folder: Path | None = None) -> None:
+        self.run = run.resolve()
+        name = hashlib.sha256(str(self.run).encode()).hexdigest()[:24]
+        self.path = _writable(folder or cache_dir() / "view") / f"{name}.sqlite"
+        self._create()
+
+    @contextmanager
+    def connect(self) -> Iterator[sqlite3.Connection]:
+        """A connection for one thread and a short time."""
+        with closing(sqlite3.connect(self.path, timeout=30, isolation_level=None)) as database:
+            database.row_factory = sqlite3.Row
+            database.execute("PRAGMA synchronous = OFF")  # it can be made again
+            yield database
+
+    def _create(self) -> None:
+        try:
+            with self.connect() as database:
+                if database.execute("PRAGMA user_version").fetchone()[0] == _VERSION:
+                    return
+        except sqlite3.DatabaseError:
+            pass  # a damaged one is made anew as well
+        for suffix in ("", "-wal", "-shm"):
+            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+        with self.connect() as database:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {_VERSION}; COMMIT;")
+
+    def generation(self) -> int:
+        """Grows whenever something changes."""
+        with self.connect() as database:
+            return _generation(database)
+
+    def refresh(self, progress: Progress | None = None, stop: Callable[[], bool] = bool) -> bool:
+        """Reads what is new in the run's files; returns whether anything was.
+
+        A file that grew is read on from where it ended, one that was replaced from its start.
+        """
+        files = {file.key: file for file in episode_files(self.run)}
+        with self.connect() as database:
+            known = {row["key"]: row for row in database.execute("SELECT * FROM files")}
+            gone = [row for key, row in known.items() if key not in files]
+            stale = [
+                (file, signature, row)
+                for key, file in files.items()
+                if (signature := _signature(file)) != ((row := known.get(key)) and row["signature"])
+            ]
+            if not gone and not stale:
+                return False
+            for row in gone:
+                with _transaction(database):
+                    _forget(database, row["id"], entirely=True)
+            report = _Report(stale, progress)
+            for file, signature, row in stale:
+                if stop():
+                    break
+                _read(database, file, signature, row, report, stop)
+        return True
+
+
+class _Report:
+    """Sums the progress over files."""
+
+    def __init__(self, stale: list[Any], progress: Progress | None) -> None:
+        self.progress = progress or (lambda done, total: None)
+        self.total = sum(file.path.stat().st_size for file, _, _ in stale if file.path.exists())
+        self.before = 0
+
+    def at(self, done: int) -> None:
+        self.progress(self.before + done, self.total)
+
+    def finished(self, file: EpisodeFile) -> None:
+        self.before += file.path.stat().st_size if file.path.exists() else 0
+        self.at(0)
+
+
+def _read(
+    database: sqlite3.Connection,
+    file: EpisodeFile,
+    signature: str,
+    row: sqlite3.Row | None,
+    report: _Report,
+    stop: Callable[[], bool],
+) -> None:
+    with _transaction(database):
+        number, start, ordinal = _open(database, file, signature, row)
+    tokens = _token_places(file.tokens)
+    notes: list[str] = []
+    pending: list[tuple[int, Place, EpisodeSummary, Place | None]] = []
+    rows = file.path.suffix == ".parquet"
+    size = max(1, file.path.stat().st_size)
+
+    def write(done: int, signed: str | None) -> None:
+        with _transaction(database):
+            for item in pending:
+                _insert(database, number, file, *item)
+            values = (done, signed, "; ".join(notes) or None, number)
+            database.execute(
+                "UPDATE files SET done = ?, signature = ?, note = ? WHERE id = ?", values
+            )
+        pending.clear()
+
+    try:
+        for place, episode in scan_episodes(file.path, start):
+            start = place.start + place.length
+            if isinstance(episode, Damaged):
+                notes.append(f"record {ordinal + 1} is damaged and left out ({episode.reason})")
+                ordinal += 1
+                continue
+            where = tokens.get(episode.episode_id)
+            try:
+                known = read_line(file.tokens, where) if file.tokens and where else None
+                summary = summarise(episode, file, known)
+            except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+                notes.append(f"record {ordinal + 1} is damaged and left out ({error})")
+                ordinal += 1
+                continue
+            pending.append((ordinal, place, summary, where))
+            ordinal += 1
+            if len(pending) == _BATCH:
+                write(start, None)
+                report.at(start if not rows else min(size, start * 1000))
+                if stop():
+                    return
+    except (ValueError, OSError, ImportError) as error:
+        notes.append(f"read up to a damaged part ({error})")
+    write(start, signature)
+    report.finished(file)
+
+
+def _open(
+    database: sqlite3.Connection, file: EpisodeFile, signature: str, row: sqlite3.Row | None
+) -> tuple[int, int, int]:
+    """(number of the file, where to read on, number of the next episode)."""
+    if row is not None and _grown(row["signature"], signature) and file.path.suffix == ".jsonl":
+        found = database.execute(
+            "SELECT coalesce(max(ordinal) + 1, 0) FROM episodes WHERE file = ?", (row["id"],)
+        )
+        return row["id"], row["done"], found.fetchone()[0]
+    if row is not None:
+        _forget(database, row["id"])
+        return row["id"], 0, 0
+    added = database.execute(
+        "INSERT INTO files (key, phase, upd, place, done) VALUES (?, ?, ?, ?, 0)",
+        (file.key, file.phase, file.update, file.place),
+    )
+    return int(added.lastrowid or 0), 0, 0
+
+
+def _forget(database: sqlite3.Connection, number: int, entirely: bool = False) -> None:
+    inside = "(SELECT id FROM episodes WHERE file = ?)"
+    turns = f"(SELECT id FROM turns WHERE episode IN {inside})"
+    database.execute(f"DELETE FROM texts WHERE id IN {turns}", (number,))
+    database.execute(f"DELETE FROM turns WHERE episode IN {inside}", (number,))
+    database.execute("DELETE FROM episodes WHERE file = ?", (number,))
+    if entirely:
+        database.execute("DELETE FROM files WHERE id = ?", (number,))
+
+
+def _insert(
+    database: sqlite3.Connection,
+    number: int,
+    file: EpisodeFile,
+    ordinal: int,
+    place: Place,
+    e: EpisodeSummary,
+    tokens: Place | None,
+) -> None:
+    first = database.execute("SELECT coalesce(max(id), 0) + 1 FROM turns").fetchone()[0]
+    values = (
+        *(number, ordinal, *place, *(tokens or (None, None)), file.place, file.phase, file.update),
+        *(e.group, e.task_id, e.task_type, e.episode_id, e.instruction),
+        f"{e.instruction}\n{e.task_id}".lower(),
+        *(e.outcome, e.total_reward, len(e.turns), first, e.invalid, e.largest_entropy()),
+        *(e.mean("advantage"), e.mean("surprise"), e.selected(), e.lam),
+    )
+    marks = ", ".join("?" * len(values))
+    row = database.execute(f"INSERT INTO episodes VALUES (NULL, {marks})", values).lastrowid
+    database.executemany(
+        "INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [
+            (first + i, row, t.step, t.action, t.observation, t.reward, t.valid, t.entropy,
+             t.advantage, t.surprise, t.selected)
+            for i, t in enumerate(e.turns)
+        ],
+    )  # fmt: skip
+    words = [(first + i, t.words) for i, t in enumerate(e.turns)]
+    database.executemany("INSERT INTO texts VALUES (?, ?)", words)
+
+
+def _token_places(path: Path | None) -> Mapping[str, Place]:
+    if path is None:
+        return {}
+    try:
+        return {
+            str(value.get("episode_id")): place
+            for place, value in scan_lines(path)
+            if not isinstance(value, Damaged)
+        }
+    except OSError:
+        return {}
+
+
+def _signature(file: EpisodeFile) -> str:
+    """Changes when the file does: its number, size and time, and those of the recorded tokens."""
+    parts = []
+    for path in (file.path, file.tokens):
+        parts.append(_stamp(path) if path else None)
+    return json.dumps(parts)
+
+
+def _stamp(path: Path) -> list[int] | None:
+    try:
+        stat = path.stat()
+        with path.open("rb") as file:
+            head = zlib.crc32(file.read(256))
+    except OSError:
+        return None
+    return [stat.st_ino, head, stat.st_size, stat.st_mtime_ns]
+
+
+def _grown(old: str | None, new: str) -> bool:
+    """Whether a file was only added to: it is the same, begins as before, and is longer."""
+    if old is None:
+        return False
+    (was, tokens_was), (now, tokens_now) = json.loads(old), json.loads(new)
+    return bool(was and now and was[:2] == now[:2] and was[2] < now[2] and tokens_was == tokens_now)
+
+
+@contextmanager
+def _transaction(database: sqlite3.Connection) -> Iterator[None]:
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        database.execute(
+            "INSERT INTO meta VALUES ('generation', 1) "
+            "ON CONFLICT(name) DO UPDATE SET value = value + 1"
+        )
+        database.execute("COMMIT")
+    except BaseException:
+        database.execute("ROLLBACK")
+        raise
+
+
+def _generation(database: sqlite3.Connection) -> int:
+    row = database.execute("SELECT value FROM meta WHERE name = 'generation'").fetchone()
+    return int(row[0]) if row else 0
+
+
+def _writable(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="paw-view-"))

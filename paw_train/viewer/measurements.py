@@ -1,0 +1,145 @@
+"""The curves of a run, and where it stands; files are read again only when they changed."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from paw_train.report.results import number
+
+_QUIET = 180.0
+"""seconds without a new update after which a run counts as stopped, or four updates' time"""
+Record = dict[str, Any]
+
+
+class Measurements:
+    """The small files of one run: settings, measurements, evaluations."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self._kept: dict[str, tuple[tuple[int, int] | None, Any]] = {}
+        self._lock = Lock()
+
+    def signature(self) -> str:
+        """Changes when one of the files does."""
+        names = ("metrics.jsonl", "validation.jsonl", "config.json", "eval_after.json")
+        return "-".join(f"{s[0]:x}{s[1]:x}" if (s := _stamp(self.run / n)) else "" for n in names)
+
+    def settings(self) -> Record:
+        """``config.json``."""
+        value = self._file("config.json", _object)
+        return value if isinstance(value, dict) else {}
+
+    def curves(self) -> dict[str, Any]:
+        """``{"update": [...], "values": {name: [...]}}``; a value that an update lacks is null."""
+        rows: dict[float, Record] = self._file("metrics.jsonl", _rows) or {}
+        checks: dict[float, Record] = self._file("validation.jsonl", _rows) or {}
+        names: dict[str, None] = {}
+        for row in rows.values():
+            names.update(dict.fromkeys(k for k, v in row.items() if number(v) is not None))
+        for skipped in ("update", "time", "validation"):
+            names.pop(skipped, None)
+        order = sorted(rows)
+        return {
+            "update": [int(u) for u in order],
+            "values": {name: [number(rows[u].get(name)) for u in order] for name in names},
+            "validation": [
+                {"update": int(u), "success_rate": number(checks[u].get("success_rate"))}
+                for u in sorted(checks)
+            ],
+        }
+
+    def state(self) -> Record:
+        """Name, progress and results in a few numbers."""
+        settings, rows = self.settings(), self._file("metrics.jsonl", _rows) or {}
+        planned = number(settings.get("updates"))
+        before, after = (self._result(f"eval_{when}.json") for when in ("before", "after"))
+        result = self._result("result.json")
+        last = rows[max(rows)] if rows else {}
+        algorithm, objective = settings.get("algorithm"), settings.get("objective")
+        wm = objective.get("wm") if isinstance(objective, dict) else None
+        env = settings.get("env")
+        return {
+            "state": self._phase(planned, rows, after),
+            "updates": len(rows),
+            "planned": None if planned is None else int(planned),
+            "env": env.get("id") if isinstance(env, dict) else None,
+            "algorithm": algorithm.get("name") if isinstance(algorithm, dict) else None,
+            "wm": wm if isinstance(wm, dict) else None,
+            "seed": settings.get("seed"),
+            "before": before,
+            "after": after or result,
+            "reward_mean": number(last.get("reward_mean")),
+            "train_success": number(last.get("success_rate")),
+            "curve": _thinned([number(rows[u].get("success_rate")) for u in sorted(rows)]),
+        }
+
+    def _phase(self, planned: float | None, rows: dict[float, Record], after: Any) -> str:
+        if after is not None or (planned is not None and planned > 0 and len(rows) >= planned):
+            return "finished"
+        stamp = _stamp(self.run / "metrics.jsonl") or _stamp(self.run / "config.json")
+        if stamp is None:
+            return "finished" if (self.run / "result.json").exists() else "unknown"
+        times = [t for u in sorted(rows) if (t := number(rows[u].get("time"))) is not None]
+        gaps = [b - a for a, b in zip(times[-6:], times[-5:], strict=False) if b > a]
+        patience = max(_QUIET, 4 * max(gaps, default=0.0))
+        return "training" if time.time() - stamp[1] / 1e9 < patience else "stopped"
+
+    def _result(self, name: str) -> Record | None:
+        value = self._file(name, _object)
+        if not isinstance(value, dict):
+            return None
+        rate = number(value.get("success_rate"))
+        return (
+            None
+            if rate is None
+            else {"success_rate": rate, "ci95": value.get("ci95"), "n": value.get("n")}
+        )
+
+    def _file(self, name: str, read: Any) -> Any:
+        stamp = _stamp(self.run / name)
+        with self._lock:
+            if name not in self._kept or self._kept[name][0] != stamp:
+                self._kept[name] = (stamp, read(self.run / name) if stamp else None)
+            return self._kept[name][1]
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _object(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8", errors="replace"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _rows(path: Path) -> dict[float, Record]:
+    """By update; of equal ones the last, and a line that a kill cut short is no row."""
+    found: dict[float, Record] = {}
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return found
+    for line in text.splitlines():
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        update = number(row.get("update")) if isinstance(row, dict) else None
+        if update is not None:
+            found[update] = row
+    return found
+
+
+def _thinned(values: list[float | None], most: int = 60) -> list[float | None]:
+    step = max(1, -(-len(values) // most))
+    return values[::step]

@@ -1,0 +1,40 @@
+"""A free port, and a browser tab once the server answers."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+import webbrowser
+
+
+def free_port(host: str) -> int:
+    """A port that nothing listens on at the moment."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def open_when_ready(address: str) -> None:
+    """Opens the page as soon as it is there; does nothing on a machine without a screen."""
+    screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if sys.platform == "linux" and not screen:
+        return
+
+    def wait() -> None:
+        for _ in range(100):
+            try:
+                with urllib.request.urlopen(f"{address}health", timeout=2):
+                    break
+            except urllib.error.HTTPError:
+                break
+            except OSError:
+                time.sleep(0.1)
+        webbrowser.open(address)
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -1,0 +1,233 @@
+"""The runs that are looked at: names to data. No name is ever used as a path."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from paw_train.viewer.conversation import conversation
+from paw_train.viewer.files import EpisodeReader, Place, read_line
+from paw_train.viewer.folders import episode_files, find_runs
+from paw_train.viewer.index import RunIndex
+from paw_train.viewer.measurements import Measurements
+from paw_train.viewer.queries import Filter, Lists, find_episode, group_of, overview
+from paw_train.viewer.summaries import outcome
+
+_LOG = logging.getLogger(__name__)
+_WATCHED = 60.0
+"""seconds that a run is followed after it was last asked for"""
+_PAUSE = 1.0
+"""seconds between two looks at a run's files"""
+
+
+class UnknownNameError(LookupError):
+    """There is no run, or no episode, of this name."""
+
+
+class Run:
+    """One run: its small files, its index, its lists."""
+
+    def __init__(self, name: str, folder: Path, cache: Path | None) -> None:
+        self.name, self.folder = name, folder
+        self.measurements = Measurements(folder)
+        self.progress: tuple[int, int] | None = (0, 1)
+        """(bytes read, bytes to read) while the index is behind"""
+        self.asked = 0.0
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._index: RunIndex | None = None
+        self._lists: Lists | None = None
+
+    @property
+    def index(self) -> RunIndex:
+        """Made at first use."""
+        self.asked = time.monotonic()
+        with self._lock:
+            if self._index is None:
+                self._index = RunIndex(self.folder, self._cache)
+                self._lists = Lists(self._index)
+            return self._index
+
+    @property
+    def lists(self) -> Lists:
+        """Of the index."""
+        assert self.index and self._lists is not None
+        return self._lists
+
+    def follow(self, stop: threading.Event) -> None:
+        """Brings the index up to date, if the run is being looked at."""
+        if self._index is None or time.monotonic() - self.asked > _WATCHED:
+            return
+
+        def note(done: int, total: int) -> None:
+            self.progress = (done, max(1, total))
+
+        self._index.refresh(note, stop.is_set)
+        self.progress = None
+
+
+class RunStore:
+    """All runs at or below a folder.
+
+    Args:
+        root: the folder.
+        cache: where indices go; ``None``: the cache folder.
+
+    Raises:
+        ValueError: there is no run.
+    """
+
+    def __init__(self, root: Path, cache: Path | None = None) -> None:
+        self.root, self._cache = root, cache
+        self._runs: dict[str, Run] = {}
+        self._reader = EpisodeReader()
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._look(find_runs(root))
+
+    def _look(self, found: dict[str, Path]) -> None:
+        fresh = {n: self._runs.get(n) or Run(n, path, self._cache) for n, path in found.items()}
+        self._runs = fresh
+
+    def start(self) -> None:
+        """Begins to follow the runs that are looked at; with a single run, at once."""
+        if len(self._runs) == 1:
+            for run in self._runs.values():
+                assert run.index
+        self._thread = threading.Thread(target=self._follow, name="paw-view", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends following."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout=10)
+
+    def _follow(self) -> None:
+        while not self._stop.is_set():
+            # a folder that is being written anew: what was found stays
+            with contextlib.suppress(ValueError, OSError):
+                self._look(find_runs(self.root))
+            for run in list(self._runs.values()):
+                try:
+                    run.follow(self._stop)
+                except (OSError, sqlite3.Error):
+                    _LOG.exception("The index of %s could not be brought up to date.", run.name)
+            self._wake.wait(_PAUSE)
+            self._wake.clear()
+
+    def names(self) -> list[str]:
+        """Of the runs."""
+        return list(self._runs)
+
+    def run(self, name: str) -> Run:
+        """The run of a name.
+
+        Raises:
+            UnknownNameError: there is none.
+        """
+        if name not in self._runs:
+            raise UnknownNameError(f"There is no run {name!r} here.")
+        return self._runs[name]
+
+    def watched(self, name: str) -> Run:
+        """The same; it is followed for a while from now on."""
+        run = self.run(name)
+        new = run._index is None
+        assert run.index
+        if new:
+            self._wake.set()
+        return run
+
+    def pulse(self, name: str | None) -> dict[str, Any]:
+        """What tells a page whether anything is new: cheap, asked every second or two."""
+        if name is None:
+            stamps = [f"{n}:{r.measurements.signature()}" for n, r in self._runs.items()]
+            return {"runs": str(hash(tuple(stamps)))}
+        run = self.watched(name)
+        return {
+            "episodes": run.index.generation(),
+            "curves": run.measurements.signature(),
+            "state": run.measurements.state()["state"],
+            "indexing": run.progress,
+        }
+
+    def listed(self) -> list[dict[str, Any]]:
+        """All runs, in a few numbers each."""
+        return [{"name": n, **r.measurements.state()} for n, r in self._runs.items()]
+
+    def described(self, name: str) -> dict[str, Any]:
+        """One run: state, settings, and what its filters offer."""
+        run = self.watched(name)
+        return {
+            "name": name,
+            **run.measurements.state(),
+            "settings": run.measurements.settings(),
+            "indexing": run.progress,
+            **overview(run.index),
+        }
+
+    def page(
+        self, name: str, chosen: Filter, offset: int, limit: int, around: str | None
+    ) -> dict[str, Any]:
+        """Rows of a list (see ``queries``)."""
+        run = self.watched(name)
+        return {**run.lists.page(chosen, offset, limit, around), "indexing": run.progress}
+
+    def episode(self, name: str, key: str) -> dict[str, Any]:
+        """One episode, whole.
+
+        Raises:
+            UnknownNameError: there is none.
+            ValueError: its file has changed since it was indexed.
+        """
+        run = self.watched(name)
+        with run.index.connect() as database:
+            row = find_episode(database, key)
+            siblings = group_of(database, key)
+        files = {file.key: file for file in episode_files(run.folder)}
+        if row is None or row["file_key"] not in files:
+            raise UnknownNameError(f"There is no episode {key!r} in this run.")
+        file = files[row["file_key"]]
+        episode = self._reader.read(file.path, Place(row["start"], row["length"]))
+        tokens = None
+        if row["tokens_start"] is not None and file.tokens is not None:
+            tokens = read_line(file.tokens, Place(row["tokens_start"], row["tokens_length"]))
+        known = tokens or {}
+        return {
+            "key": key,
+            "phase": row["phase"],
+            "update": row["upd"],
+            "group": siblings,
+            "env_id": episode.env_id,
+            "task_id": episode.task_id,
+            "task_type": episode.task_type,
+            "episode_id": episode.episode_id,
+            "instruction": episode.instruction,
+            "mode": episode.context_mode,
+            "outcome": outcome(episode),
+            "return": episode.total_reward,
+            "error": episode.error,
+            **{name: known.get(name) for name in ("lambda", "rho", "wm", "loss", "temperature")},
+            "turns": conversation(episode, tokens),
+        }
+
+    def group(self, name: str, key: str, most: int = 16) -> list[dict[str, Any]]:
+        """The episodes that stand beside one, itself included.
+
+        Raises:
+            UnknownNameError: there is none.
+        """
+        run = self.watched(name)
+        with run.index.connect() as database:
+            keys = group_of(database, key, most)
+        if not keys:
+            raise UnknownNameError(f"There is no episode {key!r} in this run.")
+        return [self.episode(name, found) for found in keys]
