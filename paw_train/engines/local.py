@@ -54,6 +54,7 @@ from paw_train.rollout import (
     rollout,
 )
 from paw_train.update import Updater
+from paw_train.world_model_learning.stages import WorldModelStages
 
 
 def train_from_recipe(
@@ -141,12 +142,18 @@ class Run:
         started = time.perf_counter()
         with _graceful(self):
             warm = self._warm_start()
-            self._evaluate("before", warm)
-            finished = self._reinforce(warm)
+            stages = WorldModelStages(
+                self.settings, self.folder, warm, self.display, lambda: self.interrupted
+            )
+            finished = stages.learn()
+            if finished:
+                self._evaluate("before", warm)
+                finished = self._reinforce(warm)
             if finished:
                 best = find_checkpoint(self.folder / "checkpoints" / "best")
                 if best is not None:
                     load_checkpoint(best, self.policy)
+                stages.measure("trained")
                 self._evaluate("after", self.policy)
         self._report()
         if not finished:

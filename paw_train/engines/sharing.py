@@ -29,7 +29,16 @@ def shared_evaluation(settings: Settings) -> Path | None:
         parts["evaluation"].pop(name)
     for name in ("groups", "group_size", "temperature"):
         parts["rollout"].pop(name)
+    if settings.world_model_learning.method != "off":
+        # what is evaluated is then no longer the warm start alone
+        parts["world_model_learning"] = asdict(settings.world_model_learning)
+        parts["transitions"] = _transitions(settings)
     return _folder(settings, {**_warm_start(settings), **parts}, "-evaluation")
+
+
+def shared_transitions(settings: Settings) -> Path | None:
+    """The folder of what that warm start plays for world-model learning, and its measurement."""
+    return _folder(settings, {**_warm_start(settings), **_transitions(settings)}, "-transitions")
 
 
 def _warm_start(settings: Settings) -> dict[str, Any]:
@@ -43,6 +52,20 @@ def _warm_start(settings: Settings) -> dict[str, Any]:
         "seed": settings.seed,
         "threads": settings.threads,
         "version": __version__,
+    }
+
+
+def _transitions(settings: Settings) -> dict[str, Any]:
+    own = settings.world_model_learning
+    rollout = asdict(settings.rollout)
+    for name in ("groups", "group_size"):
+        rollout.pop(name)
+    return {
+        "episodes": [own.episodes, own.held_out_episodes],
+        "encoder": [own.encoder, own.encoder_prefix],
+        "train_kwargs": settings.env.train_kwargs,
+        "split": settings.evaluation.split,
+        "rollout": rollout,
     }
 
 

@@ -1,0 +1,41 @@
+"""Leaves out most of the transitions that the start policy predicts already.
+
+Their predictions are all right, so a group of them has nothing to compare, and cross-entropy on them teaches
+what is known. A few stay, so that they are not forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from paw_train.world_model_learning.examples import Example
+from paw_train.world_model_learning.predicting import Guess
+from paw_train.world_model_learning.settings import EasyFilterSettings
+from paw_train.world_model_learning.similarity import Similarity
+
+
+def solved_shares(
+    guesses: Sequence[Sequence[Guess]], examples: Sequence[Example], similarity: Similarity
+) -> np.ndarray:
+    """[N] share of each example's predictions that are right."""
+    each = len(guesses[0])
+    flat = [guess.text for group in guesses for guess in group]
+    truth = [example.text for example in examples for _ in range(each)]
+    right: np.ndarray = similarity.right(similarity(flat, truth))
+    shares: np.ndarray = right.reshape(len(examples), each).mean(1)
+    return shares
+
+
+def kept(shares: np.ndarray, settings: EasyFilterSettings, rng: np.random.Generator) -> np.ndarray:
+    """[N] bool: the hard ones, and each easy one with probability ``settings.keep``.
+
+    Args:
+        shares: [N] of ``solved_shares``.
+        settings: what is easy.
+        rng: one number is drawn from it for each of the N.
+    """
+    lucky = rng.random(len(shares)) < settings.keep
+    result: np.ndarray = (shares < settings.solved) | lucky
+    return result

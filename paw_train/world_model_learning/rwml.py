@@ -1,0 +1,189 @@
+"""RWML's second stage: GRPO on sampled predictions, rewarded by similarity to what came true."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from paw_train.advantages import grpo
+from paw_train.config import OptimizerSettings, Settings
+from paw_train.experience import Experience
+from paw_train.policies.local import LocalPolicy
+from paw_train.tokens import StepSpans, TokenRow
+from paw_train.update import Updater
+from paw_train.world_model_learning.examples import Example
+from paw_train.world_model_learning.predicting import Guess, predict
+from paw_train.world_model_learning.similarity import Similarity
+from paw_train.world_model_settings import WorldModelSettings
+
+
+class RWMLLearner:
+    """Learns to predict by the rewards of predictions.
+
+    Args:
+        policy: the start policy; is changed in place.
+        examples: the transitions to learn from.
+        similarity: rewards predictions.
+        settings: of the run.
+    """
+
+    def __init__(
+        self,
+        policy: LocalPolicy,
+        examples: Sequence[Example],
+        similarity: Similarity,
+        settings: Settings,
+    ) -> None:
+        self.policy, self.examples, self.similarity = policy, examples, similarity
+        self.settings = settings
+        self.own = settings.world_model_learning.rwml
+        objective = dataclasses.replace(
+            settings.objective,
+            kl_coef=self.own.kl_coef,
+            kl_in="loss",
+            entropy_coef=0.0,
+            log_observations=False,
+            wm=WorldModelSettings.preset("off"),
+        )
+        reference = (
+            policy.reference(settings.model.reference_offload) if self.own.kl_coef > 0 else None
+        )
+        self.updater = Updater(
+            policy,
+            reference,
+            stage_optimizer(settings, self.own, self.own.minibatches),
+            objective,
+            self.own.temperature,
+            self.own.updates,
+        )
+
+    def update(self, number: int) -> dict[str, Any]:
+        """One update; everything random in it follows from the seed and its number."""
+        own = self.own
+        started = time.perf_counter()
+        seed = stage_seed(self.settings.seed, number)
+        rng = np.random.default_rng(seed)
+        count = min(own.transitions, len(self.examples))
+        drawn = [self.examples[int(i)] for i in rng.choice(len(self.examples), count, False)]
+        guesses = predict(
+            self.policy,
+            drawn,
+            own.group_size,
+            own.temperature,
+            own.max_tokens,
+            seed,
+            self.settings.world_model_learning.batch,
+            self.settings.rollout.prefill_tokens,
+        )
+        sampled = time.perf_counter()
+        texts = [guess.text for group in guesses for guess in group]
+        truth = [example.text for example in drawn for _ in range(own.group_size)]
+        cosines = self.similarity(texts, truth)
+        rewarded = time.perf_counter()
+        experience, metrics = make_experience(
+            drawn,
+            guesses,
+            self.similarity.rewards(cosines),
+            own.normalize,
+            skip_equal=own.kl_coef == 0,
+        )
+        if experience is not None:
+            learned = self.updater.step(experience, number, seed)
+            metrics |= {name: learned[name] for name in _LOGGED if name in learned}
+        if self.updater.reference is not None:
+            self.updater.reference.rest()
+        return {
+            **metrics,
+            "similarity": float(cosines.mean()),
+            "right_share": float(self.similarity.right(cosines).mean()),
+            "exact_share": float(np.mean([a == b for a, b in zip(texts, truth, strict=True)])),
+            "complete_share": float(np.mean([g.complete for group in guesses for g in group])),
+            "different_share": len(set(texts)) / len(texts),
+            "seconds_predict": sampled - started,
+            "seconds_embed": rewarded - sampled,
+            "seconds_train": time.perf_counter() - rewarded,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of the optimiser."""
+        return self.updater.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Inverse of ``state_dict``."""
+        self.updater.load_state_dict(state)
+
+
+_LOGGED = ("policy_loss", "pg_loss", "kl", "clip_fraction", "grad_norm", "lr", "skipped")
+
+
+def make_experience(
+    examples: Sequence[Example],
+    guesses: Sequence[Sequence[Guess]],
+    rewards: np.ndarray,
+    normalize: bool = True,
+    skip_equal: bool = False,
+) -> tuple[Experience | None, dict[str, float]]:
+    """Predictions and their rewards as an update reads them: a prediction is the action of its row.
+
+    Args:
+        examples: N transitions.
+        guesses: [N][K] predictions.
+        rewards: [N * K].
+        normalize: divide advantages by the group's standard deviation.
+        skip_equal: leave out groups whose rewards are all equal: they move nothing but a KL.
+
+    Returns:
+        (the experience, ``None`` where nothing is left to learn from; metrics)
+    """
+    each = len(guesses[0])
+    groups = torch.arange(len(examples)).repeat_interleave(each)
+    returns = torch.as_tensor(rewards, dtype=torch.float64)
+    advantages = grpo(returns, groups, normalize)
+    by_group = returns.reshape(-1, each)
+    equal = (by_group == by_group[:, :1]).all(1)
+    metrics = {
+        "reward_mean": returns.mean().item(),
+        "informative_share": 1.0 - equal.double().mean().item(),
+    }
+    keep = ~(equal & skip_equal).repeat_interleave(each)
+    rows: list[TokenRow] = []
+    contexts = [example.context for example in examples for _ in range(each)]
+    flat = [guess for group in guesses for guess in group]
+    for context, guess, wanted in zip(contexts, flat, keep.tolist(), strict=True):
+        if wanted:
+            row = TokenRow(list(context))
+            action = row.extend(guess.response.ids)
+            nothing = (action[1], action[1])
+            row.steps.append(StepSpans(action, nothing, guess.response.logprobs, len(rows)))
+            rows.append(row)
+    if not rows:
+        return None, metrics
+    lengths = torch.tensor([[r.steps[0].action[1] - r.steps[0].action[0], 0] for r in rows])
+    experience = Experience(
+        rows, advantages[keep].float(), torch.zeros(len(rows)), lengths, metrics
+    )
+    return experience, metrics
+
+
+def stage_optimizer(settings: Settings, own: Any, minibatches: int) -> OptimizerSettings:
+    """The run's optimiser with the stage's own rate, schedule and cutting."""
+    return dataclasses.replace(
+        settings.optimizer,
+        lr=own.lr,
+        schedule=own.schedule,
+        warmup_updates=own.warmup_updates,
+        minibatches=minibatches,
+        minibatch_size=None,
+        measure_gradients=False,
+    )
+
+
+def stage_seed(seed: int, number: int) -> int:
+    """The seed of one update of the second stage."""
+    state = np.random.SeedSequence([seed, 2, number]).generate_state(1, np.uint64)
+    return int(state[0] >> 1)

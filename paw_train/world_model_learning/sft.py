@@ -1,0 +1,100 @@
+"""WM-SFT's second stage: cross-entropy on the tokens of the next observation.
+
+The loss is the world-model term of co-training (``paw_train.objective``) without a policy term.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from paw_train.config import Settings
+from paw_train.experience import Experience
+from paw_train.policies.local import LocalPolicy
+from paw_train.tokens import StepSpans, TokenRow
+from paw_train.update import Updater
+from paw_train.world_model_learning.examples import Example, packed
+from paw_train.world_model_learning.rwml import stage_optimizer, stage_seed
+from paw_train.world_model_settings import WorldModelSettings
+
+
+class SFTLearner:
+    """Learns to predict by the likelihood of what came true.
+
+    Args:
+        policy: the start policy; is changed in place.
+        examples: the transitions to learn from.
+        settings: of the run.
+    """
+
+    def __init__(
+        self, policy: LocalPolicy, examples: Sequence[Example], settings: Settings
+    ) -> None:
+        self.settings = settings
+        self.own = settings.world_model_learning.sft
+        self.rows = packed(examples)
+        objective = dataclasses.replace(
+            settings.objective,
+            kl_coef=0.0,
+            entropy_coef=0.0,
+            log_observations=True,
+            wm=WorldModelSettings.preset("echo"),
+        )
+        optimizer = stage_optimizer(settings, self.own, 1)
+        self.updater = Updater(policy, None, optimizer, objective, 1.0, self.own.updates)
+
+    def update(self, number: int) -> dict[str, Any]:
+        """One optimiser step; its rows follow from the seed and its number."""
+        started = time.perf_counter()
+        seed = stage_seed(self.settings.seed, number)
+        experience = make_experience(
+            drawn(self.rows, self.own.batch_tokens, np.random.default_rng(seed))
+        )
+        learned = self.updater.step(experience, number, seed)
+        return {
+            "nll_per_token": learned["observation_nll"],
+            "loss": learned["wm_loss"],
+            **{name: learned[name] for name in ("grad_norm", "lr", "skipped") if name in learned},
+            "transitions": len(experience.advantages),
+            "seconds_train": time.perf_counter() - started,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of the optimiser."""
+        return self.updater.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Inverse of ``state_dict``."""
+        self.updater.load_state_dict(state)
+
+
+def drawn(rows: Sequence[TokenRow], budget: int, rng: np.random.Generator) -> list[TokenRow]:
+    """Rows without replacement, of ``budget`` tokens together at most (one row at least)."""
+    taken: list[TokenRow] = []
+    total = 0
+    for i in rng.permutation(len(rows)):
+        total += len(rows[i].ids)
+        if taken and total > budget:
+            break
+        taken.append(rows[i])
+    return taken
+
+
+def make_experience(rows: Sequence[TokenRow]) -> Experience:
+    """Rows as an update reads them: no advantage, every transition's observation weighs the same."""
+    numbered: list[TokenRow] = []
+    lengths: list[list[int]] = []
+    for row in rows:
+        steps: list[StepSpans] = []
+        for step in row.steps:
+            steps.append(dataclasses.replace(step, index=len(lengths)))
+            lengths.append([b - a for a, b in (step.action, step.observation)])
+        numbered.append(TokenRow(row.ids, steps))
+    count = len(lengths)
+    weights = torch.full((count,), 1.0 / count)
+    return Experience(numbered, torch.zeros(count), weights, torch.tensor(lengths), {})

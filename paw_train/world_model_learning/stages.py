@@ -1,0 +1,323 @@
+"""The two stages before policy RL, in a run's folder: collect transitions, then learn the world model.
+
+Everything that is finished lies in a file, written whole: ``world_model/transitions.jsonl`` (what the start
+policy lived through), ``world_model/held_out.jsonl``, ``world_model/chosen.json`` (which transitions are
+learned from), ``checkpoints/world_model-latest`` (in between) and ``checkpoints/world_model`` (the start of
+policy RL). Called again after a kill, a stage goes on from there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from paw_gym.transition import Episode, read_jsonl, write_jsonl
+from paw_train.checkpoint import (
+    append_jsonl,
+    find_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+    truncate_jsonl,
+    write_json,
+)
+from paw_train.config import EnvSettings, Settings
+from paw_train.display import Display
+from paw_train.engines.sharing import shared_transitions
+from paw_train.evaluation import agent_env_maker, make_pool, world_model
+from paw_train.policies.local import LocalPolicy
+from paw_train.rollout import rollout
+from paw_train.world_model_learning.easy import kept, solved_shares
+from paw_train.world_model_learning.examples import Example, examples_of, unique
+from paw_train.world_model_learning.predicting import predict
+from paw_train.world_model_learning.rwml import RWMLLearner
+from paw_train.world_model_learning.sft import SFTLearner
+from paw_train.world_model_learning.similarity import Embedder, Similarity, make_embedder
+
+METRICS_FILE = "world_model.jsonl"
+"""in a run's folder: one line an update of the second stage"""
+_COLLECT, _FILTER, _HELD_OUT = 10, 11, 12
+"""what sets the seeds of these apart from each other's"""
+
+
+class Learner(Protocol):
+    """What learns a world model, an update at a time."""
+
+    def update(self, number: int) -> dict[str, Any]:
+        """One update and its metrics."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds besides the weights."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Inverse of ``state_dict``."""
+
+
+@dataclass
+class WorldModelStages:
+    """The stages of one run.
+
+    Args:
+        settings: of the run.
+        folder: of the run.
+        policy: the start policy; learning changes it in place.
+        display: shows progress.
+        stopping: whether the run was asked to stop.
+    """
+
+    settings: Settings
+    folder: Path
+    policy: LocalPolicy
+    display: Display
+    stopping: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        self.own = self.settings.world_model_learning
+        self.place = self.folder / "world_model"
+        self._embedder: Embedder | None = None
+
+    # --- top to bottom ----------------------------------------------------------------------------
+
+    def learn(self) -> bool:
+        """Both stages, or what is left of them; False when interrupted before their end.
+
+        Afterwards the policy is the start of policy RL.
+        """
+        done = find_checkpoint(self.folder / "checkpoints" / "world_model")
+        if done is not None:
+            load_checkpoint(done, self.policy)
+            return True
+        self.measure("start")
+        if self.own.method == "off":
+            return True
+        examples = self._choose(self._collected())
+        if not self._learn(examples):
+            return False
+        self.measure("learned")
+        save_checkpoint(self.folder / "checkpoints" / "world_model", self.policy, {"update": 0})
+        shutil.rmtree(self.folder / "checkpoints" / "world_model-latest", ignore_errors=True)
+        return True
+
+    def measure(self, when: str) -> None:
+        """Measures the policy's world model on the held-out transitions, once: ``world_model/<when>.json``.
+
+        As ``paw eval-wm --episodes RUN/world_model/held_out.jsonl --encoder ...`` does.
+        """
+        path = self.place / f"{when}.json"
+        if not self.own.held_out_episodes or path.exists():
+            return
+        episodes = self._held_out()
+        shared = self._shared("start.json") if when == "start" else None
+        if shared is not None and shared.exists():
+            shutil.copyfile(shared, path)
+            return
+        started = time.perf_counter()
+        with self.display.task(f"measuring the world model ({when})", 1):
+            result = self._measured(episodes)
+        result |= {
+            "when": when,
+            "model": self.settings.name,
+            "encoder": self.own.encoder,
+            "transitions_hash": world_model.transitions_hash(episodes),
+            "seconds": time.perf_counter() - started,
+        }
+        write_json(path, result)
+        if shared is not None:
+            write_json(shared, result)
+        cells = zip(world_model.COLUMNS, world_model.describe_row(result), strict=True)
+        self.display.say(
+            f"World model ({when}): " + ", ".join(f"{name} {value}" for name, value in cells)
+        )
+
+    # --- stage 1 -----------------------------------------------------------------------------------
+
+    def _collected(self) -> list[Episode]:
+        s = self.settings
+        env = dataclasses.replace(s.env, kwargs={**s.env.kwargs, **s.env.train_kwargs})
+        return self._played(
+            "transitions.jsonl", env, s.env.train_split, self.own.episodes, _COLLECT
+        )
+
+    def _held_out(self) -> list[Episode]:
+        s = self.settings
+        env = dataclasses.replace(s.env, kwargs={**s.env.kwargs, **s.env.train_kwargs})
+        split, count = s.evaluation.split, self.own.held_out_episodes
+        return self._played("held_out.jsonl", env, split, count, _HELD_OUT)
+
+    def _played(
+        self, name: str, env: EnvSettings, split: str, count: int, purpose: int
+    ) -> list[Episode]:
+        """Episodes of the start policy, from the file where they are already."""
+        path, shared = self.place / name, self._shared(name)
+        if path.exists():
+            return list(read_jsonl(path))
+        self.place.mkdir(parents=True, exist_ok=True)
+        if shared is not None and shared.exists():
+            scratch = path.with_name(name + ".part")
+            shutil.copyfile(shared, scratch)
+            os.replace(scratch, path)
+            return list(read_jsonl(path))
+        numbers = np.random.SeedSequence([self.settings.seed, purpose]).generate_state(2)
+        pool = make_pool(env, split, count, 1, int(numbers[0]))
+        generator = torch.Generator().manual_seed(int(numbers[1]))
+        with self.display.task(f"collecting {name.removesuffix('.jsonl')}", count) as advance:
+            trajectories = rollout(
+                self.policy,
+                pool,
+                self.settings.rollout,
+                generator,
+                progress=lambda running, all_: advance(all_ - running),
+                keep_tokens=False,
+            )
+        pool.close()
+        episodes = [t.episode for t in trajectories if t.episode.error is None]
+        if not episodes:
+            raise ValueError(
+                "Every episode failed in its environment; the first traceback:\n"
+                f"{trajectories[0].episode.error}"
+            )
+        for target in (path, shared):
+            if target is not None:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                write_jsonl(target, episodes)
+        return episodes
+
+    def _shared(self, name: str) -> Path | None:
+        """Where runs of one start policy share a file."""
+        folder = shared_transitions(self.settings)
+        return None if folder is None else folder / name
+
+    # --- stage 2 -----------------------------------------------------------------------------------
+
+    def _choose(self, episodes: Sequence[Episode]) -> list[Example]:
+        """The transitions to learn from; called while the policy is still the start policy."""
+        probe = agent_env_maker(self.settings.env, self.settings.env.train_split)()
+        found = examples_of(
+            episodes,
+            self.policy.chat,
+            probe.text_env.prompt_observation,
+            probe.template,
+            self.settings.rollout.max_context_tokens,
+        )
+        probe.close()
+        if not found:
+            raise ValueError("The collected episodes hold no observation to learn to predict.")
+        different = unique(found) if self.own.deduplicate else found
+        path = self.place / "chosen.json"
+        if path.exists():
+            chosen = json.loads(path.read_text(encoding="utf-8"))["chosen"]
+            return [different[i] for i in chosen]
+        record: dict[str, Any] = {
+            "episodes": len(episodes),
+            "transitions": len(found),
+            "different": len(different),
+        }
+        numbers = list(range(len(different)))
+        if self.own.easy.samples:
+            numbers, more = self._hard(different)
+            record |= more
+        write_json(path, {**record, "kept": len(numbers), "chosen": numbers})
+        self.display.say(
+            f"{len(numbers)} of {len(found)} transitions to learn from "
+            f"({len(different)} different ones)."
+        )
+        return [different[i] for i in numbers]
+
+    def _hard(self, examples: Sequence[Example]) -> tuple[list[int], dict[str, Any]]:
+        own, easy = self.own, self.own.easy
+        numbers = np.random.SeedSequence([self.settings.seed, _FILTER]).generate_state(2)
+        with self.display.task("finding easy transitions", len(examples)) as advance:
+            guesses = predict(
+                self.policy,
+                examples,
+                easy.samples,
+                own.rwml.temperature,
+                own.rwml.max_tokens,
+                int(numbers[0]),
+                own.batch,
+                self.settings.rollout.prefill_tokens,
+                advance,
+            )
+        shares = solved_shares(guesses, examples, self._similarity())
+        keep = kept(shares, easy, np.random.default_rng(int(numbers[1])))
+        if not keep.any():
+            raise ValueError(
+                "The start policy predicts every collected transition within "
+                f"world_model_learning.rwml.threshold={own.rwml.threshold}, and none of these easy ones "
+                "was kept: there is nothing left to learn. Lower the threshold, or raise easy.keep."
+            )
+        record = {"easy": int((shares >= easy.solved).sum()), "solved_mean": float(shares.mean())}
+        return [int(i) for i in np.flatnonzero(keep)], record
+
+    def _learn(self, examples: Sequence[Example]) -> bool:
+        learner = self._learner(examples)
+        latest = self.folder / "checkpoints" / "world_model-latest"
+        log = self.folder / METRICS_FILE
+        saved = find_checkpoint(latest)
+        start = 0
+        if saved is not None:
+            state = load_checkpoint(saved, self.policy)
+            learner.load_state_dict(state["optimizer"])
+            start = int(state["update"])
+            self.display.say(f"Learning the world model goes on after update {start}.")
+        truncate_jsonl(log, "update", start)
+        total = self.own.updates
+        with self.display.task(f"learning the world model ({self.own.method})", total) as advance:
+            for update in range(start, total):
+                metrics = learner.update(update)
+                append_jsonl(log, {"update": update, **metrics, "time": time.time()})
+                advance(update + 1, _note(metrics))
+                stop = self.stopping()
+                if stop or update + 1 == total or (update + 1) % self.own.checkpoint_every == 0:
+                    state = {"update": update + 1, "optimizer": learner.state_dict()}
+                    save_checkpoint(latest, self.policy, state)
+                if stop:
+                    return False
+        return True
+
+    def _learner(self, examples: Sequence[Example]) -> Learner:
+        if self.own.method == "sft":
+            return SFTLearner(self.policy, examples, self.settings)
+        return RWMLLearner(self.policy, examples, self._similarity(), self.settings)
+
+    # --- measuring ---------------------------------------------------------------------------------
+
+    def _embed(self) -> Embedder:
+        if self._embedder is None:
+            self._embedder = make_embedder(self.own.encoder, self.own.encoder_prefix)
+        return self._embedder
+
+    def _similarity(self) -> Similarity:
+        return Similarity(self._embed(), self.own.rwml.threshold, self.own.rwml.binary)
+
+    def _measured(self, episodes: Sequence[Episode]) -> dict[str, Any]:
+        s = self.settings
+        probe = agent_env_maker(s.env, s.evaluation.split)()
+        wanted = world_model.predictions(
+            episodes,
+            self.policy.chat,
+            probe.text_env.prompt_observation,
+            probe.template,
+            s.rollout.max_context_tokens,
+        )
+        probe.close()
+        if not wanted:
+            raise ValueError("The held-out episodes hold no observation to predict.")
+        sums = world_model.score(self.policy, wanted, s.rollout.prefill_tokens // 2)
+        written = world_model.write_out(self.policy, wanted)
+        world_model.add_similarity(sums, wanted, written, self._embed())
+        return world_model.summarise(wanted, sums)
+
+
+def _note(metrics: dict[str, Any]) -> str:
+    shown = ("right_share", "similarity", "nll_per_token")
+    return ", ".join(f"{name} {metrics[name]:.3f}" for name in shown if name in metrics)
