@@ -46,10 +46,16 @@ class EnvSettings:
     """past (observation, action) pairs in a window-mode prompt; null: all"""
     require_admissible: bool = False
     """whether an action that is not listed is invalid before the environment sees it"""
+    reward: str = "agent"
+    """``agent``: what the environment declares for agents, such as 10 on success and else 0;
+    ``environment``: its own, such as WebShop's score in [0, 1], which pays for a partial fit"""
     invalid_penalty: float | None = None
     """reward added for an invalid response; null: the environment's own (-0.1 for ALFWorld)"""
     max_return: float | None = None
     """R_max of the adaptive weight; null: the environment's success reward"""
+
+    def __post_init__(self) -> None:
+        _one_of("env.reward", self.reward, ("agent", "environment"))
 
 
 @dataclass(frozen=True)
@@ -242,6 +248,11 @@ class EvalSettings:
     """split that validation during training, and the choice of the checkpoint, use"""
     selection_tasks: int = 64
     """size of that panel"""
+    select_by: str = "success_rate"
+    """``success_rate`` or ``score`` (the mean score): what the checkpoint with the most of it is kept for"""
+
+    def __post_init__(self) -> None:
+        _one_of("evaluation.select_by", self.select_by, ("success_rate", "score"))
 
 
 @dataclass(frozen=True)

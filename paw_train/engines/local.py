@@ -400,7 +400,7 @@ class Run:
     # --- evaluation --------------------------------------------------------------------------------
 
     def _validate(self, update: int, updater: Updater, pool: EnvPool) -> float:
-        """Success on the selection panel; the best policy so far is kept."""
+        """Success on the selection panel; the best policy so far, by ``select_by``, is kept."""
         e = self.settings.evaluation
         result, _ = evaluate(
             self.policy,
@@ -412,15 +412,14 @@ class Run:
             e.seed,
             e.batch,
         )
-        rate = float(result["success_rate"])
+        record = {"update": update, **{k: result[k] for k in ("success_rate", "n", "ci95")}}
+        record["score"] = result["score"]["mean"]
         log = self.folder / "validation.jsonl"
-        earlier = [json.loads(line)["success_rate"] for line in log.open()] if log.exists() else []
-        append_jsonl(
-            log, {"update": update, "success_rate": rate, "n": result["n"], "ci95": result["ci95"]}
-        )
-        if rate >= max(earlier, default=0.0):
+        earlier = [json.loads(line)[e.select_by] for line in log.open()] if log.exists() else []
+        append_jsonl(log, record)
+        if record[e.select_by] >= max(earlier, default=0.0):
             self._save("best", update, updater, pool)
-        return rate
+        return float(record["success_rate"])
 
     def _eval_rollout(self) -> RolloutSettings:
         return dataclasses.replace(

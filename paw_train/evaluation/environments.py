@@ -31,6 +31,8 @@ def agent_env_maker(
         "require_admissible": env.require_admissible,
         "mode": env.mode,
     }
+    if env.reward == "environment":
+        agent["success_reward"] = None
     if env.invalid_penalty is not None:
         agent["invalid_penalty"] = env.invalid_penalty
     if env.template is not None:

@@ -68,6 +68,8 @@ class EvalResult:
     """episodes that an error of the environment ended; they count as no success"""
     successes: list[bool] | None = None
     """[n] one per task in the panel's order, where recorded"""
+    scores: list[float] | None = None
+    """[n] in [0, 1], in the same order, where recorded: WebShop's pay for a partial fit"""
     settings: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -93,8 +95,18 @@ class EvalResult:
             seconds=number(data.get("seconds")),
             errors=int(number(data.get("errors")) or 0),
             successes=[bool(s) for s in successes or []] if usable else None,
+            scores=_scores(data, overall.n),
             settings=data["settings"] if isinstance(data.get("settings"), dict) else {},
         )
+
+
+def _scores(data: Mapping[str, Any], n: int) -> list[float] | None:
+    runs = data.get("runs")
+    if not isinstance(runs, list) or len(runs) != 1 or not isinstance(runs[0], Mapping):
+        return None  # of several seeds the report shows the success rate only
+    scores = [number(score) for score in runs[0].get("scores") or []]
+    found = [score for score in scores if score is not None]
+    return found if len(found) == len(scores) == n else None
 
 
 def number(value: Any) -> float | None:

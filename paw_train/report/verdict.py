@@ -52,7 +52,7 @@ def _compare(run: RunData, before: EvalResult, after: EvalResult) -> Verdict:
     overlap = intervals_overlap(a, b)
     tone, sentence = _decide(before, after, overlap)
     joint = "the intervals overlap" if overlap else "the intervals do not overlap"
-    details = (sentence, *_errors(before, after), *_choice(run))
+    details = (sentence, *_scores(before, after), *_errors(before, after), *_choice(run))
     return Verdict(f"{head}; {joint}", details, tone)
 
 
@@ -83,6 +83,21 @@ def _difference(before: EvalResult, after: EvalResult) -> tuple[float, float, fl
     return low, high, None, "taking the two rates as independent (Newcombe)"
 
 
+def _scores(before: EvalResult, after: EvalResult) -> tuple[str, ...]:
+    """The mean score, where a task can be solved in part."""
+    first, second = before.scores, after.scores
+    if first is None or second is None or len(first) != len(second):
+        return ()
+    if {*first, *second} <= {0.0, 1.0}:
+        return ()
+    low, high = paired_difference(first, second, _BOOTSTRAP_SEED).ci95
+    means = [sum(scores) / len(scores) for scores in (first, second)]
+    return (
+        f"Mean score (partial success counts): {means[0]:.3f} before, {means[1]:.3f} after; 95 % "
+        f"interval of the change: [{low:+.3f}, {high:+.3f}], task by task.",
+    )
+
+
 def _p(value: float | None) -> str:
     if value is None:
         return "not defined"
@@ -103,8 +118,9 @@ def _choice(run: RunData) -> tuple[str, ...]:
         return ()
     split = run.setting("evaluation.selection_split")
     where = f" ({split})" if split else ""
+    by = "score" if run.setting("evaluation.select_by") == "score" else "success"
     return (
-        f"The policy after RL is the checkpoint with the best validation success{where}, not the last.",
+        f"The policy after RL is the checkpoint with the best validation {by}{where}, not the last.",
     )
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from paw_train.engines.local import train_from_recipe
-from paw_train.evaluation import evaluate_from_args
+from paw_train.engines.local import train_from_recipe  # noqa: E402
+from paw_train.evaluation import evaluate_from_args  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -145,3 +145,21 @@ def test_every_algorithm_runs_with_the_world_model(
     assert len(metrics) == 2
     assert all(m["skipped"] == 0.0 and m["wm_loss"] >= 0 for m in metrics)
     assert ("value_loss" in metrics[0]) == ("algorithm.name=ppo" in settings)
+
+
+@pytest.mark.slow
+def test_the_best_score_chooses_the_checkpoint_where_partial_success_pays(tmp_path: Path) -> None:
+    run = train_from_recipe(
+        "smoke",
+        [f"out={tmp_path}", "updates=2", "env.id=paw_gym/WebShop-v0", "env.reward=environment",
+         "env.kwargs={max_steps: 6, num_products: 64}", "env.invalid_penalty=0", "cloning.steps=60",
+         "rollout.max_response_tokens=24", "rollout.max_context_tokens=3000", "evaluation.every=1",
+         "evaluation.select_by=score", "evaluation.split=test", "evaluation.selection_split=valid"],
+        quiet=True,
+    )  # fmt: skip
+    scores = [v["score"] for v in _lines(run / "validation.jsonl")]
+    best = torch.load(run / "checkpoints" / "best" / "state.pt", weights_only=True)
+    assert scores[best["update"] - 1] == max(scores)
+    # the environment's own reward, not ten for a full success
+    result = json.loads((run / "eval_after.json").read_text())
+    assert result["mean_reward"] == pytest.approx(result["score"]["mean"])

@@ -289,6 +289,19 @@ def test_pairs_of_tasks_decide_where_the_intervals_overlap(
     assert sentence in text
 
 
+def test_partial_success_is_compared_too(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    for when, score in (("before", 0.25), ("after", 0.5)):
+        runs = [{"seed": 0, "scores": [score, 1.0] * 100}]
+        write_json(run / f"eval_{when}.json", {**result(100, 200, 0), "runs": runs})
+    text = page_of(run).text
+    # half of the tasks gain 0.25, the others nothing: standard error 0.125 / sqrt(200) = 0.0088
+    assert "Mean score (partial success counts): 0.625 before, 0.750 after" in text
+    low, high = re.search(r"change: \[\+([\d.]+), \+([\d.]+)\]", text).groups()  # type: ignore[union-attr]
+    assert float(low) == pytest.approx(0.108, abs=0.003)
+    assert float(high) == pytest.approx(0.142, abs=0.003)
+
+
 def test_rates_decide_where_the_tasks_are_not_listed(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     for when, wins in (("before", 80), ("after", 105)):

@@ -267,6 +267,11 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "evaluation.temperature": _option("eval.temperature"),
         "evaluation.selection_split": _EVAL,
         "evaluation.selection_tasks": _EVAL,
+        "evaluation.select_by": _only(
+            "not read",
+            lambda v: v == "success_rate",
+            "score is not done here: this engine keeps the last checkpoints. Use success_rate.",
+        ),
         "evaluation.seed": _EVAL,
         "evaluation.split": _ours("paw eval, after the run"),
         "evaluation.tasks": _ours("paw eval, after the run"),
