@@ -24,8 +24,8 @@ SMALL = ScratchModelSettings(hidden=16, layers=1, heads=2, kv_heads=1, intermedi
 def forward(model: Any) -> Any:
     """Logits as OpenRLHF's actor gives them."""
 
-    def logits(ids: Tensor, attention: Tensor) -> Tensor:
-        return model(input_ids=ids, attention_mask=attention).logits
+    def logits(ids: Tensor, attention: Tensor, places: Tensor) -> Tensor:
+        return model(input_ids=ids, attention_mask=attention).logits.flatten(0, 1)[places]
 
     return logits
 

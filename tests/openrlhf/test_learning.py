@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +16,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from paw_train.config import AlgorithmSettings, OptimizerSettings  # noqa: E402
+from paw_train.config import AlgorithmSettings, OptimizerSettings, Settings  # noqa: E402
 from paw_train.engines.openrlhf.update_cut import cut  # noqa: E402
 from paw_train.experience import Experience, Pool, collect, prepare  # noqa: E402
 from paw_train.objective import ObjectiveSettings  # noqa: E402
 from paw_train.policies.local import LocalPolicy  # noqa: E402
 from paw_train.policies.scratch import scratch_model, word_tokenizer  # noqa: E402
+from paw_train.rollout import RolloutSettings  # noqa: E402
 from paw_train.update import TrainingDivergedError, Updater  # noqa: E402
 from paw_train.world_model_settings import WorldModelSettings  # noqa: E402
 
@@ -115,6 +120,13 @@ def _case(one_rank: Any, made_up: Any, name: str, ranks: int) -> tuple[dict[str,
     return {
         "passes": cut(experience, known, optimizer, ranks, SEED),
         "objective": objective,
+        "settings": Settings(
+            objective=objective,
+            rollout=RolloutSettings(temperature=TEMPERATURE),
+            optimizer=optimizer,
+            engine="openrlhf",
+        ),
+        "shape": dataclasses.asdict(one_rank.SMALL),
         "model": local.policy.model.state_dict(),
         "vocabulary": 64,
         "temperature": TEMPERATURE,
@@ -153,19 +165,68 @@ def test_ranks_together_learn_what_the_local_engine_learns(
 ) -> None:
     cases, locals_ = zip(*(_case(one_rank, made_up, name, 2) for name in CASES), strict=True)
     torch.save(list(cases), tmp_path / "cases.pt")
-    program = [sys.executable, str(Path(__file__).with_name("one_rank.py"))]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    root = Path(__file__).parents[2]
-    running = [
-        subprocess.Popen([*program, str(rank), "2", str(tmp_path)], env=environment, cwd=root)
-        for rank in range(2)
-    ]
-    assert [process.wait(timeout=300) for process in running] == [0, 0]
-    results = [torch.load(tmp_path / f"rank{r}.pt", weights_only=False) for r in range(2)]
+    results = _ranks("one_rank.py", 2, tmp_path)
     for first, second, local in zip(*results, locals_, strict=True):
         _compare(first, local)
         assert first["steps"] == second["steps"]
         assert first["passes"] == second["passes"]
+
+
+LAYOUTS = [(2, False), (3, False), (2, True)]
+"""ZeRO stage, packing"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not os.environ.get("PAW_CLUSTER_TESTS"), reason="DeepSpeed is imported: make test-openrlhf"
+)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_deepspeed_learns_what_the_local_engine_learns(
+    one_rank: Any, made_up: Any, tmp_path: Path, ranks: int
+) -> None:
+    cases, locals_ = zip(*(_case(one_rank, made_up, name, ranks) for name in CASES), strict=True)
+    given = {"cases": list(cases), "layouts": LAYOUTS}
+    torch.save(given, tmp_path / "cases.pt")
+    results = _ranks("one_deepspeed_rank.py", ranks, tmp_path, str(_free_port()))
+    for own in results:  # every rank has the gradients and metrics of all
+        for layout, found in zip(LAYOUTS, own, strict=True):
+            for name, result, local in zip(CASES, found, locals_, strict=True):
+                with _named(f"ZeRO-{layout[0]}, packing {layout[1]}, {name}"):
+                    _compare(result, local)
+
+
+@contextlib.contextmanager
+def _named(case: str) -> Iterator[None]:
+    try:
+        yield
+    except AssertionError as error:
+        raise AssertionError(f"{case}: {error}") from error
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _ranks(program: str, ranks: int, folder: Path, *arguments: str) -> list[Any]:
+    """What each of so many processes of a program wrote."""
+    command = [sys.executable, str(Path(__file__).with_name(program))]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    running = [
+        subprocess.Popen(
+            [*command, str(rank), str(ranks), str(folder), *arguments],
+            env=environment,
+            cwd=Path(__file__).parents[2],
+        )
+        for rank in range(ranks)
+    ]
+    try:
+        assert [process.wait(timeout=600) for process in running] == [0] * ranks
+    finally:
+        for process in running:  # one that waits for the other's part would stay
+            process.kill()
+    return [torch.load(folder / f"rank{r}.pt", weights_only=False) for r in range(ranks)]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])

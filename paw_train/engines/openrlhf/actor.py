@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import deepspeed
@@ -11,6 +12,7 @@ from openrlhf.trainer.ray import ppo_actor
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
 from torch import Tensor
 
+from paw_train.engines.openrlhf.adapters import WholeModel, is_adapted
 from paw_train.engines.openrlhf.learning import learn, pass_loss
 from paw_train.engines.openrlhf.update_cut import Pass
 from paw_train.engines.openrlhf.weights import Sums, sums_of, zero_sums
@@ -22,6 +24,8 @@ _Upstream: Any = ppo_actor.PolicyModelActor.__ray_metadata__.modified_class
 
 class PaWActorTrainer(ActorPPOTrainer):
     """Learns from passes instead of OpenRLHF's replay buffer."""
+
+    actor: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -48,6 +52,8 @@ class PaWActorTrainer(ActorPPOTrainer):
         return {**averaged(steps), "lr": self.rate}
 
     def _loss(self, part: Pass) -> Any:
+        # else each pass's gradient would take the place of the one before
+        self.actor.model.set_gradient_accumulation_boundary(part.last)
         return pass_loss(
             part,
             self._logits,
@@ -57,7 +63,7 @@ class PaWActorTrainer(ActorPPOTrainer):
             torch.device(torch.cuda.current_device()),
         )
 
-    def _logits(self, ids: Tensor, attention: Tensor) -> Tensor:
+    def _logits(self, ids: Tensor, attention: Tensor, places: Tensor) -> Tensor:
         # the actor would temper the observations too, which nobody sampled
         tempered, self.actor.temperature = self.actor.temperature, 1.0
         try:
@@ -65,13 +71,30 @@ class PaWActorTrainer(ActorPPOTrainer):
                 ids,
                 attention_mask=attention,
                 return_output=True,
-                allgather_logits=True,
                 ring_attn_group=self.strategy.ring_attn_group,
             )
         finally:
             self.actor.temperature = tempered
-        logits: Tensor = output["logits"]
+        if self.actor.packing_samples:
+            # [1, tokens, V]: padding was left out
+            places = (attention.flatten().cumsum(0) - 1)[places]
+        logits: Tensor = output["logits"].flatten(0, 1).index_select(0, places)
         return logits
+
+    def broadcast_to_vllm(self) -> None:
+        """As upstream; of a model with an adapter, the whole model is sent."""
+        if not is_adapted(self.actor.model.module):
+            super().broadcast_to_vllm()
+            return
+        actor = self.actor
+        self.actor = SimpleNamespace(
+            model=SimpleNamespace(module=WholeModel(actor.model.module)),
+            is_vlm=getattr(actor, "is_vlm", False),
+        )
+        try:
+            super().broadcast_to_vllm()
+        finally:
+            self.actor = actor
 
     def _step(self) -> float:
         for group in self.actor_optim.param_groups:
@@ -108,7 +131,7 @@ class PaWPolicyActor(_Upstream):
         model = self.actor.model.module
         split = self.strategy.args.ds.zero_stage == 3
         total = zero_sums()
-        for parameter in model.parameters():
+        for _, parameter in (WholeModel(model) if is_adapted(model) else model).named_parameters():
             with deepspeed.zero.GatheredParameters([parameter], enabled=split):
-                total = total + sums_of(parameter)
+                total = total + sums_of(parameter.data)
         return total

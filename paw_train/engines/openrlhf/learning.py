@@ -15,8 +15,9 @@ from paw_train.objective import LossOutput, ObjectiveSettings, combined_loss, me
 from paw_train.tokens import collate
 from paw_train.update import TrainingDivergedError, loss_inputs
 
-Forward = Callable[[Tensor, Tensor], Tensor]
-"""(input ids [B, T], attention mask [B, T]) -> logits [B, T, V] at temperature 1"""
+Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(input ids [B, T], attention mask [B, T], places [S] in the flattened ids) -> logits [S, V] there, at
+temperature 1"""
 
 
 def pass_loss(
@@ -40,7 +41,7 @@ def pass_loss(
     batch = collate(part.experience.rows, pad_id).to(device)
 
     def score(ids: Tensor, tokens: Tensor, heat: Tensor, entropies: int) -> TokenScores:
-        logits = forward(ids, batch.attention_mask).flatten(0, 1).index_select(0, tokens - 1)
+        logits = forward(ids, batch.attention_mask, tokens - 1)
         return logits_scores(logits, ids.flatten()[tokens], heat, entropies)
 
     logprobs, entropy = batch_logprobs(score, batch, temperature, objective.entropy_coef > 0)
