@@ -253,11 +253,12 @@ class TextEnv(gym.Env[str, str], ABC):
     def expert(self) -> Callable[[], str]:
         """A player to learn from: a function that gives the next action. It follows the episode.
 
-        By default the reference solution, step by step; an environment overrides it with an expert
-        that sees no more than the agent does.
+        By default the reference solution, worked out anew at each step, so that it also goes on from
+        where another action led; an environment overrides it with an expert that sees no more than
+        the agent does. Where nothing leads on, calling it raises ``StopIteration``.
         """
-        plan = iter(self.reference_solution())
-        return lambda: next(plan)
+        self.reference_solution()  # an environment without one says so before anything is played
+        return lambda: next(iter(self.reference_solution()))
 
     def is_admissible(self, action: str) -> bool:
         """Whether an action would be accepted now, as far as the listed ones tell.
