@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -210,8 +211,10 @@ def demonstrations(
     recorder = TokenRecorder(chat, pool) if chat else None
     experts = {slot.index: pool.env_of(slot).text_env.expert() for slot in pool.active}
     while pool.active:
+        actions = _expert_actions(pool, experts)
         slots = list(pool.active)
-        actions = {slot.index: experts[slot.index]() for slot in slots}
+        if not slots:
+            break
         slips = {slot.index: _slip(slot, noise, rng) for slot in slots}
         texts = [
             pool.env_of(slot).response_for(slips[slot.index] or actions[slot.index])
@@ -229,6 +232,20 @@ def demonstrations(
     if recorder:
         _hand_over(trajectories, recorder.rows)
     return trajectories
+
+
+def _expert_actions(pool: EnvPool, experts: Mapping[int, Callable[[], str]]) -> dict[int, str]:
+    """What the experts do next; the episode of one that does not know leaves the pool, failed."""
+    actions: dict[int, str] = {}
+    for slot in list(pool.active):
+        try:
+            actions[slot.index] = experts[slot.index]()
+        except StopIteration:
+            slot.episode.error = "The expert has no further action, and the episode is not over."
+        except Exception:  # whatever an expert raises fails its own episode only
+            slot.episode.error = traceback.format_exc()
+    pool.active = [slot for slot in pool.active if slot.index in actions]
+    return actions
 
 
 def _slip(slot: Slot, noise: float, rng: np.random.Generator | None) -> str | None:
