@@ -222,6 +222,8 @@ class TextEnv(gym.Env[str, str], ABC):
         self.action_space = UnicodeText()
         self.state: Any = None
         """what ``_start`` and ``_act`` keep between calls; copied by ``save_state``"""
+        self.progress: float | None = None
+        """share of training that is done, 0 to 1; ``None``: nobody trains here (see ``set_progress``)"""
         self._task: Task | None = None
         self._steps = 0
         self._over = False
@@ -271,6 +273,23 @@ class TextEnv(gym.Env[str, str], ABC):
     def prompt_observation(self, observation: str) -> str:
         """The observation as a prompt shows it: without what other slots of the prompt hold already."""
         return observation
+
+    def set_progress(self, fraction: float) -> None:
+        """Tells how much of training is done: for environments that grow harder (a curriculum).
+
+        Trainers call it before the episodes of each update, with the number of finished updates over
+        that of all, so a resumed run tells the same. Evaluations do not call it. Most environments
+        ignore it; one with a curriculum reads ``self.progress``.
+
+        Args:
+            fraction: 0 at the start of training, 1 at its end.
+
+        Raises:
+            ValueError: outside 0 to 1.
+        """
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"Progress is the share of training done, 0 to 1, got {fraction}.")
+        self.progress = float(fraction)
 
     # --- Gymnasium -----------------------------------------------------------------------------
 

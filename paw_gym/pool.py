@@ -65,9 +65,29 @@ class EnvPool:
         self.group_size = group_size
         self._rng = np.random.default_rng(seed)
         self._seeds = dict(seeds or {})
-        self._envs: list[AgentInterface] = [self._make()]
+        self._progress: float | None = None
+        self._envs: list[AgentInterface] = [self._new_env()]
         self.active: list[Slot] = []
         self.episodes: list[Episode] = []
+
+    def _new_env(self) -> AgentInterface:
+        env = self._make()
+        if self._progress is not None:
+            env.text_env.set_progress(self._progress)
+        return env
+
+    def set_progress(self, fraction: float) -> None:
+        """Tells every environment, those still to be made as well, how much of training is done.
+
+        Args:
+            fraction: 0 to 1; see ``TextEnv.set_progress``.
+
+        Raises:
+            ValueError: outside 0 to 1.
+        """
+        for env in self._envs:
+            env.text_env.set_progress(fraction)
+        self._progress = fraction
 
     @property
     def tasks(self) -> Any:
@@ -94,7 +114,7 @@ class EnvPool:
         for task_id in task_ids:
             self.tasks[task_id]
         while len(self._envs) < len(task_ids) * size:
-            self._envs.append(self._make())
+            self._envs.append(self._new_env())
         self.active, self.episodes = [], []
         for index in range(len(task_ids) * size):
             group, member = divmod(index, size)
@@ -149,7 +169,7 @@ class EnvPool:
             slot.prompt, _, terminated, truncated, slot.info = env.step(response)
         except Exception:  # see _start
             slot.episode.error = traceback.format_exc()
-            self._envs[slot.index] = self._make()
+            self._envs[slot.index] = self._new_env()
             return False
         slot.episode.transitions.append(slot.info["transition"])
         return not (terminated or truncated)

@@ -57,14 +57,15 @@ SEARCH_R1 = (
 )
 ZEROSEARCH = (
     "# A language model plays the search engine, noisier and noisier; F1 as the reward (arXiv 2505.04588).",
+    "# Evaluations search the corpus, as those of the other rows do.",
     "env:",
-    "  kwargs:",
+    "  train_kwargs:",
     "    retriever: simulated",
     "    reward: f1",
     "    retriever_settings:",
     "      url: http://127.0.0.1:8001/v1    # any OpenAI-compatible endpoint",
     "      model: Qwen/Qwen2.5-14B-Instruct",
-    "      curriculum: {start: 0.0, end: 0.5, base: 4.0, searches: 500000}",
+    "      curriculum: {start: 0.0, end: 0.5, base: 4.0}",
 )
 
 

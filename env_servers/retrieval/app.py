@@ -48,6 +48,7 @@ class Context(BaseModel):
     question: str
     golden_answers: list[str] = Field(default_factory=list)
     seed: int = 0
+    progress: float | None = Field(default=None, ge=0, le=1)
 
 
 class TypedRequest(BaseModel):
@@ -105,7 +106,7 @@ def create_app(
         asked.inc(len(queries))
         told = None
         if wants_contexts and contexts is not None:
-            told = [SearchContext(c.question, tuple(c.golden_answers), c.seed) for c in contexts]
+            told = [_context(context) for context in contexts]
         return await batcher.search([_valid(query) for query in queries], top_k, told)
 
     @app.post("/retrieve")
@@ -179,6 +180,10 @@ def _check(
         )
     if contexts is not None and len(contexts) != len(queries):
         raise HTTPException(422, f"{len(queries)} queries came with {len(contexts)} contexts.")
+
+
+def _context(told: Context) -> SearchContext:
+    return SearchContext(told.question, tuple(told.golden_answers), told.seed, told.progress)
 
 
 def _valid(text: str) -> str:

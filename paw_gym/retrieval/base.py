@@ -46,6 +46,8 @@ class SearchContext:
     golden_answers: tuple[str, ...] = ()
     seed: int = 0
     """what decides, together with the query, between a useful and a noisy result"""
+    progress: float | None = None
+    """share of training that is done, 0 to 1, where a trainer tells it"""
 
 
 @runtime_checkable

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,27 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paw_gym.retrieval.base import Hit, RetrieverError, SearchContext, check_top_k, settings_digest
+from paw_gym.naming import did_you_mean
+from paw_gym.retrieval.base import Hit, SearchContext, check_top_k, settings_digest
 from paw_gym.retrieval.transport import JsonClient
+from paw_gym.retrieval.writers import DocumentWriter, EndpointWriter, ScriptWriter
 
-USEFUL = (
-    "You stand in for a web search engine. Below are a search query and the question that the person "
-    "searching wants to answer{answer}. Write {count} different documents, about 30 words each, as a "
-    "search for the query would return them. They must contain what is needed to answer the question, "
-    "stated as plain facts. Do not mention the question or these instructions."
-)
-"""asks for documents that help; ``{answer}`` tells the golden answers where they are known"""
-NOISY = (
-    "You stand in for a web search engine on a bad day. Below are a search query and the question that "
-    "the person searching wants to answer. Write {count} different documents, about 30 words each, "
-    "that look as if they matched the query and are of no help: the topic is near, the facts that the "
-    "question needs are absent. Do not mention the question or these instructions."
-)
-"""asks for documents that do not help"""
-_FORM = (
-    '\n\nQuery: {query}\nQuestion: {question}\n\nForm of each document, on one line: "Doc N: text"'
-)
-_DOCUMENT = re.compile(r"^\W*Doc(?:ument)?\W*\d+\W*?:\s*", re.MULTILINE | re.IGNORECASE)
+WRITERS = ("model", "script")
 
 
 @dataclass(frozen=True)
@@ -53,7 +37,7 @@ class Curriculum:
     base: float = 4.0
     """how late it rises; 1: evenly"""
     searches: int = 100_000
-    """searches that make up the training, where nobody sets ``progress``"""
+    """searches that make up the training, for those that do not tell its ``progress``"""
 
     def __post_init__(self) -> None:
         if not (0 <= self.start <= 1 and 0 <= self.end <= 1):
@@ -78,7 +62,9 @@ class SimulatedRetriever:
     """Asks a language model to write what a search might return.
 
     Whether a result is noisy follows from the query, its context and the seed, so a search that is
-    repeated at the same point of training is of the same kind.
+    repeated at the same point of training is of the same kind. That point is what the search's
+    context says (``SearchContext.progress``; this project's trainers tell it). Searches that say
+    nothing are counted, and their number says how far training has come.
 
     Args:
         url: address of the endpoint, up to and including its version (``http://host:8000/v1``).
@@ -94,6 +80,12 @@ class SimulatedRetriever:
         attempts: how often to ask before a search has failed.
         backoff: seconds before the second attempt, doubled for each after it.
         wait: sleeps between attempts.
+        writer: who writes: ``model``, the one at ``url``; ``script``, fixed sentences for tests and dry
+            runs, which need no model; or a ``DocumentWriter``.
+
+    Raises:
+        TypeError: ``url`` or ``model`` is missing, and the writer is a model.
+        ValueError: an unknown writer.
     """
 
     wants_contexts = True
@@ -101,8 +93,8 @@ class SimulatedRetriever:
 
     def __init__(
         self,
-        url: str,
-        model: str,
+        url: str | None = None,
+        model: str | None = None,
         token: str | None = None,
         curriculum: Mapping[str, Any] | Curriculum | None = None,
         tell_answers: bool = True,
@@ -114,38 +106,44 @@ class SimulatedRetriever:
         attempts: int = 4,
         backoff: float = 0.5,
         wait: Callable[[float], None] = time.sleep,
+        writer: str | DocumentWriter = "model",
     ) -> None:
-        self.client = JsonClient(url, token, timeout, attempts, backoff, wait)
         given = curriculum if curriculum is not None else {}
         self.curriculum = given if isinstance(given, Curriculum) else Curriculum(**given)
-        self.model, self.tell_answers = model, tell_answers
-        self.temperature, self.max_tokens = temperature, max_tokens
+        if writer == "model":
+            if url is None or model is None:
+                raise TypeError(
+                    "The retriever 'simulated' needs url and model, the endpoint of a language model; "
+                    "only writer='script' goes without."
+                )
+            client = JsonClient(url, token, timeout, attempts, backoff, wait)
+            writer = EndpointWriter(client, model, tell_answers, temperature, max_tokens)
+        elif writer == "script":
+            writer = ScriptWriter()
+        elif isinstance(writer, str):
+            raise ValueError(f"Unknown writer {writer!r}. {did_you_mean(writer, WRITERS)}")
+        self.writer: DocumentWriter = writer
         self.seed, self.parallel = seed, parallel
-        self.progress: float | None = None
-        """share of training that is done; ``None``: told by the number of searches"""
         self.searches = 0
-        """searches answered so far"""
+        """searches answered so far whose context told no progress"""
         self._lock = threading.Lock()
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the model and the settings; what a model writes at a temperature is not in it."""
+        """Hash of the writer and the settings; what a model writes at a temperature is not in it."""
         return settings_digest(
             {
                 "retriever": "simulated",
-                "model": self.model,
+                **self.writer.settings(),
                 "curriculum": asdict(self.curriculum),
-                "tell_answers": self.tell_answers,
-                "temperature": self.temperature,
                 "seed": self.seed,
             }
         )
 
     @property
     def noise(self) -> float:
-        """The present share of noisy results."""
-        done = self.searches / self.curriculum.searches
-        return self.curriculum.noise(done if self.progress is None else self.progress)
+        """The present share of noisy results, for searches that tell no progress."""
+        return self.curriculum.noise(self.searches / self.curriculum.searches)
 
     def search(
         self,
@@ -156,16 +154,19 @@ class SimulatedRetriever:
         """See ``Retriever.search``; without a context the query counts as the question."""
         check_top_k(top_k)
         told = contexts if contexts is not None else [SearchContext(query) for query in queries]
-        share = self.noise
+        counted = self.noise
         with ThreadPoolExecutor(max(1, min(self.parallel, len(queries)))) as pool:
             work = [
-                pool.submit(self._write, q, c, top_k, share)
+                pool.submit(self._write, q, c, top_k, self._share(c, counted))
                 for q, c in zip(queries, told, strict=True)
             ]
             found = [task.result() for task in work]
         with self._lock:
-            self.searches += len(queries)
+            self.searches += sum(context.progress is None for context in told)
         return found
+
+    def _share(self, context: SearchContext, counted: float) -> float:
+        return counted if context.progress is None else self.curriculum.noise(context.progress)
 
     def is_noisy(self, query: str, context: SearchContext, share: float) -> bool:
         """Whether this search gets a noisy result when that share of all does."""
@@ -175,38 +176,9 @@ class SimulatedRetriever:
 
     def _write(self, query: str, context: SearchContext, top_k: int, share: float) -> list[Hit]:
         noisy = self.is_noisy(query, context, share)
-        answer = self.client.ask(
-            "POST",
-            "/chat/completions",
-            {
-                "model": self.model,
-                "messages": [
-                    {"role": "user", "content": self._prompt(query, context, top_k, noisy)}
-                ],
-                "temperature": self.temperature,
-                "max_tokens": self.max_tokens * top_k,
-            },
-        )
-        try:
-            text = answer["choices"][0]["message"]["content"]
-        except (KeyError, IndexError, TypeError) as error:
-            raise RetrieverError(
-                f"{self.client.url} answered in an unknown form (no choices[0].message.content)."
-            ) from error
-        return _hits(str(text or ""), top_k)
-
-    def _prompt(self, query: str, context: SearchContext, count: int, noisy: bool) -> str:
-        known = context.golden_answers if self.tell_answers else ()
-        answer = f" (the answer is: {' or '.join(known)})" if known else ""
-        head = NOISY.format(count=count) if noisy else USEFUL.format(count=count, answer=answer)
-        return head + _FORM.format(query=query, question=context.question)
+        documents = self.writer.write(query, context, top_k, noisy)
+        return [Hit(_name(d), d, 1 / (n + 1)) for n, d in enumerate(documents)]
 
 
-def _hits(text: str, top_k: int) -> list[Hit]:
-    """The documents of a response; one without numbers is one document."""
-    parts = _DOCUMENT.split(text)
-    documents = [p.strip() for p in (parts[1:] if len(parts) > 1 else parts) if p.strip()][:top_k]
-    return [
-        Hit(f"sim-{hashlib.sha256(d.encode('utf-8', 'replace')).hexdigest()[:12]}", d, 1 / (n + 1))
-        for n, d in enumerate(documents)
-    ]
+def _name(document: str) -> str:
+    return f"sim-{hashlib.sha256(document.encode('utf-8', 'replace')).hexdigest()[:12]}"

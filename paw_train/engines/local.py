@@ -312,6 +312,7 @@ class Run:
         s = self.settings
         started = time.perf_counter()
         generator = torch.Generator().manual_seed(_seed(s.seed, update))
+        pool.set_progress(update / s.updates)
         played, kept = self._play(pool, generator, lambda run, n: show.rollout(update, run, n))
         rolled = time.perf_counter()
         show.learning(update)

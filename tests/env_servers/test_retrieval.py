@@ -134,6 +134,16 @@ def test_the_remote_retriever_finds_what_the_local_one_finds() -> None:
         assert remote.fingerprint == local.fingerprint
 
 
+def test_a_simulated_engine_behind_the_server_is_told_the_progress_of_training() -> None:
+    retriever = make_retriever("simulated", writer="script", curriculum={"end": 1.0})
+    with running(retriever) as url:
+        remote = make_retriever(url)
+        for progress, useful in ((0.0, True), (1.0, False), (None, True)):
+            context = SearchContext("Who made the bell?", ("Ann Lee",), 5, progress)
+            assert ("Ann Lee" in remote.search(["bell"], 1, [context])[0][0].contents) is useful
+    assert retriever.searches == 1
+
+
 def test_answers_are_never_mispaired() -> None:
     """Many clients at once, requests of all sizes: every answer names its own query."""
     echo = Echo(seconds=0.002)
@@ -271,6 +281,11 @@ def test_a_token_is_needed_where_one_is_set() -> None:
         ("/retrieve", {"queries": ["a" * 51]}, "at most 50 characters, got 51"),
         ("/v1/search", {"queries": ["a"], "contexts": []}, "1 queries came with 0 contexts"),
         ("/v1/search", {"queries": ["a"], "contexts": [{}]}, "contexts.0.question"),
+        (
+            "/v1/search",
+            {"queries": ["a"], "contexts": [{"question": "q", "progress": 2}]},
+            "contexts.0.progress",
+        ),
     ],
 )
 def test_requests_out_of_bounds_are_refused(path: str, body: Any, says: str) -> None:

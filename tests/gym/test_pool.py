@@ -197,3 +197,16 @@ def test_planned_seeds_do_not_depend_on_what_was_played_before(box_env: Any) -> 
         return [slot.episode.episode_id for slot in pool.reset(task_ids)]
 
     assert names(["boxes/4", "boxes/9"], False)[1:] == names(["boxes/9"], True)
+
+
+def test_every_environment_is_told_how_far_training_has_come(box_env: Any) -> None:
+    pool = EnvPool(lambda: AgentInterface(box_env()), groups=1, group_size=2)
+    (slot, _) = pool.reset()
+    assert pool.env_of(slot).text_env.progress is None
+    for fraction in (0.0, 0.25, 1.0):
+        pool.set_progress(fraction)
+        slots = pool.reset(["boxes/4", "boxes/9"])  # two more environments than before
+        assert [pool.env_of(s).text_env.progress for s in slots] == [fraction] * 4
+    with pytest.raises(ValueError, match=r"0 to 1, got 1\.5"):
+        pool.set_progress(1.5)
+    assert pool.env_of(pool.active[0]).text_env.progress == 1.0

@@ -182,6 +182,21 @@ def test_validation_plays_the_panel_at_its_own_temperature(tmp_path: Path) -> No
     assert len(lines) == 2 * settings.updates
 
 
+def test_environments_are_told_the_update_and_validations_are_not() -> None:
+    settings = _settings("updates=4", "evaluation.every=1", "evaluation.selection_tasks=1")
+    env = agent_env_maker(settings.env, settings.env.train_split)()
+    labels = list(training_groups(env.tasks, settings))
+    player, engine = EpisodePlayer(settings), Engine(TOKENIZER, LOOK)
+    panel = agent_env_maker(settings.env, settings.evaluation.selection_split)()
+    validation = next(panel_groups(panel.tasks, settings))
+    told = []
+    for label in (labels[0], validation, labels[-1]):
+        _play(player, label, engine)
+        last_used = player._idle[player._kind(label)][-1]
+        told.append(last_used.text_env.progress)
+    assert told == [0.0, None, 0.75]
+
+
 def test_workers_get_the_settings_whole() -> None:
     settings = _settings("optimizer.betas=[0.8, 0.9]")
     assert worker_settings(worker_environment(settings)) == settings

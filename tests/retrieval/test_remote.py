@@ -113,13 +113,13 @@ def test_contexts_go_only_where_they_are_wanted(serving: Any) -> None:
         payloads.append(payload)
         return 200, {"results": [{"query": q, "hits": []} for q in payload["queries"]]}
 
-    context = [SearchContext("who?", ("Ann",), 3)]
+    context = [SearchContext("who?", ("Ann",), 3, 0.5)]
     with serving(answer) as url:
         assert quick(url).fingerprint == "f"
         quick(url).search(["a"], 2, context)
         wants[0] = False
         quick(url).search(["a"], 2, context)
-    told = {"question": "who?", "golden_answers": ["Ann"], "seed": 3}
+    told = {"question": "who?", "golden_answers": ["Ann"], "seed": 3, "progress": 0.5}
     assert payloads == [
         {"queries": ["a"], "top_k": 2, "contexts": [told]},
         {"queries": ["a"], "top_k": 2},

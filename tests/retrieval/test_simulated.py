@@ -65,6 +65,32 @@ def test_the_share_of_noise_follows_the_searches(serving: Any) -> None:
     assert sum(noisy[:20]) < sum(noisy[30:50]) < sum(noisy[60:]) and sum(noisy[60:]) > 14
 
 
+def test_a_search_that_tells_the_progress_of_training_is_answered_by_it() -> None:
+    """And is not counted: two trainers, or a training and its evaluations, do not disturb each other."""
+    retriever = make_retriever("simulated", writer="script", curriculum={"end": 1.0, "searches": 8})
+
+    def noisy(progress: float | None) -> int:
+        contexts = [SearchContext(f"Who is {i}?", ("Ann Lee",), i, progress) for i in range(200)]
+        found = retriever.search([f"q{i}" for i in range(200)], 1, contexts)
+        return sum("Ann Lee" not in row[0].contents for row in found)
+
+    half = Curriculum(0.0, 1.0).noise(0.5)
+    assert [noisy(0.0), noisy(1.0), noisy(0.0)] == [0, 200, 0]
+    assert noisy(0.5) == noisy(0.5) and abs(noisy(0.5) / 200 - half) < 0.1
+    assert retriever.searches == 0 and noisy(None) == 0  # the first of the counted ones
+    assert retriever.searches == 200 and retriever.noise == 1.0
+
+
+def test_the_script_needs_no_endpoint() -> None:
+    script = make_retriever("simulated", writer="script", curriculum={"end": 0.0})
+    hits = script.search(["bell"], 3, [CONTEXT])[0]
+    assert len({hit.id for hit in hits}) == 3 and all("Ann Lee" in hit.contents for hit in hits)
+    assert all("bell" in hit.contents for hit in script.search(["bell"], 2)[0])  # answer unknown
+    assert script.fingerprint != simulated("http://127.0.0.1:9").fingerprint
+    with pytest.raises(ValueError, match="Unknown writer 'scrpt'. Did you mean 'script'"):
+        make_retriever("simulated", writer="scrpt")
+
+
 def test_prompts_tell_the_answer_only_where_they_should(serving: Any) -> None:
     model = Model()
     with serving(model) as url:

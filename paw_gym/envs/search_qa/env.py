@@ -145,7 +145,9 @@ class SearchQAEnv(TextEnv):
         if len(query) > MAX_QUERY:
             return self._invalid(f"the query is longer than {MAX_QUERY} characters")
         question = self.question
-        context = SearchContext(question.question, question.golden_answers, self.state["seed"])
+        context = SearchContext(
+            question.question, question.golden_answers, self.state["seed"], self.progress
+        )
         try:
             hits = self._open().search([query], self.top_k, [context])[0]
         except RetrieverError as error:

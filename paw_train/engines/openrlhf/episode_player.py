@@ -112,6 +112,8 @@ class EpisodePlayer:
     def _play(self, label: GroupLabel, member: int, policy: EnginePolicy) -> Trajectory:
         env = self._take(label)
         pool = EnvPool(lambda: env, seeds={label.task_id: label.seeds[member]})
+        if not label.validation:
+            pool.set_progress(label.update / self.settings.updates)
         [trajectory] = rollout(
             policy,
             pool,
