@@ -8,8 +8,9 @@ import hmac
 import ipaddress
 import json
 import logging
+import signal
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,10 @@ class ServiceSettings:
     """0: any free one"""
     token: str | None = None
     """what clients must show: as a bearer token, or as the password that a browser asks for"""
+    certificate: str | None = None
+    """a PEM file with the certificate (chain): the service speaks TLS"""
+    private_key: str | None = None
+    """a PEM file with the certificate's key, where it is not in the same file"""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
@@ -88,14 +93,26 @@ class Gate:
     Args:
         app: the service.
         metrics: where to count.
-        token: what clients must show; ``None``: nothing.
+        token: what clients must show, or several of which they must show one; ``None``: nothing.
+        max_body: bytes of a request's body.
     """
 
-    def __init__(self, app: App, metrics: Metrics, token: str | None) -> None:
-        self._app, self._metrics, self._token = app, metrics, token
+    def __init__(
+        self,
+        app: App,
+        metrics: Metrics,
+        token: str | Sequence[str] | None,
+        max_body: int = MAX_BODY,
+    ) -> None:
+        self._app, self._metrics, self._max_body = app, metrics, max_body
+        given = [token] if isinstance(token, str) else token
+        self._tokens = None if given is None else [one.encode() for one in given]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles an ASGI connection."""
+        if scope["type"] == "websocket" and not self._may_enter(scope["path"], _headers(scope)):
+            await send({"type": "websocket.close", "code": 1008, "reason": "A token is needed."})
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -108,20 +125,20 @@ class Gate:
             await send(message)
 
         try:
-            headers = {name.lower(): value for name, value in scope["headers"]}
-            if self._token is not None and not self._may_enter(scope["path"], headers):
+            headers = _headers(scope)
+            if not self._may_enter(scope["path"], headers):
                 await _refuse(noting_send, 401, "A token is needed.")
-            elif _declared_length(headers) > MAX_BODY:
-                await _refuse(noting_send, 413, f"A request has at most {MAX_BODY:,} bytes.")
+            elif _declared_length(headers) > self._max_body:
+                await _refuse(noting_send, 413, f"A request has at most {self._max_body:,} bytes.")
             else:
-                await self._app(scope, _limited(receive), noting_send)
+                await self._app(scope, _limited(receive, self._max_body), noting_send)
         except _TooLargeError:
-            await _refuse(noting_send, 413, f"A request has at most {MAX_BODY:,} bytes.")
+            await _refuse(noting_send, 413, f"A request has at most {self._max_body:,} bytes.")
         finally:
             self._note(scope, status, time.perf_counter() - start)
 
     def _may_enter(self, path: str, headers: dict[bytes, bytes]) -> bool:
-        if path in _OPEN_PATHS:
+        if self._tokens is None or path in _OPEN_PATHS:
             return True
         kind, _, value = headers.get(b"authorization", b"").partition(b" ")
         given = value.strip()
@@ -132,7 +149,8 @@ class Gate:
                 return False
         elif kind.lower() != b"bearer":
             return False
-        return hmac.compare_digest(given, (self._token or "").encode())
+        # every one is compared: how long it takes tells nothing about which is nearly right
+        return sum(hmac.compare_digest(given, token) for token in self._tokens) > 0
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         method = scope["method"] if scope["method"] in _METHODS else "other"
@@ -155,6 +173,10 @@ class _TooLargeError(Exception):
     """The body is longer than it may be (and than it said)."""
 
 
+def _headers(scope: Scope) -> dict[bytes, bytes]:
+    return {name.lower(): value for name, value in scope["headers"]}
+
+
 def _declared_length(headers: dict[bytes, bytes]) -> int:
     try:
         return int(headers.get(b"content-length", b"0"))
@@ -162,14 +184,14 @@ def _declared_length(headers: dict[bytes, bytes]) -> int:
         return 0
 
 
-def _limited(receive: Receive) -> Receive:
+def _limited(receive: Receive, max_body: int) -> Receive:
     total = 0
 
     async def counting() -> MutableMapping[str, Any]:
         nonlocal total
         message = await receive()
         total += len(message.get("body", b""))
-        if total > MAX_BODY:
+        if total > max_body:
             raise _TooLargeError
         return message
 
@@ -200,13 +222,25 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def run(app: App, settings: ServiceSettings, *, verbose: bool = False) -> None:
+def run(
+    app: App,
+    settings: ServiceSettings,
+    *,
+    verbose: bool = False,
+    drain: Callable[[], Callable[[], bool]] | None = None,
+    drain_seconds: float = 30.0,
+    max_message: int = 16 << 20,
+) -> None:
     """Serves until Ctrl-C or SIGTERM; requests that are being answered are finished first.
 
     Args:
         app: the service.
         settings: where to listen.
         verbose: log every request.
+        drain: called at SIGTERM, where a service has more to finish than requests; gives a function
+            that says whether all is done. A second signal ends the service at once.
+        drain_seconds: how long it may take.
+        max_message: bytes of a WebSocket's message.
     """
     import uvicorn
 
@@ -224,5 +258,34 @@ def run(app: App, settings: ServiceSettings, *, verbose: bool = False) -> None:
         access_log=False,
         timeout_graceful_shutdown=5,
         limit_concurrency=2048,
+        ssl_certfile=settings.certificate,
+        ssl_keyfile=settings.private_key,
+        ws_max_size=max_message,
     )
-    uvicorn.Server(config).run()
+    server = uvicorn.Server(config)
+    if drain is not None:
+        _drain_at_sigterm(server, drain, drain_seconds)
+    server.run()
+
+
+def _drain_at_sigterm(
+    server: Any, drain: Callable[[], Callable[[], bool]], drain_seconds: float
+) -> None:
+    stop, tick = server.handle_exit, server.on_tick
+    finished: list[Callable[[], bool]] = []
+    deadline = 0.0
+
+    def handle_exit(number: int, frame: Any) -> None:
+        nonlocal deadline
+        if number == signal.SIGTERM and not finished:
+            finished.append(drain())
+            deadline = time.monotonic() + drain_seconds
+        else:
+            stop(number, frame)
+
+    async def on_tick(counter: int) -> bool:
+        if finished and (finished[0]() or time.monotonic() > deadline):
+            return True
+        return bool(await tick(counter))
+
+    server.handle_exit, server.on_tick = handle_exit, on_tick
