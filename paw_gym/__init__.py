@@ -28,6 +28,7 @@ _HOME = {
     "text_env_ids": "registration",
     "EnvPool": "pool",
     "check_text_env": "contract",
+    "make_remote": "remote",
 }
 
 __all__ = ["__version__", *_HOME]
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from paw_gym.pool import EnvPool
     from paw_gym.prompts import PromptTemplate
     from paw_gym.registration import register_text_env, text_env_ids
+    from paw_gym.remote import make_remote
     from paw_gym.spaces import UnicodeText
     from paw_gym.transition import Episode, Transition
     from paw_gym.wrappers import AgentInterface, RecordTransitions, make_agent_env

@@ -13,7 +13,7 @@ from paw_train.commands.errors import ErrorTellingGroup
 app = typer.Typer(
     cls=ErrorTellingGroup,
     no_args_is_help=True,
-    help="Start a service: the WebShop site, a retriever, ...",
+    help="Start a service: the WebShop site, a retriever, a gateway to any environment.",
     rich_markup_mode="rich",
 )
 
@@ -120,3 +120,83 @@ def retriever(
         f"Retriever on http://{host}:{port or '(any free port)'} (Ctrl-C stops it)", err=True
     )
     run(service, settings, verbose=verbose)
+
+
+@app.command("gateway")
+def gateway(
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ENV", help="Serve this one; repeat it. Default: all registered."),
+    ] = None,
+    modules: Annotated[
+        list[str] | None,
+        typer.Option("--import", metavar="MODULE", help="Import this first; it registers more."),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY", help="A setting that clients may choose, beside the safe ones."
+        ),
+    ] = None,
+    fixed: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="ENV:KEY=VALUE", help="A setting of one environment, for all clients."
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Processes that run environments.")] = 2,
+    sessions: Annotated[int, typer.Option(help="Sessions at a time.")] = 4096,
+    sessions_per_client: Annotated[int, typer.Option(help="Sessions of one client.")] = 1024,
+    session_minutes: Annotated[
+        float, typer.Option(help="An unused session is forgotten after so long.")
+    ] = 30.0,
+    step_seconds: Annotated[
+        float, typer.Option(help="An environment that takes longer is stopped.")
+    ] = 30.0,
+    memory_mb: Annotated[int, typer.Option(help="Address space of a worker; 0: no limit.")] = 0,
+    drain_seconds: Annotated[
+        float, typer.Option(help="After SIGTERM, how long sessions may go on.")
+    ] = 30.0,
+    certificate: Annotated[
+        Path | None, typer.Option(help="A PEM file: speak TLS with this certificate.")
+    ] = None,
+    private_key: Annotated[
+        Path | None, typer.Option(help="The certificate's key, where it is in another file.")
+    ] = None,
+    tokens_file: Annotated[
+        Path | None, typer.Option(help="One token a line: each client has its own.")
+    ] = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    token: Token = None,
+    verbose: Verbose = False,
+) -> None:
+    """Serve environments to other processes and machines, for [cyan]paw_gym.make_remote(URL, ENV)[/cyan]."""
+    import importlib
+
+    from env_servers.gateway import Limits, create_app
+    from env_servers.gateway.options import offer_of, tokens_of
+    from env_servers.service import ServiceSettings, run
+    from paw_train.commands.arguments import full_env_id, parse_settings
+
+    for name in modules or []:
+        importlib.import_module(name)
+    offer = offer_of(env or [], allow or [], fixed or [], full_env_id, parse_settings)
+    tokens = tokens_of(token_or_environment(token), tokens_file)
+    files = [None if path is None else str(path) for path in (certificate, private_key)]
+    settings = ServiceSettings(host, port, tokens[0] if tokens else None, *files)
+    limits = Limits(
+        workers=workers,
+        sessions=sessions,
+        sessions_per_client=sessions_per_client,
+        session_seconds=session_minutes * 60,
+        step_seconds=step_seconds,
+        memory_mb=memory_mb,
+        drain_seconds=drain_seconds,
+    )
+    service = create_app(offer, limits, modules=modules or [], tokens=tokens)
+    scheme = "https" if certificate else "http"
+    typer.echo(
+        f"Gateway on {scheme}://{host}:{port or '(any free port)'} (Ctrl-C stops it)", err=True
+    )
+    run(service, settings, verbose=verbose, drain=service.drain, drain_seconds=drain_seconds)

@@ -1,0 +1,241 @@
+"""The environments of one worker, and what can be asked of them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from paw_gym.core import TextEnv
+from paw_gym.prompts import builtin_templates
+from paw_gym.remote.generator_state import generator_text, set_generator
+
+_ARGUMENT_ERRORS = (KeyError, IndexError, ValueError, TypeError)
+"""what a wrong argument raises; the environment goes on"""
+_PROBES = 16
+"""environments kept to answer questions about tasks"""
+_EXPERTS = 8
+"""experts of a session"""
+
+
+class RefusedError(Exception):
+    """A call with a wrong argument; the environment is as before.
+
+    Args:
+        error: what was raised.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        told = error.args[0] if isinstance(error, KeyError) and error.args else error
+        super().__init__(str(told)[:2000])
+        kinds = (*_ARGUMENT_ERRORS, NotImplementedError, StopIteration)
+        self.kind = next((k.__name__ for k in kinds if isinstance(error, k)), "RuntimeError")
+
+
+class Hosted:
+    """One environment, with the wrappers that ``gymnasium.make`` puts around it."""
+
+    def __init__(self, env_id: str, kwargs: dict[str, Any]) -> None:
+        from paw_gym.registration import make_text_env
+
+        self.env = make_text_env(env_id, **kwargs)
+        inner = self.env.unwrapped
+        if not isinstance(inner, TextEnv):
+            raise TypeError(f"{env_id} makes a {type(inner).__name__}, not a paw_gym.TextEnv.")
+        self.text_env = inner
+        self.shows = type(inner).prompt_observation is not TextEnv.prompt_observation
+        self.experts: list[Callable[[], str]] = []
+        self.over = True
+
+    def describe(self, env_id: str) -> dict[str, Any]:
+        """What a client needs to know once."""
+        env = self.text_env
+        return {
+            "env_id": env_id,
+            "fingerprint": env.tasks.fingerprint,
+            "split": env.tasks.split,
+            "num_tasks": len(env.tasks),
+            "max_steps": env.max_steps,
+            "agent": {**asdict(env.agent), "template_text": _template_text(env.agent.template)},
+            "recorded_info": list(env.recorded_info),
+            "shows": self.shows,
+            "asks_admissible": type(env).is_admissible is not TextEnv.is_admissible,
+        }
+
+    def reset(self, call: dict[str, Any]) -> dict[str, Any]:
+        """Starts an episode."""
+        self.experts = []
+        if call.get("progress") is not None:
+            self.text_env.set_progress(call["progress"])
+        observation, info = self.env.reset(seed=call.get("seed"), options=call.get("options"))
+        self.over = False
+        return self._shown({"observation": observation, "info": info})
+
+    def step(self, call: dict[str, Any]) -> dict[str, Any]:
+        """Takes an action."""
+        if self.over:
+            raise RefusedError(RuntimeError("The episode is over: call reset()."))
+        observation, reward, terminated, truncated, info = self.env.step(call["action"])
+        self.over = bool(terminated or truncated)
+        return self._shown(
+            {
+                "observation": observation,
+                "reward": float(reward),
+                "terminated": bool(terminated),
+                "truncated": bool(truncated),
+                "info": info,
+            }
+        )
+
+    def _shown(self, answer: dict[str, Any]) -> dict[str, Any]:
+        if self.shows:
+            shown = self.text_env.prompt_observation(answer["observation"])
+            if shown != answer["observation"]:
+                answer["shown"] = shown
+        return answer
+
+    def replay(self, call: dict[str, Any]) -> dict[str, Any]:
+        """Plays an episode again and gives what its last call gave."""
+        answer: dict[str, Any] = {}
+        for entry in call["journal"]:
+            answer = self.with_generator(self.step if "action" in entry else self.reset, entry)
+        return answer
+
+    def with_generator(
+        self, method: Callable[[dict[str, Any]], dict[str, Any]], call: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Calls ``method`` with the client's generator, and tells its new state where it changed."""
+        env = self.text_env
+        if call.get("rng") is not None:
+            set_generator(env.np_random, call["rng"])
+        before = None if call.get("seed") is not None else generator_text(env.np_random)
+        answer = method(call)
+        after = generator_text(env.np_random)
+        if after != before:
+            answer["rng"] = after
+        return answer
+
+
+def _template_text(name: str) -> str | None:
+    """The content of a template file; a client has the built-in ones."""
+    if name in builtin_templates():
+        return None
+    with open(name, encoding="utf-8") as file:
+        return file.read()
+
+
+class Host:
+    """All environments of a worker, by session."""
+
+    def __init__(self) -> None:
+        self._hosted: dict[str, Hosted] = {}
+        self._probes: OrderedDict[str, Hosted] = OrderedDict()
+
+    def execute(self, call: dict[str, Any]) -> dict[str, Any]:
+        """Does what a call asks.
+
+        Raises:
+            RefusedError: a wrong argument; the environment is as before.
+            Exception: whatever the environment raised; it cannot be used any more.
+        """
+        method: Callable[[dict[str, Any]], dict[str, Any]] = getattr(self, f"_{call['op']}")
+        return method(call)
+
+    def drop(self, session: str) -> None:
+        """Forgets a session's environment."""
+        hosted = self._hosted.pop(session, None)
+        if hosted is not None:
+            try:
+                hosted.env.close()
+            except Exception:  # it is on its way out
+                return
+
+    # --- without a session ---------------------------------------------------------------------------
+
+    def _probe(self, call: dict[str, Any]) -> Hosted:
+        key = repr((call["env_id"], sorted(call["kwargs"].items())))
+        if key not in self._probes:
+            self._probes[key] = _make(call)
+        self._probes.move_to_end(key)
+        while len(self._probes) > _PROBES:
+            self._probes.popitem(last=False)[1].env.close()
+        return self._probes[key]
+
+    def _describe(self, call: dict[str, Any]) -> dict[str, Any]:
+        return self._probe(call).describe(call["env_id"])
+
+    def _tasks(self, call: dict[str, Any]) -> dict[str, Any]:
+        tasks = self._probe(call).text_env.tasks
+        ids = tasks.ids[call["offset"] : call["offset"] + call["limit"]]
+        return {"ids": list(ids), "num_tasks": len(tasks), "fingerprint": tasks.fingerprint}
+
+    def _task(self, call: dict[str, Any]) -> dict[str, Any]:
+        tasks = self._probe(call).text_env.tasks
+        try:
+            task = tasks[call["task_id"]]
+        except KeyError as error:
+            raise RefusedError(error) from error
+        return {"id": task.id, "type": task.type, "instruction": task.instruction}
+
+    # --- of a session --------------------------------------------------------------------------------
+
+    def _make(self, call: dict[str, Any]) -> dict[str, Any]:
+        self._hosted[call["session"]] = _make(call)
+        return {}
+
+    def _drop(self, call: dict[str, Any]) -> dict[str, Any]:
+        self.drop(call["session"])
+        return {}
+
+    def _reset(self, call: dict[str, Any]) -> dict[str, Any]:
+        hosted = self._hosted[call["session"]]
+        try:
+            return hosted.with_generator(hosted.reset, call)
+        except _ARGUMENT_ERRORS as error:
+            raise RefusedError(error) from error
+
+    def _step(self, call: dict[str, Any]) -> dict[str, Any]:
+        hosted = self._hosted[call["session"]]
+        return hosted.with_generator(hosted.step, call)
+
+    def _replay(self, call: dict[str, Any]) -> dict[str, Any]:
+        hosted = self._hosted[call["session"]]
+        try:
+            return hosted.replay(call)
+        except (*_ARGUMENT_ERRORS, RuntimeError) as error:
+            raise RefusedError(error) from error
+
+    def _ask(self, call: dict[str, Any]) -> dict[str, Any]:
+        hosted = self._hosted[call["session"]]
+        answers = {
+            "admissible": lambda c: bool(hosted.text_env.is_admissible(c["text"])),
+            "shown": lambda c: hosted.text_env.prompt_observation(c["text"]),
+            "solution": lambda c: list(hosted.text_env.reference_solution()),
+            "expert": lambda c: _new_expert(hosted),
+            "advice": lambda c: _advice(hosted, c["number"]),
+        }
+        try:
+            return hosted.with_generator(lambda c: {"answer": answers[c["what"]](c)}, call)
+        except Exception as error:  # a question changes nothing, whatever came of it
+            raise RefusedError(error) from error
+
+
+def _make(call: dict[str, Any]) -> Hosted:
+    try:
+        return Hosted(call["env_id"], call["kwargs"])
+    except (*_ARGUMENT_ERRORS, OSError, ImportError) as error:
+        raise RefusedError(error) from error
+
+
+def _new_expert(hosted: Hosted) -> int:
+    if len(hosted.experts) >= _EXPERTS:
+        raise ValueError(f"An episode has at most {_EXPERTS} experts.")
+    hosted.experts.append(hosted.text_env.expert())
+    return len(hosted.experts) - 1
+
+
+def _advice(hosted: Hosted, number: int) -> str:
+    if not 0 <= number < len(hosted.experts):
+        raise ValueError(f"This episode has no expert {number}: ask for a new one.")
+    return hosted.experts[number]()

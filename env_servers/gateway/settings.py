@@ -1,0 +1,117 @@
+"""What a gateway offers, and how much of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from paw_gym.naming import did_you_mean
+
+SAFE_KWARGS = frozenset(
+    {
+        "dataset",
+        "difficulty",
+        "grammar",
+        "max_steps",
+        "reward",
+        "show_attributes",
+        "split",
+        "top_k",
+        "variation",
+    }
+)
+"""settings that name no file or host and cost the server little, whatever their value"""
+NEVER_SERVED = frozenset({"paw_gym/Remote-v0"})
+"""it would make the gateway a client of any host"""
+MAX_STEPS = 10_000
+"""the longest episode that a client may ask for"""
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+"""strings that a client may give: no path leads out of a folder by one of them"""
+_LARGEST = 1_000_000
+
+
+class NotOfferedError(Exception):
+    """This gateway does not offer what was asked for; the message says what it does."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Which environments clients may ask for, and with which settings."""
+
+    env_ids: frozenset[str]
+    kwargs: frozenset[str] = SAFE_KWARGS
+    """names of the settings that a client may choose"""
+    fixed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """by environment, settings that the server chooses (the folder of its data)"""
+
+    def __post_init__(self) -> None:
+        for env_id in (*self.env_ids, *self.fixed):
+            if env_id in NEVER_SERVED:
+                raise ValueError(f"{env_id} cannot be served: give that gateway's address instead.")
+        for env_id in self.fixed:
+            if env_id not in self.env_ids:
+                raise ValueError(f"{env_id} is not served. {did_you_mean(env_id, self.env_ids)}")
+
+    def settings(self, env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments to make an environment with.
+
+        Raises:
+            NotOfferedError: the environment or a setting is not offered.
+        """
+        if env_id not in self.env_ids:
+            hint = did_you_mean(env_id, self.env_ids)
+            raise NotOfferedError(f"This gateway serves no environment {env_id!r}. {hint}")
+        fixed = self.fixed.get(env_id, {})
+        for name, value in kwargs.items():
+            if name in fixed or name not in self.kwargs:
+                chosen = sorted(self.kwargs - set(fixed))
+                raise NotOfferedError(
+                    f"{name} is the server's to choose. A client may give: {', '.join(chosen)}."
+                )
+            _check(name, value)
+        return {**kwargs, **fixed}
+
+
+def _check(name: str, value: Any) -> None:
+    if isinstance(value, str) and not _NAME.fullmatch(value):
+        raise NotOfferedError(f"{name}={value!r:.80}: a client gives a plain name, not a path.")
+    if isinstance(value, int | float) and not abs(value) <= _LARGEST:
+        raise NotOfferedError(f"{name}={value}: at most {_LARGEST:,}.")
+    if name == "max_steps" and (not isinstance(value, int) or value > MAX_STEPS):
+        raise NotOfferedError(f"max_steps={value!r}: an integer up to {MAX_STEPS:,}.")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much there may be of everything."""
+
+    workers: int = 2
+    """processes that run environments"""
+    sessions: int = 4096
+    """sessions at a time"""
+    sessions_per_client: int = 1024
+    """sessions at a time of one client (token and address)"""
+    session_seconds: float = 1800.0
+    """an unused session is forgotten after so long"""
+    step_seconds: float = 30.0
+    """a call that takes longer costs its environment"""
+    start_seconds: float = 300.0
+    """the same where data is loaded or an episode is played again"""
+    pending: int = 8192
+    """calls that may wait"""
+    pending_per_client: int = 2048
+    """calls of one client that may wait"""
+    calls_per_request: int = 1024
+    worker_deaths_per_client: int = 20
+    """environments of one client that may take their worker with them in ten minutes"""
+    memory_mb: int = 0
+    """address space of a worker; 0: no limit"""
+    drain_seconds: float = 30.0
+    """after SIGTERM, how long sessions may go on"""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value < 0 or (value == 0 and name not in ("memory_mb", "drain_seconds")):
+                raise ValueError(f"{name} must be positive, got {value}.")

@@ -1,0 +1,97 @@
+"""A process that holds environments and executes calls, one at a time, in the order they come.
+
+    python -m env_servers.gateway.worker SOCKET PROGRESS SETTINGS
+
+It trusts the gateway, which has checked every call, and nobody else speaks to it: its socket is
+inherited. Whatever an environment does (raise, exit, hang, die), it does it here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+from env_servers.gateway.frames import OK, READY, FrameReader, frame
+from env_servers.gateway.hosted import Host, RefusedError
+from env_servers.gateway.progress import Progress
+
+_FLUSH = 0.005
+"""seconds that an answer may wait for others to be sent with it"""
+_LOST = 410
+_REFUSED = 422
+_PR_SET_PDEATHSIG = 1
+
+log = logging.getLogger("env_servers.gateway.worker")
+
+
+def execute(host: Host, call: dict[str, Any]) -> tuple[int, bytes]:
+    """Executes a call; whatever is raised becomes an answer."""
+    try:
+        answer = host.execute(call)
+        return OK, json.dumps(answer).encode()
+    except RefusedError as refusal:
+        return _REFUSED, _problem(refusal.kind, str(refusal))
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # the environment's, whatever it is
+        log.warning("%s failed", call.get("op"), exc_info=True)
+        host.drop(call.get("session", ""))
+        reason = f"it raised {type(error).__name__}: {str(error)[:300]}"
+        return _LOST, _problem("RuntimeError", reason)
+
+
+def _problem(kind: str, message: str) -> bytes:
+    return json.dumps({"type": kind, "message": message}).encode()
+
+
+def serve(connection: socket.socket, progress: Progress, host: Host) -> None:
+    """Answers calls until the other end is closed."""
+    reader = FrameReader()
+    connection.sendall(frame(READY, OK, b""))
+    while data := connection.recv(1 << 18):
+        answers: list[bytes] = []
+        flushed = time.monotonic()
+        for number, _, body in reader.feed(data):
+            progress.begin(number)
+            answers.append(frame(number, *execute(host, json.loads(body))))
+            if time.monotonic() - flushed > _FLUSH:
+                connection.sendall(b"".join(answers))
+                answers, flushed = [], time.monotonic()
+        progress.begin(0)
+        if answers:
+            connection.sendall(b"".join(answers))
+
+
+def _prepare(settings: dict[str, Any]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":  # a worker that hangs would not see that its gateway is gone
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != settings["parent"]:
+            sys.exit("The gateway is gone already.")
+    os.dup2(2, 1)  # what an environment prints is no answer
+    if settings["memory_mb"]:
+        most = settings["memory_mb"] << 20
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    for name in settings["modules"]:
+        importlib.import_module(name)
+
+
+def main() -> None:
+    """The process."""
+    logging.basicConfig(format="worker: %(message)s", level=logging.WARNING)
+    descriptor, shared, settings = sys.argv[1:]
+    connection = socket.socket(fileno=int(descriptor))
+    progress = Progress(int(shared))
+    _prepare(json.loads(settings))
+    serve(connection, progress, Host())
+
+
+if __name__ == "__main__":
+    main()

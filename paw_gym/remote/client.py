@@ -1,0 +1,216 @@
+"""A gateway as this process sees it: calls, many at a time, and what it said of its environments."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any
+
+from paw_gym.core import Task, TaskSet
+from paw_gym.naming import UnknownTaskError
+from paw_gym.remote.connection import Connection
+from paw_gym.remote.errors import (
+    RemoteError,
+    ServerUnavailableError,
+    SessionLostError,
+    UnknownSessionError,
+)
+
+_CALLS = 512
+"""in one request"""
+_CHARACTERS = 2_000_000
+"""of text in one request, about"""
+_PAGE = 10_000
+"""task ids in one answer"""
+_BUSY = (429, 503)
+_ATTEMPTS = 20
+"""how often a call that finds no room is sent"""
+
+_KINDS: dict[str, type[Exception]] = {
+    "KeyError": UnknownTaskError,
+    "IndexError": IndexError,
+    "ValueError": ValueError,
+    "TypeError": TypeError,
+    "NotImplementedError": NotImplementedError,
+    "StopIteration": StopIteration,
+}
+"""what the environment raised for a wrong argument is raised here, too"""
+
+
+class GatewayClient:
+    """Speaks to one gateway. Its sessions are its own: a key goes along that nobody else knows.
+
+    Args:
+        url: the gateway's address.
+        token: bearer token, where the gateway asks for one.
+        timeout: seconds to wait for an answer.
+    """
+
+    def __init__(self, url: str, token: str | None, timeout: float) -> None:
+        headers = {"X-PaW-Client": secrets.token_urlsafe(24)}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        self.url = url.rstrip("/")
+        self._connection = Connection(url, headers, timeout)
+        self._held: dict[int, list[str]] = {}
+        """sessions by the environment that holds them"""
+        self._abandoned: list[str] = []
+        self._described: dict[str, dict[str, Any]] = {}
+        self._task_sets: dict[str, TaskSet] = {}
+
+    # --- calls ---------------------------------------------------------------------------------------
+
+    def call(self, call: dict[str, Any]) -> dict[str, Any]:
+        """The answer to one call.
+
+        Raises:
+            SessionLostError: the environment is gone; ``reset()`` makes another.
+            ServerUnavailableError: no gateway, no entry, no room.
+            KeyError, IndexError, ValueError, ...: as the environment raised it.
+        """
+        [answer] = self.calls([call])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def calls(self, calls: Sequence[dict[str, Any]]) -> list[dict[str, Any] | Exception]:
+        """The answers to many calls, each for another session, or what ``call`` would raise."""
+        answers: list[dict[str, Any] | Exception] = []
+        for part in _parts(calls):
+            answers.extend(self._exchange(part))
+        return answers
+
+    def _exchange(self, calls: list[dict[str, Any]]) -> list[dict[str, Any] | Exception]:
+        answers: dict[int, dict[str, Any] | Exception] = {}
+        open_calls = list(range(len(calls)))
+        for attempt in range(_ATTEMPTS):
+            results = self._post([calls[i] for i in open_calls])
+            busy = []
+            for i, result in zip(open_calls, results, strict=True):
+                if result["status"] in _BUSY and attempt < _ATTEMPTS - 1:
+                    busy.append((i, float(result["answer"].get("retry_after", 1))))
+                else:
+                    answers[i] = self._outcome(result)
+            if not busy:
+                break
+            open_calls = [i for i, _ in busy]
+            time.sleep(min(10.0, max(pause for _, pause in busy)))
+        return [answers[i] for i in range(len(calls))]
+
+    def _post(self, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        given_up, self._abandoned = self._abandoned[:_CALLS], self._abandoned[_CALLS:]
+        closing = [{"op": "close", "session": session} for session in given_up]
+        results: list[dict[str, Any]] = self._connection.post(
+            "/v1/calls", {"calls": [*calls, *closing]}
+        )["results"]
+        return results[: len(calls)]
+
+    def _outcome(self, result: dict[str, Any]) -> dict[str, Any] | Exception:
+        status, answer = int(result["status"]), dict(result["answer"])
+        if status == 200:
+            return answer
+        said, kind = str(answer.get("message", "")), _KINDS.get(str(answer.get("type")))
+        if status == 404:
+            return UnknownSessionError(said)
+        if status in (409, 410):
+            return SessionLostError(said)
+        if status in _BUSY:
+            return ServerUnavailableError(f"{self.url}: {said}")
+        return RemoteError(said) if kind is None else kind(said)
+
+    def keep(self, held: list[str]) -> None:
+        """Notes where an environment keeps its session."""
+        self._held[id(held)] = held
+
+    def abandon(self, held: list[str]) -> None:
+        """Has the session of an environment that nobody closed closed with the next request."""
+        self._abandoned.extend(self._held.pop(id(held), ()))
+
+    def farewell(self) -> None:
+        """Closes all sessions, if the gateway answers at once; otherwise they expire."""
+        sessions = [*self._abandoned, *(name for held in self._held.values() for name in held)]
+        calls = [{"op": "close", "session": session} for session in sessions]
+        with suppress(ServerUnavailableError, RemoteError):
+            for part in _parts(calls) if calls else ():
+                self._connection.post("/v1/calls", {"calls": part}, insist=False)
+
+    # --- what it serves ------------------------------------------------------------------------------
+
+    def describe(self, env_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What the gateway says of an environment; asked once."""
+        key = json.dumps([env_id, kwargs], sort_keys=True)
+        if key not in self._described:
+            call = {"op": "describe", "env_id": env_id, "kwargs": kwargs}
+            self._described[key] = self.call(call)
+        return self._described[key]
+
+    def tasks(self, env_id: str, kwargs: dict[str, Any]) -> TaskSet:
+        """The tasks of an environment; their ids are fetched once, a task when it is asked for."""
+        key = json.dumps([env_id, kwargs], sort_keys=True)
+        if key not in self._task_sets:
+            described = self.describe(env_id, kwargs)
+            self._task_sets[key] = TaskSet(
+                self._ids(env_id, kwargs, described),
+                lru_cache(4096)(lambda task_id: self._task(env_id, kwargs, task_id)),
+                described["fingerprint"],
+                described["split"],
+            )
+        return self._task_sets[key]
+
+    def _ids(self, env_id: str, kwargs: dict[str, Any], described: dict[str, Any]) -> list[str]:
+        ids: list[str] = []
+        while len(ids) < described["num_tasks"]:
+            call = {"op": "tasks", "env_id": env_id, "kwargs": kwargs}
+            page = self.call({**call, "offset": len(ids), "limit": _PAGE})
+            if page["fingerprint"] != described["fingerprint"] or not page["ids"]:
+                raise ServerUnavailableError(
+                    f"{self.url} changed the tasks of {env_id} while they were being listed."
+                )
+            ids.extend(map(str, page["ids"]))
+        return ids
+
+    def _task(self, env_id: str, kwargs: dict[str, Any], task_id: str) -> Task:
+        call = {"op": "task", "env_id": env_id, "kwargs": kwargs, "task_id": task_id}
+        found = self.call(call)
+        return Task(found["id"], found["instruction"], found["type"])
+
+    def forget(self) -> None:
+        """Asks again what the gateway serves, from the next environment on."""
+        self._described.clear()
+        self._task_sets.clear()
+
+
+def _parts(calls: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    parts: list[list[dict[str, Any]]] = [[]]
+    size = 0
+    for call in calls:
+        length = len(call.get("action", "")) + 200
+        if parts[-1] and (len(parts[-1]) >= _CALLS or size + length > _CHARACTERS):
+            parts.append([])
+            size = 0
+        parts[-1].append(call)
+        size += length
+    return parts
+
+
+def client_for(url: str, token: str | None, timeout: float) -> GatewayClient:
+    """The client of this process for a gateway, so that environments share a connection and a key."""
+    return _client_for(url.rstrip("/"), token, timeout, os.getpid())
+
+
+@lru_cache(maxsize=64)
+def _client_for(url: str, token: str | None, timeout: float, process: int) -> GatewayClient:
+    client = GatewayClient(url, token, timeout)
+    atexit.register(_farewell, client, process)
+    return client
+
+
+def _farewell(client: GatewayClient, process: int) -> None:
+    if os.getpid() == process:
+        client.farewell()

@@ -1,0 +1,407 @@
+"""The environment on the client's side, and asking many of them in one request."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+
+from paw_gym.core import INFO_KEYS, AgentDefaults, Outcome, Task, TextEnv
+from paw_gym.prompts import PromptTemplate, builtin_templates
+from paw_gym.remote.client import GatewayClient, client_for
+from paw_gym.remote.errors import (
+    RemoteError,
+    ServerUnavailableError,
+    SessionLostError,
+    UnknownSessionError,
+)
+from paw_gym.remote.generator_state import generator_text, set_generator
+
+TIMEOUT = 330.0
+"""seconds to wait for an answer: more than a gateway gives an environment to load its data"""
+TOKEN_VARIABLE = "PAW_GATEWAY_TOKEN"
+_SHOWN = 64
+"""observations whose form in a prompt is remembered"""
+
+
+class Asked(NamedTuple):
+    """What an environment is about to be asked: ``reset`` (seed, options) or ``step`` (action)."""
+
+    env: RemoteEnv
+    method: str
+    arguments: tuple[Any, ...]
+
+
+class RemoteEnv(TextEnv):
+    """An environment that runs in a gateway (``paw serve gateway``) and behaves as it does here.
+
+    ## Description
+    The same tasks, observations, rewards and infos as the environment itself, byte for byte: seeds
+    mean the same, and the generator's state travels along wherever either side draws from it.
+
+    ## Action Space, Observation Space, Rewards, Starting State
+    Those of the environment that the gateway runs.
+
+    ## Episode End
+    That of the environment. When it fails over there, or its session expires, ``step`` raises
+    ``SessionLostError``, and ``reset`` begins anew.
+
+    ## Arguments
+    ``url``: the gateway. ``env_id``: the environment's id there. ``token``: where the gateway asks
+    for one; better in the environment variable ``PAW_GATEWAY_TOKEN``. ``timeout``: seconds to wait
+    for an answer. All others go to the environment, as far as the gateway allows.
+
+    ## Version History
+    v0: first version.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        env_id: str,
+        token: str | None = None,
+        timeout: float = TIMEOUT,
+        render_mode: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        given = token if token is not None else os.environ.get(TOKEN_VARIABLE)
+        self.client: GatewayClient = client_for(url, given, timeout)
+        self.env_id, self._kwargs = env_id, kwargs
+        described = self.client.describe(env_id, kwargs)
+        tasks = self.client.tasks(env_id, kwargs)
+        super().__init__(tasks, described["max_steps"], render_mode)
+        self.agent = _agent(described["agent"])  # type: ignore[misc]
+        self.recorded_info = tuple(described["recorded_info"])  # type: ignore[misc]
+        self._asks_admissible, self._shows = described["asks_admissible"], described["shows"]
+        self._held: list[str] = []
+        """the session, if there is one"""
+        self._server_generator: str | None = None
+        """state of the generator over there, where it is known"""
+        self._journal: dict[str, Any] = {}
+        self._shown: OrderedDict[str, str] = OrderedDict()
+        self._ahead: tuple[Any, dict[str, Any] | Exception] | None = None
+        self.client.keep(self._held)
+        weakref.finalize(self, _abandon, self.client, self._held, os.getpid()).atexit = False
+
+    @property
+    def spec(self) -> gym.envs.registration.EnvSpec | None:
+        """What it was made from, under the id of the environment that it stands for."""
+        return self.__dict__.get("_spec")
+
+    @spec.setter
+    def spec(self, value: gym.envs.registration.EnvSpec | None) -> None:
+        same = None if value is None else dataclasses.replace(value, id=self.env_id)
+        self.__dict__["_spec"] = same
+
+    # --- calls ---------------------------------------------------------------------------------------
+
+    def _open_call(self) -> dict[str, Any]:
+        return {"op": "open", "env_id": self.env_id, "kwargs": self._kwargs}
+
+    def _opened(self, answer: Mapping[str, Any]) -> None:
+        if answer["fingerprint"] != self.tasks.fingerprint:
+            self.client.forget()
+            raise ServerUnavailableError(
+                f"{self.client.url} serves other tasks than when this environment was made "
+                f"(fingerprint {answer['fingerprint'][:12]}, was {self.tasks.fingerprint[:12]}): "
+                "make the environment anew."
+            )
+        self._held[:] = [answer["session"]]
+        self._server_generator = None
+
+    def _of_session(self, call: dict[str, Any]) -> dict[str, Any]:
+        """The call with the session, and with the generator's state where the server has another."""
+        call["session"] = self._held[0]
+        if call.get("seed") is None and call["op"] != "restore":
+            here = generator_text(self.np_random)
+            if here is not None and (call["op"] == "reset" or here != self._server_generator):
+                call["rng"] = here
+        return call
+
+    def _ask(self, call: dict[str, Any], reopen: bool = False) -> dict[str, Any]:
+        for last in (False, True):
+            if not self._held:
+                if not reopen:
+                    raise SessionLostError("There is no session: call reset().")
+                self._opened(self.client.call(self._open_call()))
+            try:
+                return self._take(call, self.client.call(self._of_session(call)))
+            except SessionLostError as error:
+                self._lose(error)
+                if last or not reopen or not isinstance(error, UnknownSessionError):
+                    raise
+        raise AssertionError("unreachable")
+
+    def _lose(self, error: SessionLostError) -> None:
+        self._over = True
+        self._server_generator = None
+        if isinstance(error, UnknownSessionError):
+            self._held.clear()
+
+    def _take(self, call: Mapping[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        """Moves the generator to where the server's is."""
+        state = answer.get("rng")
+        if state is not None:
+            set_generator(self.np_random, state)
+        if call["op"] == "restore":
+            self._server_generator = None
+        else:
+            self._server_generator = state or call.get("rng") or self._server_generator
+        return answer
+
+    # --- an episode ----------------------------------------------------------------------------------
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Starts an episode; see ``TextEnv.reset``.
+
+        Raises:
+            ServerUnavailableError: no gateway answers, or it has no room.
+            SessionLostError: the environment failed over there; another reset makes a new one.
+        """
+        gym.Env.reset(self, seed=seed)
+        call = self._reset_call(seed, options)
+        answer = self._fetched(_reset_key(seed, options), call)
+        if answer is None:
+            answer = self._ask(call, reopen=True)
+        self._journal = {
+            "reset": {k: v for k, v in call.items() if k not in ("op", "session")},
+            "steps": [],
+        }
+        info = answer["info"]
+        self._task = Task(info["task_id"], info["instruction"], info["task_type"])
+        self._steps, self._over = 0, False
+        self._shown.clear()
+        self._last = self._outcome(answer)
+        return self._last.observation, self._info(self._last)
+
+    def _reset_call(self, seed: int | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
+        call: dict[str, Any] = {"op": "reset"}
+        if seed is not None:
+            call["seed"] = int(seed)
+        if options:
+            call["options"] = {name: _plain(value) for name, value in options.items()}
+        if getattr(self, "progress", None) is not None:
+            call["progress"] = self.progress
+        return call
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Applies an action; see ``TextEnv.step``.
+
+        Raises:
+            SessionLostError: the environment is gone; ``reset()`` begins a new episode.
+            ServerUnavailableError: no gateway answers.
+        """
+        if not isinstance(action, str):
+            raise TypeError(f"An action is a str, got {type(action).__name__}: {action!r:.80}")
+        if self._task is None or self._over:
+            what = "No episode was started" if self._task is None else "The episode is over"
+            raise RuntimeError(f"{what}: call reset() before the next step().")
+        call = self._step_call(action)
+        answer = self._fetched(("step", action), call)
+        if answer is None:
+            answer = self._ask(call)
+        entry = {"action": call["action"], **({"rng": call["rng"]} if "rng" in call else {})}
+        self._journal["steps"].append(entry)
+        self._steps += 1
+        self._over = answer["terminated"] or answer["truncated"]
+        self._last = self._outcome(answer)
+        return (
+            self._last.observation,
+            self._last.reward,
+            self._last.terminated,
+            bool(answer["truncated"]),
+            self._info(self._last),
+        )
+
+    def _step_call(self, action: str) -> dict[str, Any]:
+        # an action may hold halves of a surrogate pair, which no server can read
+        text = action.encode("utf-8", "replace").decode()
+        return {"op": "step", "action": text, "at": self._steps}
+
+    def _outcome(self, answer: Mapping[str, Any]) -> Outcome:
+        observation, info = answer["observation"], answer["info"]
+        if self._shows:
+            self._remember(observation, answer.get("shown", observation))
+        return Outcome(
+            observation,
+            reward=float(answer.get("reward", 0.0)),
+            terminated=bool(answer.get("terminated", False)),
+            success=info["success"],
+            score=info["score"],
+            action_is_valid=info["action_is_valid"],
+            admissible_actions=info["admissible_actions"],
+            info={name: value for name, value in info.items() if name not in INFO_KEYS},
+        )
+
+    def _remember(self, observation: str, shown: str) -> None:
+        self._shown[observation] = shown
+        self._shown.move_to_end(observation)
+        while len(self._shown) > _SHOWN:
+            self._shown.popitem(last=False)
+
+    def _start(self, task: Task) -> Outcome:
+        raise NotImplementedError("A remote environment starts its episodes in reset().")
+
+    def _act(self, action: str) -> Outcome:
+        raise NotImplementedError("A remote environment acts in step().")
+
+    # --- ahead of being asked ------------------------------------------------------------------------
+
+    def _fetched(self, key: Any, call: dict[str, Any]) -> dict[str, Any] | None:
+        """The answer that ``fetch_ahead`` brought for exactly this, if it did."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or ahead[0] != key:
+            return None
+        answer = ahead[1]
+        if isinstance(answer, UnknownSessionError) and key[0] == "reset":
+            self._lose(answer)
+            return None
+        if isinstance(answer, Exception):
+            if isinstance(answer, SessionLostError):
+                self._lose(answer)
+            raise answer
+        sent = answer.pop("sent")
+        if "rng" in sent:
+            call["rng"] = sent["rng"]
+        return self._take(sent, answer)
+
+    @staticmethod
+    def fetch_ahead(asked: Sequence[Asked]) -> None:
+        """Asks the gateways of many environments at once, in one request for each gateway.
+
+        The calls of ``reset`` and ``step`` that follow, with the same arguments, take what was
+        answered; what went wrong for one environment is raised by its own call.
+        """
+        by_client: dict[int, list[Asked]] = {}
+        for one in asked:
+            by_client.setdefault(id(one.env.client), []).append(one)
+        for group in by_client.values():
+            _fetch(group[0].env.client, group)
+
+    # --- questions -----------------------------------------------------------------------------------
+
+    def prompt_observation(self, observation: str) -> str:
+        """The observation as a prompt shows it; comes along with the observation itself."""
+        if not self._shows:
+            return observation
+        if observation not in self._shown:
+            asked = {"op": "ask", "what": "shown", "text": observation}
+            self._remember(observation, str(self._ask(asked)["answer"]))
+        return self._shown[observation]
+
+    def is_admissible(self, action: str) -> bool:
+        """Whether an action would be accepted now, as far as the listed ones tell."""
+        if not self._asks_admissible:
+            return super().is_admissible(action)
+        text = action.encode("utf-8", "replace").decode()
+        return bool(self._ask({"op": "ask", "what": "admissible", "text": text})["answer"])
+
+    def reference_solution(self) -> list[str]:
+        """Actions that lead to success, found by the gateway."""
+        return [str(action) for action in self._ask({"op": "ask", "what": "solution"})["answer"]]
+
+    def expert(self) -> Callable[[], str]:
+        """The environment's expert, which stays with it: each action is asked for."""
+        number = self._ask({"op": "ask", "what": "expert"})["answer"]
+        return lambda: str(self._ask({"op": "ask", "what": "advice", "number": number})["answer"])
+
+    # --- save and restore ----------------------------------------------------------------------------
+
+    def _get_state(self) -> Any:
+        return {"journal": copy.deepcopy(self._journal), "shown": list(self._shown.items())}
+
+    def _set_state(self, state: Any) -> None:
+        """Has the episode played again over there: states are small, and no code travels."""
+        journal = copy.deepcopy(state["journal"])
+        before = generator_text(self.np_random)
+        over, self._ahead = self._over, None
+        answer = self._ask({"op": "restore", **journal}, reopen=True)
+        if before is not None:
+            set_generator(self.np_random, before)
+        self._over, self._journal = over, journal
+        self._shown = OrderedDict(state["shown"])
+        if self._info(self._outcome(answer)) != self._info(self._last):
+            raise RemoteError(
+                "Played again, the episode went another way: this environment is not deterministic."
+            )
+
+    def close(self) -> None:
+        """Closes the session."""
+        if self._held:
+            # a session that is gone already, or cannot be reached now, expires by itself
+            with suppress(ServerUnavailableError, RemoteError):
+                self.client.call({"op": "close", "session": self._held[0]})
+            self._held.clear()
+
+
+def _abandon(client: GatewayClient, held: list[str], process: int) -> None:
+    if os.getpid() == process:  # a forked process does not own what it has a copy of
+        client.abandon(held)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value
+
+
+def _reset_key(seed: int | None, options: Mapping[str, Any] | None) -> tuple[Any, ...]:
+    return ("reset", seed, sorted((options or {}).items(), key=str))
+
+
+def _agent(described: dict[str, Any]) -> AgentDefaults:
+    fields = dict(described)
+    text, name = fields.pop("template_text"), fields["template"]
+    if text is not None:
+        fields["template"] = PromptTemplate.parse(text, "remote")
+    elif name not in builtin_templates():  # it must not be taken for a path on this machine
+        raise RemoteError(f"The gateway names a prompt template that is unknown here: {name!r}.")
+    return AgentDefaults(**fields)
+
+
+def _fetch(client: GatewayClient, asked: list[Asked]) -> None:
+    without = [one for one in asked if one.method == "reset" and not one.env._held]
+    answers = _answers(client, [one.env._open_call() for one in without])
+    for one, answer in zip(without, answers, strict=True):
+        try:
+            one.env._opened(_raised(answer))
+        except Exception as error:  # told by the call that it is for
+            one.env._ahead = (_key(one), error)
+    rest = [one for one in asked if one.env._held]
+    calls = [one.env._of_session(_call(one)) for one in rest]
+    for one, call, answer in zip(rest, calls, _answers(client, calls), strict=True):
+        if not isinstance(answer, Exception):
+            answer["sent"] = call
+        one.env._ahead = (_key(one), answer)
+
+
+def _answers(
+    client: GatewayClient, calls: list[dict[str, Any]]
+) -> Sequence[dict[str, Any] | Exception]:
+    try:
+        return client.calls(calls)
+    except (ServerUnavailableError, RemoteError) as error:
+        return [error] * len(calls)
+
+
+def _raised(answer: dict[str, Any] | Exception) -> dict[str, Any]:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _key(asked: Asked) -> tuple[Any, ...]:
+    return _reset_key(*asked.arguments) if asked.method == "reset" else ("step", *asked.arguments)
+
+
+def _call(asked: Asked) -> dict[str, Any]:
+    if asked.method == "reset":
+        return asked.env._reset_call(*asked.arguments)
+    return asked.env._step_call(*asked.arguments)
