@@ -43,6 +43,14 @@ _OWN = {
     ),
 }
 
+_CLIENTS = {
+    "paw_gym/Remote-v0": (
+        "paw_gym.remote.env:RemoteEnv",
+        "any environment of a gateway (paw serve gateway), by its address and id",
+    ),
+}
+"""environments that are made elsewhere"""
+
 
 def register_text_env(
     id: str,
@@ -119,7 +127,7 @@ def _register(id: str, entry_point: Any, kwargs: dict[str, Any]) -> None:
 
 def register_all() -> None:
     """Registers the environments of this package and of installed plug-ins; calling it again is harmless."""
-    for id, (entry_point, description) in _OWN.items():
+    for id, (entry_point, description) in {**_OWN, **_CLIENTS}.items():
         if id not in _REGISTERED:
             register_text_env(id, entry_point, description=description)
     if not _PLUGINS_LOADED:
