@@ -1,11 +1,17 @@
-"""Real Ray, vLLM and DeepSpeed on a CPU: runs by recipe (make test-openrlhf)."""
+"""Real Ray, vLLM and DeepSpeed on a CPU: runs by recipe (make test-openrlhf).
+
+Four runs cover both algorithms and context modes, both ZeRO stages, one and two ranks, packing on and
+off, each of them with the others' two values.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +23,11 @@ pytestmark = [
         not os.environ.get("PAW_CLUSTER_TESTS"), reason="a cluster is started: make test-openrlhf"
     ),
 ]
-PROGRAM = Path(__file__).parent / "cpu" / "run_on_cpu.py"
+HERE = Path(__file__).parent
+PROGRAM = HERE / "cpu" / "run_on_cpu.py"
+EIGHT = ("rollout.groups=2", "rollout.group_size=4")
+NO_REFERENCE = "objective.kl_coef=0"
+NO_VALIDATION = "evaluation.every=0"
 
 
 @pytest.fixture(scope="module")
@@ -26,49 +36,228 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cluster")
 
 
-def _run(out: Path, *overrides: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(PROGRAM), str(out), *overrides],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=1200,
-    )
+class Run:
+    """A run in a process of its own, whose output goes to a file."""
+
+    def __init__(self, out: Path, *overrides: str, **environment: str) -> None:
+        self.log = out / f"{len(list(out.glob('*.log')))}.log"
+        with self.log.open("w", encoding="utf-8") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, str(PROGRAM), str(out), *overrides],
+                env={**os.environ, **environment},
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+
+    def printed(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def finish(self, fails: bool = False) -> str:
+        """Waits for the end; returns what was printed."""
+        try:
+            code = self.process.wait(timeout=1500)
+        finally:
+            self.process.kill()
+        assert (code != 0) == fails, f"exit code {code}\n{self.printed()[-6000:]}"
+        return self.printed()
+
+    def kill_at(self, mark: Path) -> None:
+        """Kills it, all of its processes, when it has come to the planned place."""
+        import psutil
+
+        while not mark.exists():
+            assert self.process.poll() is None, self.printed()[-6000:]
+            time.sleep(0.5)
+        tree = psutil.Process(self.process.pid).children(recursive=True)
+        self.process.kill()
+        self.process.wait()
+        for child in tree:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
 
 
-def _metrics(out: Path, name: str) -> list[dict[str, Any]]:
-    lines = (out / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+def _run(out: Path, *overrides: str, **environment: str) -> str:
+    return Run(out, *overrides, **environment).finish()
+
+
+def _records(out: Path, name: str, kind: str = "metrics") -> list[dict[str, Any]]:
+    lines = (out / name / f"{kind}.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
 
-def test_a_run_in_dialogues_trains_and_goes_on_where_it_stopped(out: Path) -> None:
-    first = _run(out, "name=grpo", "updates=2", "evaluation.every=0", "checkpoint_every=1")
-    assert first.returncode == 0, first.stdout[-3000:] + first.stderr[-3000:]
-    metrics = _metrics(out, "grpo")
-    assert [row["update"] for row in metrics] == [0, 1]
-    for row in metrics:
-        assert row["failed_episodes"] == 0
-        assert row["selected_share"] == pytest.approx(0.75, abs=0.1)
+def _paw(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "paw_train.cli", *arguments],
+        cwd=HERE.parents[1],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+def _check(rows: list[dict[str, Any]]) -> None:
+    """What is true of every update, however it was spread."""
+    for row in rows:
+        assert row["selected_share"] == pytest.approx(0.75, abs=0.05)
         assert row["wm_term"] > 0
         assert row["grad_norm"] > 0
         # at the first optimiser step the policy is the one that sampled
         assert row["ratio_mean"] == pytest.approx(1.0, abs=0.2)
         assert row["logprob_gap"] < 0.1
-    assert (out / "grpo" / "checkpoints" / "model" / "config.json").exists()
-    again = _run(out, "name=grpo", "updates=2", "evaluation.every=0", "checkpoint_every=1")
-    assert again.returncode == 0
-    assert "is finished" in again.stdout
-    assert _metrics(out, "grpo") == metrics
+        assert row["seconds_rollout"] > 0
+    assert any(row["policy_loss"] != 0 for row in rows), "no group's returns ever differed"
+
+
+def test_a_run_survives_a_dead_engine_and_being_killed(out: Path) -> None:
+    """GRPO, dialogues, ZeRO-2, one rank, padded."""
+    settings = (
+        "name=grpo",
+        *EIGHT,
+        "updates=4",
+        "checkpoint_every=1",
+        "evaluation.every=2",
+        "evaluation.tasks=3",
+    )
+    faults = f"{out};2:die;2:hang"
+    Run(out, *settings, PAW_FAULTS=faults).kill_at(out / "fault-1")
+    # the second update was computed by the run that went on after its engine had died
+    assert [row["update"] for row in _records(out, "grpo")] == [0, 1]
+    [restart] = _records(out, "grpo", "restarts")
+    assert restart["updates"] == 1
+    assert "EngineDeadError" in restart["error"]
+    before = _records(out, "grpo")
+
+    _run(out, *settings, PAW_FAULTS=faults)
+    rows = _records(out, "grpo")
+    assert [row["update"] for row in rows] == [0, 1, 2, 3]
+    assert rows[:2] == before
+    assert [row["restarts"] for row in rows] == [0, 1, 1, 1]
+    # linear: the schedule goes on where it was
+    assert [row["lr"] for row in rows] == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4], rel=1e-3)
+    _check(rows)
+    assert all(row["failed_episodes"] == 0 for row in rows)
+    validation = _records(out, "grpo", "validation")
+    assert [(row["update"], row["n"], row["errors"]) for row in validation] == [
+        (2, 4, 0),
+        (4, 4, 0),
+    ]
+
+    assert "is finished" in _run(out, *settings)
+    assert _records(out, "grpo") == rows
+
+    folder = out / "grpo"
+    _paw("report", str(folder))
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "World-model loss" in page
+    assert "is damaged" not in page
+    _paw("eval", str(folder), "evaluation.tasks=2", f"--out={out / 'eval'}")
+    result = json.loads((out / "eval" / "result.json").read_text(encoding="utf-8"))
+    assert result["n"] == 2
+    assert result["errors"] == 0
+
+
+def test_an_environment_that_raises_costs_its_episode_only(out: Path) -> None:
+    """GiGPO, a prompt for each turn, ZeRO-3, two ranks, packed."""
+    _run(
+        out,
+        "name=gigpo-window",
+        *EIGHT,
+        "updates=2",
+        "algorithm.name=gigpo",
+        "env.mode=window",
+        "openrlhf.gpus_per_node=2",
+        "openrlhf.zero_stage=3",
+        "openrlhf.packing=true",
+        "model.attention=sdpa",
+        "optimizer.micro_batch_tokens=512",
+        NO_REFERENCE,
+        NO_VALIDATION,
+        PAW_FAIL_EPISODE="5",
+    )
+    rows = _records(out, "gigpo-window")
+    _check(rows)
+    assert [row["failed_episodes"] for row in rows] == [1, 0]
+    assert [row["transitions"] for row in rows] == [
+        pytest.approx(row["steps_mean"] * episodes)
+        for row, episodes in zip(rows, (7, 8), strict=True)
+    ]
+    [failure] = _records(out, "gigpo-window", "failures")
+    assert (failure["update"], failure["during"], failure["steps"]) == (0, "training", 1)
+    assert "the simulator crashed" in failure["error"]
+
+
+def test_the_world_model_learns(out: Path) -> None:
+    """GiGPO, dialogues, ZeRO-2, two ranks, padded."""
+    _run(
+        out,
+        "name=gigpo",
+        *EIGHT,
+        "updates=8",
+        "algorithm.name=gigpo",
+        "openrlhf.gpus_per_node=2",
+        "optimizer.lr=3e-3",
+        "optimizer.schedule=constant",
+        "optimizer.micro_batch_tokens=512",
+        NO_REFERENCE,
+        NO_VALIDATION,
+    )
+    rows = _records(out, "gigpo")
+    _check(rows)
+    for name in ("wm_loss", "obs_nll"):
+        first, last = (sum(row[name] for row in part) / 2 for part in (rows[:2], rows[-2:]))
+        assert last < first, name
+
+
+def test_packed_prompts_of_one_rank_that_holds_all_of_a_split_model(out: Path) -> None:
+    """GRPO, a prompt for each turn, ZeRO-3, one rank, packed, with a reference."""
+    _run(
+        out,
+        "name=grpo-window",
+        *EIGHT,
+        "updates=2",
+        "env.mode=window",
+        "openrlhf.zero_stage=3",
+        "openrlhf.packing=true",
+        "model.attention=sdpa",
+        "optimizer.micro_batch_tokens=1024",
+        NO_VALIDATION,
+    )
+    rows = _records(out, "grpo-window")
+    _check(rows)
+    # the reference is the policy at first, and later it is not
+    assert abs(rows[0]["kl"]) < abs(rows[1]["kl"])
+
+
+def test_an_adapter_trains_and_is_sent_as_a_whole_model(out: Path) -> None:
+    """GRPO, dialogues, ZeRO-2, one rank, LoRA: the sums compared are of the adapter worked in."""
+    _run(
+        out,
+        "name=lora",
+        *EIGHT,
+        "updates=2",
+        "model.lora.rank=4",
+        NO_REFERENCE,
+        NO_VALIDATION,
+    )
+    _check(_records(out, "lora"))
+    model = out / "lora" / "checkpoints" / "model"
+    assert (model / "adapter_config.json").exists()
+    _paw("eval", str(out / "lora"), "evaluation.tasks=1", f"--out={out / 'eval-lora'}")
 
 
 def test_a_broken_weight_update_stops_the_run(out: Path) -> None:
-    broken = _run(
+    broken = Run(
         out,
         "name=broken",
         "updates=2",
-        "evaluation.every=0",
+        NO_REFERENCE,
+        NO_VALIDATION,
         PAW_BREAK_SYNC="model.embed_tokens.weight",
     )
-    assert broken.returncode != 0
-    assert "vLLM engine 0 does not have the trained weights" in broken.stdout + broken.stderr
+    printed = broken.finish(fails=True)
+    assert "vLLM engine 0 does not have the trained weights" in printed
     assert not (out / "broken" / "checkpoints" / "model" / "config.json").exists()
+    assert not (out / "broken" / "metrics.jsonl").exists()
+    assert not (out / "broken" / "restarts.jsonl").exists()

@@ -80,7 +80,6 @@ def test_a_setting_becomes_an_option(override: str, option: str, value: Any) -> 
         "model.revision=main",
         "model.device=cpu",
         "model.dtype=float32",
-        "model.lora.rank=8",
         "cloning.episodes=10",
         "rollout.vllm.dtype=float32",
         "algorithm.name=ppo",
@@ -88,6 +87,8 @@ def test_a_setting_becomes_an_option(override: str, option: str, value: Any) -> 
         "objective.wm.entropy=full",
         "optimizer.measure_gradients=true",
         "openrlhf.checksum_every=1 openrlhf.tensor_parallel=2",
+        "model.lora.rank=8 openrlhf.zero_stage=3",
+        "model.lora.alpha=1.5",
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(override: str) -> None:
@@ -99,6 +100,14 @@ def test_two_gpus_an_engine_halve_the_engines() -> None:
     chosen = options(_settings("openrlhf.tensor_parallel=2", "openrlhf.checksum_every=0"))
     assert chosen["vllm.num_engines"] == 4
     assert chosen["vllm.tensor_parallel_size"] == 2
+
+
+def test_an_adapter_becomes_options() -> None:
+    chosen = options(_settings("model.lora.rank=8", "model.lora.targets='q_proj, v_proj'"))
+    assert chosen["ds.lora.rank"] == 8
+    assert chosen["ds.lora.alpha"] == 16
+    assert chosen["ds.lora.target_modules"] == ["q_proj", "v_proj"]
+    assert "ds.lora.alpha" not in options(_settings())
 
 
 def test_all_refusals_come_at_once_and_too_many_ranks_are_one() -> None:

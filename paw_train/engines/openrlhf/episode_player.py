@@ -23,6 +23,7 @@ from paw_gym.pool import EnvPool
 from paw_gym.wrappers import AgentInterface
 from paw_train.chat import ChatFormat
 from paw_train.config import Settings
+from paw_train.engines.openrlhf.deaths import is_death
 from paw_train.engines.openrlhf.episodes import GroupLabel
 from paw_train.evaluation.environments import agent_env_maker
 from paw_train.policies.protocol import PREFILL_TOKENS, Request, Response, Sampling
@@ -59,7 +60,7 @@ class EngineSession(VLLMSession):
         self._engine, self._loop = policy.engine, policy.loop
 
     def respond(self, requests: Sequence[Request]) -> list[Response]:
-        """See ``protocol.Session``. An engine that raises fails the episode."""
+        """See ``protocol.Session``. An engine that raises fails the episode; one that died, the run."""
         asked = [
             asyncio.run_coroutine_threadsafe(
                 self._engine.generate(list(r.ids or ()), self._parameters(r.seed)), self._loop
@@ -70,7 +71,9 @@ class EngineSession(VLLMSession):
         for future in asked:
             try:
                 responses.append(self._response(future.result().outputs[0]))
-            except Exception:  # whatever the engine raises; the others go on
+            except Exception as error:  # whatever the engine raises; the others go on
+                if is_death(error):
+                    raise
                 responses.append(Response(error=traceback.format_exc()))
         return responses
 

@@ -7,6 +7,7 @@ between, the whole update is one pool, as on one machine.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,24 @@ from paw_train.update import scheduled_rate
 
 class TurnSamplesGenerator(SamplesGenerator):
     """Samples that bring their whole trajectory, in the place of their label."""
+
+    seconds: float = 0.0
+    """that the last update's episodes took"""
+    validated: Sequence[Trajectory] = ()
+    """the episodes of the last validation"""
+
+    def generate_samples(self, **kwargs: Any) -> Any:
+        """As upstream, and measures the time."""
+        started = time.perf_counter()
+        result = super().generate_samples(**kwargs)
+        self.seconds = time.perf_counter() - started
+        return result
+
+    def generate_eval_samples(self, **kwargs: Any) -> Any:
+        """As upstream, and keeps the trajectories."""
+        samples = super().generate_eval_samples(**kwargs)
+        self.validated = [sample.labels[0] for sample in samples]
+        return samples
 
     def _process_response_into_experience(self, response: Any, **kwargs: Any) -> Carrier:
         sample = super()._process_response_into_experience(response, **kwargs)
@@ -162,20 +181,6 @@ def _carrier(part: Pass, rate: float, reward: float) -> Carrier:
         labels=[part],
         info={"reward": torch.tensor([reward]), "rate": torch.tensor([rate])},
     )
-
-
-def outcome(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """What came of an update's episodes, failed ones counted and left out of the rest."""
-    played = [t.episode for t in trajectories if t.episode.error is None]
-    steps = [step for episode in played for step in episode.transitions]
-    count = max(1, len(played))
-    return {
-        "return_mean": sum(e.total_reward for e in played) / count,
-        "success_rate": sum(bool(e.success) for e in played) / count,
-        "steps_mean": len(steps) / count,
-        "invalid_rate": sum(not t.action_is_valid for t in steps) / max(1, len(steps)),
-        "failed_episodes": float(len(trajectories) - len(played)),
-    }
 
 
 def _seed(seed: int, update: int) -> int:

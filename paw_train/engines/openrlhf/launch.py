@@ -12,8 +12,10 @@ from pathlib import Path
 
 from paw_train.config import Settings
 from paw_train.engines.openrlhf import TESTED_VERSION
+from paw_train.engines.openrlhf.deaths import is_death
 from paw_train.engines.openrlhf.episodes import write_data_sets
 from paw_train.engines.openrlhf.mapping import arguments, options, require_possible
+from paw_train.engines.openrlhf.run_records import note_restart
 from paw_train.engines.openrlhf.worker_settings import worker_environment
 from paw_train.rollout import require_whole_distribution
 
@@ -63,7 +65,7 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
         print(f"{folder} is finished; --fresh starts it over.")
         return folder
     write_data_sets(settings, folder)
-    _run(settings)
+    _run(settings, folder)
     return folder
 
 
@@ -73,12 +75,29 @@ def _updates_done(folder: Path) -> int:
     return len(log.read_text(encoding="utf-8").splitlines()) if saved and log.exists() else 0
 
 
-def _run(settings: Settings) -> None:
+def _run(settings: Settings, folder: Path) -> None:
+    """Runs the program; again from its last checkpoint when one of its processes died."""
+    for left in reversed(range(settings.openrlhf.restarts + 1)):
+        try:
+            _run_once(settings)
+            return
+        except Exception as error:
+            if not left or not is_death(error):
+                raise
+            note_restart(folder, error)
+            print(
+                f"A process of the run died; starting again from the last checkpoint "
+                f"({left - 1} more times at most).\n{error}",
+                flush=True,
+            )
+
+
+def _run_once(settings: Settings) -> None:
     """Runs OpenRLHF's own program with our classes in the places of its own."""
     import ray
 
     if not ray.is_initialized():
-        ray.init(runtime_env={"env_vars": worker_environment(settings)})
+        start_ray(settings)
     put_in_place()
     before, sys.argv = sys.argv, ["train_ppo_ray", *arguments(options(settings))]
     try:
@@ -86,6 +105,13 @@ def _run(settings: Settings) -> None:
     finally:
         sys.argv = before
         ray.shutdown()
+
+
+def start_ray(settings: Settings) -> None:
+    """Starts Ray here, or joins the cluster that ``RAY_ADDRESS`` names."""
+    import ray
+
+    ray.init(runtime_env={"env_vars": worker_environment(settings)})
 
 
 def put_in_place() -> None:

@@ -123,6 +123,17 @@ def _gpus(value: int, _: Settings) -> Options:
     return {"actor.num_gpus_per_node": value, "ref.num_gpus_per_node": value}
 
 
+def _lora_alpha(value: float | None, settings: Settings) -> Options:
+    rank = settings.model.lora.rank
+    return {"ds.lora.alpha": int(2 * rank if value is None else value)} if rank else {}
+
+
+def _lora_targets(value: str, settings: Settings) -> Options:
+    if not settings.model.lora.rank or value == "all-linear":  # which is OpenRLHF's default
+        return {}
+    return {"ds.lora.target_modules": [name.strip() for name in value.split(",") if name.strip()]}
+
+
 def _no_path(value: str | None, _: Settings) -> str | None:
     if value is not None:
         return None
@@ -181,13 +192,27 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             ),
         ),
         "model.attention": Rule("--ds.attn_implementation", _attention),
-        "model.lora.rank": _only(
-            "not read",
-            lambda v: v == 0,
-            "above 0 is not done here yet: OpenRLHF 0.11.2 sends vLLM an adapter's parameters under "
-            "names that it does not know. Use 0, or engine=local.",
+        "model.lora.rank": Rule(
+            "--ds.lora.rank",
+            lambda value, _: {"ds.lora.rank": value},
+            lambda v, s: (
+                None
+                if v == 0 or s.openrlhf.zero_stage == 2
+                else "above 0 needs the weights whole, to send vLLM the adapter worked into them: use "
+                "openrlhf.zero_stage=2 (an adapter's optimiser is small)."
+            ),
         ),
-        "model.lora": _UNUSED,
+        "model.lora.alpha": Rule(
+            "--ds.lora.alpha; null: twice the rank",
+            _lora_alpha,
+            lambda v, _: (
+                None
+                if v is None or v == int(v)
+                else f"is {v}, but OpenRLHF takes whole numbers only."
+            ),
+        ),
+        "model.lora.dropout": _ours("of the warm start; in RL there is none"),
+        "model.lora.targets": Rule("--ds.lora.target_modules", _lora_targets),
         "model.gradient_checkpointing": _option("actor.gradient_checkpointing_enable"),
         "model.reference_offload": _option("ref.offload"),
         "cloning.episodes": _only(
@@ -242,6 +267,13 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             "is not done here yet for the full vocabulary: use sampled, the paper's.",
         ),
         "objective": _LOSS,
+        "world_model_learning.method": _only(
+            "not read",
+            lambda v: v == "off",
+            "is of the local engine. Run the stages there and give the folder of their model as "
+            "model.path.",
+        ),
+        "world_model_learning": _UNUSED,
         "optimizer.lr": _option("actor.adam.lr"),
         "optimizer.schedule": _RATE,
         "optimizer.final_lr": _RATE,
@@ -303,6 +335,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             ),
         ),
         "openrlhf.old_logprobs": _MAKER,
+        "openrlhf.restarts": _ours("what starts the run"),
         "openrlhf.gpu": _ours("the plan"),
         "openrlhf.extra": _ours("as given"),
     }

@@ -53,6 +53,8 @@ class OpenRLHFSettings:
     old_logprobs: str = "actor"
     """log-probabilities of the sampled tokens that the ratio and the action entropy are taken from:
     ``actor`` computes them once more in the trainer's own arithmetic, ``rollout`` takes vLLM's"""
+    restarts: int = 3
+    """times a run goes on by itself from its last checkpoint after one of its processes died"""
     gpu: str = "h100"
     """for ``--plan``: the kind of GPU that memory and time are estimated for"""
     extra: dict[str, Any] = field(default_factory=dict)
@@ -76,8 +78,9 @@ class OpenRLHFSettings:
                 raise ValueError(f"openrlhf.{name} is 1 or more, got {value}.")
         if not 0.0 < self.gpu_memory < 1.0:
             raise ValueError(f"openrlhf.gpu_memory must be in (0, 1), got {self.gpu_memory}.")
-        if self.checksum_every < 0:
-            raise ValueError(f"openrlhf.checksum_every is 0 or more, got {self.checksum_every}.")
+        for name in ("checksum_every", "restarts"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"openrlhf.{name} is 0 or more, got {getattr(self, name)}.")
         if self.colocate == "all" and self.engines is not None and self._spare():
             raise ValueError(
                 f"openrlhf.engines={self.engines} of {self.tensor_parallel} GPUs each, but with "

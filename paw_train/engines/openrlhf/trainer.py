@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,11 @@ import ray
 from openrlhf.trainer import ppo_trainer
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from paw_train.checkpoint import append_jsonl, truncate_jsonl
-from paw_train.engines.openrlhf.experience_maker import (
-    PaWExperienceMaker,
-    TurnSamplesGenerator,
-    outcome,
-)
+from paw_train.engines.openrlhf.experience_maker import PaWExperienceMaker, TurnSamplesGenerator
+from paw_train.engines.openrlhf.run_records import RunRecords
 from paw_train.engines.openrlhf.weights import Sums, require_equal
 from paw_train.engines.openrlhf.worker_settings import worker_settings
+from paw_train.engines.records import outcome_metrics, renamed
 from paw_train.evaluation.environments import agent_env_maker
 
 _Upstream: Any = ppo_trainer.PPOTrainer.__ray_metadata__.modified_class
@@ -32,7 +28,7 @@ class PaWTrainer(_Upstream):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.run = worker_settings()
-        self.folder = Path(self.run.out) / self.run.name
+        self.records = RunRecords(Path(self.run.out) / self.run.name)
         # the rows are in the order of the updates
         self.prompts_dataloader = _in_order(self.prompts_dataloader)
         self.samples_generator = TurnSamplesGenerator(
@@ -57,8 +53,7 @@ class PaWTrainer(_Upstream):
 
     def fit(self, global_step: int = 0) -> None:
         """Trains from the last checkpoint, or from the start."""
-        done = int(self.init_checkpoint_states()["global_step"])
-        truncate_jsonl(self.folder / "metrics.jsonl", "update", done)
+        self.records.resume(int(self.init_checkpoint_states()["global_step"]))
         super().fit(global_step)
 
     def train_step(self, rollout_samples: Any, global_step: int) -> tuple[dict[str, Any], int]:
@@ -68,24 +63,24 @@ class PaWTrainer(_Upstream):
             StaleWeightsError: they differ.
         """
         trajectories = [sample.labels[0] for sample in rollout_samples]
-        self._outcome = outcome(trajectories)
-        for t in trajectories:
-            if t.episode.error is not None:
-                print(f"episode {t.episode.episode_id} failed:\n{t.episode.error}", flush=True)
+        self._outcome = outcome_metrics(trajectories)
+        self._report_failures(global_step, "training", trajectories)
         self.experience_maker.update = global_step
         started = time.perf_counter()
         status, after = super().train_step(rollout_samples, global_step)
         self._check_weights(global_step)
-        append_jsonl(
-            self.folder / "metrics.jsonl",
-            {
-                "update": global_step,
-                **{k: v for k, v in status.items() if isinstance(v, int | float)},
-                "seconds_train": time.perf_counter() - started,
-                "time": time.time(),
-            },
-        )
+        seconds = {
+            "seconds_rollout": self.samples_generator.seconds,
+            "seconds_train": time.perf_counter() - started,
+        }
+        self.records.update(global_step, {**renamed(status), **seconds})
         return status, after
+
+    def _report_failures(self, update: int, during: str, trajectories: Any) -> None:
+        if self.records.failures(update, during, trajectories):
+            for t in trajectories:
+                if t.episode.error is not None:
+                    print(f"episode {t.episode.episode_id} failed:\n{t.episode.error}", flush=True)
 
     def _compute_rollout_stats(self, experiences: Any) -> dict[str, float]:
         return {**self._outcome, **self.experience_maker.metrics}
@@ -101,9 +96,9 @@ class PaWTrainer(_Upstream):
     def evaluate(self, global_step: int, **generate_kwargs: Any) -> dict[str, float]:
         """Success on the selection panel."""
         logs: dict[str, float] = super().evaluate(global_step, **generate_kwargs)
-        with (self.folder / "validation.jsonl").open("a", encoding="utf-8") as file:
-            row = {"update": global_step, "success_rate": logs["eval_panel_pass1"]}
-            file.write(json.dumps(row | {"n": int(logs["eval_num_samples"])}) + "\n")
+        trajectories = self.samples_generator.validated
+        self._report_failures(global_step - 1, "validation", trajectories)
+        self.records.validation(global_step, trajectories)
         return logs
 
 

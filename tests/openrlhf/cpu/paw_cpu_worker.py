@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 import paw_cpu_standin
+import paw_faults
 import torch
 
 from paw_train.engines.openrlhf.vllm_worker import PaWRollout, PaWWorker
@@ -38,10 +39,18 @@ class CpuWorker(PaWWorker):
 
 
 class CpuRollout(PaWRollout):
-    """The engine actor with that worker."""
+    """The engine actor with that worker; ``PAW_FAULTS`` and ``PAW_FAIL_EPISODE`` make things break."""
 
     worker_extension = "paw_cpu_worker.CpuWorker"
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs["max_num_seqs"] = 16
+        self.updates = 0
+        paw_faults.break_an_episode()
         await super().__init__(*args, **kwargs)
+
+    async def weight_sums(self) -> list[list[float]]:
+        """Sums over the weights, asked for after every update; a planned fault comes before."""
+        self.updates += 1
+        paw_faults.after_update(self.updates)
+        return await super().weight_sums()

@@ -18,6 +18,10 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
+    # idle workers would import torch and OpenRLHF on the few cores there are
+    "RAY_enable_worker_prestart": "0",
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_worker_niceness": "0",
     "TOKENIZERS_PARALLELISM": "false",
     "TORCHDYNAMO_DISABLE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -43,25 +47,29 @@ SETTINGS = (
 
 
 def make_model(folder: Path) -> None:
-    """A tiny model whose tokenizer knows the words of procedural ALFWorld."""
+    """A tiny model that has seen experts of procedural ALFWorld: its actions are mostly valid."""
     import numpy as np
 
     from paw_gym.pool import EnvPool
+    from paw_train.cloning import clone, expert_rows
+    from paw_train.config import CloningSettings
     from paw_train.policies.local import LocalPolicy
     from paw_train.policies.scratch import ScratchModelSettings, scratch_model, word_tokenizer
     from paw_train.rollout import demonstrations
 
-    pool = EnvPool("paw_gym/ALFWorld-v0", split="train")
-    texts = []
-    for trajectory in demonstrations(
-        pool, None, pool.tasks.ids[:20], 0.2, np.random.default_rng(0)
-    ):
+    pool = EnvPool("paw_gym/ALFWorld-v0", split="train", template="compact", mode="conversation")
+    texts, few = [], pool.tasks.ids[:40]
+    for trajectory in demonstrations(pool, None, few, 0.2, np.random.default_rng(0)):
         texts.append(trajectory.episode.instruction)
         for t in trajectory.episode.transitions:
             texts += [t.prompt, t.response, t.next_observation]
     tokenizer = word_tokenizer(texts)
     shape = ScratchModelSettings(hidden=64, layers=2, heads=2, kv_heads=1, intermediate=128)
-    LocalPolicy(scratch_model(shape, len(tokenizer), 0).bfloat16(), tokenizer).save(folder)
+    policy = LocalPolicy(scratch_model(shape, len(tokenizer), 0), tokenizer)
+    rows = expert_rows(pool, policy.chat, few, 0.1, 0)
+    clone(policy, rows, CloningSettings(steps=60, batch_tokens=2048), 0)
+    policy.model.bfloat16()
+    policy.save(folder)
 
 
 def main() -> None:
@@ -74,7 +82,7 @@ def main() -> None:
     paw_cpu_standin.install()
     import ray
 
-    from paw_train.config import load_settings
+    from paw_train.config import Settings, load_settings
     from paw_train.engines.openrlhf import launch
     from paw_train.engines.openrlhf.worker_settings import worker_environment
 
@@ -82,16 +90,20 @@ def main() -> None:
         "smoke", [*SETTINGS, f"out={out}", f"model.path={out / 'model'}", *overrides]
     )
     passed = {k: v for k, v in os.environ.items() if k.startswith("PAW_")}
-    ray.init(
-        num_cpus=8,
-        num_gpus=8,
-        include_dashboard=False,
-        object_store_memory=200 * 2**20,
-        runtime_env={
-            "env_vars": {**ENVIRONMENT, **passed, **worker_environment(settings)},
-            "worker_process_setup_hook": "paw_cpu_standin.install",
-        },
-    )
+
+    def start_ray(settings: Settings) -> None:
+        ray.init(
+            num_cpus=8,
+            num_gpus=8,
+            include_dashboard=False,
+            object_store_memory=200 * 2**20,
+            runtime_env={
+                "env_vars": {**ENVIRONMENT, **passed, **worker_environment(settings)},
+                "worker_process_setup_hook": "paw_cpu_standin.install",
+            },
+        )
+
+    launch.start_ray = start_ray
     ours = launch.put_in_place
 
     def put_in_place() -> None:
@@ -103,7 +115,8 @@ def main() -> None:
 
     launch.put_in_place = put_in_place
     folder = launch.train(settings)
-    print(f"The run is in {folder}")
+    print(f"The run is in {folder}", flush=True)
+    os._exit(0)  # what the libraries do at exit takes longer than the run
 
 
 if __name__ == "__main__":
