@@ -68,7 +68,7 @@ class Lists:
             chosen: the list.
             offset: of the first row.
             limit: most rows.
-            around: the key of a row to begin the page some rows before, if the list has it.
+            around: the key of a row: the page is then the one that it is on, if the list has it.
         """
         with self._index.connect() as database:
             ids = self._ids(database, chosen)
@@ -76,7 +76,7 @@ class Lists:
             if around is not None:
                 at = _position(database, chosen.view, ids, around)
                 if at is not None:
-                    offset = max(0, at - limit // 2)
+                    offset = at - at % limit
             part = ids[offset : offset + limit]
             rows = _rows(database, chosen.view, part)
         return {"total": len(ids), "offset": offset, "at": at, "rows": rows}
@@ -166,10 +166,10 @@ def _select_turns(database: sqlite3.Connection, f: Filter) -> array[int]:
             ids.extend(range(first, first + steps))
         return ids
     of_episode = f.sort in ("return", "-return", "steps", "-steps")
-    order = f"{_order(f)}, t.step"
-    if f.sort not in ("order", "newest"):
-        order = f"{_sorted(f, 'e' if of_episode else 't')}, t.id"
-    joined = "JOIN episodes e ON e.id = t.episode" if where or of_episode or "e." in order else ""
+    in_order = f.sort in ("order", "newest")
+    by_value = f"{_sorted(f, 'e' if of_episode else 't')}, t.id"
+    order = f"{_order(f)}, t.step" if in_order else by_value
+    joined = "JOIN episodes e ON e.id = t.episode" if where or of_episode or in_order else ""
     query = f"SELECT t.id FROM turns t {joined} {_where(where + of_turns)} ORDER BY {order}"
     return array("q", (row[0] for row in database.execute(query, [*values, *more])))
 
@@ -302,6 +302,6 @@ def overview(index: RunIndex) -> dict[str, Any]:
             "phases": counts("phase"),
             "outcomes": counts("outcome"),
             "types": counts("task_type"),
-            "updates": {int(key): n for key, n in counts("upd").items()},
+            "kept": {int(key): n for key, n in counts("upd").items()},
             "notes": [f"{row['key']}: {row['note']}" for row in notes],
         }

@@ -1,0 +1,187 @@
+// Curves as SVG: thinned to the pixels there are, hovered together, brushed together.
+
+import { h, number, replace, s } from "./dom.js";
+
+const TALL = 132;
+const PAD = { left: 46, right: 10, top: 8, bottom: 20 };
+
+function ticks(low, high, count) {
+  const span = high - low || 1;
+  const raw = span / count;
+  const unit = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].map((f) => f * unit).find((size) => size >= raw);
+  const found = [];
+  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-6; at += step) found.push(Math.abs(at) < step * 1e-9 ? 0 : at);
+  return found;
+}
+
+// The lowest and highest point of every pixel column: a spike never gets lost.
+function thinned(points, columns) {
+  if (points.length <= 2 * columns) return points;
+  const kept = [];
+  const size = points.length / columns;
+  for (let c = 0; c < columns; c += 1) {
+    const part = points.slice(Math.floor(c * size), Math.floor((c + 1) * size));
+    if (!part.length) continue;
+    let low = part[0];
+    let high = part[0];
+    for (const point of part) {
+      if (point[1] < low[1]) low = point;
+      if (point[1] > high[1]) high = point;
+    }
+    kept.push(...(low[0] <= high[0] ? [low, high] : [high, low]).slice(0, low === high ? 1 : 2));
+  }
+  return kept;
+}
+
+function brushable(node, brush, toUpdate) {
+  let from = null;
+  const box = s("rect", { class: "brush", visibility: "hidden" });
+  const place = (event) => event.clientX - node.getBoundingClientRect().left;
+  node.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
+    from = place(event);
+    node.setPointerCapture(event.pointerId);
+  });
+  node.addEventListener("pointermove", (event) => {
+    const x = place(event);
+    brush.hover(toUpdate(x));
+    if (from === null || Math.abs(x - from) < 4) return;
+    node.append(box);
+    box.setAttribute("visibility", "visible");
+    box.setAttribute("x", Math.min(from, x));
+    box.setAttribute("width", Math.abs(x - from));
+    box.setAttribute("y", 0);
+    box.setAttribute("height", node.getAttribute("height"));
+  });
+  node.addEventListener("pointerup", (event) => {
+    const x = place(event);
+    const start = from;
+    from = null;
+    box.setAttribute("visibility", "hidden");
+    if (start !== null && Math.abs(x - start) >= 4)
+      brush.choose(...[toUpdate(start), toUpdate(x)].sort((a, b) => a - b));
+  });
+  node.addEventListener("pointercancel", () => { from = null; box.setAttribute("visibility", "hidden"); });
+  node.addEventListener("pointerleave", () => from === null && brush.hover(null));
+  node.addEventListener("dblclick", () => brush.clear());
+}
+
+export class Chart {
+  constructor(name, meaning, data, brush) {
+    this.name = name;
+    this.svg = s("svg", { height: TALL, class: "chart", role: "img", "aria-label": name });
+    this.value = h("output", null);
+    this.node = h("figure", { data: { metric: name } },
+      h("figcaption", null, h("b", null, name), this.value, h("small", null, meaning)), this.svg);
+    brushable(this.svg, brush, (x) => this.updateAt(x));
+    this.update(data);
+  }
+
+  update(data) {
+    this.updates = data.update;
+    this.values = data.values[this.name];
+    this.checks = this.name === "success_rate" ? data.validation.filter((v) => v.success_rate !== null) : [];
+  }
+
+  draw(chosen) {
+    const wide = this.node.clientWidth;
+    if (!wide || !this.updates.length) return;
+    const last = this.updates[this.updates.length - 1];
+    let [from, to] = chosen || [this.updates[0], last];
+    if (from === to) [from, to] = [from - 1, to + 1];
+    const inside = [];
+    for (let i = 0; i < this.updates.length; i += 1)
+      if (this.updates[i] >= from && this.updates[i] <= to && this.values[i] !== null) inside.push([this.updates[i], this.values[i]]);
+    const checks = this.checks.filter((v) => v.update - 1 >= from && v.update - 1 <= to);
+    const all = [...inside.map((p) => p[1]), ...checks.map((v) => v.success_rate)];
+    if (!all.length) return void replace(this.svg);
+    let low = all.reduce((a, b) => Math.min(a, b));
+    let high = all.reduce((a, b) => Math.max(a, b));
+    if (low === high) [low, high] = low === 0 ? [0, 1] : [low - Math.abs(low) * 0.1, high + Math.abs(high) * 0.1];
+    const [w, tall] = [wide - PAD.left - PAD.right, TALL - PAD.top - PAD.bottom];
+    const x = (u) => PAD.left + ((u - from) / (to - from)) * w;
+    const y = (v) => PAD.top + tall - ((v - low) / (high - low)) * tall;
+    Object.assign(this, { x, y, from, to, w, inside });
+    this.svg.setAttribute("width", wide);
+    const line = thinned(inside, Math.max(50, Math.floor(w))).map(([u, v]) => `${x(u).toFixed(1)},${y(v).toFixed(1)}`).join(" ");
+    this.cross = s("line", { class: "cross", y1: PAD.top, y2: PAD.top + tall, visibility: "hidden" });
+    this.point = s("circle", { class: "point", r: 3.5, visibility: "hidden" });
+    replace(this.svg,
+      ticks(low, high, 3).map((v) => [
+        s("line", { class: "gridline", x1: PAD.left, x2: wide - PAD.right, y1: y(v), y2: y(v) }),
+        s("text", { class: "tick", x: PAD.left - 6, y: y(v) + 3.5, "text-anchor": "end" }, number(v, 2))]),
+      ticks(from, to, 4).filter(Number.isInteger).map((u) => s("text", { class: "tick", x: x(u), y: TALL - 5, "text-anchor": "middle" }, String(u))),
+      inside.length === 1 ? s("circle", { class: "alone", cx: x(inside[0][0]), cy: y(inside[0][1]), r: 3 }) : s("polyline", { class: "line", points: line }),
+      checks.map((v) => s("circle", { class: "check", cx: x(v.update - 1), cy: y(v.success_rate), r: 3.5 }, s("title", null, `selection panel: ${number(v.success_rate)}`))),
+      this.cross, this.point);
+    this.hover(null);
+  }
+
+  updateAt(px) {
+    if (!this.inside?.length) return null;
+    const u = Math.round(this.from + ((px - PAD.left) / this.w) * (this.to - this.from));
+    return Math.max(Math.ceil(this.from), Math.min(Math.floor(this.to), u));
+  }
+
+  hover(update) {
+    if (!this.inside?.length || !this.cross) return;
+    const shown = update !== null;
+    let found = this.inside[this.inside.length - 1];
+    if (shown) {
+      let [low, high] = [0, this.inside.length - 1];
+      while (low < high) {
+        const middle = (low + high) >> 1;
+        if (this.inside[middle][0] < update) low = middle + 1;
+        else high = middle;
+      }
+      found = this.inside[low];
+    }
+    for (const node of [this.cross, this.point]) node.setAttribute("visibility", shown ? "visible" : "hidden");
+    this.cross.setAttribute("x1", this.x(found[0]));
+    this.cross.setAttribute("x2", this.x(found[0]));
+    this.point.setAttribute("cx", this.x(found[0]));
+    this.point.setAttribute("cy", this.y(found[1]));
+    replace(this.value, h("small", null, shown ? `u${found[0]} ` : "last "), number(found[1], 4));
+  }
+}
+
+// The whole run in one strip, with the part that the curves show.
+export class Overview {
+  constructor(data, brush) {
+    this.svg = s("svg", { height: 46, class: "overview", role: "img", "aria-label": "the whole run; drag to choose updates" });
+    this.node = h("div", { cls: "overview-box" }, this.svg);
+    brushable(this.svg, brush, (x) => this.updateAt(x));
+    this.update(data);
+  }
+
+  update(data) {
+    this.updates = data.update;
+    this.values = data.values.success_rate || data.values.reward_mean || Object.values(data.values)[0] || [];
+  }
+
+  updateAt(px) {
+    const [first, last] = [this.updates[0], this.updates[this.updates.length - 1]];
+    const u = Math.round(first + (px / (this.wide || 1)) * (last - first));
+    return Math.max(first, Math.min(last, u));
+  }
+
+  draw(chosen) {
+    this.wide = this.node.clientWidth;
+    if (!this.wide || !this.updates.length) return;
+    const [first, last] = [this.updates[0], this.updates[this.updates.length - 1]];
+    const x = (u) => ((u - first) / Math.max(1, last - first)) * this.wide;
+    const points = this.updates.map((u, i) => [u, this.values[i]]).filter(([, v]) => v !== null && v !== undefined);
+    const low = Math.min(0, ...points.map(([, v]) => v));
+    const high = points.reduce((a, [, v]) => Math.max(a, v), low + 1e-9);
+    const y = (v) => 40 - ((v - low) / (high - low)) * 34;
+    const line = thinned(points, Math.floor(this.wide)).map(([u, v]) => `${x(u).toFixed(1)},${y(v).toFixed(1)}`);
+    this.svg.setAttribute("width", this.wide);
+    replace(this.svg,
+      line.length > 1 && s("polygon", { class: "area", points: `${x(points[0][0])},42 ${line.join(" ")} ${x(points[points.length - 1][0])},42` }),
+      chosen && [
+        s("rect", { class: "outside", x: 0, y: 0, width: Math.max(0, x(chosen[0])), height: 46 }),
+        s("rect", { class: "outside", x: x(chosen[1]), y: 0, width: Math.max(0, this.wide - x(chosen[1])), height: 46 }),
+        s("rect", { class: "inside", x: x(chosen[0]), y: 1, width: Math.max(2, x(chosen[1]) - x(chosen[0])), height: 44 })]);
+  }
+}

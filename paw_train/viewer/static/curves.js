@@ -1,0 +1,133 @@
+// What was measured in each update, as small curves with one brush for all of them.
+
+import { ask } from "./api.js";
+import { Chart, Overview } from "./charts.js";
+import { h, number, percent, plural, replace } from "./dom.js";
+import { world } from "./runs.js";
+import { current, format, go, range } from "./state.js";
+
+const SECTIONS = [
+  ["Outcome", ["reward_mean", "success_rate", "invalid_rate", "steps_mean", "failed_episodes"]],
+  ["World model", ["obs_nll", "wm_loss", "wm_term", "clipped_share", "lambda_mean", "entropy_mean", "entropy_threshold", "selected_share", "unique_share"]],
+  ["Policy", ["policy_loss", "kl", "clip_fraction", "ratio_mean", "ratio_max", "ratio_min", "entropy", "value_loss"]],
+  ["Optimiser", ["grad_norm", "grad_norm_policy", "grad_norm_wm", "lr", "skipped"]],
+  ["Cost", ["seconds_rollout", "seconds_train", "tokens", "transitions", "peak_memory_mb"]],
+];
+export const MEANING = {
+  reward_mean: "mean return of an episode", success_rate: "share of episodes solved", invalid_rate: "share of turns with an invalid action",
+  steps_mean: "turns an episode", obs_nll: "next observation, −log p a token (nats)", wm_loss: "world-model loss of a transition",
+  wm_term: "world-model term of the objective", clipped_share: "next-observation tokens left out: p > ρ", lambda_mean: "λ = 1 − mean return / R max",
+  entropy_mean: "action entropy", entropy_threshold: "least entropy that was selected", selected_share: "share of transitions selected",
+  policy_loss: "clipped surrogate", kl: "to the reference policy (nats)", clip_fraction: "action tokens held by the clip",
+  grad_norm: "before clipping", lr: "learning rate", seconds_rollout: "seconds of playing", seconds_train: "seconds of learning",
+};
+
+export class CurvesPage {
+  constructor(page) {
+    this.page = page;
+    this.charts = [];
+    this.cards = h("div", { cls: "cards" });
+    this.strip = h("div", { cls: "strip" });
+    this.kept = h("div", { cls: "kept" });
+    this.grid = h("div", { cls: "sections" });
+    this.notes = h("div", { cls: "notes" });
+    this.settings = h("details", { cls: "settings" });
+    this.node = h("div", { cls: "curves" }, this.cards, this.strip, this.kept, this.notes, this.grid, this.settings);
+    new ResizeObserver(() => this.draw()).observe(this.node);
+  }
+
+  keys() {
+    return { x: () => go({ params: { u: null, at: null } }), Escape: () => go({ params: { u: null, at: null } }, { replace: true }) };
+  }
+
+  described(info) {
+    this.info = info;
+    const result = (title, r) => r && h("div", { cls: "card" }, h("span", null, title), h("b", null, percent(r.success_rate)),
+      h("small", null, Array.isArray(r.ci95) ? `${percent(r.ci95[0])} – ${percent(r.ci95[1])} · ${r.n} tasks` : ""));
+    replace(this.cards,
+      result("Success before RL", info.before), result("Success after RL", info.after),
+      h("div", { cls: "card" }, h("span", null, "Updates"), h("b", null, info.planned ? `${info.updates} / ${info.planned}` : number(info.updates)),
+        h("small", null, info.state)),
+      h("div", { cls: "card" }, h("span", null, "Method"), h("b", null, (info.algorithm || "–").toUpperCase()), h("small", null, `world model: ${world(info.wm)}`)),
+      h("div", { cls: "card" }, h("span", null, "Episodes kept"), h("b", null, number(info.episodes)),
+        h("small", null, `${plural(info.turns, "turn")}${info.with_tokens ? "" : " · no token records"}`)));
+    replace(this.notes, info.notes.slice(0, 8).map((note) => h("p", { cls: "note" }, note)));
+    replace(this.settings, h("summary", null, "Settings of the run"), h("pre", null, JSON.stringify(info.settings, null, 2)));
+    this.drawKept();
+  }
+
+  show(state) {
+    this.state = state;
+    if (!this.data) this.refresh();
+    else this.draw();
+  }
+
+  async refresh() {
+    if (this.asking) return;
+    this.asking = true;
+    try {
+      this.data = await ask("curves", { run: this.page.name });
+    } finally {
+      this.asking = false;
+    }
+    this.build();
+    this.draw();
+  }
+
+  build() {
+    const names = Object.keys(this.data.values);
+    const key = names.join();
+    if (key === this.built) {
+      for (const chart of this.charts) chart.update(this.data);
+      this.overview?.update(this.data);
+      return;
+    }
+    this.built = key;
+    const placed = new Set(SECTIONS.flatMap(([, list]) => list));
+    const sections = [...SECTIONS, ["Further", names.filter((name) => !placed.has(name))]];
+    const brush = {
+      hover: (u) => this.charts.forEach((chart) => chart.hover(u)),
+      choose: (from, to) => go({ params: { u: `${from}-${to}` } }),
+      clear: () => go({ params: { u: null } }),
+    };
+    this.charts = [];
+    replace(this.grid, sections.map(([title, list]) => {
+      const there = list.filter((name) => names.includes(name));
+      if (!there.length) return null;
+      return h("section", null, h("h2", null, title), h("div", { cls: "grid" }, there.map((name) => {
+        const chart = new Chart(name, MEANING[name] || "", this.data, brush);
+        this.charts.push(chart);
+        return chart.node;
+      })));
+    }));
+    if (!names.length) replace(this.grid, h("p", { cls: "muted" }, "No update has been measured yet; curves appear here as they come."));
+    this.overview = names.length ? new Overview(this.data, brush) : null;
+    replace(this.strip, this.overview?.node);
+  }
+
+  draw() {
+    if (!this.data || !this.node.isConnected) return;
+    const chosen = range((this.state || current()).params);
+    for (const chart of this.charts) chart.draw(chosen);
+    this.overview?.draw(chosen);
+    this.drawKept();
+  }
+
+  // The updates whose episodes were kept, as links to their groups.
+  drawKept() {
+    if (!this.info) return;
+    const chosen = range((this.state || current()).params);
+    const kept = Object.entries(this.info.kept).map(([u, n]) => [Number(u), n]);
+    const inside = kept.filter(([u]) => !chosen || (u >= chosen[0] && u <= chosen[1]));
+    const episodes = inside.reduce((sum, [, n]) => sum + n, 0);
+    const link = (tab, u, words, title) => h("a", { cls: "chip", title, href: format({ run: this.page.name, tab, params: { u } }) }, words);
+    const all = chosen ? `${chosen[0]}-${chosen[1]}` : null;
+    replace(this.kept,
+      chosen && h("span", { cls: "chosen" }, `Updates ${chosen[0]} to ${chosen[1]}`,
+        h("button", { cls: "chip", onclick: () => go({ params: { u: null } }) }, "show all ×")),
+      h("span", { cls: "muted" }, kept.length ? "Episodes kept:" : "No rollouts were kept."),
+      episodes > 0 && link("groups", all, "groups"), episodes > 0 && link("episodes", all, plural(episodes, "episode")),
+      inside.slice(0, 40).map(([u, n]) => link("groups", `${u}-${u}`, `u${u}`, `${plural(n, "episode")} of update ${u}`)),
+      inside.length > 40 && h("span", { cls: "muted" }, `and ${inside.length - 40} more updates`));
+  }
+}

@@ -1,0 +1,185 @@
+// An episode as a conversation: what changed in the prompt, the answer, what came of it.
+
+import { ask } from "./api.js";
+import { h, number, plural, replace, signed } from "./dom.js";
+import { origin } from "./list.js";
+import { current, go } from "./state.js";
+import { TokenTip, clipsOf, legend, tokenText } from "./tokens.js";
+
+const LONG = 8000; // characters of one text that are shown before "show all"
+export const OUTCOMES = { solved: "solved", failed: "not solved", unfinished: "unfinished", error: "environment failed" };
+const ACTIONS = new Set(["action", "search", "answer", "tool_call"]);
+
+export class EpisodeView {
+  constructor(page, node) {
+    this.page = page;
+    this.node = node;
+    this.tip = new TokenTip(node);
+  }
+
+  async show(params) {
+    const key = params.ep;
+    const look = JSON.stringify([params.wm, params.resp]);
+    if (this.data?.key !== key || this.node.dataset.key !== key) {
+      this.asking?.abort();
+      const control = new AbortController();
+      this.asking = control;
+      if (this.data?.key !== key) {
+        try {
+          this.data = await ask("episode", { run: this.page.name, key }, control.signal);
+        } catch (error) {
+          if (error.name === "AbortError") return;
+          this.data = null;
+          this.node.dataset.key = "";
+          replace(this.node, h("p", { cls: "loading" }, error.message));
+          return;
+        }
+      }
+      if (current().tab === "groups" || current().params.ep !== key) return;
+      this.draw();
+      this.node.scrollTop = 0;
+    } else if (this.look !== look) this.draw();
+    this.look = look;
+    this.mark(params.turn);
+  }
+
+  draw() {
+    const e = this.data;
+    const { params } = current();
+    const recorded = e.turns.some((turn) => turn.tokens);
+    const view = { tokens: recorded && params.wm !== "0", responses: recorded && params.resp === "1", clips: clipsOf(e), rho: e.rho };
+    const most = Math.max(1e-9, ...e.turns.map((t) => Math.abs(advantage(t) ?? 0)));
+    this.node.dataset.key = e.key;
+    replace(this.node,
+      h("header", { cls: "episode-head" },
+        h("h1", null, e.instruction || e.task_id),
+        h("p", { cls: "meta" },
+          h("span", { cls: `badge ${e.outcome}` }, OUTCOMES[e.outcome] || e.outcome),
+          h("span", null, `return ${number(e.return)}`), h("span", null, plural(e.turns.length, "turn")),
+          h("span", null, origin(e)),
+          e.lambda !== null && h("span", { title: "λ of the group: 1 − mean return / R max (Eq. 10)" }, `λ ${number(e.lambda)}`),
+          h("code", { title: e.task_id }, e.task_id)),
+        h("p", { cls: "tools" },
+          e.group.length > 1 && h("span", { cls: "siblings", role: "group", "aria-label": "Episodes of the group" }, e.group.map((key, i) =>
+            h("button", { cls: "chip", "aria-pressed": String(key === e.key), title: "episode of the group (h, l)", onclick: () => go({ params: { ep: key, turn: null } }, { replace: true }) }, String(i + 1)))),
+          e.group.length > 1 && h("button", { cls: "chip", title: "s", onclick: () => go({ tab: "groups" }) }, "side by side"),
+          recorded && h("button", { cls: "chip", "aria-pressed": String(view.tokens), title: "w", onclick: () => go({ params: { wm: view.tokens ? "0" : null } }, { replace: true }) }, "world model"),
+          recorded && h("button", { cls: "chip", "aria-pressed": String(view.responses), title: "r", onclick: () => go({ params: { resp: view.responses ? null : "1" } }, { replace: true }) }, "response tokens"),
+          h("button", { cls: "chip", title: "o", onclick: () => this.toggle("details.prompt") }, "prompts"),
+          h("button", { cls: "chip", title: "a", onclick: () => this.toggle("details.admissible") }, "admissible actions")),
+        view.tokens && legend(e)),
+      e.turns.map((turn, i) => drawTurn(turn, i, view, most, e)),
+      !e.turns.length && h("p", { cls: "muted" }, "No turn was taken."),
+      e.error && h("pre", { cls: "error" }, e.error));
+  }
+
+  mark(turn) {
+    for (const node of this.node.querySelectorAll(".turn-card[aria-current]")) node.removeAttribute("aria-current");
+    if (turn === undefined || turn === null) return;
+    const node = this.node.querySelector(`.turn-card[data-step="${Number(turn)}"]`);
+    if (!node) return;
+    node.setAttribute("aria-current", "true");
+    node.scrollIntoView({ block: "center" });
+  }
+
+  step(by) {
+    const cards = [...this.node.querySelectorAll(".turn-card")];
+    if (!cards.length) return;
+    const at = cards.findIndex((card) => card.hasAttribute("aria-current"));
+    const next = cards[Math.max(0, Math.min(cards.length - 1, at < 0 ? 0 : at + by))];
+    go({ params: { turn: next.dataset.step } }, { replace: true });
+  }
+
+  sibling(by) {
+    const group = this.data?.group || [];
+    const at = group.indexOf(current().params.ep);
+    const next = group[at + by];
+    if (next) go({ params: { ep: next, turn: null } }, { replace: true });
+  }
+
+  toggle(selector) {
+    const all = [...this.node.querySelectorAll(selector)];
+    const open = all.some((node) => !node.open);
+    for (const node of all) node.open = open;
+  }
+}
+
+export function advantage(turn) {
+  const value = turn.tokens?.advantage;
+  if (!Array.isArray(value)) return value ?? null;
+  return value.length ? value.reduce((a, b) => a + b, 0) / value.length : null;
+}
+
+export function surprise(turn) {
+  const values = turn.tokens?.observation?.logprobs;
+  return values?.length ? -values.reduce((a, b) => a + b, 0) / values.length : null;
+}
+
+function drawTurn(turn, index, view, most, episode) {
+  const a = advantage(turn);
+  const nll = surprise(turn);
+  const known = turn.tokens;
+  return h("article", { cls: `turn-card${known?.selected ? " selected" : ""}`, data: { step: turn.step } },
+    h("header", null,
+      h("b", { cls: "no", title: `turn ${index + 1}` }, String(index + 1)),
+      known?.selected && h("span", { cls: "sel", title: `selected by the world model; weight w = ${number(known.weight)}` }, "◆ selected"),
+      known && !known.selected && episode.wm === "on" && h("span", { cls: "muted" }, "not selected"),
+      a !== null && h("span", { cls: "adv", title: Array.isArray(known.advantage) ? "mean advantage of the action's tokens" : "advantage of the turn" },
+        h("span", { cls: "bar" }, h("i", { cls: a < 0 ? "neg" : "pos", style: { width: `${(50 * Math.abs(a)) / most}%` } })), `A ${signed(a)}`),
+      known && known.entropy !== null && h("span", { title: "action entropy (Eq. 4), nats" }, `H ${number(known.entropy)}`),
+      nll !== null && h("span", { title: "mean −log p of the next observation's tokens, nats" }, `surprise ${number(nll)}`),
+      h("span", { cls: "grow" }),
+      !turn.valid && h("span", { cls: "badge bad", title: turn.problem || "" }, "invalid action"),
+      turn.reward !== 0 && h("span", { cls: `badge ${turn.reward < 0 ? "bad" : "good"}` }, `reward ${signed(turn.reward)}`),
+      turn.ended && h("span", { cls: "badge" }, turn.ended === "terminated" ? "ended" : "step budget used up")),
+    prompt(turn.prompt, index),
+    admissible(turn, index),
+    h("div", { cls: "response" }, view.responses && known?.response?.tokens.length
+      ? tokenText(known.response, { clips: false, rho: null }) : response(turn.response),
+      turn.problem && h("p", { cls: "problem" }, turn.problem)),
+    h("div", { cls: "observation" }, view.tokens && known?.observation?.tokens.length
+      ? tokenText(known.observation, view) : long(turn.observation)));
+}
+
+function prompt(parts, index) {
+  const length = parts.reduce((sum, part) => sum + part[1].length, 0);
+  const fresh = parts.filter((part) => part[0] === "new").reduce((sum, part) => sum + part[1].split("\n").length, 0);
+  const body = () => h("pre", null, parts.map(([kind, text]) => kind === "new" ? h("span", { cls: "new" }, text, "\n")
+    : text.split("\n").length <= 2 ? h("span", { cls: "same" }, text, "\n")
+      : h("details", { cls: "same" }, h("summary", null, `${plural(text.split("\n").length, "line")} as before`), text)));
+  const words = index === 0 || fresh === 0 ? "" : `, ${plural(fresh, "new line")}`;
+  return lazily(h("details", { cls: "prompt" }, h("summary", null, `prompt · ${plural(length, "character")}${fresh === 0 && index > 0 ? ", nothing new" : words}`)), body);
+}
+
+function admissible(turn, index) {
+  if (!turn.admissible) return null;
+  const done = turn.action.trim().toLowerCase();
+  return lazily(h("details", { cls: "admissible", data: { turn: index } }, h("summary", null, plural(turn.admissible.length, "admissible action"))),
+    () => h("ul", null, turn.admissible.map((action) => h("li", { cls: String(action).trim().toLowerCase() === done ? "chosen" : "" }, String(action)))));
+}
+
+// What is folded is drawn when it is opened first.
+function lazily(node, body) {
+  node.addEventListener("toggle", () => {
+    if (node.open && node.children.length === 1) node.append(body());
+  });
+  return node;
+}
+
+function response(parts) {
+  if (!parts.length) return h("p", { cls: "muted" }, "(empty response)");
+  return parts.map(([kind, text]) => {
+    if (kind === "text") return text.trim() ? h("span", { cls: "loose" }, long(text)) : null;
+    if (kind === "think") return h("div", { cls: "think" }, long(text.trim()));
+    if (ACTIONS.has(kind)) return h("div", { cls: "act" }, h("span", { cls: "tag" }, kind), h("code", null, text.trim()));
+    return h("div", { cls: "block" }, h("span", { cls: "tag" }, kind), long(text.trim()));
+  });
+}
+
+function long(text) {
+  if (text.length <= LONG) return text;
+  const box = h("span", null, text.slice(0, LONG));
+  const more = h("button", { cls: "chip", onclick: () => replace(box, text) }, `show ${(text.length - LONG).toLocaleString("en")} more characters`);
+  box.append(" … ", more);
+  return box;
+}
