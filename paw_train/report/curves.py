@@ -147,6 +147,40 @@ _WARM_START = Section(
         ),
     ),
 )
+_WORLD_MODEL_LEARNING = Section(
+    "World-model learning before RL",
+    (
+        Curve(
+            "Right predictions",
+            "of the sampled ones: within the threshold, and word for word",
+            (("right_share", "right"), ("exact_share", "exact")),
+            share=True,
+        ),
+        Curve(
+            "Similarity",
+            "cosine of sampled prediction and realised observation",
+            (("similarity", "cosine"),),
+        ),
+        Curve(
+            "Informative groups",
+            "transitions whose predictions differ in reward",
+            (("informative_share", "informative"),),
+            share=True,
+        ),
+        Curve(
+            "Complete and different",
+            "predictions that end by themselves; different texts among them",
+            (("complete_share", "complete"), ("different_share", "different")),
+            share=True,
+        ),
+        Curve(
+            "Observation NLL",
+            "nats a token of the observations learned from (WM-SFT)",
+            (("nll_per_token", "NLL"),),
+        ),
+        Curve("KL", "to the start policy", (("kl", "KL"),)),
+    ),
+)
 _KNOWN = {key for s in SECTIONS for c in s.curves for key, _ in c.keys}
 _NOT_PLOTTED = {"update", "time", "validation"}
 _MAX_OTHERS = 24
@@ -156,6 +190,8 @@ def curve_sections(run: RunData) -> Markup:
     """All charts that the run has data for, and a line naming the measurements it lacks."""
     parts = [_section(section, run.metrics, "update", 1, run) for section in SECTIONS]
     parts.append(_section(_others(run.metrics), run.metrics, "update", 1, run))
+    learning = run.world_model_learning
+    parts.append(_section(_WORLD_MODEL_LEARNING, learning, "update", 1, run))
     parts.append(_section(_WARM_START, run.warmstart, "step", 0, run))
     missing = sorted(key for key in _KNOWN if not _has(run.metrics, key))
     if run.metrics and missing:

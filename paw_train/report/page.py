@@ -17,6 +17,7 @@ from paw_train.report.noise import noise_section
 from paw_train.report.run_data import FILES, RunData, load_run
 from paw_train.report.tables import result_table, settings_table, tiles
 from paw_train.report.verdict import judge
+from paw_train.report.world_model import world_model_table
 
 
 def write_report(run_dir: str | Path) -> Path:
@@ -69,6 +70,7 @@ def _body(run: RunData) -> Markup:
             _header(run),
             _notes(run),
             result_table(run),
+            world_model_table(run.world_model),
             curve_sections(run),
             noise_section(run.noise),
             episode_section(run),

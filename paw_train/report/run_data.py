@@ -9,6 +9,7 @@ from typing import Any
 
 from paw_gym.transition import Episode, read_jsonl
 from paw_train.report.results import EvalResult, number
+from paw_train.report.world_model import STAGES
 
 MAX_EPISODES = 12
 """episodes of one file that a page shows"""
@@ -18,6 +19,7 @@ FILES = {
     "metrics.jsonl": "the measurements of each update",
     "validation.jsonl": "success on the selection panel during training",
     "warmstart.jsonl": "the warm start's losses",
+    "world_model.jsonl": "world-model learning before RL",
     "eval_before.json": "the evaluation before RL",
     "eval_after.json": "the evaluation after RL",
     "episodes_before.jsonl": "episodes before RL",
@@ -25,7 +27,10 @@ FILES = {
     "environment.json": "the versions of what ran",
     "noise_gradient.json": "the world model's gradient on noisy tokens",
 }
-_OPTIONAL = {"environment.json", "warmstart.jsonl", "validation.jsonl", "noise_gradient.json"}
+_OPTIONAL = {
+    *("environment.json", "warmstart.jsonl", "world_model.jsonl", "validation.jsonl"),
+    "noise_gradient.json",
+}
 """files that a complete run need not have"""
 
 Record = dict[str, Any]
@@ -42,6 +47,9 @@ class RunData:
     metrics: list[Record] = field(default_factory=list)
     validation: list[Record] = field(default_factory=list)
     warmstart: list[Record] = field(default_factory=list)
+    world_model_learning: list[Record] = field(default_factory=list)
+    world_model: dict[str, Record] = field(default_factory=dict)
+    """measurements on held-out transitions, by stage"""
     before: EvalResult | None = None
     after: EvalResult | None = None
     episodes_before: list[Episode] = field(default_factory=list)
@@ -91,6 +99,9 @@ def load_run(run_dir: str | Path) -> RunData:
     run.metrics = _read_records(run, "metrics.jsonl", "update")
     run.validation = _read_records(run, "validation.jsonl", "update")
     run.warmstart = _read_records(run, "warmstart.jsonl", "step")
+    run.world_model_learning = _read_records(run, "world_model.jsonl", "update")
+    measured = {when: _read_object(run, f"world_model/{when}.json") for when in STAGES}
+    run.world_model = {when: found for when, found in measured.items() if found}
     run.before = _read_result(run, "eval_before.json")
     run.after = _read_result(run, "eval_after.json")
     run.episodes_before = _read_episodes(run, "episodes_before.jsonl")

@@ -1,0 +1,418 @@
+"""World-model learning before policy RL: rewards, what is learned from, and what each update computes."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
+
+from paw_gym.pool import EnvPool  # noqa: E402
+from paw_train.config import EnvSettings, Settings, load_settings  # noqa: E402
+from paw_train.evaluation.environments import agent_env_maker  # noqa: E402
+from paw_train.policies.local import LocalPolicy  # noqa: E402
+from paw_train.policies.protocol import Response  # noqa: E402
+from paw_train.rollout import demonstrations  # noqa: E402
+from paw_train.world_model_learning import easy, rwml, sft  # noqa: E402
+from paw_train.world_model_learning.examples import (  # noqa: E402
+    Example,
+    ending,
+    examples_of,
+    packed,
+    unique,
+)
+from paw_train.world_model_learning.predicting import Guess, predict  # noqa: E402
+from paw_train.world_model_learning.settings import EasyFilterSettings  # noqa: E402
+from paw_train.world_model_learning.similarity import (  # noqa: E402
+    Embedder,
+    Similarity,
+    WordCounts,
+    make_embedder,
+)
+
+_spec = importlib.util.spec_from_file_location("hostile", Path(__file__).with_name("hostile.py"))
+assert _spec and _spec.loader
+hostile = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(hostile)
+TOKENIZER = hostile.byte_tokenizer()
+
+
+class TableEncoder:
+    """Given vectors, of any length; counts how often it is asked for a text."""
+
+    fingerprint = "table"
+
+    def __init__(self, vectors: dict[str, np.ndarray]) -> None:
+        self.vectors, self.asked = vectors, Counter[str]()
+        self.dim = len(next(iter(vectors.values())))
+
+    def encode_passages(self, passages: Sequence[str]) -> np.ndarray:
+        self.asked.update(passages)
+        return np.stack([self.vectors[p] for p in passages]).astype(np.float32)
+
+    encode_queries = encode_passages
+
+
+def small_policy(seed: int = 0) -> LocalPolicy:
+    config = LlamaConfig(
+        vocab_size=len(TOKENIZER), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=48, max_position_embeddings=4096,
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    return LocalPolicy(LlamaForCausalLM(config), TOKENIZER)
+
+
+@pytest.fixture(scope="module")
+def policy() -> LocalPolicy:
+    return small_policy()
+
+
+def played(policy: LocalPolicy, mode: str, count: int = 2) -> tuple[list[Example], list[Any]]:
+    """Examples of expert episodes, and the trajectories with the rows that training would use."""
+    env = EnvSettings(mode=mode, template="compact", history_length=0, kwargs={"num_tasks": 30})
+    pool = EnvPool(agent_env_maker(env, "valid_seen"), count)
+    trajectories = demonstrations(pool, policy.chat, list(pool.tasks.ids[:count]))
+    inside = pool._envs[0]
+    found = examples_of(
+        [t.episode for t in trajectories],
+        policy.chat,
+        inside.text_env.prompt_observation,
+        inside.template,
+    )
+    pool.close()
+    return found, trajectories
+
+
+def short(examples: Sequence[Example], tokens: int = 24) -> list[Example]:
+    """Examples with the end of their contexts: enough to tell them apart, and quick."""
+    return [dataclasses.replace(e, context=e.context[-tokens:], action=(1, 2)) for e in examples]
+
+
+def configured(**own: Any) -> Settings:
+    base = load_settings("smoke")
+    learning = base.world_model_learning
+    parts = {k: dataclasses.replace(getattr(learning, k), **v) for k, v in own.items()}
+    return dataclasses.replace(base, world_model_learning=dataclasses.replace(learning, **parts))
+
+
+# --- the reward -----------------------------------------------------------------------------------
+
+
+@given(seed=st.integers(0, 2**32 - 1), threshold=st.floats(0.0, 1.9))
+@hypothesis_settings(max_examples=60, deadline=None)
+def test_rewards_are_cosines_and_their_threshold(seed: int, threshold: float) -> None:
+    rng = np.random.default_rng(seed)
+    vectors = {name: rng.normal(size=5) * rng.uniform(0.1, 9) for name in "abcdef"}
+    ours, theirs = [str(x) for x in rng.choice(list("abcdef"), 8)], ["a"] * 8
+    similarity = Similarity(Embedder(TableEncoder(vectors)), threshold)
+    cosines = similarity(ours, theirs)
+    for name, cosine, reward in zip(ours, cosines, similarity.rewards(cosines), strict=True):
+        top = sum(x * y for x, y in zip(vectors[name], vectors["a"], strict=True))
+        bottom = math.hypot(*vectors[name]) * math.hypot(*vectors["a"])
+        assert cosine == pytest.approx(top / bottom, abs=1e-4)
+        if abs(1 - top / bottom - threshold) > 1e-3:
+            assert reward == (1.0 if 1 - top / bottom <= threshold else 0.0)
+        if name == "a":
+            assert cosine == 1.0 and reward == 1.0
+    plain = Similarity(similarity.embed, threshold, binary=False)
+    assert plain.rewards(cosines).tolist() == cosines.tolist()
+
+
+def test_a_blank_prediction_is_never_right_however_it_is_embedded() -> None:
+    embed = Embedder(TableEncoder({"": np.ones(2), " \n": np.ones(2), "x": np.ones(2)}))
+    similarity = Similarity(embed, threshold=1.9)
+    cosines = similarity(["", " \n", "x"], ["x", "x", "x"])
+    assert similarity.rewards(cosines).tolist() == [0.0, 0.0, 1.0]
+
+
+def test_every_text_is_embedded_once() -> None:
+    encoder = TableEncoder({name: np.array([i + 1.0, 1.0]) for i, name in enumerate("abc")})
+    embed = Embedder(encoder)
+    first = embed(["a", "b", "a"])
+    second = embed(["b", "c", "a"])
+    assert encoder.asked == {"a": 1, "b": 1, "c": 1}
+    assert embed.encoded == 3
+    assert np.array_equal(first[0], first[2])
+    assert np.array_equal(first[0], second[2])
+    assert embed([]).shape == (0, 2)
+
+
+def test_word_counts_are_the_cosine_of_bags_of_words() -> None:
+    a, b = "On the desk 1, you see a pen 1.", "on the shelf 1 you see NOTHING"
+    similarity = Similarity(make_embedder("words"))
+    x, y = (Counter(t.lower().replace(",", "").replace(".", "").split()) for t in (a, b))
+    top = sum(x[word] * y[word] for word in x)
+    norms = [math.sqrt(sum(n * n for n in bag.values())) for bag in (x, y)]
+    assert similarity([a], [b])[0] == pytest.approx(top / (norms[0] * norms[1]), abs=1e-4)
+    assert np.linalg.norm(WordCounts().encode_passages(["", a]), axis=1) == pytest.approx([0, 1])
+    with pytest.raises(ValueError, match="encoder_prefix"):
+        make_embedder("words", "query: ")
+
+
+# --- examples -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["window", "conversation"])
+def test_examples_continue_the_context_as_training_lays_it_out(
+    policy: LocalPolicy, mode: str
+) -> None:
+    examples, trajectories = played(policy, mode)
+    end = ending(policy.chat)
+    steps = [(row, step) for t in trajectories for row in t.rows for step in row.steps]
+    assert len(examples) == len(steps)
+    for example, (row, step) in zip(examples, steps, strict=True):
+        start, stop = step.observation
+        assert list(example.context) == row.ids[:start]
+        assert list(example.target) == [*row.ids[start:stop], end]
+        assert row.ids[slice(*example.action)] == row.ids[slice(*step.action)]
+        if mode == "conversation":
+            assert row.ids[stop] == end
+
+
+@pytest.mark.parametrize("mode", ["window", "conversation"])
+def test_packed_rows_hold_every_example_once(policy: LocalPolicy, mode: str) -> None:
+    examples, trajectories = played(policy, mode)
+    rows = packed(examples)
+    assert len(rows) == (len(trajectories) if mode == "conversation" else len(examples))
+    held = Counter(
+        (tuple(row.ids[: step.observation[0]]), tuple(row.ids[slice(*step.observation)]))
+        for row in rows
+        for step in row.steps
+    )
+    assert held == Counter((e.context, e.target) for e in examples)
+    for row in rows:
+        for step in row.steps:
+            assert step.action[1] <= step.observation[0]
+
+
+def test_equal_examples_count_once_and_contexts_that_do_not_nest_stay_apart() -> None:
+    one = Example((1, 2, 3), (1, 2), (4, 9), "x", 0)
+    again = dataclasses.replace(one, episode=5)
+    other_target = dataclasses.replace(one, target=(5, 9))
+    longer = Example((1, 2, 3, 4, 9, 6), (5, 6), (7, 9), "y", 0)
+    assert unique([one, again, other_target, longer]) == [one, other_target, longer]
+    rows = packed([one, other_target, longer])
+    assert [(row.ids, len(row.steps)) for row in rows] == [
+        ([1, 2, 3, 4, 9, 6, 7, 9], 2),
+        ([1, 2, 3, 5, 9], 1),
+    ]
+
+
+# --- easy transitions -------------------------------------------------------------------------------
+
+
+def _guess(text: str) -> Guess:
+    return Guess(Response([5], [-1.0], text), text, True)
+
+
+def test_what_is_easy_is_what_the_start_policy_gets_right() -> None:
+    vectors = {"a": np.array([1.0, 0.0]), "b": np.array([0.0, 1.0])}
+    similarity = Similarity(Embedder(TableEncoder(vectors)), 0.2)
+    examples = [Example((1,), (0, 1), (2,), "a", 0)] * 3
+    guesses = [[_guess(t) for t in group] for group in ("aaaa", "aabb", "bbbb")]
+    shares = easy.solved_shares(guesses, examples, similarity)
+    assert shares.tolist() == [1.0, 0.5, 0.0]
+
+
+def test_hard_transitions_stay_and_easy_ones_stay_with_the_given_probability() -> None:
+    shares = np.array([1.0, 0.75, 0.5, 0.0] * 2500)
+
+    def keep(**changes: float) -> np.ndarray:
+        settings = EasyFilterSettings(samples=4, **changes)  # type: ignore[arg-type]
+        return easy.kept(shares, settings, np.random.default_rng(0))
+
+    default = keep(solved=0.75, keep=0.1)
+    assert default[shares < 0.75].all()
+    # 5,000 easy ones, each with probability 0.1: six standard deviations are 0.026
+    assert default[shares >= 0.75].mean() == pytest.approx(0.1, abs=0.026)
+    assert not keep(solved=1.0, keep=0.0)[shares == 1.0].any()
+    assert keep(solved=1.0, keep=0.0)[shares == 0.75].all()
+    assert keep(solved=0.5, keep=1.0).all()
+    assert np.array_equal(keep(keep=0.5), keep(keep=0.5))
+
+
+# --- predicting -------------------------------------------------------------------------------------
+
+
+def test_predictions_hang_on_their_number_and_end_in_time(policy: LocalPolicy) -> None:
+    examples, _ = played(policy, "conversation")
+    few = examples[:5]
+    together = predict(policy, few, 3, 1.0, 12, seed=4)
+    apart = predict(policy, few, 3, 1.0, 12, seed=4, batch=3)
+    assert [[g.text for g in group] for group in together] == [
+        [g.text for g in group] for group in apart
+    ]
+    assert [[g.text for g in group] for group in together] != [
+        [g.text for g in group] for group in predict(policy, few, 3, 1.0, 12, seed=5)
+    ]
+    for guess in (g for group in together for g in group):
+        ids = guess.response.ids
+        assert 1 <= len(ids) <= 12
+        assert guess.complete or len(ids) == 12
+        assert guess.text == policy.chat.raw(ids[:-1] if guess.complete else ids)
+
+
+# --- RWML ---------------------------------------------------------------------------------------------
+
+
+def test_a_group_is_compared_with_itself_and_equal_groups_can_be_left_out() -> None:
+    examples = [Example((1, 2, i), (1, 2), (7,), "x", 0) for i in range(3)]
+    guesses = [
+        [
+            Guess(Response([10 * i + k, 9], [-0.5, -0.25], ""), "", True)
+            for k in range(4)
+        ]
+        for i in range(3)
+    ]  # fmt: skip
+    rewards = np.array([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0])
+    experience, metrics = rwml.make_experience(examples, guesses, rewards, skip_equal=True)
+    assert experience is not None
+    assert metrics == {
+        "reward_mean": pytest.approx(7 / 12),
+        "informative_share": pytest.approx(2 / 3),
+    }
+    wanted = []
+    for group in (rewards[:4], rewards[8:]):
+        wanted += ((group - group.mean()) / group.std(ddof=1)).tolist()
+    assert experience.advantages.tolist() == pytest.approx(wanted, abs=1e-4)
+    assert [row.ids for row in experience.rows[:2]] == [[1, 2, 0, 0, 9], [1, 2, 0, 1, 9]]
+    assert [row.ids[3] for row in experience.rows[4:]] == [20, 21, 22, 23]
+    for i, row in enumerate(experience.rows):
+        (step,) = row.steps
+        assert (step.index, step.action, step.logprobs) == (i, (3, 5), [-0.5, -0.25])
+    assert experience.lengths.tolist() == [[2, 0]] * 8
+    whole, _ = rwml.make_experience(examples, guesses, rewards)
+    assert whole is not None and len(whole.rows) == 12
+    none, _ = rwml.make_experience(examples, guesses, np.ones(12), skip_equal=True)
+    assert none is None
+
+
+class FirstByte(Similarity):
+    """Right is a prediction that begins with one of a few letters."""
+
+    def __init__(self, letters: str) -> None:
+        super().__init__(None)
+        self.letters = letters
+
+    def __call__(self, predicted: Sequence[str], realised: Sequence[str]) -> np.ndarray:
+        return np.array([1.0 if text[:1] in tuple(self.letters) else -1.0 for text in predicted])
+
+
+@pytest.mark.parametrize("kl_coef", [0.0, 0.01])
+def test_what_is_rewarded_becomes_likely(kl_coef: float) -> None:
+    policy = small_policy()
+    examples = short(played(policy, "window", 1)[0][:4])
+    settings = configured(
+        rwml={"updates": 20, "transitions": 4, "group_size": 16, "max_tokens": 1, "lr": 0.02,
+              "kl_coef": kl_coef},
+    )  # fmt: skip
+    letters = "abcdefghijklmnopqrstuvwxyz "
+    learner = rwml.RWMLLearner(policy, examples, FirstByte(letters), settings)
+    curve = [learner.update(i)["reward_mean"] for i in range(20)]
+    assert np.mean(curve[:2]) < 0.3
+    assert np.mean(curve[-3:]) > 0.8
+
+
+# --- WM-SFT ------------------------------------------------------------------------------------------
+
+
+def test_the_loss_is_the_mean_of_the_observations_cross_entropies() -> None:
+    policy = small_policy()
+    examples, _ = played(policy, "conversation")
+    settings = configured(sft={"updates": 2, "batch_tokens": 100_000, "lr": 1e-3})
+    nlls = []
+    for example in examples:
+        ids = torch.tensor([[*example.context, *example.target]])
+        with torch.no_grad():
+            logits = policy.model(ids).logits[0].double().log_softmax(-1)
+        places = torch.arange(len(example.context), ids.shape[1])
+        nlls.append(-logits[places - 1, ids[0, places]])
+    learner = sft.SFTLearner(policy, examples, settings)
+    metrics = learner.update(0)
+    assert metrics["transitions"] == len(examples)
+    assert metrics["loss"] == pytest.approx(
+        float(torch.stack([n.mean() for n in nlls]).mean()), rel=1e-4
+    )
+    assert metrics["nll_per_token"] == pytest.approx(float(torch.cat(nlls).mean()), rel=1e-4)
+    assert learner.update(1)["loss"] < metrics["loss"]
+
+
+def test_learning_by_likelihood_ends_in_predictions_that_are_right() -> None:
+    policy = small_policy()
+    examples = short(played(policy, "window", 1)[0][:2])
+    settings = configured(
+        sft={"updates": 150, "batch_tokens": 4000, "lr": 1e-2, "schedule": "constant"}
+    )
+    learner = sft.SFTLearner(policy, examples, settings)
+    for i in range(150):
+        if learner.update(i)["loss"] < 0.01:
+            break
+    guesses = predict(policy, examples, 1, 0.2, 300, seed=0)
+    assert [group[0].text for group in guesses] == [e.text for e in examples]
+    assert all(group[0].complete for group in guesses)
+    similarity = Similarity(make_embedder("words"), 0.0)
+    assert easy.solved_shares(guesses, examples, similarity).tolist() == [1.0, 1.0]
+
+
+def test_drawn_rows_fit_the_budget() -> None:
+    from paw_train.tokens import TokenRow
+
+    rows = [TokenRow(list(range(n))) for n in (5, 50, 7, 9, 3)]
+    for seed in range(20):
+        taken = sft.drawn(rows, 20, np.random.default_rng(seed))
+        assert taken and len({id(row) for row in taken}) == len(taken)
+        assert len(taken) == 1 or sum(len(row.ids) for row in taken) <= 20
+
+
+# --- settings -----------------------------------------------------------------------------------------
+
+
+def test_settings_say_what_is_wrong() -> None:
+    def load(*overrides: str) -> Settings:
+        return load_settings("smoke", [f"world_model_learning.{o}" for o in overrides])
+
+    assert load("method=off").world_model_learning.method == "off"
+    with pytest.raises(ValueError, match="'rwml'"):
+        load("method=rmwl")
+    with pytest.raises(ValueError, match="Did you mean 'threshold'"):
+        load("rwml.treshold=0.1")
+    for wrong in ("rwml.group_size=1", "rwml.threshold=2", "rwml.temperature=0", "easy.keep=1.1",
+                  "rwml.schedule=cos", "sft.batch_tokens=0", "episodes=0"):  # fmt: skip
+        with pytest.raises(ValueError, match=wrong.partition("=")[0]):
+            load(wrong)
+    with pytest.raises(ValueError, match="engine=local"):
+        load_settings("smoke", ["engine=openrlhf", "world_model_learning.method=rwml"])
+
+
+def test_a_run_without_it_is_recorded_as_before() -> None:
+    assert "world_model_learning" not in load_settings("smoke").to_dict()
+    assert load_settings("rwml_embedded").to_dict()["world_model_learning"]["method"] == "rwml"
+
+
+def test_recipes_and_grid_differ_in_the_method_alone() -> None:
+    from paw_train.compare.grid import load_grid
+    from paw_train.engines.sharing import shared_evaluation, shared_transitions, shared_warm_start
+
+    cells = {c.arm: c.settings for c in load_grid("rwml").cells("out") if c.seed == 0}
+    assert {arm: s.world_model_learning.method for arm, s in cells.items()} == {
+        "base": "off", "wm-sft": "sft", "rwml": "rwml",
+    }  # fmt: skip
+    assert len({(s.updates, s.rollout.groups, s.objective.wm.wm) for s in cells.values()}) == 1
+    assert len({shared_warm_start(s) for s in cells.values()}) == 1
+    assert len({shared_transitions(s) for s in cells.values()}) == 1
+    assert len({shared_evaluation(s) for s in cells.values()}) == 3
+    by_recipe = load_settings("wm_sft_embedded").world_model_learning
+    assert by_recipe == cells["wm-sft"].world_model_learning

@@ -1,0 +1,204 @@
+"""Collect, learn, policy RL: one command, and nothing is lost when it is stopped or killed on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from paw_gym.transition import read_jsonl
+from paw_train.config import load_settings
+from paw_train.engines import local
+from paw_train.report import write_report
+from paw_train.world_model_learning import stages
+
+ROOT = Path(__file__).resolve().parents[2]
+OWN = {
+    "episodes": 4,
+    "held_out_episodes": 2,
+    "encoder": "words",
+    "checkpoint_every": 1,
+    "easy.samples": 2,
+    "rwml.updates": 3,
+    "rwml.transitions": 3,
+    "rwml.group_size": 3,
+    "rwml.max_tokens": 16,
+    "rwml.binary": "false",
+    "rwml.lr": 1e-3,
+    "sft.updates": 3,
+    "sft.batch_tokens": 600,
+    "sft.lr": 1e-3,
+}
+
+
+def overrides(out: Path, method: str) -> list[str]:
+    own = [f"world_model_learning.{key}={value}" for key, value in OWN.items()]
+    other = ["updates=1", "checkpoint_every=1", "evaluation.every=0", "evaluation.tasks=4"]
+    return [f"out={out}", *other, f"world_model_learning.method={method}", *own]
+
+
+def train(out: Path, method: str) -> Path:
+    return local.train_from_recipe("smoke", overrides(out, method), quiet=True)
+
+
+def record(run: Path) -> dict[str, Any]:
+    """What must not hang on interruptions."""
+    learned = run / "checkpoints" / "world_model" / "model" / "model.safetensors"
+    latest = run / "checkpoints" / "latest" / "model" / "model.safetensors"
+    curve = []
+    for line in (run / "world_model.jsonl").read_text().splitlines():
+        values = json.loads(line)
+        curve.append({k: v for k, v in values.items() if k != "time" and "seconds" not in k})
+    chosen = json.loads((run / "world_model" / "chosen.json").read_text())
+    return {
+        "learned": learned.read_bytes(),
+        "latest": latest.read_bytes(),
+        "curve": curve,
+        "chosen": chosen,
+        "measured": [
+            json.loads((run / "world_model" / f"{when}.json").read_text())["nll_per_token"]
+            for when in ("start", "learned", "trained")
+        ],
+        "after": json.loads((run / "eval_after.json").read_text())["successes"],
+    }
+
+
+@pytest.mark.parametrize("method", ["rwml", "sft"])
+def test_three_stages_from_one_command(tmp_path: Path, method: str) -> None:
+    run = train(tmp_path, method)
+    place = run / "world_model"
+    assert len(list(read_jsonl(place / "transitions.jsonl"))) == 4
+    assert len(list(read_jsonl(place / "held_out.jsonl"))) == 2
+    chosen = json.loads((place / "chosen.json").read_text())
+    assert 0 < chosen["kept"] <= chosen["different"] <= chosen["transitions"]
+    curve = [json.loads(line) for line in (run / "world_model.jsonl").read_text().splitlines()]
+    assert [line["update"] for line in curve] == [0, 1, 2]
+    found = record(run)
+    warm = run / "checkpoints" / "warm" / "model" / "model.safetensors"
+    assert len({warm.read_bytes(), found["learned"], found["latest"]}) == 3
+    start, learned = (m["mean"] for m in found["measured"][:2])
+    if method == "sft":
+        assert learned < start
+    assert not (run / "checkpoints" / "world_model-latest").exists()
+    # measured as `paw eval-wm` measures the same file
+    assert json.loads((place / "start.json").read_text())["similarity"]["mean"] is not None
+    page = write_report(run).read_text()
+    assert "World-model learning before RL" in page
+    assert "World model on held-out transitions" in page
+    assert train(tmp_path, method) == run  # finished: nothing is done again
+    assert record(run) == found
+
+
+def test_asked_to_stop_it_stops_in_the_second_stage_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = record(train(tmp_path / "whole", "sft"))
+    real = stages.append_jsonl
+
+    def asking(path: Path, line: dict[str, Any]) -> None:
+        real(path, line)
+        if path.name == stages.METRICS_FILE:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(stages, "append_jsonl", asking)
+    for done in (1, 2, 3):
+        run = train(tmp_path / "cut", "sft")
+        assert len((run / "world_model.jsonl").read_text().splitlines()) == done
+        assert not (run / "metrics.jsonl").exists()
+    monkeypatch.undo()
+    assert record(train(tmp_path / "cut", "sft")) == whole
+
+
+RUN = """
+import importlib, os, signal, sys
+from paw_train.engines.local import train_from_recipe
+
+name, count, *overrides = sys.argv[1:]
+if name != "-":
+    module, *path, last = name.split(":")
+    place = importlib.import_module(module)
+    for part in path:
+        place = getattr(place, part)
+    real, left = getattr(place, last), [int(count)]
+
+    def killing(*args, **kwargs):
+        left[0] -= 1
+        if left[0] < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*args, **kwargs)
+
+    setattr(place, last, killing)
+train_from_recipe("smoke", overrides, quiet=True)
+"""
+MOMENTS = (
+    ("paw_train.world_model_learning.stages:rollout", 1),  # between held-out and training episodes
+    ("paw_train.world_model_learning.stages:solved_shares", 0),  # in the choice of transitions
+    ("paw_train.world_model_learning.stages:append_jsonl", 1),  # after an update, before its record
+    ("paw_train.world_model_learning.stages:save_checkpoint", 2),  # of the last update
+    ("os:replace", 3),  # in the renames of what comes then
+    ("paw_train.engines.local:append_jsonl", 0),  # in policy RL
+)
+
+
+def _start(moment: str, count: int, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", RUN, moment, str(count), *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        text=True,
+        capture_output=True,
+        timeout=600,
+    )
+
+
+@pytest.mark.slow
+def test_killed_in_every_stage_it_computes_what_it_would_have(tmp_path: Path) -> None:
+    threads = ["threads=1"]
+    whole = local.train_from_recipe(
+        "smoke", [*overrides(tmp_path / "whole", "rwml"), *threads], quiet=True
+    )
+    for moment, count in MOMENTS:
+        killed = _start(moment, count, [*overrides(tmp_path / "cut", "rwml"), *threads])
+        assert killed.returncode == -signal.SIGKILL, (moment, killed.stderr)
+    last = _start("-", 0, [*overrides(tmp_path / "cut", "rwml"), *threads])
+    assert last.returncode == 0, last.stderr
+    assert record(tmp_path / "cut" / "smoke") == record(whole)
+    left = {p.suffix for p in (tmp_path / "cut" / "smoke").rglob("*")}
+    assert not left & {".new", ".old", ".part"}
+
+
+def test_runs_share_what_the_start_policy_played(tmp_path: Path) -> None:
+    shared = [f"warm_starts={tmp_path / 'shared'}"]
+    runs = [
+        local.train_from_recipe(
+            "smoke", [*overrides(tmp_path / name, name), *shared], quiet=True
+        )
+        for name in ("sft", "off")
+    ]  # fmt: skip
+    for name in ("held_out.jsonl", "start.json"):
+        one, other = ((run / "world_model" / name).read_bytes() for run in runs)
+        assert one == other
+    assert not (runs[1] / "world_model" / "learned.json").exists()
+    assert (runs[1] / "world_model" / "trained.json").exists()
+    # the start of policy RL differs, and so its evaluation is not shared
+    folders = sorted((tmp_path / "shared").glob("*-evaluation"))
+    assert len(folders) == 2
+    assert len(list((tmp_path / "shared").glob("*-transitions"))) == 1
+
+
+def test_nothing_left_to_learn_is_said(tmp_path: Path) -> None:
+    easy = ["world_model_learning.rwml.threshold=1.99", "world_model_learning.easy.keep=0"]
+    # every cosine of word counts is 0 or more: within that distance but for blank predictions
+    solved = ["world_model_learning.easy.solved=0.01"]
+    with pytest.raises(ValueError, match="easy.keep"):
+        local.train_from_recipe("smoke", [*overrides(tmp_path, "rwml"), *easy, *solved], quiet=True)
+    settings = load_settings("smoke", [*overrides(tmp_path, "rwml"), *easy])
+    assert settings.world_model_learning.easy.keep == 0
