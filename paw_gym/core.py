@@ -207,6 +207,8 @@ class TextEnv(gym.Env[str, str], ABC):
     agent: ClassVar[AgentDefaults] = AgentDefaults()
     recorded_info: ClassVar[tuple[str, ...]] = ()
     """keys of ``info`` that every transition keeps beside ``success`` and ``score``"""
+    type_groups: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """groups of task types whose mean success an evaluation tells too, each type counting once"""
 
     def __init__(self, tasks: TaskSet, max_steps: int, render_mode: str | None = None) -> None:
         if len(tasks) == 0:

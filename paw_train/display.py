@@ -69,7 +69,11 @@ class Display:
         table.add_column("task type")
         for column in ("tasks", "success", "95 % interval"):
             table.add_column(column, justify="right")
-        for name, part in [*result["by_type"].items(), ("all", result)]:
+        averages = {
+            f"mean of {len(part['types'])}: {name}": part
+            for name, part in result.get("averages", {}).items()
+        }
+        for name, part in [*result["by_type"].items(), ("all", result), *averages.items()]:
             low, high = part["ci95"]
             table.add_row(
                 name,

@@ -200,6 +200,7 @@ def run(
     seconds = log.seconds if log else time.perf_counter() - started
     probe = prepared.make_env()
     fingerprint = probe.tasks.fingerprint
+    groups = probe.text_env.type_groups
     sampling = asdict(plan.rollout.sampling(probe.template.closing_tags))
     probe.close()
     described = {
@@ -208,7 +209,7 @@ def run(
         "panel_seed": plan.panel_seed,
         "seed": plan.seeds[0],
     }
-    result = summarise(runs, plan.panel, plan.agent, model, fingerprint, described, seconds)
+    result = summarise(runs, plan.panel, plan.agent, model, fingerprint, described, seconds, groups)
     result |= {
         "told": prepared.agent.told,
         "agent_settings": asdict(prepared.agent.settings),

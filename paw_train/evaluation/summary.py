@@ -12,6 +12,7 @@ from paw_train.evaluation.panels import Panel
 from paw_train.statistics import (
     bootstrap_mean_interval,
     crossed_bootstrap_interval,
+    mean_rate_interval,
     pass_at_k,
     wilson_interval,
 )
@@ -29,6 +30,7 @@ def summarise(
     fingerprint: str,
     settings: Mapping[str, Any],
     seconds: float,
+    type_groups: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, Any]:
     """The measured part of ``result.json``.
 
@@ -43,7 +45,9 @@ def summarise(
         fingerprint: of the environment's tasks.
         settings: all that was set.
         seconds: wall time.
+        type_groups: the environment's (``TextEnv.type_groups``).
     """
+    by_type = _by_type(runs)
     everything = [episode for episodes in runs.values() for episode in episodes]
     turns = [len(e.transitions) for e in everything]
     invalid = [not t.action_is_valid for e in everything for t in e.transitions]
@@ -54,7 +58,8 @@ def summarise(
         "agent": agent,
         "model": model,
         **_rate(_successes(runs)),
-        "by_type": _by_type(runs),
+        "by_type": by_type,
+        "averages": averages(by_type, type_groups or {}),
         "fingerprint": fingerprint,
         "settings": dict(settings),
         "mean_steps": float(np.mean(turns)),
@@ -102,6 +107,35 @@ def _by_type(runs: Runs) -> dict[str, dict[str, Any]]:
     return {
         name: _rate([[row[i] for i in places[name]] for row in table]) for name in sorted(places)
     }
+
+
+def averages(
+    by_type: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, Any]]:
+    """Mean success of groups of task types, each type counting once however many tasks it has.
+
+    Args:
+        by_type: as in ``result.json``.
+        groups: task types by the group's name.
+
+    Returns:
+        by group: the types it has results of, their tasks, mean and interval. Groups without any are
+        left out; with a single type there is nothing to average.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name, types in groups.items():
+        there = [kind for kind in types if kind in by_type]
+        if not there or len(by_type) < 2:
+            continue
+        parts = [by_type[kind] for kind in there]
+        rates = [(part["success_rate"], part["ci95"][0], part["ci95"][1]) for part in parts]
+        found[name] = {
+            "types": there,
+            "n": sum(int(part["n"]) for part in parts),
+            "success_rate": sum(rate for rate, _, _ in rates) / len(rates),
+            "ci95": list(mean_rate_interval(rates)),
+        }
+    return found
 
 
 def _score(runs: Runs) -> dict[str, Any]:

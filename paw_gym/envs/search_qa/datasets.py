@@ -18,6 +18,12 @@ from paw_gym.naming import did_you_mean
 BENCHMARKS = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
 IN_DOMAIN = ("nq", "hotpotqa")
 """what Search-R1 and PaW train on; the other benchmarks are out of domain"""
+DOMAINS: Mapping[str, tuple[str, ...]] = {
+    "in_domain": IN_DOMAIN,
+    "out_of_domain": tuple(name for name in BENCHMARKS if name not in IN_DOMAIN),
+    "average": BENCHMARKS,
+}
+"""what papers average over, each data set counting once"""
 MIXES = {"train_mix": IN_DOMAIN, "all": BENCHMARKS}
 """names that stand for several benchmarks"""
 
@@ -223,13 +229,8 @@ def domain_averages(by_dataset: Mapping[str, float]) -> dict[str, float]:
     >>> domain_averages({"nq": 0.4, "hotpotqa": 0.2, "popqa": 0.6})
     {'in_domain': 0.3, 'out_of_domain': 0.6, 'average': 0.4}
     """
-    groups = {
-        "in_domain": IN_DOMAIN,
-        "out_of_domain": [name for name in BENCHMARKS if name not in IN_DOMAIN],
-        "average": BENCHMARKS,
-    }
     means = {}
-    for group, names in groups.items():
+    for group, names in DOMAINS.items():
         values = [by_dataset[name] for name in names if name in by_dataset]
         if values:
             means[group] = round(sum(values) / len(values), 12)

@@ -11,7 +11,7 @@ from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv
 from paw_gym.envs.search_qa import observations
-from paw_gym.envs.search_qa.datasets import benchmark_tasks, dataset_names
+from paw_gym.envs.search_qa.datasets import DOMAINS, benchmark_tasks, dataset_names
 from paw_gym.envs.search_qa.engine import find_corpus, shared_retriever
 from paw_gym.envs.search_qa.questions import Question
 from paw_gym.envs.search_qa.scoring import Scores, score
@@ -77,6 +77,7 @@ class SearchQAEnv(TextEnv):
         template="search", history_length=None, success_reward=None, invalid_penalty=-0.01
     )
     recorded_info = ("exact_match", "f1", "contains", "retrieved", "retrieval_failed")
+    type_groups = DOMAINS
 
     def __init__(
         self,
