@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 PLUGIN_GROUP = "paw_gym.envs"
@@ -171,10 +172,30 @@ def text_env_spec(id: str) -> TextEnvSpec:
 
     if id not in _REGISTERED:
         raise ValueError(
-            f"There is no text environment {id!r}. {did_you_mean(id, text_env_ids())} "
-            "`paw envs` lists them all."
+            f"There is no text environment {id!r}. "
+            + (
+                not_installed(id)
+                or f"{did_you_mean(id, text_env_ids())} `paw envs` lists them all."
+            )
         )
     return _REGISTERED[id]
+
+
+def not_installed(id: str) -> str:
+    """What to do about an environment whose package lies here but is not installed; empty: none does."""
+    import tomllib
+
+    for file in sorted([*Path().glob("pyproject.toml"), *Path().glob("*/pyproject.toml")]):
+        try:
+            project = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {})
+            plugins = project.get("entry-points", {}).get(PLUGIN_GROUP, {})
+        except (OSError, ValueError, AttributeError):
+            continue
+        names = {str(name).lower() for name in plugins} if isinstance(plugins, dict) else set()
+        wanted = id.lower().partition("/")[0].replace("_", "").partition("-v")[0]
+        if wanted in {name.replace("_", "") for name in names}:
+            return f"Its package lies here and is not installed: pip install -e {file.parent}"
+    return ""
 
 
 def make_text_env(id: str, **kwargs: Any) -> Any:

@@ -34,7 +34,7 @@ def full_env_id(name: str) -> str:
         ValueError: there is none, or several; names them.
     """
     from paw_gym.naming import did_you_mean
-    from paw_gym.registration import text_env_ids
+    from paw_gym.registration import not_installed, text_env_ids
 
     ids = text_env_ids()
     if ":" in name or name in ids:
@@ -45,10 +45,8 @@ def full_env_id(name: str) -> str:
         return found[0]
     if found:
         raise ValueError(f"{name!r} could be {' or '.join(found)}: give the full id.")
-    raise ValueError(
-        f"There is no text environment {name!r}. {did_you_mean(name, _closest_first(name, ids))} "
-        "`paw envs` lists them all."
-    )
+    nearest = f"{did_you_mean(name, _closest_first(name, ids))} `paw envs` lists them all."
+    raise ValueError(f"There is no text environment {name!r}. {not_installed(name) or nearest}")
 
 
 def _short_names(env_id: str) -> set[str]:

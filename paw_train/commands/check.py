@@ -57,3 +57,10 @@ def check(
         console.print(f"[bold red]{failed} of {count} checks failed.[/bold red]{hint}")
         raise typer.Exit(1)
     console.print(f"[bold green]All {count} checks passed.[/bold green]")
+    console.print(
+        f"Next: paw play {env_id}, paw eval expert env.id={env_id}, "
+        f"paw train embedded env.id={env_id} name=first",
+        style="dim",
+        markup=False,
+        soft_wrap=True,
+    )

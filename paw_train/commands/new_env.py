@@ -29,3 +29,4 @@ def new_env(
     console.print(f"  pip install -e {folder}", markup=False)
     console.print(f"  paw check {names.env_id}", markup=False)
     console.print(f"  paw play {names.env_id}", markup=False)
+    console.print(f"and make it yours: {folder / names.package / 'env.py'}", markup=False)

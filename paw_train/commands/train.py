@@ -43,3 +43,6 @@ def train(
         from paw_train.engines.local import train as start
     folder = start(settings, fresh=fresh, quiet=quiet)
     typer.echo(f"The run is in {folder}")
+    typer.echo(
+        f"Next: open {folder / 'report.html'}; `paw eval {folder}` measures it on more tasks"
+    )

@@ -287,7 +287,7 @@ class TestNewEnv:
             text=True,
         )
         assert tested.returncode == 0, tested.stdout
-        assert "3 passed" in tested.stdout
+        assert "4 passed" in tested.stdout
 
     @pytest.mark.parametrize(
         ("name", "message"),

@@ -1,0 +1,116 @@
+"""The path of somebody who is new here, command by command, in an empty folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from paw_gym.transition import read_jsonl
+
+ROOT = Path(__file__).resolve().parents[1]
+ENV = "my_maze/MyMaze-v0"
+
+EDIT = {
+    # the ten lines: another thing to find, and rooms that say how far it is
+    '"train": (3, 4, 6, 7, 9),': '"train": (3, 4, 5),',
+    '"valid_seen": (4, 7),  #': '"valid_seen": (3, 4),  #',
+    '"valid_unseen": (5, 8, 10),  #': '"valid_unseen": (6, 7),  #',
+    "Find the coin in one of": "Find the lamp in one of",
+    '    if action == "take coin":': '    if action == "take lamp":',
+    '"You take the coin. Well done.",': '"You take the lamp. It is light.",',
+    '"take coin": at == self.state["coin"],': '"take lamp": at == self.state["coin"],',
+    '" A coin lies on the floor."': '" A lamp stands on the floor."',
+    'else " It is empty."': "else f\" A glow comes from {abs(at - self.state['coin'])} rooms away.\"",
+    '[*way, "take coin"]': '[*way, "take lamp"]',
+}
+"""lines of the new package and what becomes of them"""
+SMALL = (
+    "rollout.groups=2",
+    "rollout.group_size=2",
+    "evaluation.tasks=2",
+    "evaluation.selection_tasks=2",
+)
+
+
+@pytest.mark.slow
+def test_from_nothing_to_a_report(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason='pip install "paw-gym[train]"')
+    pytest.importorskip("hatchling", reason="building a package offline takes hatchling")
+    python = _own_python(tmp_path)
+
+    def call(*command: str, fails: bool = False) -> str:
+        answer = subprocess.run(
+            [str(python), "-m", *command], cwd=tmp_path, env=_environment(), capture_output=True
+        )
+        said = " ".join((answer.stdout + answer.stderr).decode().split())
+        assert (answer.returncode != 0) == fails, said
+        return said
+
+    def paw(*command: str, fails: bool = False) -> str:
+        return call("paw_train.cli", *command, fails=fails)
+
+    said = paw("new-env", "my-maze")
+    assert "pip install -e my-maze" in said
+    assert "pip install -e my-maze" in paw("check", ENV, fails=True), "forgotten, and told so"
+    pip = ("pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation")
+    call(*pip, "--disable-pip-version-check", "-e", "my-maze")
+
+    source = tmp_path / "my-maze" / "my_maze" / "env.py"
+    text = source.read_text()
+    for old, new in EDIT.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    source.write_text(text.replace("take lamp", "take lmp", 1))
+    assert "reference_solver" in paw("check", "MyMaze", fails=True), "a slip, and it is found"
+    source.write_text(text)
+    said = paw("check", "MyMaze")
+    assert f"paw train embedded env.id={ENV}" in said
+
+    # a model that was made in seconds stands where a pretrained one would
+    paw("train", "smoke", f"env.id={ENV}", "name=tiny", "updates=0", *SMALL)
+    said = paw("eval", "runs/tiny", "--agent", "plain", f"env.id={ENV}", "evaluation.tasks=2")
+    assert "Written to runs/tiny/eval-tiny-plain-valid_unseen/result.json" in said
+    result = json.loads(
+        (tmp_path / "runs/tiny/eval-tiny-plain-valid_unseen/result.json").read_text()
+    )
+    assert (result["env_id"], result["agent"], result["n"]) == (ENV, "plain", 2)
+
+    said = paw("train", "smoke", f"env.id={ENV}", "name=maze", "updates=3", *SMALL)
+    assert "open runs/maze/report.html" in said
+    metrics = [json.loads(line) for line in (tmp_path / "runs/maze/metrics.jsonl").open()]
+    assert [m["update"] for m in metrics] == [0, 1, 2]
+    [before, *_] = read_jsonl(tmp_path / "runs/maze/episodes_before.jsonl")
+    assert before.instruction.startswith("Find the lamp")
+    assert "glow" in before.transitions[0].prompt
+
+    assert "The report is runs/maze/report.html" in paw("report", "runs/maze")
+    page = (tmp_path / "runs/maze/report.html").read_text()
+    assert "Find the lamp" in page and "2 unseen tasks" in page
+
+
+def _own_python(folder: Path) -> Path:
+    """An environment that sees the packages of this one, and takes the newcomer's."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    python = folder / "venv" / "bin" / "python"
+    site = Path(
+        subprocess.run(
+            [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
+    )
+    here = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), str(ROOT)}
+    (site / "here.pth").write_text("".join(f"{path}\n" for path in sorted(here)))
+    return python
+
+
+def _environment() -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return {**kept, "COLUMNS": "200", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
