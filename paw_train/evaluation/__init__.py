@@ -13,7 +13,7 @@ from typing import Any
 
 from paw_gym.transition import Episode
 from paw_train.config import EnvSettings
-from paw_train.evaluation.environments import agent_env_maker, make_pool
+from paw_train.evaluation.environments import agent_env_maker, make_pool, panel_name
 from paw_train.evaluation.panels import PANELS, Panel, make_panel, panel_spec
 from paw_train.evaluation.playing import Plan, Progress, run
 from paw_train.policies.protocol import Policy
@@ -68,7 +68,7 @@ def evaluate(
     """
     probe = agent_env_maker(env, split)()
     tasks = probe.tasks
-    panel = make_panel(tasks, f"{env.id}/{split}/{min(size, len(tasks))}", size, panel_seed)
+    panel = make_panel(tasks, panel_name(env.id, split, min(size, len(tasks))), size, panel_seed)
     probe.close()
     plan = Plan(env, split, panel, panel_seed, settings, (seed,), agent, {}, batch)
     return run(plan, policy, model, progress=progress, records=False)

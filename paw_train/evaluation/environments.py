@@ -50,6 +50,11 @@ def takes_split(env_id: str) -> bool:
     return parameters is None or "split" in parameters
 
 
+def panel_name(env_id: str, split: str, tasks: int) -> str:
+    """What a panel without a name of its own is called; it names a split only where there are splits."""
+    return f"{env_id}/{split}/{tasks}" if takes_split(env_id) else f"{env_id}/{tasks}"
+
+
 def constructor_parameters(env_id: str) -> Mapping[str, inspect.Parameter] | None:
     """The named parameters of an environment's constructor; ``None``: the environment is unknown."""
     from gymnasium.envs.registration import load_env_creator, registry

@@ -140,7 +140,8 @@ def _tasks(run: RunData, result: EvalResult) -> str:
     if split is None:
         unseen = any(word in result.panel.lower() for word in ("valid", "test", "dev"))
     else:
-        unseen = split != run.setting("env.train_split")
+        # a panel that names no split was drawn from all tasks, those of training included
+        unseen = split != run.setting("env.train_split") and str(split) in result.panel
     return f"{result.overall.n} {'unseen ' if unseen else ''}{noun}"
 
 
