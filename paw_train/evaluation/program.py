@@ -15,7 +15,7 @@ from paw_train.baselines import agent_class
 from paw_train.checkpoint import find_checkpoint
 from paw_train.config import Settings, apply_override, build
 from paw_train.evaluation import evaluate_to_folder
-from paw_train.evaluation.environments import agent_env_maker, own_history_length
+from paw_train.evaluation.environments import agent_env_maker, own_history_length, panel_name
 from paw_train.evaluation.panels import (
     Panel,
     PanelSpec,
@@ -202,7 +202,7 @@ def _title(settings: Settings, name: str | None, tasks: int) -> str:
     chosen, env = settings.evaluation, settings.env
     count = min(chosen.tasks, tasks)
     if name is None:
-        return f"{env.id}/{chosen.split}/{count}"
+        return panel_name(env.id, chosen.split, count)
     spec = panel_spec(name)
     whole = count == (tasks if spec.size is None else min(spec.size, tasks))
     kwargs = {key: value for key, value in env.kwargs.items() if key not in _PLACES}
