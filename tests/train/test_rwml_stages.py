@@ -140,9 +140,7 @@ train_from_recipe("smoke", overrides, quiet=True)
 """
 MOMENTS = (
     ("paw_train.world_model_learning.stages:rollout", 1),  # between held-out and training episodes
-    ("paw_train.world_model_learning.stages:solved_shares", 0),  # in the choice of transitions
     ("paw_train.world_model_learning.stages:append_jsonl", 1),  # after an update, before its record
-    ("paw_train.world_model_learning.stages:save_checkpoint", 2),  # of the last update
     ("os:replace", 3),  # in the renames of what comes then
     ("paw_train.engines.local:append_jsonl", 0),  # in policy RL
 )
