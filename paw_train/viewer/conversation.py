@@ -54,9 +54,12 @@ def _turn(t: Transition, earlier: str, step: Mapping[str, Any] | None) -> dict[s
 
 
 def changes(earlier: str, text: str) -> list[list[str]]:
-    """A prompt as ``["same", lines]`` and ``["new", lines]`` against the one before it."""
-    lines, old = text.splitlines(), earlier.splitlines()
-    if not old or max(len(lines), len(old)) > _DIFFED:
+    """A prompt as ``["same", lines]`` and ``["new", lines]`` against the one before it.
+
+    Joined by line breaks they are the prompt.
+    """
+    lines, old = text.split("\n"), earlier.split("\n")
+    if not earlier or max(len(lines), len(old)) > _DIFFED:
         return [["new", text]] if text else []
     parts: list[list[str]] = []
     matcher = difflib.SequenceMatcher(None, old, lines, autojunk=False)

@@ -147,6 +147,7 @@ def _read(
 ) -> None:
     with _transaction(database):
         number, start, ordinal = _open(database, file, signature, row)
+    stale = row is not None and start == 0
     tokens = _token_places(file.tokens)
     notes: list[str] = []
     pending: list[tuple[int, Place, EpisodeSummary, Place | None]] = []
@@ -154,7 +155,11 @@ def _read(
     size = max(1, file.path.stat().st_size)
 
     def write(done: int, signed: str | None) -> None:
+        nonlocal stale
         with _transaction(database):
+            if stale:  # what is replaced goes in the moment that the first of the new comes
+                _forget(database, number)
+                stale = False
             for item in pending:
                 _insert(database, number, file, *item)
             values = (done, signed, "; ".join(notes) or None, number)
@@ -201,7 +206,6 @@ def _open(
         )
         return row["id"], row["done"], found.fetchone()[0]
     if row is not None:
-        _forget(database, row["id"])
         return row["id"], 0, 0
     added = database.execute(
         "INSERT INTO files (key, phase, upd, place, done) VALUES (?, ?, ?, ?, 0)",

@@ -201,6 +201,8 @@ class RunStore:
         if row["tokens_start"] is not None and file.tokens is not None:
             tokens = read_line(file.tokens, Place(row["tokens_start"], row["tokens_length"]))
         known = tokens or {}
+        if {row["episode_id"], known.get("episode_id", row["episode_id"])} != {episode.episode_id}:
+            raise ValueError("another record is where one was.")
         return {
             "key": key,
             "phase": row["phase"],

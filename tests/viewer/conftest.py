@@ -1,9 +1,31 @@
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import subprocess
+import sys
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def load(path: Path) -> ModuleType:
+    """A module by its file: neither benchmarks nor tests are packages."""
+    spec = importlib.util.spec_from_file_location(f"loaded_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+made_up = load(ROOT / "benchmarks" / "viewer_run.py")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -24,3 +46,61 @@ def real_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs")
     overrides = [f"out={out}", "record.every=1", "record.groups=2"]
     return train_from_recipe("smoke", overrides, quiet=True)
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A made-up run of some 2,000 transitions."""
+    folder = tmp_path_factory.mktemp("made") / "small"
+    made_up.write_run(folder, 2_000, groups=2, group_size=4)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def large_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A made-up run of 100,000 transitions in Parquet files."""
+    pytest.importorskip("pyarrow")
+    folder = tmp_path_factory.mktemp("made") / "large"
+    made_up.write_run(folder, 100_000, form="parquet")
+    return folder
+
+
+@pytest.fixture
+def view() -> Iterator[Any]:
+    """Starts `paw view` on a folder, gives back its address; it is gone after the test."""
+    pytest.importorskip("fastapi")
+    from paw_train.viewer.opening import free_port
+
+    running: list[subprocess.Popen[bytes]] = []
+
+    def start(folder: Path) -> str:
+        port = free_port("127.0.0.1")
+        command = [sys.executable, "-m", "paw_train.cli", "view", str(folder)]
+        process = subprocess.Popen(
+            [*command, "--no-open", "--port", str(port)], stderr=subprocess.DEVNULL
+        )
+        running.append(process)
+        address = f"http://127.0.0.1:{port}"
+        for _ in range(1200):
+            assert process.poll() is None, "paw view ended"
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/health"):
+                return address
+            time.sleep(0.1)
+        raise RuntimeError("the viewer did not answer within two minutes")
+
+    yield start
+    for process in running:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> Iterator[Any]:
+    """A tab of headless Chromium that notes errors and refused content."""
+    module = load(Path(__file__).parent / "pages.py")
+    if module.CHROMIUM is None:
+        pytest.skip("no Chromium is installed")
+    opened = module.Pages(tmp_path / "profile")
+    opened.watch()
+    yield opened
+    opened.close()

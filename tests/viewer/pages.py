@@ -14,30 +14,62 @@ driver: Any = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(driver)
 CHROMIUM = driver.CHROMIUM
 _CODES = {"Enter": 13, "Escape": 27, "ArrowDown": 40, "ArrowUp": 38, "PageDown": 34, "End": 35}
+_WATCH = """
+window.problems = [];
+addEventListener("error", (e) => problems.push(`${e.message} ${e.filename}:${e.lineno}`));
+addEventListener("unhandledrejection", (e) => problems.push(String(e.reason && e.reason.stack)));
+addEventListener("securitypolicyviolation", (e) => problems.push(`refused: ${e.violatedDirective}`));
+"""
 
 
 class Pages(driver.Browser):
     """A tab of the viewer."""
 
-    def key(self, key: str) -> None:
+    def watch(self) -> None:
+        """From now on ``problems()`` knows of errors and of content that the policy refused."""
+        self._call("Page.enable")
+        self._call("Page.addScriptToEvaluateOnNewDocument", source=_WATCH)
+
+    def problems(self) -> list[str]:
+        """What went wrong on the page so far."""
+        return list(self.run("window.problems"))
+
+    def key(self, key: str, times: int = 1) -> None:
         """Presses and lets go of a key."""
         text = {"text": key} if len(key) == 1 else {"text": "\r"} if key == "Enter" else {}
         common = {"key": key, "windowsVirtualKeyCode": _CODES.get(key, ord(key[0].upper()))}
-        self._call("Input.dispatchKeyEvent", type="keyDown", **text, **common)
-        self._call("Input.dispatchKeyEvent", type="keyUp", **common)
+        for _ in range(times):
+            self._call("Input.dispatchKeyEvent", type="keyDown", **text, **common)
+            self._call("Input.dispatchKeyEvent", type="keyUp", **common)
 
     def theme(self, name: str) -> None:
         """What the system prefers: ``light`` or ``dark``."""
         feature = {"name": "prefers-color-scheme", "value": name}
         self._call("Emulation.setEmulatedMedia", features=[feature])
 
+    def is_there(self, selector: str) -> None:
+        """Waits for an element."""
+        self.wait_for(f"document.querySelector({selector!r}) !== null")
+
+    def text(self, selector: str) -> str:
+        """The text of an element that is there."""
+        self.is_there(selector)
+        return str(self.run(f"document.querySelector({selector!r}).textContent"))
+
+    def address(self) -> str:
+        """The part of the address behind the ``#``."""
+        return str(self.run("location.hash"))
+
+    def wheel(self, selector: str, pixels: int) -> None:
+        """Turns the mouse wheel over an element."""
+        x, y, *_ = self._box(selector)
+        self._call(
+            "Input.dispatchMouseEvent", type="mouseWheel", x=x + 20, y=y + 20, deltaX=0, deltaY=pixels
+        )  # fmt: skip
+
     def drag(self, selector: str, start: float, end: float) -> None:
         """Drags across an element, from and to shares of its width."""
-        self.wait_for(f"document.querySelector({selector!r}) !== null")
-        x, y, w, h = self.run(
-            f"(() => {{ const b = document.querySelector({selector!r}).getBoundingClientRect(); "
-            "return [b.x, b.y, b.width, b.height] })()"
-        )
+        x, y, w, h = self._box(selector)
         steps = [start + (end - start) * i / 5 for i in range(6)]
         events = [("mouseMoved", start), ("mousePressed", start)]
         events += [("mouseMoved", at) for at in steps] + [("mouseReleased", end)]
@@ -46,3 +78,11 @@ class Pages(driver.Browser):
                 "Input.dispatchMouseEvent", type=kind, x=x + at * w, y=y + h / 2, button="left",
                 buttons=0 if kind == "mouseReleased" else 1, clickCount=1,
             )  # fmt: skip
+
+    def _box(self, selector: str) -> tuple[float, float, float, float]:
+        self.is_there(selector)
+        x, y, w, h = self.run(
+            f"(() => {{ const b = document.querySelector({selector!r}).getBoundingClientRect(); "
+            "return [b.x, b.y, b.width, b.height] })()"
+        )
+        return x, y, w, h

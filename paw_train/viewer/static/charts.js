@@ -108,7 +108,7 @@ export class Chart {
     this.cross = s("line", { class: "cross", y1: PAD.top, y2: PAD.top + tall, visibility: "hidden" });
     this.point = s("circle", { class: "point", r: 3.5, visibility: "hidden" });
     replace(this.svg,
-      ticks(low, high, 3).map((v) => [
+      ticks(low, high, 4).map((v) => [
         s("line", { class: "gridline", x1: PAD.left, x2: wide - PAD.right, y1: y(v), y2: y(v) }),
         s("text", { class: "tick", x: PAD.left - 6, y: y(v) + 3.5, "text-anchor": "end" }, number(v, 2))]),
       ticks(from, to, 4).filter(Number.isInteger).map((u) => s("text", { class: "tick", x: x(u), y: TALL - 5, "text-anchor": "middle" }, String(u))),

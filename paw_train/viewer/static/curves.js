@@ -125,7 +125,7 @@ export class CurvesPage {
     replace(this.kept,
       chosen && h("span", { cls: "chosen" }, `Updates ${chosen[0]} to ${chosen[1]}`,
         h("button", { cls: "chip", onclick: () => go({ params: { u: null } }) }, "show all ×")),
-      h("span", { cls: "muted" }, kept.length ? "Episodes kept:" : "No rollouts were kept."),
+      h("span", { cls: "muted" }, kept.length ? "Episodes kept:" : this.info.indexing ? "Reading the episodes …" : "No rollouts were kept."),
       episodes > 0 && link("groups", all, "groups"), episodes > 0 && link("episodes", all, plural(episodes, "episode")),
       inside.slice(0, 40).map(([u, n]) => link("groups", `${u}-${u}`, `u${u}`, `${plural(n, "episode")} of update ${u}`)),
       inside.length > 40 && h("span", { cls: "muted" }, `and ${inside.length - 40} more updates`));

@@ -53,6 +53,7 @@ export function number(value, digits = 3) {
 
 export const signed = (value, digits = 3) =>
   value > 0 ? `+${number(value, digits)}` : number(value, digits);
+export const tone = (value) => (value > 0 ? "good" : value < 0 ? "bad" : "");
 export const percent = (value) =>
   value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`;
 export const plural = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;

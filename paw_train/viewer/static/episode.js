@@ -1,7 +1,7 @@
 // An episode as a conversation: what changed in the prompt, the answer, what came of it.
 
 import { ask } from "./api.js";
-import { h, number, plural, replace, signed } from "./dom.js";
+import { h, number, plural, replace, signed, tone } from "./dom.js";
 import { origin } from "./list.js";
 import { current, go } from "./state.js";
 import { TokenTip, clipsOf, legend, tokenText } from "./tokens.js";
@@ -41,6 +41,16 @@ export class EpisodeView {
     } else if (this.look !== look) this.draw();
     this.look = look;
     this.mark(params.turn);
+  }
+
+  // A resumed run plays updates anew: what is shown then changes.
+  async again() {
+    const { ep } = current().params;
+    if (!this.data || this.data.key !== ep || this.node.dataset.key !== ep) return;
+    const now = await ask("episode", { run: this.page.name, key: ep }).catch(() => null);
+    if (!now || this.data.key !== ep || JSON.stringify(now) === JSON.stringify(this.data)) return;
+    this.data = now;
+    if (this.node.dataset.key === ep) this.draw();
   }
 
   draw() {
@@ -125,15 +135,15 @@ function drawTurn(turn, index, view, most, episode) {
       known?.selected && h("span", { cls: "sel", title: `selected by the world model; weight w = ${number(known.weight)}` }, "◆ selected"),
       known && !known.selected && episode.wm === "on" && h("span", { cls: "muted" }, "not selected"),
       a !== null && h("span", { cls: "adv", title: Array.isArray(known.advantage) ? "mean advantage of the action's tokens" : "advantage of the turn" },
-        h("span", { cls: "bar" }, h("i", { cls: a < 0 ? "neg" : "pos", style: { width: `${(50 * Math.abs(a)) / most}%` } })), `A ${signed(a)}`),
+        h("span", { cls: "bar" }, a !== 0 && h("i", { cls: a < 0 ? "neg" : "pos", style: { width: `${(50 * Math.abs(a)) / most}%` } })),
+        h("span", { cls: tone(a) }, `A ${signed(a)}`)),
       known && known.entropy !== null && h("span", { title: "action entropy (Eq. 4), nats" }, `H ${number(known.entropy)}`),
       nll !== null && h("span", { title: "mean −log p of the next observation's tokens, nats" }, `surprise ${number(nll)}`),
       h("span", { cls: "grow" }),
       !turn.valid && h("span", { cls: "badge bad", title: turn.problem || "" }, "invalid action"),
       turn.reward !== 0 && h("span", { cls: `badge ${turn.reward < 0 ? "bad" : "good"}` }, `reward ${signed(turn.reward)}`),
       turn.ended && h("span", { cls: "badge" }, turn.ended === "terminated" ? "ended" : "step budget used up")),
-    prompt(turn.prompt, index),
-    admissible(turn, index),
+    h("div", { cls: "folds" }, prompt(turn.prompt, index), admissible(turn, index)),
     h("div", { cls: "response" }, view.responses && known?.response?.tokens.length
       ? tokenText(known.response, { clips: false, rho: null }) : response(turn.response),
       turn.problem && h("p", { cls: "problem" }, turn.problem)),
@@ -169,7 +179,7 @@ function lazily(node, body) {
 function response(parts) {
   if (!parts.length) return h("p", { cls: "muted" }, "(empty response)");
   return parts.map(([kind, text]) => {
-    if (kind === "text") return text.trim() ? h("span", { cls: "loose" }, long(text)) : null;
+    if (kind === "text") return text.trim() ? h("div", { cls: "loose" }, long(text.trim())) : null;
     if (kind === "think") return h("div", { cls: "think" }, long(text.trim()));
     if (ACTIONS.has(kind)) return h("div", { cls: "act" }, h("span", { cls: "tag" }, kind), h("code", null, text.trim()));
     return h("div", { cls: "block" }, h("span", { cls: "tag" }, kind), long(text.trim()));

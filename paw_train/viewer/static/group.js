@@ -1,7 +1,7 @@
 // The episodes of one task side by side, turn by turn.
 
 import { ask } from "./api.js";
-import { h, number, plural, replace, signed } from "./dom.js";
+import { h, number, plural, replace, signed, tone } from "./dom.js";
 import { OUTCOMES, advantage, surprise } from "./episode.js";
 import { origin } from "./list.js";
 import { current, format, go } from "./state.js";
@@ -64,7 +64,7 @@ export class GroupView {
     return h("th", { "aria-current": chosen ? "true" : null },
       h("a", { href, title: "read this episode (Enter)" }, training ? `Episode ${i + 1}` : origin(e)),
       h("span", { cls: `badge ${e.outcome}` }, OUTCOMES[e.outcome] || e.outcome),
-      h("div", { cls: "muted" }, `return ${number(e.return)} · ${plural(e.turns.length, "turn")}`, a !== null && h("span", { cls: a < 0 ? "bad" : "good" }, ` · A ${signed(a, 2)}`)));
+      h("div", { cls: "muted" }, `return ${number(e.return)} · ${plural(e.turns.length, "turn")}`, a !== null && h("span", { cls: tone(a) }, ` · A ${signed(a, 2)}`)));
   }
 
   line(step, all) {
@@ -77,7 +77,7 @@ export class GroupView {
       return h("td", { data: { step }, onclick: () => go({ tab: "episodes", params: { ep: all[i].key, turn: turn.step } }) },
         h("div", { cls: "act-line" }, h("code", { cls: turn.valid ? "" : "invalid", title: turn.problem || "" }, turn.action || "(no action)"),
           turn.tokens?.selected && h("span", { cls: "sel", title: "selected by the world model" }, "◆"),
-          turn.reward !== 0 && h("span", { cls: turn.reward < 0 ? "bad" : "good" }, signed(turn.reward))),
+          turn.reward !== 0 && h("span", { cls: tone(turn.reward) }, signed(turn.reward))),
         h("div", { cls: "seen" }, turn.observation),
         turn.tokens && h("div", { cls: "muted small" }, `H ${number(turn.tokens.entropy, 2)}`, nll !== null && ` · surprise ${number(nll, 2)}`));
     }));

@@ -1,7 +1,7 @@
 // Groups, episodes or turns in a list, and the chosen one beside it.
 
 import { ask, filters } from "./api.js";
-import { h, number, plural, replace, signed } from "./dom.js";
+import { h, number, plural, replace, signed, tone } from "./dom.js";
 import { EpisodeView } from "./episode.js";
 import { GroupView } from "./group.js";
 import { FILTERS, current, go } from "./state.js";
@@ -100,6 +100,7 @@ export class ListPage {
     if (!this.list || !this.state || !this.node.isConnected) return;
     this.list.refresh(this.selectedKey()).then(() => this.landed(), (error) => this.failed(error));
     if (!this.detail.dataset.key) this.open(current().params);
+    else this.episode.again();
   }
 
   open(params) {
@@ -170,14 +171,14 @@ export class ListPage {
     replace(this.bar,
       h("div", { cls: "line" },
         Object.entries(info.outcomes).map(([name, n]) => chip("outcome", name, [h("i", { cls: `o ${name}` }), name, h("small", null, count(n))], `episodes: ${name}`)),
-        chip("invalid", "1", "invalid action", tab === "turns" ? "turns with an invalid action" : "episodes with an invalid action"),
+        chip("invalid", "1", "invalid", tab === "turns" ? "turns with an invalid action" : "episodes with an invalid action"),
         info.with_tokens > 0 && chip("selected", "1", "◆ selected", "selected by the world model (highest action entropy)")),
       h("div", { cls: "line" },
         Object.keys(info.phases).length > 1 && select("phase", "Part of the run", [["", "all parts"], ...Object.keys(info.phases).map((p) => [p, PHASES[p] || p])]),
         Object.keys(info.types).length > 1 && select("type", "Task type", [["", "all task types"], ...Object.entries(info.types).map(([t, n]) => [t, `${t} (${n})`])]),
-        info.with_tokens > 0 && entropy,
-        select("sort", "Order", SORTS.filter(([s]) => info.with_tokens > 0 || !/entropy|surprise|advantage/.test(s)).map(([value, words]) => [value === "order" ? "" : value, words]))),
+        info.with_tokens > 0 && entropy),
       h("div", { cls: "line" }, this.count,
+        select("sort", "Order", SORTS.filter(([s]) => info.with_tokens > 0 || !/entropy|surprise|advantage/.test(s)).map(([value, words]) => [value === "order" ? "" : value, words])),
         params.u && h("button", { cls: "chip", "aria-pressed": "true", title: "all updates", onclick: () => set({ u: null }) }, `updates ${params.u.replace("-", "–")} ×`),
         params.q && h("button", { cls: "chip", "aria-pressed": "true", title: "no search", onclick: () => set({ q: null }) }, `“${params.q}” ×`),
         this.filtered() && h("button", { cls: "chip plain", title: "x", onclick: () => set(Object.fromEntries(FILTERS.map((key) => [key, null]))) }, "clear all")));
@@ -198,7 +199,7 @@ function episodeRow(row) {
   return h("div", { cls: "row episode" },
     h("div", { cls: "r1" }, h("i", { cls: `o ${row.outcome}`, title: row.outcome }), h("b", null, row.instruction || row.task_id), h("span", { cls: "origin" }, origin(row))),
     h("div", { cls: "r2" }, h("span", null, plural(row.steps, "turn")), h("span", null, `return ${number(row.ret)}`),
-      row.advantage !== null && h("span", { cls: row.advantage < 0 ? "bad" : "good" }, `A ${signed(row.advantage, 2)}`),
+      row.advantage !== null && h("span", { cls: tone(row.advantage), title: "advantage" }, `A ${signed(row.advantage, 2)}`),
       row.invalid > 0 && h("span", { cls: "bad" }, `${row.invalid} invalid`),
       row.entropy !== null && h("span", { title: "highest action entropy of a turn" }, `H ${number(row.entropy, 2)}`)));
 }
@@ -207,9 +208,8 @@ function turnRow(row) {
   return h("div", { cls: "row turn" },
     h("div", { cls: "r1" }, h("i", { cls: `o ${row.outcome}`, title: row.outcome }),
       h("code", { cls: row.valid ? "" : "invalid" }, row.action || "(no action)"),
-      row.reward !== 0 && h("span", { cls: row.reward < 0 ? "bad" : "good" }, signed(row.reward)),
+      row.reward !== 0 && h("span", { cls: tone(row.reward) }, signed(row.reward)),
       row.selected === 1 && h("span", { cls: "sel", title: "selected by the world model" }, "◆"),
-      row.entropy !== null && h("span", { cls: "num", title: "action entropy" }, `H ${number(row.entropy, 2)}`),
-      h("span", { cls: "origin" }, `${origin(row)} · ${row.step + 1}`)),
+      h("span", { cls: "origin" }, row.entropy !== null && h("span", { title: "action entropy" }, `H ${number(row.entropy, 2)} · `), `${origin(row)} · ${row.step + 1}`)),
     h("div", { cls: "r3" }, row.observation));
 }

@@ -36,7 +36,10 @@ export class VirtualList {
     if (version !== this.version) return;
     this.take(first);
     this.node.scrollTop = 0;
-    if (first.at !== null && first.at !== undefined) this.mark(first.at);
+    if (first.at !== null && first.at !== undefined) {
+      this.mark(Math.min(this.total - 1, first.at + Math.floor(this.node.clientHeight / this.rowHeight / 2)));
+      this.index = first.at;
+    }
     this.paint();
   }
 
