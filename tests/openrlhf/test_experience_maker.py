@@ -12,13 +12,16 @@ torch = pytest.importorskip("torch")
 if not os.environ.get("PAW_CLUSTER_TESTS"):
     pytest.skip("OpenRLHF is imported: make test-openrlhf", allow_module_level=True)
 
+from openrlhf.models import Actor  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience import Experience as Carrier  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker  # noqa: E402
 
 from paw_train.config import load_settings  # noqa: E402
 from paw_train.engines.openrlhf.experience_maker import PaWExperienceMaker  # noqa: E402
 from paw_train.experience import collect, prepare  # noqa: E402
-from paw_train.policies.scratch import word_tokenizer  # noqa: E402
+from paw_train.policies.local import LocalPolicy  # noqa: E402
+from paw_train.policies.scratch import scratch_model, word_tokenizer  # noqa: E402
+from paw_train.tokens import collate  # noqa: E402
 
 
 def _known(ids: Any) -> Any:
@@ -82,3 +85,71 @@ def test_samples_become_passes(
     assert seen == len(pool.steps) == 8
     assert torch.allclose(torch.tensor(sorted(found)), torch.tensor(expected))
     assert maker.metrics["logprob_gap"] > 0
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "gigpo", "rloo", "reinforce_pp"])
+@pytest.mark.parametrize("conversation", [False, True])
+def test_what_openrlhfs_actor_scores_is_worth_what_the_local_engine_finds(
+    made_up: Any,
+    one_rank: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    conversation: bool,
+    algorithm: str,
+) -> None:
+    """Advantages, selected set and weights, from the forward passes of either engine (float32)."""
+    settings = load_settings(
+        "smoke",
+        [
+            "engine=openrlhf",
+            f"algorithm.name={algorithm}",
+            "objective.wm.alpha=0.5",
+            "rollout.temperature=0.8",
+            "optimizer.minibatches=1",
+            "optimizer.micro_batch_tokens=30",
+            "openrlhf.gpus_per_node=1",
+        ],
+    )
+    policy = LocalPolicy(scratch_model(one_rank.SMALL, 64, 0), word_tokenizer(["red"]))
+    actor = Actor(policy.model, temperature=0.8)
+    actor.packing_samples = False
+
+    def scored(self: Any, batches: list[Any]) -> list[Any]:
+        for batch in batches:
+            batch.action_log_probs = actor(
+                batch.sequences, batch.action_mask, attention_mask=batch.attention_mask
+            )
+            batch.base_action_log_probs = batch.action_log_probs
+        return batches
+
+    monkeypatch.setattr(RemoteExperienceMaker, "make_experience", scored)
+    maker = PaWExperienceMaker.__new__(PaWExperienceMaker)
+    maker.run, maker.max_return, maker.update = settings, 10.0, 0
+    maker.tokenizer, maker.initial_model_group = policy.tokenizer, SimpleNamespace()
+    carriers = maker.make_experience_batch([Carrier(labels=[t]) for t in made_up(conversation)])
+
+    pool = collect(made_up(conversation))
+    with torch.no_grad():
+        batch = collate(pool.rows, 0).actions_only()
+        logprobs = policy.logprobs(batch, 0.8)
+    for own, mask, index in zip(logprobs, batch.action_mask, batch.index.tolist(), strict=True):
+        pool.steps[index].logprobs = own[mask].tolist()
+    wanted = prepare(pool, settings.algorithm, settings.objective, 10.0, None, [])
+    by_ids = {
+        tuple(row.ids[slice(*step.action)]): step.index for row in pool.rows for step in row.steps
+    }
+    found = {}
+    for carrier in carriers:
+        e = carrier.labels[0].experience
+        for row in e.rows:
+            for step in row.steps:
+                index = by_ids[tuple(row.ids[slice(*step.action)])]
+                found[index] = (e.advantages[step.index].item(), e.wm_weights[step.index].item())
+                assert step.logprobs == pytest.approx(pool.steps[index].logprobs, abs=1e-5)
+    assert len(found) == len(pool.steps) == 8
+    advantages, weights = (torch.tensor(v) for v in zip(*map(found.get, range(8)), strict=True))
+    assert torch.allclose(advantages, wanted.advantages, atol=1e-5)
+    assert torch.allclose(weights, wanted.wm_weights, atol=1e-5)
+    assert 0 < int((weights != 0).sum()) < 8
+    assert wanted.metrics["entropy_threshold"] == pytest.approx(
+        maker.metrics["entropy_threshold"], rel=1e-5
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,6 +41,7 @@ class PaWActorTrainer(ActorPPOTrainer):
             TrainingDivergedError: a loss or gradient is not finite.
         """
         self.actor.train()
+        started = time.process_time()
         steps = learn(
             self.passes,
             self._loss,
@@ -49,7 +51,8 @@ class PaWActorTrainer(ActorPPOTrainer):
             dist.get_world_size(),
         )
         self.passes = []
-        return {**averaged(steps), "lr": self.rate}
+        seconds = time.process_time() - started
+        return {**averaged(steps), "lr": self.rate, "seconds_train_cpu": seconds}
 
     def _loss(self, part: Pass) -> Any:
         # else each pass's gradient would take the place of the one before

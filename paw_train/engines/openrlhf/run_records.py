@@ -61,6 +61,7 @@ class RunRecords:
             "success_rate": successes / n,
             "n": n,
             "ci95": list(wilson_interval(successes, n)),
+            "score": sum(e.score for e in good) / n,
             "errors": n - len(good),
         }
         append_jsonl(self.folder / "validation.jsonl", row)

@@ -1,0 +1,122 @@
+"""What a cluster run leaves, what it drops when it goes on, and when it goes on by itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from paw_gym.transition import Episode, Transition
+from paw_train.config import Settings, load_settings
+from paw_train.engines.openrlhf import launch
+from paw_train.engines.openrlhf.deaths import is_death
+from paw_train.engines.openrlhf.run_records import RunRecords, note_restart, restarts
+from paw_train.report.run_data import load_run
+from paw_train.rollout import Trajectory
+
+
+def _rows(folder: Path, kind: str) -> list[dict[str, Any]]:
+    lines = (folder / f"{kind}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def _step(success: bool) -> Transition:
+    info = {"success": success, "score": 0.5 + success / 2}
+    return Transition("env", "t", "e", 0, "", "", "", 0.0, "", True, False, True, info)
+
+
+def _episodes() -> list[Trajectory]:
+    good = [Episode("env", f"t{i}", f"t{i}#0-0", transitions=[_step(i == 0)]) for i in range(3)]
+    return [Trajectory(e) for e in [*good, Episode("env", "t3", "t3#0-0", error="Traceback: x")]]
+
+
+class ActorDiedError(Exception):
+    """Named as Ray's."""
+
+
+class RayTaskError(Exception):
+    """Named as Ray's."""
+
+
+def test_a_failed_episode_is_kept_with_its_traceback_and_is_no_success(tmp_path: Path) -> None:
+    records = RunRecords(tmp_path)
+    assert records.failures(2, "training", _episodes()) == 1
+    [failure] = _rows(tmp_path, "failures")
+    assert (failure["update"], failure["task_id"]) == (2, "t3")
+    assert failure["error"] == "Traceback: x"
+    records.validation(3, _episodes())
+    [row] = _rows(tmp_path, "validation")
+    assert (row["success_rate"], row["score"], row["n"], row["errors"]) == (0.25, 0.5, 4, 1)
+    assert row["ci95"][0] < 0.25 < row["ci95"][1]
+
+
+def test_a_run_that_goes_on_drops_what_it_computes_again(tmp_path: Path) -> None:
+    records = RunRecords(tmp_path)
+    for update in range(3):
+        records.update(update, {"success_rate": 0.5, "generated_samples": ["text"]})
+        records.failures(update, "training", _episodes())
+        records.validation(update + 1, _episodes())
+    note_restart(tmp_path, ActorDiedError("the reason"))
+    records.resume(2)
+    records.update(2, {"success_rate": 1.0})
+    rows = _rows(tmp_path, "metrics")
+    assert [(r["update"], r["restarts"]) for r in rows] == [(0, 0), (1, 0), (2, 1)]
+    assert "generated_samples" not in rows[0]
+    assert [r["update"] for r in _rows(tmp_path, "failures")] == [0, 1]
+    assert [r["update"] for r in _rows(tmp_path, "validation")] == [1, 2]
+    [restart] = _rows(tmp_path, "restarts")
+    assert (restart["updates"], restart["error"]) == (3, "the reason")
+    # the report reads them
+    assert [r["success_rate"] for r in load_run(tmp_path).metrics] == [0.5, 0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("error", "death"),
+    [
+        (ActorDiedError("gone"), True),
+        (RayTaskError("in task\n  ...\nvllm.EngineDeadError: EngineCore"), True),
+        (RayTaskError("in task\nStaleWeightsError: After update 3"), False),
+        (ValueError("EngineDeadError: quoted"), False),
+    ],
+)
+def test_only_a_death_is_one(error: Exception, death: bool) -> None:
+    assert is_death(error) is death
+
+
+def _fails(monkeypatch: pytest.MonkeyPatch, *errors: Exception) -> list[Exception]:
+    left = list(errors)
+
+    def once(settings: Settings) -> None:
+        if left:
+            raise left.pop(0)
+
+    monkeypatch.setattr(launch, "_run_once", once)
+    return left
+
+
+def test_a_run_goes_on_after_a_death_as_often_as_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = load_settings("smoke", ["engine=openrlhf", "openrlhf.restarts=2"])
+    _fails(monkeypatch, ActorDiedError("a"), ActorDiedError("b"))
+    launch._run(settings, tmp_path)
+    assert restarts(tmp_path) == 2
+    left = _fails(monkeypatch, *(ActorDiedError(c) for c in "abcd"))
+    with pytest.raises(ActorDiedError, match="c"):
+        launch._run(settings, tmp_path)
+    assert len(left) == 1
+    assert restarts(tmp_path) == 4
+
+
+def test_an_error_that_would_come_again_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = load_settings("smoke", ["engine=openrlhf"])
+    _fails(monkeypatch, RayTaskError("StaleWeightsError: After update 0"))
+    with pytest.raises(RayTaskError):
+        launch._run(settings, tmp_path)
+    assert restarts(tmp_path) == 0
