@@ -43,7 +43,7 @@ from paw_train.policies.choosing import rollout_policy
 from paw_train.policies.local import LocalPolicy
 from paw_train.policies.protocol import Policy
 from paw_train.policies.reference import Reference
-from paw_train.policies.scratch import scratch_model, word_tokenizer
+from paw_train.policies.scratch import scratch_model, scratch_tokenizer
 from paw_train.recording import record
 from paw_train.rollout import (
     Progress,
@@ -184,7 +184,7 @@ class Run:
         if warm is not None:
             tokenizer = AutoTokenizer.from_pretrained(warm / "model")
         else:
-            tokenizer = word_tokenizer(self._language())
+            tokenizer = scratch_tokenizer(model.scratch, self._language())
         network = scratch_model(model.scratch, len(tokenizer), self.settings.seed)
         return LocalPolicy(network.to(self.device), tokenizer)
 

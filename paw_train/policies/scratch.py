@@ -1,7 +1,8 @@
 """A small language model for one environment's language, made from nothing: tokenizer and network.
 
 Tokens are words with their leading space, numbers and punctuation marks; a type and its number are
-separate tokens ("cabinet", "3"), so that an unseen pairing is nothing new.
+separate tokens ("cabinet", "3"), so that an unseen pairing is nothing new. Where held-out tasks bring
+words of their own (names), pieces of words take their place.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ CHAT_TEMPLATE = (
 )
 
 
+_SPECIAL = ("<pad>", "<unk>", "<user>", "<agent>", "<end>")
+_FEWEST_PIECES = 512
+
+
 @dataclass(frozen=True)
 class ScratchModelSettings:
     """Size of a model that is trained from nothing (Llama architecture)."""
@@ -36,6 +41,29 @@ class ScratchModelSettings:
     """width of the feed-forward layers"""
     max_positions: int = 4096
     """longest context, in tokens"""
+    tokenizer: str = "words"
+    """``words``: those of the training tasks, any other is unknown; ``pieces``: byte-level BPE, which
+    knows every text, for environments whose held-out tasks have names of their own"""
+    pieces: int = 1024
+    """vocabulary of ``tokenizer: pieces``; fewer leave names in more, and more familiar, pieces"""
+
+    def __post_init__(self) -> None:
+        if self.tokenizer not in ("words", "pieces"):
+            raise ValueError(
+                f"model.scratch.tokenizer is 'words' or 'pieces'; got {self.tokenizer!r}."
+            )
+        if self.pieces < _FEWEST_PIECES:
+            raise ValueError(
+                f"model.scratch.pieces is {_FEWEST_PIECES} or more (256 bytes and what marks a dialogue); "
+                f"got {self.pieces}."
+            )
+
+
+def scratch_tokenizer(settings: ScratchModelSettings, texts: Iterable[str]) -> Any:
+    """The tokenizer that ``settings`` name, made for the language of ``texts``."""
+    if settings.tokenizer == "pieces":
+        return piece_tokenizer(texts, settings.pieces)
+    return word_tokenizer(texts)
 
 
 def word_tokenizer(texts: Iterable[str], tags: Iterable[str] = ("<action>", "</action>")) -> Any:
@@ -49,19 +77,58 @@ def word_tokenizer(texts: Iterable[str], tags: Iterable[str] = ("<action>", "</a
         A ``PreTrainedTokenizerFast`` with a chat template. Known text comes back unchanged from
         ``decode(encode(text))``; an unknown word becomes ``<unk>``.
     """
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     splitter = pre_tokenizers.Split(Regex(_WORDS), "isolated")
     words = {str(number) for number in range(41)} | {f" {number}" for number in range(41)}
     for text in texts:
         words.update(piece for piece, _ in splitter.pre_tokenize_str(text))
-    special = ["<pad>", "<unk>", "<user>", "<agent>", "<end>"]
-    vocabulary = {word: i for i, word in enumerate([*special, *sorted(words)])}
+    vocabulary = {word: i for i, word in enumerate([*_SPECIAL, *sorted(words)])}
     core = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     core.pre_tokenizer = splitter
     core.decoder = decoders.Fuse()
-    core.add_special_tokens([AddedToken(name, special=True) for name in special])
+    return _for_dialogues(core, tags)
+
+
+def piece_tokenizer(
+    texts: Iterable[str], size: int, tags: Iterable[str] = ("<action>", "</action>")
+) -> Any:
+    """A byte-level BPE tokenizer (Sennrich et al., 2016) that joins pieces within words only.
+
+    Args:
+        texts: samples of the environment's language; their frequent words become one token each.
+        size: of the vocabulary, at least 512.
+        tags: strings that are one token each and mark the parts of a response.
+
+    Returns:
+        A ``PreTrainedTokenizerFast`` with a chat template; any text comes back unchanged from
+        ``decode(encode(text))``.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_WORDS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        show_progress=False,
+        special_tokens=list(_SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    core.train_from_iterator(texts, trainer)
+    return _for_dialogues(core, tags)
+
+
+def _for_dialogues(core: Any, tags: Iterable[str]) -> Any:
+    from tokenizers import AddedToken
+    from transformers import PreTrainedTokenizerFast
+
+    core.add_special_tokens([AddedToken(name, special=True) for name in _SPECIAL])
     core.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in tags])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=core,

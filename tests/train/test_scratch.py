@@ -1,0 +1,50 @@
+"""Tokenizers made for an environment: words that it knows, or pieces that spell any text."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("torch")
+
+from paw_train.chat import ChatFormat  # noqa: E402
+from paw_train.policies.scratch import (  # noqa: E402
+    ScratchModelSettings,
+    piece_tokenizer,
+    scratch_tokenizer,
+)
+
+SEEN = [
+    "In which town was Zeil Ketom born?",
+    "Zeil Ketom was born in Danork Ridge.",
+    "<action>",
+] * 20
+PIECES = piece_tokenizer(SEEN, 512)
+CHAT = ChatFormat(PIECES)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]))
+    | st.sampled_from(["<end>", "a <agent>b", "é<unk>"])
+)
+def test_pieces_spell_any_text(text: str) -> None:
+    assert CHAT.raw(CHAT.content(text)) == text
+
+
+def test_frequent_words_are_one_piece_and_unseen_names_are_several() -> None:
+    assert len(PIECES.tokenize(" Ketom")) == 1
+    assert len(PIECES.tokenize(" Vaiglel")) > 1
+    assert PIECES.unk_token_id not in PIECES(" Vaiglel Ford")["input_ids"]
+    assert PIECES.tokenize("<action>") == ["<action>"]
+
+
+def test_the_setting_chooses_and_a_wrong_one_is_named() -> None:
+    assert len(scratch_tokenizer(ScratchModelSettings(tokenizer="pieces", pieces=600), SEEN)) <= 602
+    words = scratch_tokenizer(ScratchModelSettings(), SEEN)
+    assert words.unk_token_id in words(" Vaiglel")["input_ids"]
+    with pytest.raises(ValueError, match=r"model\.scratch\.tokenizer"):
+        ScratchModelSettings(tokenizer="bytes")
+    with pytest.raises(ValueError, match=r"model\.scratch\.pieces is 512 or more"):
+        ScratchModelSettings(pieces=100)
