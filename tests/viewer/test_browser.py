@@ -1,0 +1,285 @@
+"""The viewer in a real browser: mouse, keys, addresses, colours; nothing refused, nothing broken."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from paw_gym.transition import Episode, Transition, read_jsonl, write_jsonl
+
+_TOKENS = """[...document.querySelectorAll(".turn-card")].map((card) =>
+    [...card.querySelectorAll(".observation .tok")].map((tok) => [
+        tok.textContent, tok.style.getPropertyValue("--p"), getComputedStyle(tok).backgroundColor,
+        tok.className]))"""
+_HOT = "getComputedStyle(document.documentElement).getPropertyValue('--hot')"
+
+
+def _selected(pages: Any) -> str:
+    return str(pages.run("document.querySelector('.row[aria-selected=true] .r1')?.textContent"))
+
+
+def _param(pages: Any, name: str) -> str | None:
+    found = re.search(rf"[?&]{name}=([^&]*)", pages.address())
+    return found.group(1) if found else None
+
+
+def _color(text: str) -> list[float]:
+    """Red, green, blue, strength of a computed ``color(srgb r g b / a)``."""
+    numbers = [float(n) for n in re.findall(r"-?[\d.]+(?:e-?\d+)?", text.partition("(")[2])]
+    return numbers if len(numbers) == 4 else [*numbers, 1.0]
+
+
+@pytest.mark.slow
+def test_token_colours_are_the_probabilities_in_the_file(
+    real_run: Path, view: Any, pages: Any
+) -> None:
+    address = view(real_run)
+    records = [
+        json.loads(x) for x in (real_run / "tokens" / "000002.jsonl").read_text().splitlines()
+    ]
+    hues = {}
+    for theme in ("light", "dark"):
+        pages.theme(theme)
+        for number, record in enumerate(records):
+            pages.open(f"{address}/#/smoke/episodes?ep=000002.{number}")
+            pages.is_there(f".detail[data-key='000002.{number}'] .tok")
+            cards = pages.run(_TOKENS)
+            assert len(cards) == len(record["steps"])
+            for card, step in zip(cards, record["steps"], strict=True):
+                part = step["observation"]
+                assert [text for text, *_ in card] == part["tokens"]
+                for (_, shown, colour, name), logprob, clip in zip(
+                    card, part["logprobs"], part["clipped"], strict=True
+                ):
+                    p = math.exp(logprob)
+                    assert float(shown) == pytest.approx(p, rel=1e-12)
+                    *hue, strength = _color(colour)
+                    assert strength == pytest.approx(0.8 * (1 - p), abs=1e-3)
+                    hues.setdefault(theme, hue)
+                    assert hue == pytest.approx(hues[theme], abs=2e-2) or strength < 0.02
+                    assert ("clip" in name.split()) == (clip == "1") == (p > 0.2)
+    assert hues["light"] != hues["dark"]
+    assert pages.problems() == []
+
+
+@pytest.mark.slow
+def test_a_real_run_from_curves_to_a_turn(real_run: Path, view: Any, pages: Any) -> None:
+    pages.open(view(real_run))
+    pages.is_there("figure[data-metric=obs_nll] polyline")
+    assert pages.address().startswith("#/smoke/curves")  # the only run opens by itself
+    assert "4 / 4" in pages.text(".cards")
+    pages.key("3")
+    pages.wait_for("document.querySelectorAll('.row.episode').length > 5")
+    before, after = (
+        list(read_jsonl(real_run / f"episodes_{w}.jsonl")) for w in ("before", "after")
+    )
+    assert pages.text(".count") == f"{16 + len(before) + len(after)} episodes"
+    pages.key("j")
+    pages.is_there(".detail[data-key='before.0'] .turn-card")
+    assert pages.text(".episode-head h1") == before[0].instruction
+    pages.key("s")  # the same task before and after, side by side
+    pages.wait_for("document.querySelectorAll('.side thead th').length === 3")
+    pages.key("3")
+    pages.click("select[data-filter=phase]")
+    pages.run("(() => { const s = document.querySelector('select[data-filter=phase]'); "
+              "s.value = 'training'; s.dispatchEvent(new Event('change')) })()")  # fmt: skip
+    pages.wait_for("document.querySelector('.count').textContent === '16 episodes'")
+    pages.key("j", 2)
+    pages.is_there(".detail[data-key='000000.1'] .tok")
+    record = json.loads((real_run / "tokens" / "000000.jsonl").read_text().splitlines()[1])
+    marks = pages.run(
+        "[...document.querySelectorAll('.turn-card')].map(c => c.classList.contains('selected'))"
+    )
+    assert marks == [step["selected"] for step in record["steps"]]
+    assert f"λ {record['lambda']:g}" in pages.text(".meta")
+    pages.key("a")  # admissible actions on demand
+    pages.wait_for("document.querySelectorAll('.admissible[open] li').length > 0")
+    listed = pages.run(
+        "[...document.querySelector('.admissible').querySelectorAll('li')].map(e => e.textContent)"
+    )
+    assert listed == record["steps"][0]["admissible"]
+    pages.key("w")  # without the world model: the plain observation
+    pages.wait_for("document.querySelector('.observation .tok') === null")
+    episode = list(read_jsonl(real_run / "rollouts" / "000000.jsonl"))[1]
+    shown = pages.run("[...document.querySelectorAll('.observation')].map(e => e.textContent)")
+    assert shown == [t.next_observation for t in episode.transitions]
+    assert pages.problems() == []
+
+
+def test_a_brush_chooses_updates_everywhere(small_run: Path, view: Any, pages: Any) -> None:
+    address = view(small_run)
+    pages.open(f"{address}/#/small/curves")
+    pages.is_there("figure[data-metric=success_rate] polyline")
+    last = json.loads((small_run / "metrics.jsonl").read_text().splitlines()[-1])["update"]
+    pages.drag(".overview", 0.25, 0.75)
+    pages.is_there(".chosen")
+    first, end = map(int, (_param(pages, "u") or "").split("-"))
+    assert first == pytest.approx(0.25 * last, abs=1) and end == pytest.approx(0.75 * last, abs=1)
+    count = 8 * (end - first + 1)
+    pages.wait_for(f"document.querySelector('.kept').textContent.includes('{count} episodes')")
+    pages.key("3")
+    pages.wait_for(f"document.querySelector('.count').textContent === '{count} episodes'")
+    origins = set(
+        pages.run("[...document.querySelectorAll('.row .origin')].map(e => e.textContent)")
+    )
+    assert origins <= {f"u{u}" for u in range(first, end + 1)}
+    pages.key("x")
+    pages.wait_for(f"document.querySelector('.count').textContent === '{8 * (last + 1)} episodes'")
+    pages.back()
+    pages.wait_for(f"document.querySelector('.count').textContent === '{count} episodes'")
+    assert pages.problems() == []
+
+
+def test_the_keyboard_and_the_address(small_run: Path, view: Any, pages: Any) -> None:
+    address = view(small_run)
+    pages.open(f"{address}/#/small/turns")
+    pages.is_there(".row.turn")
+    pages.key("j", 3)
+    pages.key("k")
+    pages.wait_for("location.hash.includes('turn=1')")
+    pages.is_there(".turn-card[data-step='1'][aria-current]")
+    pages.key("ArrowDown")
+    pages.wait_for("location.hash.includes('turn=2')")
+    pages.key("n")
+    pages.is_there(".turn-card[data-step='3'][aria-current]")
+    assert _selected(pages).endswith("u0 · 4")  # the list goes along
+    pages.key("/")
+    assert pages.run("document.activeElement.id") == "search"
+    pages.type("desk 2")
+    pages.wait_for("location.hash.includes('q=desk+2')")
+    pages.key("Enter")
+    wanted = sum(
+        "desk 2" in f"{t.response}\n{t.action}\n{t.next_observation}".lower()
+        for path in (small_run / "rollouts").glob("*.jsonl")
+        for e in read_jsonl(path)
+        for t in e.transitions
+    )
+    pages.wait_for(f"document.querySelector('.count').textContent === '{wanted} turns'")
+    pages.click("[data-filter=outcome][data-value=failed]")
+    pages.wait_for("location.hash.includes('outcome=failed')")
+    pages.click("[data-filter=invalid]")
+    pages.wait_for("location.hash.includes('invalid=1')")
+    pages.wait_for("/^[1-9]\\d* turns?$/.test(document.querySelector('.count').textContent)")
+    pages.key("g")
+    pages.wait_for("location.hash.includes('ep=')")
+    pages.is_there(".turn-card[aria-current]")
+    seen, row, hash_ = pages.text(".count"), _selected(pages), pages.address()
+    pages.open("about:blank")
+    pages.open(f"{address}/{hash_}")  # the address holds everything
+    pages.is_there(".turn-card[aria-current]")
+    pages.is_there(".row[aria-selected=true]")
+    assert (pages.text(".count"), _selected(pages)) == (seen, row)
+    pages.key("?")
+    pages.wait_for("document.querySelector('dialog').open")
+    pages.key("Escape")
+    pages.wait_for("!document.querySelector('dialog').open")
+    pages.key("t")
+    dark = pages.run("getComputedStyle(document.body).backgroundColor")
+    pages.key("t")
+    assert pages.run("getComputedStyle(document.body).backgroundColor") != dark
+    pages.key("2")
+    pages.is_there(".side")
+    assert pages.problems() == []
+
+
+def test_hostile_text_stays_text(view: Any, pages: Any, tmp_path: Path) -> None:
+    bad = '<script>window.owned=1</script><img src=x onerror="window.owned=1">\u202e\x00\x1b[31m<|im_end|>'
+    run = tmp_path / '<b>"run" &amp; 100%'
+    (run / "rollouts").mkdir(parents=True)
+    (run / "tokens").mkdir()
+    step = Transition("e", bad, bad, 0, bad, f"<think>{bad}</think><action>{bad}</action>{bad}", bad,
+                      -1.0, bad, False, True, False, {"problem": bad, "success": False})  # fmt: skip
+    episode = Episode("e", bad, bad, bad, bad, 0, "window", [step], None)
+    write_jsonl(run / "rollouts" / "000000.jsonl", [episode, episode])
+    part = {"tokens": [bad, "\ud800"], "logprobs": [-1.0, -0.1], "clipped": "01"}
+    record = {"episode_id": bad, "wm": "on", "loss": "cmae", "rho": 0.2, "lambda": 1.0,
+              "steps": [{"step": 0, "entropy": 0.1, "advantage": 1, "selected": True, "weight": 1,
+                         "admissible": [bad], "observation": part, "response": part}]}  # fmt: skip
+    (run / "tokens" / "000000.jsonl").write_text(json.dumps(record) + "\n")
+    (run / "config.json").write_text(
+        json.dumps({"name": bad, "updates": 1, "algorithm": {"name": bad}})
+    )
+    (run / "metrics.jsonl").write_text(json.dumps({"update": 0, bad: 1.0}) + "\n")
+    address = view(tmp_path)
+    for tab in ("curves", "groups", "episodes", "turns"):
+        name = "%3Cb%3E%22run%22%20%26amp%3B%20100%25"
+        pages.open(f"{address}/#/{name}/{tab}?ep=000000.0&turn=0&resp=1")
+        pages.is_there({"curves": "figure", "groups": ".side"}.get(tab, ".turn-card .tok"))
+        if tab == "episodes":
+            pages.key("o"), pages.key("a")
+            pages.wait_for("document.querySelectorAll('.admissible li, .prompt pre').length === 2")
+        assert (
+            pages.run("document.querySelectorAll('img[src=x], script:not([src]), main b b').length")
+            == 0
+        )
+        assert "<script>" in pages.run("document.querySelector('main').textContent")
+        assert pages.run("window.owned") is None
+    assert "\u202e" not in pages.run("document.querySelector('main').textContent")
+    assert pages.problems() == []
+
+
+def test_a_page_follows_the_run(small_run: Path, view: Any, pages: Any, tmp_path: Path) -> None:
+    run = tmp_path / "small"
+    shutil.copytree(small_run, run, ignore=shutil.ignore_patterns("0000[0-9][1-9].jsonl"))
+    lines = (small_run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text(lines[0])
+    address = view(run)
+    pages.open(f"{address}/#/small/episodes?sort=newest")
+    pages.wait_for("/^\\d+ episodes$/.test(document.querySelector('.count')?.textContent || '')")
+    before = int(pages.text(".count").split()[0])
+    for name in ("tokens", "rollouts"):
+        shutil.copy(small_run / name / "000013.jsonl", run / name / "new")
+        os.replace(run / name / "new", run / name / "000013.jsonl")
+    pages.wait_for(f"document.querySelector('.count').textContent === '{before + 8} episodes'")
+    pages.key("1")
+    pages.wait_for("document.querySelector('.card')?.textContent.startsWith('Updates1 ')")
+    (run / "metrics.jsonl").write_text("".join(lines[:9]))
+    pages.wait_for("document.querySelector('figure[data-metric=reward_mean] polyline')"
+                   "?.getAttribute('points').split(' ').length === 9")  # fmt: skip
+    assert pages.problems() == []
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_transitions(large_run: Path, view: Any, pages: Any) -> None:
+    address = view(large_run)
+    pages.open(f"{address}/#/large/turns")
+    pages.is_there(".row.turn")  # rows are there while the rest is still read
+    done = "!document.querySelector('.status').textContent.startsWith('reading')"
+    for _ in range(8):
+        try:
+            pages.wait_for(
+                f"{done} && parseInt(document.querySelector('.count').textContent.replace(',', '')) >= 100000"
+            )
+            break
+        except AssertionError:
+            continue
+    total = int(pages.text(".count").split()[0].replace(",", ""))
+    assert total >= 100_000
+    assert pages.run("document.querySelectorAll('.row').length") < 60
+    pages.run("document.querySelector('.vlist').scrollTop = 2e6")
+    pages.wait_for(
+        "document.querySelectorAll('.row.turn').length > 10 && !document.querySelector('.row.waiting')"
+    )
+    middle = pages.run("Number(document.querySelector('.row.turn').dataset.index)")
+    assert middle == 2e6 // 50 - 2
+    pages.wheel(".vlist", 500)
+    pages.wait_for(f"Number(document.querySelector('.row.turn')?.dataset.index) > {middle}")
+    pages.key("G")
+    pages.wait_for(
+        f"document.querySelector('.row[aria-selected=true]')?.dataset.index === '{total - 1}'"
+    )
+    pages.is_there(".turn-card[aria-current]")
+    pages.click("[data-filter=invalid]")
+    pages.wait_for("/^1\\d,\\d{3} turns$/.test(document.querySelector('.count').textContent)")
+    pages.key("2")
+    pages.wait_for("/^\\d,?\\d* groups$/.test(document.querySelector('.count').textContent)")
+    assert pages.problems() == []
