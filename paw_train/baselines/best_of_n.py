@@ -51,8 +51,14 @@ class BestOfNAgent(PolicyAgent):
 
 
 def _best(group: Sequence[Episode]) -> Episode:
-    """The episode with the highest score, the first of equals; one that failed only among such."""
-    index = max(range(len(group)), key=lambda i: (group[i].error is None, group[i].score, -i))
+    """The episode with the highest score, the first of equals.
+
+    One that failed by an error stands for all: the best of fewer attempts would pass for the best of n.
+    """
+    failed = next((e for e in group if e.error is not None), None)
+    if failed is not None:
+        return failed
+    index = max(range(len(group)), key=lambda i: (group[i].score, -i))
     best = group[index]
-    note(best, chosen=index, scores=[None if e.error else e.score for e in group])
+    note(best, chosen=index, scores=[e.score for e in group])
     return best

@@ -73,11 +73,13 @@ class SelfConsistencyAgent(TurnAgent):
 def vote(view: View, responses: Sequence[Response]) -> Answer:
     """The first response that names the winning action, with the votes in its notes.
 
-    Responses that failed do not vote; where all failed, the episode fails.
+    A response that did not come fails the episode: the vote of the others could end otherwise, and the
+    result would hang on the endpoint's mood. The same evaluation again plays just such episodes.
     """
-    texts = [r.text for r in responses if r.error is None]
-    if not texts:
-        return Answer(error=responses[0].error)
+    error = next((r.error for r in responses if r.error is not None), None)
+    if error is not None:
+        return Answer(error=error)
+    texts = [r.text for r in responses]
     actions = [view.template.read_response(text).action for text in texts]
     accepted = [action for action in actions if view.accepts(action)]
     votes = Counter(accepted or [action for action in actions if action])

@@ -130,6 +130,7 @@ class EndpointPolicy:
         seed = request.seed if sampling.temperature > 0 else None
         key = request_key(self.url, self.settings.api, body, seed)
         answer = self._cache.get(key) if self._cache else None
+        self._reached |= answer is not None  # at this address, by an earlier run
         shared = answer is not None or key in self._under_way
         if answer is None:
             if key not in self._under_way:

@@ -124,8 +124,8 @@ def test_agents_that_reason_refuse_a_prompt_that_does_not_ask_for_it(name: str) 
 
 
 class TestSelfConsistency:
-    def play(self, table: Any, said: list[str]) -> Any:
-        def answers(request: Request) -> str:
+    def play(self, table: Any, said: list[Any]) -> Any:
+        def answers(request: Request) -> str | Exception:
             return said[int(request.episode.rpartition("/")[2])]
 
         players = table("self_consistency", answers, count=1, samples=len(said))
@@ -155,6 +155,11 @@ class TestSelfConsistency:
         assert episode.transitions[0].action == "fly"
         assert not episode.transitions[0].action_is_valid
 
+    def test_an_answer_that_does_not_come_is_no_abstention(self, table: Any) -> None:
+        episode = self.play(table, [act("look"), TimeoutError("gone"), act("look")])
+        assert episode.error == "gone"
+        assert episode.transitions == []
+
     def test_the_answers_of_a_step_have_seeds_of_their_own(self, table: Any) -> None:
         players = table("self_consistency", solves, count=2, samples=4)
         players.play()
@@ -179,18 +184,19 @@ class TestBestOfN:
         assert episode.transitions[-1].info["agent"]["scores"] == [1.0, 0.25, 0.5, 0.5]
         assert episode.transitions[-1].info["agent"]["chosen"] == 0
 
-    def test_one_that_fails_is_not_chosen(self, table: Any) -> None:
+    def test_one_that_fails_fails_the_task(self, table: Any) -> None:
+        """Else the best of three would pass for the best of four, as the endpoint pleases."""
         said: list[Any] = [
-            TimeoutError("gone"),
             act("open door 3"),
-            act("open door 1"),
-            act("open door 1"),
+            TimeoutError("gone"),
+            act("open door 2"),
+            act("look"),
         ]
-        players = table("best_of_n", lambda request: said.pop(0), n=4)
+        players = table(
+            "best_of_n", lambda request: said.pop(0) if said else act("open door 1"), n=4
+        )
         (episode,) = players.play(["plain/1"]).values()
-        assert episode.error is None
-        assert episode.transitions[-1].info["agent"]["scores"] == [None, 0.25, 0.5, 0.5]
-        assert episode.transitions[-1].info["agent"]["chosen"] == 2
+        assert episode.error == "gone"
 
     def test_all_attempts_start_alike_and_are_drawn_apart(self, table: Any) -> None:
         players = table("best_of_n", solves, n=3)

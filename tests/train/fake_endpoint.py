@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import random
 import re
+import signal
 import socket
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -52,10 +55,14 @@ class FakeEndpoint:
     most_running: int = 0
     port: int = 0
     stop_reason: bool = False
+    die_at: int = 0
+    """the request that kills this process, unanswered; 0: none"""
+    seed: int = 0
+    """of the faults"""
 
     def __post_init__(self) -> None:
         self.lock = threading.Lock()
-        self.random = random.Random(0)
+        self.random = random.Random(self.seed)
         self._server: ThreadingHTTPServer | None = None
 
     @property
@@ -104,6 +111,8 @@ class FakeEndpoint:
     def handle(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
         with self.lock:
             self.seen += 1
+            if self.seen == self.die_at:
+                os.kill(os.getpid(), signal.SIGKILL)
             self.bodies.append(body)
             self.authorization.add(handler.headers.get("Authorization") or "")
             self.running += 1
@@ -176,10 +185,11 @@ def _send(
 
 
 def _answer(body: dict[str, Any], stop_reason: bool) -> dict[str, Any]:
-    """Goes somewhere that the last message names: by its hash (and the seed's, when sampling)."""
+    """Goes somewhere that the last message names: by the dialogue's hash (and the seed's, when sampling)."""
     text = body["messages"][-1]["content"] if "messages" in body else str(body["prompt"])
     salt = str(body.get("seed", "")) if body["temperature"] > 0 else ""
-    number = int(hashlib.sha256((salt + text).encode()).hexdigest(), 16)
+    whole = json.dumps(body.get("messages", text))
+    number = int(hashlib.sha256((salt + whole).encode()).hexdigest(), 16)
     places = re.findall(r"\b[a-z]+ \d+\b", text) or ["look"]
     said = f"<think>hm</think><action>go to {places[number % len(places)]}"
     choice: dict[str, Any] = {"index": 0, "finish_reason": "stop"}
@@ -195,3 +205,18 @@ def _answer(body: dict[str, Any], stop_reason: bool) -> dict[str, Any]:
         "id": "x", "object": "chat.completion", "model": body["model"], "choices": [choice],
         "usage": {"prompt_tokens": len(text) // 4, "completion_tokens": 10, "total_tokens": 0},
     }  # fmt: skip
+
+
+def main() -> None:
+    """A process of its own: ``fake_endpoint.py PORT DIE_AT SEED FAULTS``."""
+    port, die_at, seed, faults = sys.argv[1:]
+    server = FakeEndpoint(
+        Faults(**json.loads(faults)), port=int(port), die_at=int(die_at), seed=int(seed)
+    )
+    server.start()
+    print(server.port, flush=True)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()
