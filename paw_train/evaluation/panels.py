@@ -54,7 +54,7 @@ class PanelSpec:
 
 
 _ALFWORLD, _WEBSHOP = "paw_gym/ALFWorld-v0", "paw_gym/WebShop-v0"
-_SEARCH = "paw_gym/SearchQA-v0"
+_SEARCH, _TAU2 = "paw_gym/SearchQA-v0", "paw_gym/Tau2-v0"
 _BENCHMARKS = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
 
 PANELS: Mapping[str, PanelSpec] = MappingProxyType(
@@ -84,6 +84,15 @@ PANELS: Mapping[str, PanelSpec] = MappingProxyType(
                 _SEARCH, "dev", 500, {"dataset": name}, dataset="search_qa"
             )
             for name in _BENCHMARKS
+        },
+        # all tasks, which is what papers report on, and the part to hold out from training
+        **{
+            f"tau2/{name}": PanelSpec(_TAU2, "base", kwargs={"domain": name})
+            for name in ("airline", "retail", "telecom", "mock")
+        },
+        **{
+            f"tau2/{name}_test": PanelSpec(_TAU2, "test", kwargs={"domain": name})
+            for name in ("airline", "retail", "telecom")
         },
     }
 )

@@ -201,7 +201,9 @@ class TestPanels:
         )
         assert answer.stdout.strip() == PANELS["alfworld/procedural"].hash
 
-    @pytest.mark.parametrize("name", [n for n, s in PANELS.items() if s.dataset is None])
+    @pytest.mark.parametrize(
+        "name", [n for n, s in PANELS.items() if s.dataset is None and "tau2" not in n]
+    )
     def test_panels_without_data_can_be_played_and_keep_their_hash(
         self, name: str, tmp_path: Path
     ) -> None:

@@ -197,12 +197,14 @@ class Tau2Env(TextEnv):
         self.state["silences"] = 0
         self.state["messages"].append({"role": "user", "content": text})
         end = talk.ending(text)
-        text = talk.without_marks(text)
         if end is not None:
-            text = f"{text}\nThe user has ended the conversation.".lstrip()
-        elif self.state["errors"] >= self.max_errors:  # a user's failed calls count as well
+            words = talk.without_marks(text)
+            shown += f"User: {words}\n" if words else ""
+            text = f"{shown}The user has ended the conversation."
+            return self._outcome(text, reply_from="user", ended_by=end)
+        if self.state["errors"] >= self.max_errors:  # a user's failed calls count as well
             return self._after_error(f"{shown}User: {text}", reply_from="user")
-        return self._outcome(f"{shown}User: {text}", reply_from="user", ended_by=end)
+        return self._outcome(f"{shown}User: {text}", reply_from="user")
 
     def _silence(self, shown: str, reason: str) -> Outcome:
         _log.warning("The user of task %s did not answer: %s", self.task.id, reason)

@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+Make = Callable[..., Any]
+QUICK = {"backoff": 0.0, "timeout": 10.0, "attempts": 2}
+
+
+class Endpoint:
+    """Answers with what is queued: a text, a message, or a status; then goes on saying the last."""
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = ["I want something."]
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[Any] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                outer.requests.append(json.loads(body))
+                outer.headers.append(self.headers)
+                status, text = outer.next(self.path)
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
+
+    def next(self, path: str) -> tuple[int, bytes]:
+        assert path == "/v1/chat/completions"
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, int):
+            return answer, b'{"error": "no"}'
+        if isinstance(answer, bytes):
+            return 200, answer
+        message = {"content": answer} if isinstance(answer, str) else answer
+        body = {"choices": [{"message": {"role": "assistant", **message}}]}
+        return 200, json.dumps(body).encode()
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    made = Endpoint()
+    thread = threading.Thread(target=made.server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def served(make: Make, endpoint: Endpoint) -> Make:
+    def made(domain: str = "mock", **settings: Any) -> Any:
+        return make(
+            domain,
+            user="endpoint",
+            user_model="m",
+            user_url=endpoint.url,
+            user_settings={**QUICK, **settings},
+        )
+
+    return made
+
+
+def calls(*named: tuple[str, str]) -> dict[str, Any]:
+    listed = [{"id": "x", "function": {"name": n, "arguments": a}} for n, a in named]
+    return {"content": None, "tool_calls": listed}
+
+
+def test_a_conversation(served: Make, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    env = served(max_tokens=50)
+    endpoint.answers = ["Mark task_1 as completed.", "Bye ###STOP###"]
+    observation, _ = env.reset(seed=0, options={"task_id": "mock/update_task_1"})
+    assert observation == "User: Mark task_1 as completed."
+    env.step(
+        '{"name": "update_task_status", "arguments": {"task_id": "task_1", "status": "completed"}}'
+    )
+    observation, reward, terminated, _, info = env.step("Done.")
+    assert observation == "User: Bye\nThe user has ended the conversation."
+    assert reward == 1.0 and terminated and info["ended_by"] == "user_stop"
+    assert not info["user_failed"] and env.nondeterministic
+    request = endpoint.requests[-1]
+    assert request["model"] == "m" and request["temperature"] == 0.0
+    assert request["max_tokens"] == 50 and request["seed"] == env.state["seed"]
+    assert "tools" not in request
+    # the model speaks as the user, and sees nothing of the agent's tools
+    assert [(m["role"], m["content"]) for m in request["messages"][1:]] == [
+        ("user", "Hi! How can I help you today?"),
+        ("assistant", "Mark task_1 as completed."),
+        ("user", "Done."),
+    ]
+    scenario = env.task.data["user_scenario"]["instructions"]
+    system = request["messages"][0]
+    assert system["role"] == "system" and scenario in system["content"]
+    assert system["content"].startswith("# User Simulation Guidelines")
+    assert endpoint.headers[-1]["Authorization"] == "Bearer secret"
+    assert "secret" not in repr(env.save_state())
+
+
+def test_it_is_told_what_the_packages_own_simulator_is_told(make: Make) -> None:
+    pytest.importorskip("litellm", reason="the package's own simulator imports LiteLLM")
+    from tau2.user.user_simulator import UserSimulator
+
+    from paw_gym.envs.tau2.domains import package_task
+    from paw_gym.envs.tau2.endpoint_user import system_prompt
+
+    for domain, tools in (("airline", None), ("telecom", [])):
+        record = make(domain).tasks[3].data
+        theirs = UserSimulator(tools=tools, instructions=package_task(record).user_scenario)
+        assert system_prompt(record, tools is not None) == theirs.system_prompt
+
+
+def test_the_user_turns_to_its_phone(served: Make, endpoint: Endpoint) -> None:
+    env = served("telecom")
+    endpoint.answers = ["No signal!", calls(("check_status_bar", "{}")), "It says No Service."]
+    env.reset(options={"task_index": 0})
+    observation, *_ = env.step("What does the status bar say?")
+    assert observation == "User: It says No Service."
+    request = endpoint.requests[-1]
+    assert {t["function"]["name"] for t in request["tools"]} >= {
+        "check_status_bar",
+        "reboot_device",
+    }
+    asked, answered = request["messages"][-2:]
+    assert asked["tool_calls"][0]["id"] == answered["tool_call_id"]
+    assert answered["role"] == "tool" and "Status Bar" in answered["content"]
+    assert env.reset(options={"task_index": 0}) and env.state["errors"] == 0
+
+
+def test_failures_that_pass_are_not_noticed(served: Make, endpoint: Endpoint) -> None:
+    endpoint.answers = [429, "Hello.", 503, "Go on."]
+    env = served()
+    assert env.reset()[0].endswith("User: Hello.")
+    observation, _, _, _, info = env.step("Yes?")
+    assert observation == "User: Go on." and not info["user_failed"]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        500,
+        400,
+        b"not json",
+        b'{"choices": []}',
+        "  ",
+        calls(("check_status_bar", "{")),
+        calls(("x", "[]")),
+    ],
+    ids=str,
+)
+def test_failures_are_marked_and_end_the_episode_in_time(
+    served: Make, endpoint: Endpoint, broken: Any
+) -> None:
+    endpoint.answers = ["Hello.", broken]
+    env = served("telecom")
+    env.reset(options={"task_index": 0})
+    for number in range(3):
+        observation, reward, terminated, _, info = env.step("Yes?")
+        assert observation.startswith("The user did not answer.")
+        assert info["user_failed"] and info["user_error"] and info["action_is_valid"]
+        assert terminated == (number == 2)
+    assert reward == 0.0 and info["ended_by"] == "user_error"
+
+
+def test_a_user_that_comes_back(served: Make, endpoint: Endpoint) -> None:
+    endpoint.answers = [500, 500, "Here I am."]
+    env = served()
+    observation, info = env.reset()
+    assert observation.endswith("The user did not answer. You may write again.")
+    assert info["user_failed"]
+    observation, _, _, _, info = env.step("Hello?")
+    assert observation == "User: Here I am."
+    assert info["user_failed"] and info["user_error"] is None, "the episode stays marked"
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_wrong_settings_are_told_at_once(served: Make, endpoint: Endpoint, status: int) -> None:
+    from paw_gym.envs.tau2.users import UserSetupError
+
+    endpoint.answers = [status]
+    with pytest.raises(UserSetupError, match=f"chat/completions refused.*status {status}"):
+        served().reset()
+
+
+def test_calls_without_end(served: Make, endpoint: Endpoint) -> None:
+    endpoint.answers = ["Hello.", calls(("check_status_bar", "{}"))]
+    env = served("telecom")
+    env.reset(options={"task_index": 0})
+    assert "10 times without a word" in env.step("Yes?")[4]["user_error"]
+
+
+def test_what_is_missing_is_named(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    with pytest.raises(ValueError, match=r"user_model.*user_url"):
+        make(user="endpoint", user_model="m")
+    with pytest.raises(ValueError, match="Unknown user setting 'temprature'.*'temperature'"):
+        make(user="endpoint", user_model="m", user_url="http://h", user_settings={"temprature": 1})
+
+
+def test_state_of_an_episode_with_a_model_can_be_restored(served: Make, endpoint: Endpoint) -> None:
+    env = served("telecom")
+    endpoint.answers = ["No signal!", calls(("toggle_airplane_mode", "{}")), "Did it."]
+    env.reset(options={"task_index": 0})
+    env.step("Toggle the airplane mode.")
+    state, other = env.save_state(), served("telecom")
+    other.restore_state(state)
+    endpoint.answers = [calls(("check_status_bar", "{}")), "Look."]
+    env.step("And now?")
+    endpoint.answers = [calls(("check_status_bar", "{}")), "Look."]
+    other.step("And now?")
+    assert other.state == env.state
