@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,15 +116,37 @@ class EnvPool:
         while len(self._envs) < len(task_ids) * size:
             self._envs.append(self._new_env())
         self.active, self.episodes = [], []
-        for index in range(len(task_ids) * size):
-            group, member = divmod(index, size)
-            self._start(index, group, member, task_ids[group])
+        places = [(index, *divmod(index, size)) for index in range(len(task_ids) * size)]
+        seeds = [self._seed_of(task_ids[group]) for _, group, _ in places]
+        self._fetch_ahead(
+            (self._envs[index], "reset", (seed, {"task_id": task_ids[group]}))
+            for (index, group, _), seed in zip(places, seeds, strict=True)
+        )
+        for (index, group, member), seed in zip(places, seeds, strict=True):
+            self._start(index, group, member, task_ids[group], seed)
         return self.active
 
-    def _start(self, index: int, group: int, member: int, task_id: str) -> None:
-        env = self._envs[index]
+    def _seed_of(self, task_id: str) -> int:
         planned = self._seeds.get(task_id)
-        seed = int(self._rng.integers(2**31)) if planned is None else planned
+        return int(self._rng.integers(2**31)) if planned is None else planned
+
+    @staticmethod
+    def _fetch_ahead(calls: Iterable[tuple[AgentInterface, str, tuple[Any, ...]]]) -> None:
+        """Lets environments that can be asked together do so: remote ones, in one request.
+
+        Their class has a static method ``fetch_ahead`` over (environment, method, arguments); the
+        calls of those methods that follow find their answers there.
+        """
+        together: dict[Any, list[tuple[Any, str, tuple[Any, ...]]]] = {}
+        for env, method, arguments in calls:
+            fetch = getattr(env.text_env, "fetch_ahead", None)
+            if fetch is not None:
+                together.setdefault(fetch, []).append((env.text_env, method, arguments))
+        for fetch, asked in together.items():
+            fetch(asked)
+
+    def _start(self, index: int, group: int, member: int, task_id: str, seed: int) -> None:
+        env = self._envs[index]
         name = f"{task_id}#{seed:08x}-{member}"
         try:
             prompt, info = env.reset(seed=seed, options={"task_id": task_id, "episode_id": name})
@@ -146,6 +168,11 @@ class EnvPool:
             ValueError: the number of responses does not fit; nothing was stepped.
         """
         by_index = self._by_index(responses)
+        self._fetch_ahead(
+            (env, "step", (env.template.read_response(by_index[slot.index]).action,))
+            for slot in self.active
+            if hasattr((env := self._envs[slot.index]).text_env, "fetch_ahead")
+        )
         self.active = [slot for slot in self.active if self._advance(slot, by_index[slot.index])]
         return self.active
 
