@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from env_servers.gateway.process import Worker
 
 _CHECK_SECONDS = 0.25
 _LONGEST_PAUSE = 30.0
+_PLACE_SECONDS = 10.0
+"""how long a call waits for a worker to be replaced"""
 
 log = logging.getLogger("env_servers")
 
@@ -52,14 +55,17 @@ class Fleet:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def place(self) -> Worker:
+    async def place(self) -> Worker:
         """The worker for one more environment: the one with the fewest.
 
         Raises:
-            NoWorkerError: none is running.
+            NoWorkerError: none could be started for a while.
         """
-        if not self.workers:
-            raise NoWorkerError("The gateway is starting its workers anew.")
+        give_up = time.monotonic() + _PLACE_SECONDS
+        while not self.workers:
+            if time.monotonic() > give_up:
+                raise NoWorkerError("The gateway cannot start its workers: see its log.")
+            await asyncio.sleep(0.05)
         return min(self.workers, key=lambda worker: (worker.sessions, worker.pending))
 
     @property

@@ -191,7 +191,8 @@ class Gateway:
             return Result(OK, self._descriptions[key])
         for _ in range(_ATTEMPTS):
             try:
-                result = Result(*await self.fleet.place().call(body, self.limits.start_seconds))
+                worker = await self.fleet.place()
+                result = Result(*await worker.call(body, self.limits.start_seconds))
             except WorkerGoneError:
                 continue
             except EnvironmentDiedError as error:
@@ -311,7 +312,7 @@ class Gateway:
         if session.worker is not None and not session.worker.gone:
             return None
         self._unplace(session)
-        worker = self.fleet.place()
+        worker = await self.fleet.place()
         worker.sessions += 1
         session.worker = worker
         body = {

@@ -15,7 +15,7 @@ def make_remote(url: str, id: str, **kwargs: Any) -> Any:
     """An environment that a gateway runs, as a Gymnasium environment like any other.
 
     ``EnvPool`` asks many of them in one request. ``gymnasium.make("paw_gym/Remote-v0", url=...,
-    env_id=...)`` is the same, for recipes and for ``paw check``.
+    remote_id=...)`` is the same, for recipes and for ``paw check``.
 
     Args:
         url: the gateway's address, such as ``http://127.0.0.1:8000``.
@@ -29,4 +29,4 @@ def make_remote(url: str, id: str, **kwargs: Any) -> Any:
     """
     from paw_gym.registration import make_text_env
 
-    return make_text_env(REMOTE_ID, url=url, env_id=id, **kwargs)
+    return make_text_env(REMOTE_ID, url=url, remote_id=id, **kwargs)

@@ -137,7 +137,7 @@ class GatewayClient:
         sessions = [*self._abandoned, *(name for held in self._held.values() for name in held)]
         calls = [{"op": "close", "session": session} for session in sessions]
         with suppress(ServerUnavailableError, RemoteError):
-            for part in _parts(calls) if calls else ():
+            for part in _parts(calls):
                 self._connection.post("/v1/calls", {"calls": part}, insist=False)
 
     # --- what it serves ------------------------------------------------------------------------------
@@ -187,11 +187,11 @@ class GatewayClient:
 
 
 def _parts(calls: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    parts: list[list[dict[str, Any]]] = [[]]
+    parts: list[list[dict[str, Any]]] = []
     size = 0
     for call in calls:
         length = len(call.get("action", "")) + 200
-        if parts[-1] and (len(parts[-1]) >= _CALLS or size + length > _CHARACTERS):
+        if not parts or len(parts[-1]) >= _CALLS or size + length > _CHARACTERS:
             parts.append([])
             size = 0
         parts[-1].append(call)

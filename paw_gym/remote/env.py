@@ -54,7 +54,7 @@ class RemoteEnv(TextEnv):
     ``SessionLostError``, and ``reset`` begins anew.
 
     ## Arguments
-    ``url``: the gateway. ``env_id``: the environment's id there. ``token``: where the gateway asks
+    ``url``: the gateway. ``remote_id``: the environment's id there. ``token``: where the gateway asks
     for one; better in the environment variable ``PAW_GATEWAY_TOKEN``. ``timeout``: seconds to wait
     for an answer. All others go to the environment, as far as the gateway allows.
 
@@ -65,7 +65,7 @@ class RemoteEnv(TextEnv):
     def __init__(
         self,
         url: str,
-        env_id: str,
+        remote_id: str,
         token: str | None = None,
         timeout: float = TIMEOUT,
         render_mode: str | None = None,
@@ -73,9 +73,9 @@ class RemoteEnv(TextEnv):
     ) -> None:
         given = token if token is not None else os.environ.get(TOKEN_VARIABLE)
         self.client: GatewayClient = client_for(url, given, timeout)
-        self.env_id, self._kwargs = env_id, kwargs
-        described = self.client.describe(env_id, kwargs)
-        tasks = self.client.tasks(env_id, kwargs)
+        self.remote_id, self._kwargs = remote_id, kwargs
+        described = self.client.describe(remote_id, kwargs)
+        tasks = self.client.tasks(remote_id, kwargs)
         super().__init__(tasks, described["max_steps"], render_mode)
         self.agent = _agent(described["agent"])  # type: ignore[misc]
         self.recorded_info = tuple(described["recorded_info"])  # type: ignore[misc]
@@ -97,13 +97,13 @@ class RemoteEnv(TextEnv):
 
     @spec.setter
     def spec(self, value: gym.envs.registration.EnvSpec | None) -> None:
-        same = None if value is None else dataclasses.replace(value, id=self.env_id)
+        same = None if value is None else dataclasses.replace(value, id=self.remote_id)
         self.__dict__["_spec"] = same
 
     # --- calls ---------------------------------------------------------------------------------------
 
     def _open_call(self) -> dict[str, Any]:
-        return {"op": "open", "env_id": self.env_id, "kwargs": self._kwargs}
+        return {"op": "open", "env_id": self.remote_id, "kwargs": self._kwargs}
 
     def _opened(self, answer: Mapping[str, Any]) -> None:
         if answer["fingerprint"] != self.tasks.fingerprint:
@@ -275,14 +275,14 @@ class RemoteEnv(TextEnv):
         return self._take(sent, answer)
 
     @staticmethod
-    def fetch_ahead(asked: Sequence[Asked]) -> None:
+    def fetch_ahead(asked: Sequence[tuple[RemoteEnv, str, tuple[Any, ...]]]) -> None:
         """Asks the gateways of many environments at once, in one request for each gateway.
 
         The calls of ``reset`` and ``step`` that follow, with the same arguments, take what was
         answered; what went wrong for one environment is raised by its own call.
         """
         by_client: dict[int, list[Asked]] = {}
-        for one in asked:
+        for one in (Asked(*each) for each in asked):
             by_client.setdefault(id(one.env.client), []).append(one)
         for group in by_client.values():
             _fetch(group[0].env.client, group)
@@ -329,7 +329,7 @@ class RemoteEnv(TextEnv):
             set_generator(self.np_random, before)
         self._over, self._journal = over, journal
         self._shown = OrderedDict(state["shown"])
-        if self._info(self._outcome(answer)) != self._info(self._last):
+        if self._outcome(answer) != self._last:
             raise RemoteError(
                 "Played again, the episode went another way: this environment is not deterministic."
             )

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class RunningGateway:
+    """`paw serve gateway` in a process of its own, with the environments of ``troubles``."""
+
+    def __init__(self, *arguments: str, scheme: str = "http", **variables: str) -> None:
+        self.port = free_port()
+        self.url = f"{scheme}://127.0.0.1:{self.port}"
+        command = [
+            sys.executable,
+            "-m",
+            "paw_train.cli",
+            "serve",
+            "gateway",
+            "--import",
+            "troubles",
+        ]
+        environment = {**os.environ, "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1", **variables}
+        self.process = subprocess.Popen(
+            [*command, "--port", str(self.port), *arguments],
+            stderr=subprocess.PIPE,
+            env=environment,
+            text=True,
+        )
+        for _ in range(1200):
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the gateway ended: {self.process.communicate()[1]}")
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
+                return
+            time.sleep(0.1)
+        raise RuntimeError("the gateway did not start within two minutes")
+
+    def ask(
+        self, method: str, path: str, body: Any = None, key: str = "k" * 16, **headers: str
+    ) -> tuple[int, Any, dict[str, str]]:
+        """Status, JSON and headers of an answer."""
+        data = (
+            None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        )
+        given = {"X-PaW-Client": key, **headers} if key else headers
+        request = urllib.request.Request(self.url + path, data, given, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                content, status, said = answer.read(), answer.status, dict(answer.headers)
+        except urllib.error.HTTPError as error:
+            content, status, said = error.read(), error.code, dict(error.headers)
+        try:
+            parsed = json.loads(content)
+        except ValueError:
+            parsed = content.decode()
+        return status, parsed, {name.lower(): value for name, value in said.items()}
+
+    def calls(self, *calls: dict[str, Any], key: str = "k" * 16) -> list[dict[str, Any]]:
+        """The results of several calls."""
+        status, content, _ = self.ask("POST", "/v1/calls", {"calls": calls}, key)
+        assert status == 200, content
+        return content["results"]  # type: ignore[no-any-return]
+
+    def open(self, env_id: str, key: str = "k" * 16, **kwargs: Any) -> str:
+        """A new session in which an episode runs."""
+        [opened] = self.calls({"op": "open", "env_id": env_id, "kwargs": kwargs}, key=key)
+        assert opened["status"] == 200, opened
+        session: str = opened["answer"]["session"]
+        [begun] = self.calls({"op": "reset", "session": session, "seed": 1}, key=key)
+        assert begun["status"] == 200, begun
+        return session
+
+    def step(self, session: str, action: str, key: str = "k" * 16, **more: Any) -> dict[str, Any]:
+        """What came of an action."""
+        [result] = self.calls({"op": "step", "session": session, "action": action, **more}, key=key)
+        return result
+
+    def number(self, name: str) -> float:
+        """A metric."""
+        text = self.ask("GET", "/metrics")[1]
+        return float(next(line for line in text.splitlines() if line.startswith(name)).split()[1])
+
+    def workers(self) -> list[int]:
+        """Process ids of its workers."""
+        path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        if not path.exists():
+            pytest.skip("needs /proc to find the workers")
+        return [int(pid) for pid in path.read_text().split()]
+
+    def stop(self, how: int = signal.SIGTERM) -> tuple[int, str]:
+        """Its exit status, and what it wrote to stderr."""
+        self.process.send_signal(how)
+        said = self.process.communicate(timeout=120)[1]
+        return self.process.returncode, said
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs (and is not merely unburied)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What environments compile for the tests stays out of the user's cache."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PAW_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="session")
+def gateway() -> Iterator[RunningGateway]:
+    """One gateway for tests that leave it whole."""
+    pytest.importorskip("fastapi", reason="the extra server is not installed")
+    pytest.importorskip("prometheus_client", reason="the extra server is not installed")
+    running = RunningGateway()
+    yield running
+    running.process.kill()
+    running.process.communicate()
+
+
+@pytest.fixture(scope="session")
+def lone() -> Iterator[RunningGateway]:
+    """A gateway whose sessions all share one worker, for tests that kill it."""
+    pytest.importorskip("fastapi", reason="the extra server is not installed")
+    pytest.importorskip("prometheus_client", reason="the extra server is not installed")
+    running = RunningGateway("--workers", "1", "--step-seconds", "3")
+    yield running
+    running.process.kill()
+    running.process.communicate()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., RunningGateway]]:
+    """Starts gateways that are gone after the test."""
+    pytest.importorskip("fastapi", reason="the extra server is not installed")
+    pytest.importorskip("prometheus_client", reason="the extra server is not installed")
+    running: list[RunningGateway] = []
+
+    def start(*arguments: str, **settings: Any) -> RunningGateway:
+        running.append(RunningGateway(*arguments, **settings))
+        return running[-1]
+
+    yield start
+    for one in running:
+        if one.process.poll() is None:
+            one.process.kill()
+        one.process.communicate()

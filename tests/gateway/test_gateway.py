@@ -1,0 +1,365 @@
+"""The gateway under its clients: whose sessions they are, faults, limits, malformed requests, the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import ssl
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paw_gym import make_remote
+from paw_gym.remote import ServerUnavailableError
+
+from .conftest import RunningGateway, is_alive, wait_until
+
+MINE, THEIRS = "a-secret-of-mine", "a-secret-of-theirs"
+
+
+# --- whose sessions they are -------------------------------------------------------------------------
+
+
+def test_a_session_answers_to_its_owner_alone(gateway: RunningGateway) -> None:
+    session = gateway.open("tests/Dice-v0", MINE)
+    stranger = [
+        gateway.calls({"op": op, "session": session, **more}, key=THEIRS)
+        for op, more in (
+            ("step", {"action": "roll"}),
+            ("reset", {"seed": 1}),
+            ("ask", {"what": "solution"}),
+            ("close", {}),
+            ("restore", {"reset": {"seed": 1}, "steps": []}),
+        )
+    ]
+    unknown = gateway.calls({"op": "step", "session": "x" * 22, "action": "roll"}, key=THEIRS)
+    assert all(answer == unknown for answer in stranger) and unknown[0]["status"] == 404
+    assert gateway.step(session, "roll", MINE, at=0)["status"] == 200
+    gateway.calls({"op": "close", "session": session}, key=MINE)
+    assert gateway.step(session, "roll", MINE)["status"] == 404
+
+
+def test_who_shows_no_secret_gets_no_session(gateway: RunningGateway) -> None:
+    for key in ("", "short", "x" * 300):
+        status, content, _ = gateway.ask("POST", "/v1/calls", {"calls": []}, key)
+        assert status == 401 and "x-paw-client" in content["message"]
+
+
+def test_tokens_let_in_and_keep_apart(serve: Any, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("# two users\none-token\n\nother-token\n")
+    gateway = serve("--tokens-file", str(tokens), "--workers", "1")
+    mine, other = ({"Authorization": f"Bearer {t}"} for t in ("one-token", "other-token"))
+    assert gateway.ask("GET", "/health")[0] == 200
+    for wrong in ({}, {"Authorization": "Bearer wrong"}):
+        assert gateway.ask("POST", "/v1/calls", {"calls": []}, **wrong)[0] == 401
+        assert gateway.ask("GET", "/metrics", **wrong)[0] == 401
+    status, opened, _ = gateway.ask("POST", "/v1/sessions", {"env_id": "tests/Dice-v0"}, "", **mine)
+    assert status == 200
+    path = f"/v1/sessions/{opened['session']}/reset"
+    assert gateway.ask("POST", path, {"seed": 1}, "", **other)[0] == 404
+    assert gateway.ask("POST", path, {"seed": 1}, "k" * 20, **mine)[0] == 404
+    assert gateway.ask("POST", path, {"seed": 1}, "", **mine)[0] == 200
+    with pytest.raises(ServerUnavailableError, match="PAW_GATEWAY_TOKEN"):
+        make_remote(gateway.url, "tests/Dice-v0")
+    env = make_remote(gateway.url, "tests/Dice-v0", token="other-token")
+    env.reset(seed=0)
+    env.close()
+
+
+def test_what_is_not_offered_is_refused(serve: Any, tmp_path: Path) -> None:
+    gateway = serve("--env", "tests/Trouble-v0", "--env", "tests/Dice-v0", "--allow", "mood",
+                    "--set", f"tests/Trouble-v0:data_dir={tmp_path}", "--workers", "1")  # fmt: skip
+
+    def opened(env_id: str, **kwargs: Any) -> tuple[int, str]:
+        [result] = gateway.calls({"op": "open", "env_id": env_id, "kwargs": kwargs})
+        return result["status"], str(result["answer"].get("message"))
+
+    assert opened("tests/Trouble-v0")[0] == 200
+    assert opened("tests/Trouble-v0", mood="good", max_steps=3)[0] == 200
+    assert opened("tests/Trouble-v0", mood="bad") == (422, "mood: 'good' is the only one.")
+    for env_id in (
+        "paw_gym/ALFWorld-v0",
+        "troubles:tests/Dice-v0",
+        "os:system",
+        "paw_gym/Remote-v0",
+    ):
+        assert "serves no environment" in opened(env_id)[1]
+    for name, value in (
+        ("data_dir", "/etc"),
+        ("url", "http://127.0.0.1"),
+        ("mood", "../../etc"),
+        ("mood", "http://host"),
+        ("max_steps", 10**9),
+    ):
+        status, words = opened("tests/Trouble-v0", **{name: value})
+        assert status == 422 and name in words
+    [described] = gateway.calls(
+        {"op": "describe", "env_id": "tests/Trouble-v0", "kwargs": {"max_steps": 3}}
+    )
+    assert described["answer"]["max_steps"] == 3
+
+
+# --- faults ------------------------------------------------------------------------------------------
+
+
+def test_an_action_that_is_sent_twice_is_taken_once(gateway: RunningGateway) -> None:
+    session = gateway.open("tests/Dice-v0")
+    first = gateway.step(session, "roll", at=0)
+    assert gateway.step(session, "roll", at=0) == first
+    assert gateway.step(session, "stop", at=0)["status"] == 409
+    assert gateway.step(session, "roll", at=5)["status"] == 409
+    second = gateway.step(session, "roll", at=1)
+    assert second["status"] == 200 and second != first
+    assert gateway.step(session, "stop", at=2)["answer"]["terminated"]
+    over = gateway.step(session, "roll", at=3)
+    assert over["status"] == 422 and "over" in over["answer"]["message"]
+
+
+def test_a_worker_that_is_killed_takes_no_session(lone: RunningGateway) -> None:
+    gateway = lone
+    replayed = gateway.number("gateway_sessions_replayed_total")
+    sessions = [gateway.open("tests/Dice-v0") for _ in range(6)]
+    expected = [gateway.step(s, "roll", at=0) for s in sessions]
+    for pid in gateway.workers():
+        os.kill(pid, signal.SIGKILL)
+    assert [gateway.step(s, "roll", at=0) for s in sessions] == expected  # from memory
+    control = gateway.open("tests/Dice-v0")
+    gateway.step(control, "roll", at=0)
+    answers = [gateway.step(s, "roll", at=1) for s in [*sessions, control]]
+    assert all(answer["status"] == 200 for answer in answers)
+    assert len({json.dumps(answer) for answer in answers}) == 1  # same seed, same episode
+    assert gateway.number("gateway_sessions_replayed_total") == replayed + 6
+
+
+@pytest.mark.parametrize("fatal", ["exit", "crash", "hang", "raise", "leave"])
+def test_one_that_dies_or_hangs_takes_its_session_alone(lone: RunningGateway, fatal: str) -> None:
+    gateway = lone
+    victim, *others = [gateway.open("tests/Trouble-v0") for _ in range(4)]
+    [gateway.step(s, "before", at=0) for s in (victim, *others)]
+    calls = [{"op": "step", "session": s, "action": "meanwhile"} for s in others]
+    calls.insert(1, {"op": "step", "session": victim, "action": fatal})
+    results = gateway.calls(*calls)
+    lost = results.pop(1)
+    assert lost["status"] == 410 and "reset" in lost["answer"]["message"]
+    assert all("2 ['before', 'meanwhile']" in r["answer"]["observation"] for r in results)
+    assert gateway.step(victim, "after")["status"] == 410
+    [anew] = gateway.calls({"op": "reset", "session": victim, "seed": 1})
+    assert anew["status"] == 200
+    assert "1 ['after']" in gateway.step(victim, "after", at=0)["answer"]["observation"]
+
+
+def test_an_episode_that_cannot_be_played_again_is_told(lone: RunningGateway) -> None:
+    gateway = lone
+    session = gateway.open("tests/Trouble-v0")
+    gateway.step(session, "whim")
+    deaths = gateway.number("gateway_worker_deaths_total")
+    os.kill(gateway.workers()[0], signal.SIGKILL)
+    wait_until(lambda: gateway.number("gateway_worker_deaths_total") > deaths, "it is noticed")
+    result = gateway.step(session, "next")
+    assert result["status"] == 410 and "another way" in result["answer"]["message"]
+
+
+def test_what_an_environment_prints_is_no_answer(gateway: RunningGateway) -> None:
+    session = gateway.open("tests/Trouble-v0")
+    assert gateway.step(session, "print")["status"] == 200
+    assert gateway.step(session, "next")["answer"]["reward"] == 0.5
+
+
+# --- limits ------------------------------------------------------------------------------------------
+
+
+def test_sessions_are_limited(serve: Any) -> None:
+    gateway = serve("--workers", "1", "--sessions-per-client", "2")
+    first, _ = (gateway.open("tests/Dice-v0") for _ in range(2))
+    body = {"env_id": "tests/Dice-v0"}
+    status, content, headers = gateway.ask("POST", "/v1/sessions", body, key="other" * 5)
+    assert status == 429 and int(headers["retry-after"]) > 0 and "close" in content["message"]
+    assert gateway.ask("DELETE", f"/v1/sessions/{first}")[0] == 200
+    assert gateway.ask("POST", "/v1/sessions", body, key="other" * 5)[0] == 200
+
+
+def test_too_many_calls_are_refused_whole(gateway: RunningGateway) -> None:
+    session = gateway.open("tests/Dice-v0")
+    many = [{"op": "describe", "env_id": "tests/Dice-v0"}] * 1500
+    step = {"op": "step", "session": session, "action": "roll"}
+    assert gateway.ask("POST", "/v1/calls", {"calls": [step, *many]})[0] == 422
+    assert gateway.ask("POST", "/v1/calls", {"calls": [step, step]})[0] == 422
+    assert gateway.step(session, "roll", at=0)["status"] == 200
+
+
+def test_clients_wait_while_an_environment_hangs(lone: RunningGateway) -> None:
+    gateway = lone
+    victim, other = gateway.open("tests/Trouble-v0"), gateway.open("tests/Trouble-v0")
+    with ThreadPoolExecutor(2) as threads:
+        hung = threads.submit(gateway.step, victim, "hang")
+        time.sleep(0.2)
+        waited = threads.submit(gateway.step, other, "fine")
+        assert waited.result()["status"] == 200
+        assert "took longer than 3 s" in hung.result()["answer"]["message"]
+
+
+# --- other ways in -----------------------------------------------------------------------------------
+
+
+def test_websocket(gateway: RunningGateway) -> None:
+    client = pytest.importorskip("websockets.sync.client", reason="the extra server is missing")
+    exceptions = pytest.importorskip("websockets.exceptions")
+    url = gateway.url.replace("http", "ws") + "/v1/calls"
+    session = gateway.open("tests/Dice-v0", MINE)
+    step = {"op": "step", "session": session, "action": "roll"}
+    with client.connect(url, additional_headers={"X-PaW-Client": MINE}) as socket:
+        for number in range(3):
+            socket.send(json.dumps({"id": number, "calls": [{**step, "at": number}]}))
+            answer = json.loads(socket.recv())
+            assert answer["id"] == number and answer["results"][0]["status"] == 200
+        for garbage in ("", "{", "[]", '{"calls": 3}', b"\xff\x00"):
+            socket.send(garbage)
+            assert "message" in json.loads(socket.recv())
+    with client.connect(url, additional_headers={"X-PaW-Client": THEIRS}) as socket:
+        socket.send(json.dumps({"calls": [step]}))
+        assert json.loads(socket.recv())["results"][0]["status"] == 404
+    with pytest.raises(exceptions.InvalidStatus, match="403"):
+        client.connect(url)
+
+
+def test_tls(serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    try:
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
+             "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1",
+             "-out", str(certificate), "-keyout", str(key)],
+            check=True, capture_output=True,
+        )  # fmt: skip
+    except FileNotFoundError:
+        pytest.skip("openssl, which makes the certificate, is not installed")
+    files = ("--certificate", str(certificate), "--private-key", str(key))
+    gateway = serve(*files, "--workers", "1", scheme="https")
+    with pytest.raises(ServerUnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
+        make_remote(gateway.url, "tests/Dice-v0")
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    assert ssl.create_default_context().cert_store_stats()["x509"] == 1
+    env = make_remote(gateway.url, "tests/Dice-v0")
+    env.reset(seed=0)
+    assert env.step("stop")[2]
+    env.close()
+
+
+def test_it_tells_what_it_serves_and_how_it_fares(gateway: RunningGateway) -> None:
+    status, content, _ = gateway.ask("GET", "/v1/envs")
+    ids = {env["env_id"] for env in content["envs"]}
+    assert status == 200 and {"tests/Dice-v0", "paw_gym/ALFWorld-v0"} <= ids
+    assert "paw_gym/Remote-v0" not in ids and "data_dir" not in content["kwargs"]
+    assert gateway.ask("GET", "/health")[1]["status"] == "ok"
+    before = gateway.number("gateway_sessions_opened_total")
+    gateway.open("tests/Dice-v0")
+    assert gateway.number("gateway_sessions_opened_total") == before + 1
+    assert gateway.number('gateway_calls_total{op="reset",status="200"}') > 0
+
+
+# --- malformed requests ------------------------------------------------------------------------------
+
+
+def _strange(rng: random.Random, depth: int = 0) -> Any:
+    kinds = [
+        lambda: rng.choice([None, True, False, 0, -1, 2**70, 1e308, -0.5, "", "x", "\x00", "é🙂"]),
+        lambda: rng.choice(["open", "step", "reset", "close", "ask", "tests/Dice-v0", "../x"]),
+        lambda: "".join(chr(rng.randrange(1, 0x500)) for _ in range(rng.randrange(20))),
+        lambda: [_strange(rng, depth + 1) for _ in range(rng.randrange(4))],
+        lambda: {
+            rng.choice(["op", "session", "env_id", "kwargs", "action", "calls", "seed", "x"]):
+            _strange(rng, depth + 1) for _ in range(rng.randrange(5))
+        },
+    ]  # fmt: skip
+    return rng.choice(kinds[: 3 if depth > 3 else 5])()
+
+
+def strange_request(rng: random.Random, session: str) -> tuple[str, str, bytes]:
+    """A request that is wrong in some way, or nearly right."""
+    call: dict[str, Any] = rng.choice(
+        [
+            {"op": "open", "env_id": "tests/Dice-v0", "kwargs": {}},
+            {"op": "describe", "env_id": "tests/Trouble-v0", "kwargs": {}},
+            {"op": "tasks", "env_id": "tests/Dice-v0", "offset": 3, "limit": 4},
+            {"op": "task", "env_id": "tests/Dice-v0", "task_id": "dice/1"},
+            {"op": "reset", "session": session, "seed": 1, "options": {"task_index": 2}},
+            {"op": "step", "session": session, "action": "roll", "at": 0},
+            {"op": "ask", "session": session, "what": "advice", "number": 3, "text": ""},
+            {"op": "restore", "session": session, "reset": {"seed": 3}, "steps": [{"action": "a"}]},
+            {"op": "close", "session": "nobody"},
+        ]
+    ).copy()
+    for _ in range(rng.randrange(3)):
+        call[rng.choice([*call, "rng", "progress", "more"])] = _strange(rng)
+    if rng.random() < 0.2:
+        call["rng"] = "".join(rng.choice("0123456789abcdef") for _ in range(73))
+    body: Any = rng.choice([{"calls": [call]}, {"calls": [call]}, call, _strange(rng)])
+    data = json.dumps(body, ensure_ascii=rng.random() < 0.8).encode("utf-8", "replace")
+    if rng.random() < 0.15:
+        place = rng.randrange(len(data) + 1)
+        data = data[:place] + rng.randbytes(rng.randrange(6)) + data[place + rng.randrange(3) :]
+    path = rng.choice(
+        ["/v1/calls", "/v1/calls", "/v1/calls", "/v1/sessions", f"/v1/sessions/{session}/step",
+         f"/v1/sessions/{session}/reset", f"/v1/sessions/{session}/restore", "/v1/sessions/%00/ask",
+         "/v1/sessions/..%2f/step", "/v1", "/health", "/v1/envs"]
+    )  # fmt: skip
+    return rng.choice(["POST"] * 9 + ["GET", "DELETE", "PUT"]), path, data
+
+
+def test_malformed_requests_are_the_clients_fault(gateway: RunningGateway) -> None:
+    rng, seen = random.Random(7), set()
+    session = gateway.open("tests/Dice-v0")
+    for _ in range(500):
+        method, path, data = strange_request(rng, session)
+        status, content, _ = gateway.ask(method, path, data)
+        inner = (
+            [r["status"] for r in content.get("results", [])] if isinstance(content, dict) else []
+        )
+        assert all(s < 500 for s in (status, *inner)), (method, path, data, content)
+        seen.update((status, *inner))
+    assert {200, 404, 405, 422} <= seen
+    deep = b'{"calls": ' + b"[" * 100_000
+    assert gateway.ask("POST", "/v1/calls", deep)[0] == 422
+    assert gateway.ask("POST", "/v1/sessions", deep)[0] == 422
+    lone = b'{"op": "open", "env_id": "\\ud800", "kwargs": {}}'
+    assert gateway.ask("POST", "/v1/sessions", lone)[0] == 422
+    assert gateway.ask("GET", "/health")[1]["status"] == "ok"
+
+
+# --- the end -----------------------------------------------------------------------------------------
+
+
+def test_it_drains_and_leaves_nothing(serve: Any) -> None:
+    gateway = serve("--workers", "2", "--drain-seconds", "60")
+    session, workers = gateway.open("tests/Dice-v0"), gateway.workers()
+    gateway.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: gateway.ask("GET", "/health")[0] == 503, "it drains")
+    status, content, headers = gateway.ask("POST", "/v1/sessions", {"env_id": "tests/Dice-v0"})
+    assert status == 503 and "retry-after" in headers and "shutting down" in content["message"]
+    assert gateway.step(session, "roll", at=0)["status"] == 200
+    assert gateway.process.poll() is None
+    assert gateway.calls({"op": "close", "session": session})[0]["status"] == 200
+    assert gateway.process.wait(60) == 0
+    assert len(workers) == 2
+    wait_until(lambda: not any(map(is_alive, workers)), "the workers are gone", 10)
+
+
+def test_sessions_that_go_on_too_long_are_ended(serve: Any) -> None:
+    gateway = serve("--workers", "1", "--drain-seconds", "0.5")
+    gateway.open("tests/Dice-v0")
+    assert gateway.stop()[0] == 0
+
+
+def test_workers_do_not_outlive_a_gateway_that_is_killed(serve: Any) -> None:
+    gateway = serve("--workers", "2")
+    gateway.open("tests/Dice-v0")
+    workers = gateway.workers()
+    gateway.process.kill()
+    wait_until(lambda: not any(map(is_alive, workers)), "the workers are gone", 30)

@@ -1,0 +1,205 @@
+"""Remote environments behave as the same environments in this process do."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+from paw_gym import AgentInterface, EnvPool, check_text_env, make_remote
+from paw_gym.contract import CHECKS
+from paw_gym.remote import RemoteError, ServerUnavailableError, SessionLostError
+from paw_gym.remote.connection import Connection
+
+from .conftest import RunningGateway, free_port
+
+sys.path.insert(0, str(Path(__file__).parent))
+import troubles  # noqa: F401  (registers its environments here, too)
+
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("paw_gym/ALFWorld-v0", {"split": "valid_seen"}),
+    ("paw_gym/WebShop-v0", {"split": "test"}),
+    ("paw_gym/SearchQA-v0", {"difficulty": "easy"}),
+    ("tests/Dice-v0", {}),
+]
+
+
+def _play(env: Any, episodes: int = 3) -> list[str]:
+    """Transitions as JSON: of a seeded episode, and of others that follow from its generator."""
+    agent, lines = AgentInterface(env), []
+    for number in range(episodes):
+        agent.reset(seed=11 if number == 0 else None)
+        actions = agent.text_env.reference_solution()
+        for action in ["no such thing", *actions]:
+            *_, terminated, truncated, info = agent.step(agent.response_for(action))
+            lines.append(json.dumps(info["transition"].to_dict()))
+            if terminated or truncated:
+                break
+    return lines
+
+
+@pytest.mark.parametrize(("env_id", "kwargs"), CASES, ids=[case[0] for case in CASES])
+def test_it_plays_the_same_to_the_byte(
+    gateway: RunningGateway, env_id: str, kwargs: dict[str, Any]
+) -> None:
+    here = gym.make(env_id, disable_env_checker=True, **kwargs)
+    there = make_remote(gateway.url, env_id, **kwargs)
+    assert _play(there) == _play(here)
+    assert list(there.tasks.ids) == list(here.unwrapped.tasks.ids)
+    assert there.tasks.fingerprint == here.unwrapped.tasks.fingerprint
+    assert there.max_steps == here.unwrapped.max_steps
+    assert there.agent == here.unwrapped.agent
+    there.close()
+
+
+def test_it_keeps_the_contract(gateway: RunningGateway) -> None:
+    at = {"url": gateway.url, "remote_id": "tests/Dice-v0"}
+    # not "transitions": dice that roll at each step roll otherwise once an agent has drawn its episode's
+    # name, in this process as well
+    checks = [name for name in CHECKS if name != "transitions"]
+    check_text_env("paw_gym/Remote-v0", tasks=2, seed=1, only=checks, **at).raise_for_failures()
+
+
+def test_alfworld_keeps_the_contract_from_afar(gateway: RunningGateway) -> None:
+    checks = ["save_restore_agent", "task_options", "invalid_actions", "transitions", "determinism"]
+    check_text_env(
+        "paw_gym/Remote-v0", tasks=1, only=checks, url=gateway.url, remote_id="paw_gym/ALFWorld-v0"
+    ).raise_for_failures()
+
+
+def _pool_episodes(pool: EnvPool, updates: int = 2) -> list[dict[str, Any]]:
+    found = []
+    for _ in range(updates):
+        active = pool.reset()
+        for turn in range(6):
+            action = "roll" if turn < 4 else "stop"
+            active = pool.step([pool.env_of(slot).response_for(action) for slot in active])
+        found += [episode.to_dict() for episode in pool.episodes]
+    pool.close()
+    return found
+
+
+def test_a_pool_asks_all_of_them_in_one_request(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: list[int] = []
+    post = Connection.post
+
+    def counting(self: Connection, path: str, payload: Any, insist: bool = True) -> Any:
+        requests.append(len(payload["calls"]))
+        return post(self, path, payload, insist)
+
+    monkeypatch.setattr(Connection, "post", counting)
+    at = {"url": gateway.url, "remote_id": "tests/Dice-v0"}
+    there = EnvPool("paw_gym/Remote-v0", 4, 3, seed=5, **at)
+    there.reset()
+    requests.clear()
+    active = there.reset()
+    assert [count for count in requests if count > 1] == [12]  # tasks not seen before come alone
+    requests.clear()
+    there.step([there.env_of(slot).response_for("roll") for slot in active])
+    assert requests == [12]
+    there.close()
+
+
+def test_a_pool_of_them_records_the_same(gateway: RunningGateway) -> None:
+    there = EnvPool("paw_gym/Remote-v0", 4, 3, seed=5, url=gateway.url, remote_id="tests/Dice-v0")
+    assert _pool_episodes(there) == _pool_episodes(EnvPool("tests/Dice-v0", 4, 3, seed=5))
+
+
+def test_in_a_pool_a_failure_takes_one_episode(gateway: RunningGateway) -> None:
+    pool = EnvPool("paw_gym/Remote-v0", 1, 4, url=gateway.url, remote_id="tests/Trouble-v0")
+    for fatal in ("raise", "exit"):
+        active = pool.reset()
+        wrap = pool.env_of(active[0]).response_for
+        pool.step([wrap("a")] * 4)
+        left = pool.step([wrap("b"), wrap(fatal), wrap("b"), wrap("b")])
+        assert [slot.index for slot in left] == [0, 2, 3]
+        assert "SessionLostError" in (pool.episodes[1].error or "")
+        assert {slot.episode.transitions[-1].next_observation for slot in left} == {"2 ['a', 'b'] "}
+        pool.step([wrap("c")] * 3)
+        assert all(not episode.error for episode in pool.episodes if episode.transitions[2:])
+    pool.close()
+
+
+def test_after_a_failure_reset_begins_anew(gateway: RunningGateway) -> None:
+    env = make_remote(gateway.url, "tests/Trouble-v0")
+    for fatal, reason in (("raise", "ZeroDivisionError: as told"), ("leave", "SystemExit"),
+                          ("exit", "process"), ("crash", "signal")):  # fmt: skip
+        env.reset(seed=0)
+        env.step("fine")
+        with pytest.raises(SessionLostError, match=f"{reason}.*reset"):
+            env.step(fatal)
+        with pytest.raises(RuntimeError, match="reset"):
+            env.step("fine")
+    observation, _ = env.reset(seed=0)
+    assert observation == "Well?"
+    env.close()
+
+
+def test_a_session_that_expired_is_told_and_replaced(serve: Any) -> None:
+    gateway = serve("--session-minutes", "0.01", "--workers", "1")
+    env = make_remote(gateway.url, "tests/Dice-v0")
+    env.reset(seed=0)
+    _wait_for_no_sessions(gateway)
+    with pytest.raises(SessionLostError, match="expired.*reset"):
+        env.step("roll")
+    env.reset(seed=0)
+    env.step("roll")
+
+
+def _wait_for_no_sessions(gateway: RunningGateway) -> None:
+    from .conftest import wait_until
+
+    wait_until(lambda: gateway.ask("GET", "/health")[1]["sessions"] == 0, "sessions expire")
+
+
+def test_environments_that_nobody_closed_are_closed(gateway: RunningGateway) -> None:
+    before = gateway.ask("GET", "/health")[1]["sessions"]
+    for _ in range(3):
+        env = make_remote(gateway.url, "tests/Dice-v0")
+        env.reset(seed=0)
+        del env
+    last = make_remote(gateway.url, "tests/Dice-v0")
+    last.reset(seed=0)
+    last.close()
+    assert gateway.ask("GET", "/health")[1]["sessions"] <= before
+
+
+def test_errors_say_what_to_do(gateway: RunningGateway) -> None:
+    with pytest.raises(ValueError, match="no environment 'paw_gym/ALFWorld-v1'.*ALFWorld-v0"):
+        make_remote(gateway.url, "paw_gym/ALFWorld-v1")
+    with pytest.raises(ValueError, match="data_dir is the server's to choose.*split"):
+        make_remote(gateway.url, "paw_gym/ALFWorld-v0", data_dir="/etc")
+    with pytest.raises(ValueError, match="Unknown split 'trian'.*train"):
+        make_remote(gateway.url, "paw_gym/ALFWorld-v0", split="trian")
+    with pytest.raises(ServerUnavailableError, match="paw serve gateway"):
+        make_remote(f"http://127.0.0.1:{free_port()}", "paw_gym/ALFWorld-v0")
+    with pytest.raises(ValueError, match="address"):
+        make_remote("127.0.0.1:80", "paw_gym/ALFWorld-v0")
+    env = make_remote(gateway.url, "tests/Dice-v0")
+    with pytest.raises(RuntimeError, match="reset"):
+        env.step("roll")
+    with pytest.raises(KeyError, match="dice/1"):
+        env.reset(options={"task_id": "dice/111"})
+    with pytest.raises(IndexError, match="12 tasks"):
+        env.reset(options={"task_index": 12})
+    with pytest.raises(TypeError, match="str"):
+        env.step(3)
+
+
+def test_a_replayed_state_that_differs_is_told(gateway: RunningGateway) -> None:
+    env = make_remote(gateway.url, "tests/Trouble-v0")
+    env.reset(seed=0)
+    env.step("fine")
+    state = env.save_state()
+    env.restore_state(state)
+    env.step("whim")
+    state = env.save_state()
+    with pytest.raises(RemoteError, match="not deterministic"):
+        env.restore_state(state)
+    env.close()
