@@ -56,13 +56,11 @@ class BM25Index:
         """How many passages it covers."""
         return len(self.lengths)
 
-    def postings(self, term: str) -> tuple[int, int]:
-        """[start, end) of a term in ``passages`` and ``counts``; empty for an unknown term."""
+    def place(self, term: str) -> int | None:
+        """The number of a term in ``terms``; ``None`` for an unknown term."""
         key = np.uint64(term_hash(term))
         place = int(np.searchsorted(self.terms, key))
-        if place == len(self.terms) or self.terms[place] != key:
-            return 0, 0
-        return int(self.starts[place]), int(self.starts[place + 1])
+        return place if place < len(self.terms) and self.terms[place] == key else None
 
     @property
     def nbytes(self) -> int:

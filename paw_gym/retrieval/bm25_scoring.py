@@ -11,13 +11,11 @@ implementations give equal results: NumPy for small corpora, compiled loops (num
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
@@ -25,9 +23,6 @@ from paw_gym.retrieval.bm25_index import BM25Index, decoded_lengths
 
 COMPILED_FROM = 50_000
 """passages from which compiled loops pay for the seconds that compiling takes"""
-_BLOCK = 1 << 15
-"""passages whose scores are summed at a time: they stay in the processor's cache"""
-_log = logging.getLogger(__name__)
 
 Ranked = tuple[np.ndarray, np.ndarray]
 """positions [k] int64 and scores [k] float32, best first, ties by position"""
@@ -57,131 +52,94 @@ class BM25Scorer:
             self._inverse = (one / denominator).astype(np.float32)
         if compiled is None:
             compiled = index.size >= COMPILED_FROM and find_spec("numba") is not None
-        self._kernel: Kernel = _compiled_kernel() if compiled else rank_with_numpy
+        self._ranking: Ranking
+        if compiled:
+            from paw_gym.retrieval.bm25_kernel import CompiledRanking
+
+            self._ranking = CompiledRanking(index, self._inverse)
+        else:
+            self._ranking = NumpyRanking(index, self._inverse)
 
     def rank(self, terms: Sequence[str], top_k: int) -> Ranked:
         """The best passages for the terms of a query; passages without any of them are left out."""
-        starts, ends, weights = [], [], []
+        found = []
         size = self.index.size
         for term, times in Counter(terms).items():
-            start, end = self.index.postings(term)
-            if end > start:
-                found = end - start
-                idf = np.float32(math.log(1 + (size - found + 0.5) / (found + 0.5)))
-                starts.append(start)
-                ends.append(end)
-                weights.append(np.float32(times) * idf)
-        if not starts:
+            place = self.index.place(term)
+            if place is not None:
+                start, end = self.index.starts[place : place + 2]
+                idf = np.float32(math.log(1 + (size - (end - start) + 0.5) / (end - start + 0.5)))
+                found.append((np.float32(times) * idf, place, start, end))
+        if not found:
             return np.empty(0, np.int64), np.empty(0, np.float32)
-        return self._kernel(
+        found.sort(key=lambda entry: -entry[0])  # one order of summing, whatever does it
+        weights, places, starts, ends = zip(*found, strict=True)
+        return self._ranking(
+            np.array(places, np.int64),
             np.array(starts, np.int64),
             np.array(ends, np.int64),
             np.array(weights, np.float32),
-            self.index.passages,
-            self.index.counts,
-            self.index.lengths,
-            self._inverse,
             min(top_k, size),
         )
 
 
-Kernel = Callable[
-    [
-        np.ndarray,
-        np.ndarray,
-        np.ndarray,
-        np.ndarray,
-        np.ndarray,
-        np.ndarray,
-        np.ndarray,
-        int,
-    ],
-    Ranked,
-]
-"""(starts [t], ends [t], weights [t], passages [P], counts [P], lengths [N], inverse [256], k)"""
+class Ranking(Protocol):
+    """Adds up and sorts."""
+
+    def __call__(
+        self,
+        places: np.ndarray,
+        starts: np.ndarray,
+        ends: np.ndarray,
+        weights: np.ndarray,
+        top_k: int,
+    ) -> Ranked:
+        """The best passages.
+
+        Args:
+            places: [t] int64, numbers of the query's terms in the index; heaviest terms first.
+            starts: [t] int64, where their postings begin,
+            ends: [t] int64, and end.
+            weights: [t] float32.
+            top_k: how many passages, at most.
+        """
+        ...
 
 
-def rank_with_numpy(
-    starts: np.ndarray,
-    ends: np.ndarray,
-    weights: np.ndarray,
-    passages: np.ndarray,
-    counts: np.ndarray,
-    lengths: np.ndarray,
-    inverse: np.ndarray,
-    top_k: int,
-) -> Ranked:
-    """A ``Kernel`` in plain NumPy."""
-    sums = np.zeros(len(lengths), np.float64)
-    one = np.float32(1)
-    for start, end, weight in zip(starts, ends, weights, strict=True):
-        where = passages[start:end]
-        gain = counts[start:end].astype(np.float32) * inverse[lengths[where]]
-        sums[where] += weight - weight / (one + gain)
-    scores = sums.astype(np.float32)
-    found = np.flatnonzero(scores > 0)
-    if len(found) > top_k:
-        least = np.partition(scores[found], len(found) - top_k)[len(found) - top_k]
-        better = found[scores[found] > least]
-        tied = found[scores[found] == least][: top_k - len(better)]
-        found = np.concatenate([better, tied])
-    found = found[np.lexsort((found, -scores[found]))]
-    return found, scores[found]
+class NumpyRanking:
+    """Ranks in plain NumPy, with one sum for each passage.
 
+    Args:
+        index: the postings.
+        inverse: [256] float32, one over what tf is compared with, by code of length.
+    """
 
-@lru_cache(maxsize=1)
-def _compiled_kernel() -> Kernel:
-    from paw_gym.retrieval.errors import need
+    def __init__(self, index: BM25Index, inverse: np.ndarray) -> None:
+        self._index, self._inverse = index, inverse
 
-    numba: Any = need("numba", "retrieval", "BM25 with compiled loops")
-
-    @numba.njit(nogil=True, fastmath=False)
-    def rank(
-        starts: Any,
-        ends: Any,
-        weights: Any,
-        passages: Any,
-        counts: Any,
-        lengths: Any,
-        inverse: Any,
-        top_k: Any,
-    ) -> Any:
-        sums = np.zeros(min(_BLOCK, len(lengths)), np.float64)
-        next_ = starts.copy()
-        best = np.empty(top_k, np.int64)
-        scores = np.empty(top_k, np.float32)
-        held = 0
+    def __call__(
+        self,
+        places: np.ndarray,
+        starts: np.ndarray,
+        ends: np.ndarray,
+        weights: np.ndarray,
+        top_k: int,
+    ) -> Ranked:
+        """See ``Ranking``."""
+        passages, counts, lengths = self._index.passages, self._index.counts, self._index.lengths
+        inverse = self._inverse
+        sums = np.zeros(len(lengths), np.float64)
         one = np.float32(1)
-        for base in range(0, len(lengths), _BLOCK):
-            limit = min(base + _BLOCK, len(lengths))
-            touched = False
-            for t in range(len(starts)):
-                i, end, weight = next_[t], ends[t], weights[t]
-                while i < end and passages[i] < limit:
-                    p = passages[i]
-                    gain = np.float32(counts[i]) * inverse[lengths[p]]
-                    sums[p - base] += weight - weight / (one + gain)
-                    i += 1
-                touched = touched or i > next_[t]
-                next_[t] = i
-            if not touched:
-                continue
-            for offset in range(limit - base):
-                score = np.float32(sums[offset])
-                sums[offset] = 0.0
-                if score <= 0 or (held == top_k and score <= scores[held - 1]):
-                    continue
-                if held < top_k:
-                    held += 1
-                place = held - 1
-                while place > 0 and scores[place - 1] < score:
-                    scores[place], best[place] = scores[place - 1], best[place - 1]
-                    place -= 1
-                scores[place], best[place] = score, base + offset
-        return best[:held].copy(), scores[:held].copy()
-
-    def kernel(*arguments: Any) -> Ranked:
-        ranked: Ranked = rank(*arguments)
-        return ranked
-
-    return kernel
+        for start, end, weight in zip(starts, ends, weights, strict=True):
+            where = passages[start:end]
+            gain = counts[start:end].astype(np.float32) * inverse[lengths[where]]
+            sums[where] += weight - weight / (one + gain)
+        scores = sums.astype(np.float32)
+        found = np.flatnonzero(scores > 0)
+        if len(found) > top_k:
+            least = np.partition(scores[found], len(found) - top_k)[len(found) - top_k]
+            better = found[scores[found] > least]
+            tied = found[scores[found] == least][: top_k - len(better)]
+            found = np.concatenate([better, tied])
+        found = found[np.lexsort((found, -scores[found]))]
+        return found, scores[found]

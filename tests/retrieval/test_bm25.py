@@ -143,8 +143,10 @@ def test_compiled_loops_rank_like_numpy() -> None:
     ]
     index = build_index(Corpus.open(enumerate_texts(texts)))
     plain, fast = BM25Scorer(index, compiled=False), BM25Scorer(index, compiled=True)
-    for _ in range(30):
+    for turn in range(40):
         query = [f"w{w}" for w in rng.integers(0, vocabulary, rng.integers(1, 8))]
+        if turn % 2:  # frequent terms, some twice, beside rare ones
+            query += [f"w{w}" for w in rng.integers(0, 8, 4)]
         for top_k in (1, 10, 500):
             left, right = plain.rank(query, top_k), fast.rank(query, top_k)
             assert left[0].tolist() == right[0].tolist()
