@@ -121,7 +121,7 @@ def write_examples(
         template: how an answer looks.
         count: how many; fewer, when no more of the solved ones fit.
         token_budget: of all together, at four characters a token.
-        observation_chars: longer observations are cut.
+        observation_chars: longer observations and instructions are cut.
         seed: of their choice.
 
     Raises:
@@ -156,12 +156,13 @@ def write_examples(
 
 
 def write_example(example: Example, template: PromptTemplate, observation_chars: int) -> str:
-    """An example as a transcript of task, observations and answers."""
-    lines = [f"Task: {example.instruction}"]
+    """An example as a transcript of task, observations and answers; what is long in it is cut."""
+    task = shortened(example.instruction, observation_chars)
+    lines = [f"Task: {task}"]
     for number, step in enumerate(example.steps):
         if step.observation:
             lines.append(f"Observation: {shortened(step.observation, observation_chars)}")
-        lines.append(_answer(template, thought(example.instruction, step.action, number), step))
+        lines.append(_answer(template, thought(task, step.action, number), step))
     return "\n".join(lines)
 
 

@@ -42,7 +42,7 @@ class ReactSettings:
     example_seed: int = 0
     """of the choice of examples"""
     observation_chars: int = 600
-    """longer observations in examples are cut in the middle"""
+    """longer observations and instructions in examples are cut in the middle"""
 
 
 class ReactAgent(TurnAgent):
