@@ -22,6 +22,7 @@ from paw_train.objective_inputs import ObjectiveSettings
 from paw_train.policies.lora import LoraSettings
 from paw_train.policies.scratch import ScratchModelSettings
 from paw_train.rollout import RolloutSettings
+from paw_train.secret_settings import refuse_secrets
 from paw_train.world_model_learning.settings import WorldModelLearningSettings
 from paw_train.world_model_settings import WorldModelSettings
 
@@ -33,7 +34,8 @@ class EnvSettings:
     id: str = "paw_gym/ALFWorld-v0"
     """registered id"""
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """arguments of the environment, such as ``data_dir``; ``split`` is set by what uses it"""
+    """arguments of the environment, such as ``data_dir``; ``split`` is set by what uses it; a secret
+    is given as ``env:NAME``, the name of an environment variable that holds it"""
     train_kwargs: dict[str, Any] = field(default_factory=dict)
     """more of them for training's rollouts only, such as a smaller ``max_steps``"""
     train_split: str = "train"
@@ -56,6 +58,8 @@ class EnvSettings:
 
     def __post_init__(self) -> None:
         _one_of("env.reward", self.reward, ("agent", "environment"))
+        refuse_secrets(self.kwargs, "env.kwargs")
+        refuse_secrets(self.train_kwargs, "env.train_kwargs")
 
 
 @dataclass(frozen=True)

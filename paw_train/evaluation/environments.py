@@ -9,6 +9,7 @@ from typing import Any
 from paw_gym.pool import EnvPool
 from paw_gym.wrappers import AgentInterface, make_agent_env
 from paw_train.config import EnvSettings
+from paw_train.secret_settings import with_secrets
 
 
 def make_pool(env: EnvSettings, split: str, groups: int, group_size: int, seed: int) -> EnvPool:
@@ -38,7 +39,7 @@ def agent_env_maker(
     if env.template is not None:
         agent["template"] = env.template
     agent |= interface or {}
-    kwargs = dict(env.kwargs)
+    kwargs = with_secrets(env.kwargs)
     if takes_split(env.id):
         kwargs["split"] = split
     return lambda: make_agent_env(env.id, **agent, **kwargs)
