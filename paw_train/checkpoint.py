@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -50,9 +51,9 @@ def load_checkpoint(folder: Path, policy: LocalPolicy) -> dict[str, Any]:
     """Loads weights into ``policy`` and returns the training state.
 
     Raises:
-        ValueError: the checkpoint is of another model.
+        ValueError: the checkpoint is of another model, or its state is damaged.
     """
-    state: dict[str, Any] = torch.load(folder / STATE_FILE, weights_only=False)
+    state = _read_state(folder / STATE_FILE)
     here = model_signature(policy.model)
     if state["signature"] != here:
         raise ValueError(
@@ -61,6 +62,21 @@ def load_checkpoint(folder: Path, policy: LocalPolicy) -> dict[str, Any]:
             "written with, or start a new run under another name."
         )
     policy.load_weights(folder / "model")
+    return state
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    """Tensors, numbers, texts and containers of them: code in the file is refused, not run."""
+    try:
+        state = torch.load(path, weights_only=True)
+    except (UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, IndexError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(
+            f"The training state {path} cannot be read ({reason}). Remove its folder to go on from "
+            "the checkpoint before, or start over with --fresh."
+        ) from error
+    if not isinstance(state, dict) or "signature" not in state:
+        raise ValueError(f"{path} holds no training state.")
     return state
 
 
