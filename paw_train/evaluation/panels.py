@@ -71,7 +71,12 @@ PANELS: Mapping[str, PanelSpec] = MappingProxyType(
         "webshop/test500_synthetic": PanelSpec(
             _WEBSHOP, "test", 500, {"goals": "synthetic"}, dataset="webshop"
         ),
-        "webshop/generated": PanelSpec(_WEBSHOP, "test", 200),
+        "webshop/generated": PanelSpec(
+            _WEBSHOP,
+            "test",
+            200,
+            hash="fc47d745e8d4ae2fe53f78743efaff45cbcd98dcc68e65ada4fbf21df1dc704f",
+        ),
         "search_qa/synthetic": PanelSpec(
             _SEARCH,
             "test",

@@ -44,6 +44,19 @@ def test_wilson_without_trials_knows_nothing_and_refuses_impossible_counts() -> 
         stats.wilson_interval(5, 4)
 
 
+@pytest.mark.parametrize("n", [10, 30, 200])
+def test_wilson_covers_the_rate_as_often_as_it_says(n: int) -> None:
+    """By the binomial distribution itself: 95 % on average over rates, and never far below."""
+    intervals = [stats.wilson_interval(k, n) for k in range(n + 1)]
+    covered = []
+    for rate in np.linspace(0.05, 0.95, 181):
+        mass = [math.comb(n, k) * rate**k * (1 - rate) ** (n - k) for k in range(n + 1)]
+        inside = [low <= rate <= high for low, high in intervals]
+        covered.append(sum(m for m, i in zip(mass, inside, strict=True) if i))
+    assert np.mean(covered) == pytest.approx(0.95, abs=0.012)
+    assert min(covered) > 0.88
+
+
 def test_z95_is_the_normal_quantile() -> None:
     assert math.erf(stats.Z95 / math.sqrt(2)) == pytest.approx(0.95, abs=1e-15)
 
@@ -108,6 +121,25 @@ def test_paired_difference_of_successes() -> None:
     # per-task differences: +1 sixteen times, -1 four times, 0 twenty times
     half = stats.Z95 * math.sqrt((20 / 40 - 0.3**2) / 40)
     assert result.ci95 == pytest.approx((0.3 - half, 0.3 + half), abs=0.05)
+
+
+def test_the_paired_test_errs_as_seldom_as_it_says_and_finds_what_is_there() -> None:
+    """Two runs on 60 simulated tasks of their own difficulties, alike and unlike."""
+    rng = np.random.default_rng(1)
+    alike, unlike, covered, trials = [], [], 0, 400
+    for trial in range(trials):
+        skill = rng.uniform(0.1, 0.7, 60)
+        first, again, better = (rng.binomial(1, p).tolist() for p in (skill, skill, skill + 0.3))
+        alike.append(stats.paired_difference(first, again, trial, resamples=50).p_value)
+        found = stats.paired_difference(first, better, trial, resamples=400)
+        unlike.append(found.p_value)
+        covered += found.ci95[0] <= 0.3 <= found.ci95[1]
+    for level in (0.05, 0.2):
+        bound = level + 4 * math.sqrt(level * (1 - level) / trials)
+        assert np.mean(np.asarray(alike) <= level) <= bound  # exact, so conservative
+    assert np.mean(np.asarray(alike) <= 0.5) > 0.3
+    assert np.mean(np.asarray(unlike) <= 0.05) > 0.8  # power 0.9 by the normal approximation
+    assert covered / trials == pytest.approx(0.95, abs=0.045)
 
 
 def test_paired_difference_uses_the_pairs() -> None:
