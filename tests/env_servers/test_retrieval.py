@@ -6,10 +6,12 @@ import asyncio
 import http.client
 import json
 import random
+import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -350,3 +352,34 @@ def test_an_episode_over_the_server_and_after_its_end() -> None:
     assert info["retrieval_failed"] and "did not answer" in info["retrieval_error"]
     *_, info = agent.step(answer)
     assert info["success"] and info["transition"].info["retrieval_failed"]
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_in_an_episode(serve: Any, tmp_path: Path) -> None:
+    """`kill -9`: started again while the client retries, nothing is lost; else the episode is marked."""
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(f'{{"id": "p{i}", "contents": "word{i}"}}\n' for i in range(9)))
+    server = serve("retriever", "--corpus", str(corpus))
+    revive = [True]
+
+    def wait(seconds: float) -> None:
+        if revive[0] and server.process.poll() is not None:
+            server.start()
+
+    remote = RemoteRetriever(server.url, attempts=2, wait=wait)
+    agent = make_agent_env("paw_gym/SearchQA-v0", retriever=remote, num_passages=300)
+    agent.reset(seed=1)
+    marks = []
+    for word, kill, revive[0] in (
+        ("word1", False, True),
+        ("word2", True, True),
+        ("word3", True, False),
+    ):
+        if kill:
+            server.stop(signal.SIGKILL)
+        *_, info = agent.step(f"<think>.</think><search>{word}</search>")
+        marks.append((info["retrieved"], info["retrieval_failed"]))
+    assert marks == [(["p1"], False), (["p2"], False), ([], True)]
+    assert "did not answer" in info["transition"].next_observation
+    *_, info = agent.step("<think>.</think><answer>word</answer>")
+    assert info["retrieval_failed"] and info["transition"].info["retrieval_failed"]

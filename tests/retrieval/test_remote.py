@@ -165,6 +165,26 @@ def test_a_server_that_dies_and_comes_back_in_an_episode(serving: Any) -> None:
     assert "three 0" in seen[2][0] and seen[2][1]
 
 
+def test_a_server_that_is_too_slow_in_an_episode(serving: Any) -> None:
+    slow = [False]
+
+    def answer(method: str, path: str, payload: Any) -> tuple[int, Any]:
+        return (-2, {}) if slow[0] else search_r1(method, path, payload)
+
+    with serving(answer) as url:
+        retriever = RemoteRetriever(f"{url}/retrieve", timeout=30, attempts=2, wait=lambda s: None)
+        agent = make_agent_env("paw_gym/SearchQA-v0", retriever=retriever, num_passages=300)
+        agent.reset(seed=0)
+        *_, info = agent.step("<think>.</think><search>one</search>")
+        assert not info["retrieval_failed"]
+        slow[0], retriever.client.timeout = True, 0.2
+        retriever.client._forget()  # the open connection keeps the timeout that it was made with
+        *_, info = agent.step("<think>.</think><search>two</search>")
+    assert info["retrieval_failed"] and "nothing came within 0.2 s" in info["retrieval_error"]
+    assert "did not answer" in info["transition"].next_observation
+    assert info["transition"].info["retrieval_failed"] and info["transition"].reward == 0.0
+
+
 def test_bad_settings_are_named() -> None:
     for url in ("ftp://x", "http://", "http:///x"):
         with pytest.raises(ValueError, match="An address is"):
