@@ -35,6 +35,10 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"click\[(?P<thing>b[0-9a-z]{9}|[a-z]+\d{4,})\]",
      "{thing} looks closest to what was asked for. I open it."),
     (r"click\[(?P<thing>.+)\]", "{thing} is what was asked for, so I choose it."),
+    # customers and tools
+    (r'\{"name": "(?P<tool>\w+)".*\}', "I know enough for the tool {tool}. I call it."),
+    (r"it is done.*", "Everything that was asked for is done. I say so."),
+    (r"please (?P<wish>.+?)\.?", "I need the customer's help. I ask: {wish}."),
 )  # fmt: skip
 _COMPILED = tuple(
     (re.compile(pattern, re.IGNORECASE | re.DOTALL), text) for pattern, text in _RULES
@@ -46,7 +50,7 @@ def thought(instruction: str, action: str, step: int) -> str:
     """What someone might think before an action; at the first step they recall the task.
 
     Args:
-        instruction: the task.
+        instruction: the task; its first paragraph is recalled.
         action: what is about to be done.
         step: counts from 0.
     """
@@ -56,6 +60,6 @@ def thought(instruction: str, action: str, step: int) -> str:
         if match:
             said = fill(text, **{k: v.strip() for k, v in match.groupdict().items()})
             break
-    task = instruction.strip()
+    task = instruction.strip().partition("\n\n")[0]
     start = f"My task: {task}{'' if task.endswith(('.', '?', '!')) else '.'} " if step == 0 else ""
     return start + said[0].upper() + said[1:]

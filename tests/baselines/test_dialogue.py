@@ -94,6 +94,7 @@ def test_what_is_forgotten_is_whole_turns_from_the_start() -> None:
         ("<search>{instruction} of Rome</search>", "{instruction} of Rome"),
         ("click[buy now]", "buy"),
         ("click[mug0013]", "mug0013 looks closest"),
+        ('{"name": "get_users", "arguments": {}}', "the tool get_users"),
         ("dance wildly", "dance wildly"),
     ],
 )
@@ -102,3 +103,4 @@ def test_thoughts_speak_of_the_action(action: str, said: str) -> None:
     assert first == f"My task: Do it. {later}"
     assert said.lower() in later.lower()
     assert later[0].isupper()
+    assert thought("Do it.\n\n<policy>...</policy>", action, 0) == first
