@@ -101,7 +101,8 @@ def user_script(record: Mapping[str, Any]) -> list[str]:
     keys = ("reason_for_call", "known_info", "unknown_info", "task_instructions")
     texts = [told] if isinstance(told, str) else [str(told.get(key) or "") for key in keys]
     pieces = [in_first_person(" ".join(text.split())) for text in texts if re.search(r"\w", text)]
-    return [*pieces[:-1], f"{pieces[-1]} {CLOSING}"]
+    last = pieces[-1] if pieces[-1].endswith((".", "!", "?")) else f"{pieces[-1]}."
+    return [*pieces[:-1], f"{last} {CLOSING}"]
 
 
 def script_position(messages: Sequence[Message]) -> int:
