@@ -6,9 +6,11 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from paw_train.baselines import agents
 from paw_train.evaluation.comparison import load_result
 from paw_train.evaluation.fingerprint import public
 
@@ -28,7 +30,8 @@ the same tasks, in an environment that answers alike, share a table. Success is 
 seeds with its 95 % interval: Wilson's for one seed, a bootstrap over seeds and tasks for several.
 [Agents](baselines.md) marked with stars know more than a player is told: \\* whether a trial succeeded,
 \\*\\* the score of every attempt, \\*\\*\\* the environment's rules (its own expert). Calls and tokens are
-means per task, answers from a cache included.
+means per task, answers from a cache included. Settings are the temperature, the longest response, and what
+of the agent's settings is not the default.
 """
 _NOTHING = "\nThere are no results yet: `paw eval ... --out DIR`, then `paw leaderboard DIR`.\n"
 _STARS = {"success": "\\*", "score": "\\*\\*", "rules": "\\*\\*\\*"}
@@ -114,8 +117,8 @@ def _section(group: Sequence[Mapping[str, Any]], ambiguous: bool) -> str:
     return head + _markdown(_COLUMNS, rows) + _types(ordered)
 
 
-_COLUMNS = ("agent", "model", "success", "seeds", "score", "turns", "invalid", "calls", "tokens",
-            "cost", "time")  # fmt: skip
+_COLUMNS = ("agent", "model", "settings", "success", "seeds", "score", "turns", "invalid", "calls",
+            "tokens", "cost", "time")  # fmt: skip
 
 
 def _row(r: Mapping[str, Any]) -> list[str]:
@@ -125,6 +128,7 @@ def _row(r: Mapping[str, Any]) -> list[str]:
     return [
         r["agent"] + _STARS.get(r.get("told", ""), ""),
         r["model"] or "-",
+        _settings(r),
         f"{100 * r['success_rate']:.1f} % [{100 * low:.1f}, {100 * high:.1f}]",
         str(len(r["runs"])),
         f"{r['score']['mean']:.3f}",
@@ -135,6 +139,18 @@ def _row(r: Mapping[str, Any]) -> list[str]:
         "-" if r.get("cost") is None else f"{r['cost']:.2f}",
         _duration(r["seconds"]),
     ]
+
+
+def _settings(r: Mapping[str, Any]) -> str:
+    """How the model was asked: its sampling, and what of the agent's settings is not the default."""
+    if not r["model"]:
+        return "-"
+    sampling = r["sampling"]
+    parts = [f"T {sampling['temperature']:g}", f"{sampling['max_tokens']} tokens"]
+    default = asdict(agents()[r["agent"]].Settings()) if r["agent"] in agents() else {}
+    chosen = r.get("agent_settings") or {}
+    parts += [f"{k}={v}" for k, v in chosen.items() if k not in default or default[k] != v]
+    return ", ".join(parts)
 
 
 def _duration(seconds: float) -> str:
@@ -163,5 +179,6 @@ def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
-    dashes = ["---", "---", *["---:"] * (len(columns) - 2)]
+    words = ("agent", "model", "settings")
+    dashes = ["---" if column in words else "---:" for column in columns]
     return line(columns) + line(dashes) + "".join(line(row) for row in rows)
