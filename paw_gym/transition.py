@@ -182,7 +182,7 @@ def read_jsonl(path: str | Path) -> Iterator[Episode]:
         for number, line in enumerate(file, start=1):
             try:
                 yield Episode.from_dict(json.loads(line))
-            except (json.JSONDecodeError, TypeError, KeyError) as error:
+            except (json.JSONDecodeError, TypeError, KeyError, RecursionError) as error:
                 raise ValueError(
                     f"{path}, line {number}: not an episode record ({error})."
                 ) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
@@ -65,11 +66,25 @@ def load_checkpoint(folder: Path, policy: LocalPolicy) -> dict[str, Any]:
     return state
 
 
+_DAMAGE = (
+    UnpicklingError,
+    struct.error,
+    RuntimeError,
+    EOFError,
+    AttributeError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AssertionError,
+)
+"""what reading a damaged file ends in, somewhere inside torch"""
+
+
 def _read_state(path: Path) -> dict[str, Any]:
     """Tensors, numbers, texts and containers of them: code in the file is refused, not run."""
     try:
         state = torch.load(path, weights_only=True)
-    except (UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, IndexError) as error:
+    except _DAMAGE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(
             f"The training state {path} cannot be read ({reason}). Remove its folder to go on from "
@@ -89,7 +104,7 @@ def truncate_jsonl(path: Path, key: str, below: int) -> None:
         try:
             if json.loads(line)[key] < below:
                 kept.append(line + "\n")
-        except (json.JSONDecodeError, KeyError):
+        except (json.JSONDecodeError, KeyError, TypeError, RecursionError):
             continue  # a line that a kill cut short
     scratch = path.with_name(path.name + ".part")
     scratch.write_text("".join(kept), encoding="utf-8")

@@ -387,7 +387,7 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if path in above:
         chain = " -> ".join(p.stem for p in (*above, path))
         raise ValueError(f"Recipes are each other's base: {chain}.")
-    data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    data = _read_yaml(path.read_text(encoding="utf-8"), f"Recipe {path.name}") or {}
     if not isinstance(data, dict):
         raise ValueError(
             f"Recipe {path.name} holds a {type(data).__name__}; expected keys and values."
@@ -399,6 +399,20 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     below = read_recipe(find_recipe(beside if beside.is_file() else str(base)), (*above, path))
     below.pop("name", None)
     return _merged(below, data)
+
+
+def _read_yaml(text: str, what: str) -> Any:
+    """The plain values in a YAML text.
+
+    Raises:
+        ValueError: it is none, or refers to itself; says what and where.
+    """
+    try:
+        value = yaml.safe_load(text)
+        json.dumps(value, default=str)  # an alias to what surrounds it would never end
+    except (yaml.YAMLError, RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f"{what} is not valid YAML: {error}") from error
+    return value
 
 
 def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -446,7 +460,7 @@ def apply_override(data: dict[str, Any], override: str) -> None:
         place = place.setdefault(part, {})
         if not isinstance(place, dict):
             raise ValueError(f"{key}: {part!r} is a value, not a group of settings.")
-    place[last] = yaml.safe_load(value)
+    place[last] = _read_yaml(value, key)
 
 
 def build(cls: Any, data: Any, where: str = "") -> Any:

@@ -60,9 +60,16 @@ class Manifest:
             raise ValueError(f"Manifest {name!r} is not valid TOML: {error}") from error
         _check_keys(data, cls, {"title", "files"}, f"Manifest {name!r}")
         files = []
-        for number, entry in enumerate(data.pop("files")):
-            _check_keys(entry, DataFile, {"name", "urls"}, f"Manifest {name!r}, file {number}")
-            files.append(DataFile(**{**entry, "urls": tuple(entry["urls"])}))
+        entries = data.pop("files")
+        if not isinstance(entries, list):
+            raise ValueError(f"Manifest {name!r}: files is a list of tables, got {entries!r}.")
+        for number, entry in enumerate(entries):
+            where = f"Manifest {name!r}, file {number}"
+            _check_keys(entry, DataFile, {"name", "urls"}, where)
+            urls = entry["urls"]
+            if not isinstance(entry["name"], str) or not isinstance(urls, list):
+                raise ValueError(f"{where}: name is a text and urls a list of texts.")
+            files.append(DataFile(**{**entry, "urls": tuple(urls)}))
         data["expect"] = tuple(data.get("expect", ()))
         return cls(name=name, files=tuple(files), **data)
 
@@ -75,6 +82,8 @@ class Manifest:
 
 
 def _check_keys(data: dict[str, Any], cls: type, required: set[str], where: str) -> None:
+    if not isinstance(data, dict):
+        raise ValueError(f"{where} is a table of keys and values, got {data!r}.")
     known = {f.name for f in fields(cls)}
     for key in data:
         if key not in known:

@@ -77,7 +77,7 @@ def parse_settings(pairs: Sequence[str] | None) -> dict[str, Any]:
             raise ValueError(f"Expected key=value, got {pair!r} (for example --kw split=train).")
         try:
             settings[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, RecursionError, ValueError):  # a date that is none is a ValueError
             settings[key] = value
     return settings
 

@@ -135,7 +135,7 @@ def _read_object(run: RunData, name: str) -> Record:
         return {}
     try:
         value = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         run.notes.append(f"{name} is damaged and left out ({error}).")
         return {}
     if not isinstance(value, dict):
@@ -156,7 +156,7 @@ def _read_records(run: RunData, name: str, key: str) -> list[Record]:
             continue
         try:
             record = json.loads(line)
-        except json.JSONDecodeError:
+        except (json.JSONDecodeError, RecursionError):
             record = None
         place = number(record.get(key)) if isinstance(record, dict) else None
         if place is None:

@@ -46,7 +46,7 @@ def parse_game(raw: bytes, name: str) -> dict[str, Any]:
     """
     try:
         data = json.loads(raw)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise GameFileError(
             f"{name} is not valid JSON ({error}); the file is truncated or corrupt: "
             "extract or download it again (paw data download alfworld)"

@@ -195,7 +195,7 @@ def load_given(value: Any, what: str) -> Any:
         text = path.read_text(encoding="utf-8")
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{what} is not valid JSON: {error}.") from error
 
 
@@ -212,7 +212,14 @@ def given_prices(value: Any) -> dict[str, float]:
     loaded = load_given(value, "prices")
     if not isinstance(loaded, Mapping):
         raise ValueError(f"prices: expected asin -> dollars, got {type(loaded).__name__}.")
-    return {str(asin): float(price) for asin, price in loaded.items()}
+    return {str(asin): _dollars(price, str(asin)) for asin, price in loaded.items()}
+
+
+def _dollars(price: Any, asin: str) -> float:
+    try:
+        return float(price)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"prices: expected dollars for {asin!r}, got {price!r}.") from error
 
 
 def digest_of(parts: Iterable[object]) -> str:
