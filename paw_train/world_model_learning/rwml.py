@@ -117,6 +117,10 @@ class RWMLLearner:
         """Inverse of ``state_dict``."""
         self.updater.load_state_dict(state)
 
+    def close(self) -> None:
+        """Leaves the policy to whatever trains it next."""
+        self.updater.weights.close()
+
 
 _LOGGED = ("policy_loss", "pg_loss", "kl", "clip_fraction", "grad_norm", "lr", "skipped")
 

@@ -72,6 +72,10 @@ class SFTLearner:
         """Inverse of ``state_dict``."""
         self.updater.load_state_dict(state)
 
+    def close(self) -> None:
+        """Leaves the policy to whatever trains it next."""
+        self.updater.weights.close()
+
 
 def drawn(rows: Sequence[TokenRow], budget: int, rng: np.random.Generator) -> list[TokenRow]:
     """Rows without replacement, of ``budget`` tokens together at most (one row at least)."""

@@ -61,6 +61,9 @@ class Learner(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Inverse of ``state_dict``."""
 
+    def close(self) -> None:
+        """Leaves the policy to whatever trains it next."""
+
 
 @dataclass
 class WorldModelStages:
@@ -100,7 +103,10 @@ class WorldModelStages:
         if self.own.method == "off":
             return True
         examples = self._choose(self._collected())
-        if not self._learn(examples):
+        learner = self._learner(examples)
+        finished = self._learn(learner)
+        learner.close()
+        if not finished:
             return False
         self.measure("learned")
         save_checkpoint(self.folder / "checkpoints" / "world_model", self.policy, {"update": 0})
@@ -117,8 +123,7 @@ class WorldModelStages:
             return
         episodes = self._held_out()
         shared = self._shared("start.json") if when == "start" else None
-        if shared is not None and shared.exists():
-            shutil.copyfile(shared, path)
+        if _taken(shared, path):
             return
         started = time.perf_counter()
         with self.display.task(f"measuring the world model ({when})", 1):
@@ -132,6 +137,7 @@ class WorldModelStages:
         }
         write_json(path, result)
         if shared is not None:
+            shared.parent.mkdir(parents=True, exist_ok=True)
             write_json(shared, result)
         cells = zip(world_model.COLUMNS, world_model.describe_row(result), strict=True)
         self.display.say(
@@ -161,10 +167,7 @@ class WorldModelStages:
         if path.exists():
             return list(read_jsonl(path))
         self.place.mkdir(parents=True, exist_ok=True)
-        if shared is not None and shared.exists():
-            scratch = path.with_name(name + ".part")
-            shutil.copyfile(shared, scratch)
-            os.replace(scratch, path)
+        if _taken(shared, path):
             return list(read_jsonl(path))
         numbers = np.random.SeedSequence([self.settings.seed, purpose]).generate_state(2)
         pool = make_pool(env, split, count, 1, int(numbers[0]))
@@ -258,8 +261,7 @@ class WorldModelStages:
         record = {"easy": int((shares >= easy.solved).sum()), "solved_mean": float(shares.mean())}
         return [int(i) for i in np.flatnonzero(keep)], record
 
-    def _learn(self, examples: Sequence[Example]) -> bool:
-        learner = self._learner(examples)
+    def _learn(self, learner: Learner) -> bool:
         latest = self.folder / "checkpoints" / "world_model-latest"
         log = self.folder / METRICS_FILE
         saved = find_checkpoint(latest)
@@ -316,6 +318,16 @@ class WorldModelStages:
         written = world_model.write_out(self.policy, wanted)
         world_model.add_similarity(sums, wanted, written, self._embed())
         return world_model.summarise(wanted, sums)
+
+
+def _taken(shared: Path | None, path: Path) -> bool:
+    """Takes a file over that another run has made, whole or not at all; whether there was one."""
+    if shared is None or not shared.exists():
+        return False
+    scratch = path.with_name(path.name + ".part")
+    shutil.copyfile(shared, scratch)
+    os.replace(scratch, path)
+    return True
 
 
 def _note(metrics: dict[str, Any]) -> str:

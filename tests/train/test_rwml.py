@@ -367,6 +367,20 @@ def test_learning_by_likelihood_ends_in_predictions_that_are_right() -> None:
     assert easy.solved_shares(guesses, examples, similarity).tolist() == [1.0, 1.0]
 
 
+def test_closed_it_leaves_a_policy_of_narrow_weights_to_the_next(policy: LocalPolicy) -> None:
+    narrow = LocalPolicy(small_policy().model.to(torch.bfloat16), TOKENIZER)
+    examples = short(played(policy, "window", 1)[0][:2])
+    learner = sft.SFTLearner(narrow, examples, configured(sft={"updates": 1, "lr": 1e-2}))
+    before = [p.detach().clone() for p in narrow.model.parameters()]
+    learner.update(0)
+    assert any(
+        not torch.equal(a, b) for a, b in zip(before, narrow.model.parameters(), strict=True)
+    )
+    learner.close()
+    narrow.model(torch.tensor([[1, 2, 3]])).logits.float().sum().backward()
+    assert all(p.grad is not None for p in narrow.model.parameters())
+
+
 def test_drawn_rows_fit_the_budget() -> None:
     from paw_train.tokens import TokenRow
 
