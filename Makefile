@@ -18,7 +18,7 @@ TESTED := train,alfworld,api,server,retrieval,dense,webshop,lucene,export,sft
 INPUTS := pyproject.toml hatch_build.py paw_gym_autoload.pth
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-openrlhf lint format types docs serve-docs examples bench build clean
+.PHONY: help train test test-openrlhf lint format types audit docs serve-docs examples bench build clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,11 @@ format: $(VENV)/.dev ## ruff: fix what can be fixed, and format
 
 types: $(VENV)/.dev ## mypy
 	$(BIN)/mypy
+
+# Its own environment: what audits is not part of what is audited. Needs the network.
+audit: $(VENV)/.dev ## known vulnerabilities of what is installed
+	@test -x .venv-audit/bin/pip-audit || { python3 -m venv .venv-audit && .venv-audit/bin/pip install --quiet pip-audit; }
+	.venv-audit/bin/python scripts/audit.py "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 
 docs: $(VENV)/.docs ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
