@@ -29,6 +29,10 @@ def relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
         kept["objective"]["wm"] = {"wm": "off"}
     learning = kept.pop("world_model_learning", {"method": "off"})
     if learning["method"] != "off":
+        if learning["method"] == "rwml":
+            learning.pop("sft", None)
+        elif learning["easy"]["samples"] == 0:
+            learning.pop("rwml", None)
         kept["world_model_learning"] = learning
     if kept["algorithm"]["name"] != "ppo":
         kept["algorithm"].pop("critic", None)

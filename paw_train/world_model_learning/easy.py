@@ -1,4 +1,4 @@
-"""Leaves out most of the transitions that the start policy predicts already.
+"""Leaves out most of the transitions that the start policy predicts already, or that are all alike.
 
 Their predictions are all right, so a group of them has nothing to compare, and cross-entropy on them teaches
 what is known. A few stay, so that they are not forgotten.
@@ -6,6 +6,7 @@ what is known. A few stay, so that they are not forgotten.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -38,4 +39,26 @@ def kept(shares: np.ndarray, settings: EasyFilterSettings, rng: np.random.Genera
     """
     lucky = rng.random(len(shares)) < settings.keep
     result: np.ndarray = (shares < settings.solved) | lucky
+    return result
+
+
+def balanced(texts: Sequence[str], max_share: float, rng: np.random.Generator) -> np.ndarray:
+    """[N] bool: so many of each text, at random, that none has more than ``max_share`` of what is kept.
+
+    Where there are too few different texts for that share, as many of each as of the rarest.
+    """
+    counts = Counter(texts)
+    largest = max(counts.values(), default=0)
+
+    def fits(most: int) -> bool:
+        kept = [min(count, most) for count in counts.values()]
+        return max(kept) <= max_share * sum(kept)
+
+    most = next((c for c in range(largest, 0, -1) if fits(c)), min(counts.values(), default=0))
+    result = np.zeros(len(texts), bool)
+    left = dict.fromkeys(counts, most)
+    for i in rng.permutation(len(texts)):
+        if left[texts[i]]:
+            left[texts[i]] -= 1
+            result[i] = True
     return result

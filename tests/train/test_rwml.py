@@ -244,6 +244,28 @@ def test_hard_transitions_stay_and_easy_ones_stay_with_the_given_probability() -
     assert np.array_equal(keep(keep=0.5), keep(keep=0.5))
 
 
+@given(
+    counts=st.lists(st.integers(1, 60), min_size=1, max_size=9),
+    max_share=st.floats(0.02, 1.0),
+    seed=st.integers(0, 99),
+)
+@hypothesis_settings(max_examples=80, deadline=None)
+def test_no_observation_has_more_than_its_share(
+    counts: list[int], max_share: float, seed: int
+) -> None:
+    texts = [str(i) for i, count in enumerate(counts) for _ in range(count)]
+    wanted = easy.balanced(texts, max_share, np.random.default_rng(seed))
+    left = Counter(text for text, keep in zip(texts, wanted, strict=True) if keep)
+    assert set(left) == set(texts)  # none is lost altogether
+    assert len({n for text, n in left.items() if n < counts[int(text)]}) <= 1  # cut to one height
+    if max(left.values()) > min(counts):
+        assert max(left.values()) <= max_share * sum(left.values())
+    cut = max(left.values())
+    if cut < max(counts):  # one more of the frequent would be too many
+        more = [min(count, cut + 1) for count in counts]
+        assert max(more) > max_share * sum(more)
+
+
 # --- predicting -------------------------------------------------------------------------------------
 
 

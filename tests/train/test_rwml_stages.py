@@ -27,6 +27,7 @@ OWN = {
     "encoder": "words",
     "checkpoint_every": 1,
     "easy.samples": 2,
+    "max_share": 0.5,
     "rwml.updates": 3,
     "rwml.transitions": 3,
     "rwml.group_size": 3,
