@@ -113,7 +113,11 @@ def test_a_conversation(served: Make, endpoint: Endpoint, monkeypatch: pytest.Mo
     assert "secret" not in repr(env.save_state())
 
 
-def test_it_is_told_what_the_packages_own_simulator_is_told(make: Make) -> None:
+def test_it_is_told_what_the_packages_own_simulator_is_told(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # set before the import, which fetches a list of prices
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     pytest.importorskip("litellm", reason="the package's own simulator imports LiteLLM")
     from tau2.user.user_simulator import UserSimulator
 

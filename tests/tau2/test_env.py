@@ -111,8 +111,9 @@ class TestReward:
     def test_it_is_what_the_whole_package_says(
         self, make: Make, domain: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        pytest.importorskip("litellm", reason="the package's own entry point imports LiteLLM")
+        # set before the import, which fetches a list of prices
         monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+        pytest.importorskip("litellm", reason="the package's own entry point imports LiteLLM")
         from tau2.data_model.simulation import SimulationRun
         from tau2.evaluator.evaluator import EvaluationType, evaluate_simulation
 
@@ -121,7 +122,7 @@ class TestReward:
 
         env = make(domain)
         seen = set()
-        for number, task_id in enumerate(env.tasks.ids[::9]):
+        for number, task_id in enumerate(env.tasks.ids[:: 2 if domain == "mock" else 9]):
             start(env, task_id)
             actions = env.reference_solution()
             kept = [a for a in actions if number % 2 == 0 or not a.startswith("{")]
