@@ -1,0 +1,158 @@
+"""How long the viewer takes on a run of 100,000 transitions, measured in headless Chromium.
+
+    python benchmarks/viewer.py --transitions 100000
+
+First paint: from the start of the navigation to the first contentful paint, and to the first row of a
+list, with no index there yet (cold) and with one (warm). Then: how long filters and jumps take until
+their rows stand, and how long frames take while the list is scrolled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from viewer_run import write_run
+
+from paw_train.viewer.opening import free_port
+
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "viewer"))
+from pages import CHROMIUM, Pages
+
+_PAINT = """performance.getEntriesByName("first-contentful-paint")[0]?.startTime"""
+_ROW = """new Promise((done) => { const look = () => document.querySelector(".row:not(.waiting)")
+    ? done(performance.now()) : requestAnimationFrame(look); look(); })"""
+_CHANGE = """new Promise((done) => { const count = document.querySelector(".count");
+    const start = performance.now();
+    const look = () => /^[\\d,]+ turns?$/.test(count.textContent) && !document.querySelector(".row.waiting")
+        && location.hash.includes(%r)
+        ? done(performance.now() - start) : setTimeout(look, 1);
+    %s; requestAnimationFrame(look); })"""
+_SCROLL = """new Promise((done) => { const list = document.querySelector(".vlist"); const times = [];
+    let last = performance.now(); let turn = 0; let blank = 0;
+    const step = () => { const now = performance.now(); times.push(now - last); last = now;
+        if (document.querySelector(".row.waiting")) blank += 1;
+        list.scrollTop += 600; turn += 1;
+        if (turn < 240) requestAnimationFrame(step); else done([times, blank]); };
+    requestAnimationFrame(step); })"""
+
+
+class Server:
+    """`paw view` on a folder."""
+
+    def __init__(self, run: Path, cache: Path) -> None:
+        port = free_port("127.0.0.1")
+        self.url = f"http://127.0.0.1:{port}"
+        command = [sys.executable, "-m", "paw_train.cli", "view", str(run), "--no-open"]
+        self.started = time.perf_counter()
+        self.process = subprocess.Popen(
+            [*command, "--port", str(port)],
+            env={**os.environ, "PAW_CACHE_DIR": str(cache)},
+            stderr=subprocess.DEVNULL,
+        )
+        while True:
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health"):
+                return
+            if self.process.poll() is not None:
+                raise RuntimeError("paw view ended")
+            time.sleep(0.02)
+
+    def cpu(self) -> float:
+        """Seconds of CPU so far (Linux)."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def stop(self) -> None:
+        """Ends it."""
+        self.process.terminate()
+        self.process.wait()
+
+
+def promise(pages: Any, script: str) -> Any:
+    """What a promise on the page gives."""
+    answer = pages._call(
+        "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+    )
+    if "exceptionDetails" in answer:
+        raise RuntimeError(str(answer["exceptionDetails"]))
+    return answer["result"].get("value")
+
+
+def open_page(run: Path, cache: Path, tab: str, label: str) -> tuple[Server, Any, Any]:
+    """Starts server and browser and reports the first paint."""
+    server = Server(run, cache)
+    ready = time.perf_counter() - server.started
+    folder = tempfile.TemporaryDirectory()
+    pages = Pages(Path(folder.name))
+    pages.size(1360, 860)
+    pages._call("Page.navigate", url=f"{server.url}/#/{run.name}/{tab}")
+    row = promise(pages, _ROW)
+    paint = pages.run(_PAINT)
+    print(f"| {label} | {ready:.2f} s | {paint / 1000:.2f} s | {row / 1000:.2f} s |")
+    return server, pages, folder
+
+
+def main() -> None:
+    """Writes the run, opens it, reports."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--transitions", type=int, default=100_000)
+    parser.add_argument("--form", choices=("jsonl", "parquet"), default="parquet")
+    parser.add_argument("--run", type=Path, help="a run that is there already")
+    options = parser.parse_args()
+    if CHROMIUM is None:
+        raise SystemExit("This needs Chromium (Debian: apt install chromium).")
+    with tempfile.TemporaryDirectory() as scratch:
+        run = options.run or Path(scratch) / "large"
+        if options.run is None:
+            made = write_run(run, options.transitions, options.form)
+            size = sum(p.stat().st_size for p in run.rglob("*") if p.is_file()) / 2**20
+            print(f"{made:,} transitions, {size:.0f} MB, {options.form}")
+        load = os.getloadavg()[0]
+        print(f"{os.cpu_count()} cores, load {load:.1f}\n")
+        cache = Path(scratch) / "cache"
+        print("| opened | server answers after | first contentful paint | first row |")
+        print("| --- | --- | --- | --- |")
+        server, pages, folder = open_page(run, cache, "turns", "without an index")
+        begun, spent = time.perf_counter(), server.cpu()
+        reading = "document.querySelector('.status').textContent.startsWith('reading')"
+        while pages.run(reading) or pages.run("window.paw.seen.indexing !== null"):
+            time.sleep(0.2)
+        indexed, spent = time.perf_counter() - begun, server.cpu() - spent
+        pages.close(), server.stop(), folder.cleanup()
+        server, pages, folder = open_page(run, cache, "turns", "with an index")
+        print(f"\nWhole index: {indexed:.1f} s after the first row ({spent:.1f} s of CPU).\n")
+        time.sleep(3)
+        print("| change | until its rows stand |\n| --- | --- |")
+        for label, mark, script in (
+            ("filter: invalid", "invalid", "document.querySelector('[data-filter=invalid]').click()"),
+            ("filter: and failed", "failed", "document.querySelector('[data-value=failed]').click()"),
+            ("search: candle 3", "candle", f"location.hash = '#/{run.name}/turns?q=candle+3'"),
+            ("highest entropy first", "entropy", f"location.hash = '#/{run.name}/turns?sort=entropy'"),
+            ("all again", "turns", f"location.hash = '#/{run.name}/turns'"),
+        ):  # fmt: skip
+            print(f"| {label} | {promise(pages, _CHANGE % (mark, script)):.0f} ms |")
+        jump = promise(
+            pages, _CHANGE % ("turns", "document.querySelector('.vlist').scrollTop = 2e6")
+        )
+        print(f"| jump to row 40,000 | {jump:.0f} ms |")
+        times, blank = promise(pages, _SCROLL)
+        times = sorted(times[5:])
+        print(
+            f"\nScrolled 240 frames of 600 px: median {statistics.median(times):.1f} ms a frame, "
+            f"95th percentile {times[int(0.95 * len(times))]:.1f} ms; "
+            f"{blank} frames showed a row that was still fetched."
+        )
+        pages.close(), server.stop(), folder.cleanup()
+
+
+if __name__ == "__main__":
+    main()
