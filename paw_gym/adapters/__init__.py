@@ -1,0 +1,5 @@
+"""Our environments in other frameworks, and theirs here. Each module needs its framework's package.
+
+``openenv``: an OpenEnv server of our environments, and an OpenEnv client as an environment of ours.
+``skyrl``: our environments under skyrl-gym's interface. ``verifiers``: the same for verifiers.
+"""

@@ -1,0 +1,192 @@
+"""Our environments under the interface of skyrl-gym, and skyrl-gym's as ours.
+
+    import skyrl_gym
+    from paw_gym.adapters.skyrl import register_skyrl
+
+    register_skyrl("paw_alfworld", "paw_gym/ALFWorld-v0", split="train")
+    env = skyrl_gym.make("paw_alfworld", extras={"task_id": ..., "seed": 0})
+
+Interface as of skyrl-gym 0.4.0 (``skyrl_gym/envs/base_text_env.py``): ``init(prompt)`` gives chat
+messages, ``step(response)`` gives the next ones with ``reward``, ``done`` and ``metadata``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from paw_gym.core import Outcome, Task, TaskSet, TextEnv
+from paw_gym.wrappers import AgentInterface, make_agent_env
+
+try:
+    import skyrl_gym
+    from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
+except ImportError as error:
+    raise ImportError("This adapter needs skyrl-gym: pip install skyrl-gym") from error
+
+Messages = list[dict[str, str]]
+
+
+class SkyRLTextEnv(BaseTextEnv):
+    """One of our environments as a ``BaseTextEnv``: one growing dialogue of chat messages.
+
+    Args:
+        env_config: what SkyRL passes of its configuration; not used.
+        extras: of the data set's row: ``task_id`` or ``task_index``, ``seed``, ``max_turns``.
+        env_id: a registered id.
+        env_kwargs: settings of ``make_agent_env``; those of the environment included.
+    """
+
+    def __init__(
+        self,
+        env_config: Any = None,
+        extras: dict[str, Any] | None = None,
+        env_id: str = "paw_gym/ALFWorld-v0",
+        **env_kwargs: Any,
+    ) -> None:
+        super().__init__()
+        self.extras = dict(extras or {})
+        self.agent: AgentInterface = make_agent_env(env_id, mode="conversation", **env_kwargs)
+        self.max_turns = int(self.extras.get("max_turns", self.agent.text_env.max_steps))
+        self._last: dict[str, Any] = {}
+
+    def init(self, prompt: Messages | None = None) -> tuple[Messages, dict[str, Any]]:
+        """Starts the episode; the environment's own first message comes after those of ``prompt``.
+
+        Messages of ``prompt`` with the role ``user`` are left out: a data set of task ids has to
+        hold one, and it is not what the environment says.
+        """
+        self.turns = 0
+        chosen = ("task_id", "task_index")
+        options: dict[str, Any] = {k: v for k, v in self.extras.items() if k in chosen}
+        first, info = self.agent.reset(seed=self.extras.get("seed", 0), options=options)
+        self._last = info
+        system = [message for message in prompt or [] if message["role"] == "system"]
+        return [*system, {"role": "user", "content": first}], _metadata(info)
+
+    def step(self, action: str) -> BaseTextEnvStepOutput:
+        """Takes a raw response of the model."""
+        self.turns += 1
+        message, reward, terminated, truncated, info = self.agent.step(action)
+        self._last = info
+        done = terminated or truncated or self.turns >= self.max_turns
+        observations = [] if done else [{"role": "user", "content": message}]
+        metadata = {**_metadata(info), "transition": info["transition"].to_dict()}
+        return BaseTextEnvStepOutput(
+            observations=observations, reward=reward, done=done, metadata=metadata
+        )
+
+    def get_metrics(self) -> dict[str, Any]:
+        """Of the episode so far."""
+        last = self._last
+        return {"success": float(last["success"]), "score": last["score"], "turns": self.turns}
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self.agent.close()
+
+
+def _metadata(info: dict[str, Any]) -> dict[str, Any]:
+    names = ("task_id", "task_type", "episode_id", "action_is_valid", "success", "score")
+    return {name: info[name] for name in names}
+
+
+def register_skyrl(name: str, env_id: str, **env_kwargs: Any) -> None:
+    """Registers one of our environments with ``skyrl_gym``, under a name of its own."""
+    skyrl_gym.register(
+        id=name,
+        entry_point="paw_gym.adapters.skyrl:SkyRLTextEnv",
+        kwargs={"env_id": env_id, **env_kwargs},
+    )
+
+
+def rows(
+    env_id: str, task_ids: Sequence[str], env_class: str, **extras: Any
+) -> list[dict[str, Any]]:
+    """Rows of a data set for SkyRL's trainer: the tasks, each with what ``extras`` must hold.
+
+    Args:
+        env_id: a registered id; goes into the column ``data_source``.
+        task_ids: the tasks.
+        env_class: the name that was registered.
+        extras: more for each row (``seed``, ``max_turns``).
+    """
+    return [
+        {
+            "data_source": env_id,
+            "prompt": [{"role": "user", "content": task_id}],
+            "env_class": env_class,
+            "task_id": task_id,
+            **extras,
+        }
+        for task_id in task_ids
+    ]
+
+
+class FromSkyRL(TextEnv):
+    """A skyrl-gym environment as one of ours. Register it with ``register_text_env``, or make it.
+
+    An action is the model's whole response; the observation is the text of the messages that come
+    back. The reward is the environment's; an episode with a positive total counts as a success.
+    Saving and restoring plays the actions again, so it is exact where the environment is
+    deterministic.
+
+    Args:
+        make: makes the environment of a task.
+        tasks: the tasks; ``Task.data`` is the prompt, a list of chat messages.
+        max_steps: step budget.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Task], BaseTextEnv],
+        tasks: TaskSet,
+        max_steps: int = 16,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(tasks, max_steps, render_mode)
+        self._make = make
+        self._env: BaseTextEnv | None = None
+
+    def _start(self, task: Task) -> Outcome:
+        self.state = {"actions": [], "total": 0.0}
+        return self._open(task)
+
+    def _open(self, task: Task) -> Outcome:
+        self._close()
+        self._env = self._make(task)
+        messages, _ = self._env.init([dict(message) for message in task.data])
+        return Outcome(_text(messages))
+
+    def _act(self, action: str) -> Outcome:
+        assert self._env is not None
+        output = self._env.step(action)
+        self.state["actions"].append(action)
+        self.state["total"] += float(output["reward"])
+        success = bool(output["done"]) and self.state["total"] > 0
+        return Outcome(
+            _text(output["observations"]) or "The episode is over.",
+            reward=float(output["reward"]),
+            terminated=bool(output["done"]),
+            success=success,
+        )
+
+    def _set_state(self, state: Any) -> None:
+        self._open(self.task)
+        assert self._env is not None
+        for action in state["actions"]:
+            self._env.step(action)
+        self.state = {"actions": list(state["actions"]), "total": state["total"]}
+
+    def _close(self) -> None:
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self._close()
+
+
+def _text(messages: Sequence[dict[str, str]]) -> str:
+    return "\n\n".join(message["content"] for message in messages)

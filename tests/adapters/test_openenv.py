@@ -1,0 +1,151 @@
+"""OpenEnv: its client against our server, and its server behind our interface."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("openenv.core", reason="openenv is not installed")
+
+import uvicorn
+from openenv.core.env_server.http_server import create_fastapi_app
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.types import Action, Observation, State
+from openenv.core.generic_client import GenericEnvClient
+
+from paw_gym import check_text_env, make_agent_env
+from paw_gym.adapters.openenv import FromOpenEnv, create_openenv_app
+
+ENV = "paw_gym/ALFWorld-v0"
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Any], str]]:
+    """Serves applications in threads until the test is over."""
+    running: list[tuple[uvicorn.Server, threading.Thread]] = []
+
+    def start(app: Any) -> str:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        while not server.started:
+            time.sleep(0.05)
+        running.append((server, thread))
+        return f"http://127.0.0.1:{port}"
+
+    yield start
+    for server, thread in running:
+        server.should_exit = True
+        thread.join(20)
+
+
+def test_their_client_plays_ours(serve: Callable[[Any], str]) -> None:
+    url = serve(create_openenv_app(ENV, split="valid_seen"))
+    agent = make_agent_env(ENV, split="valid_seen")
+    task_id = agent.tasks.ids[2]
+    prompt, _ = agent.reset(seed=4, options={"task_id": task_id})
+    with GenericEnvClient(base_url=url).sync() as client, GenericEnvClient(url).sync() as other:
+        other.reset(seed=0)
+        result = client.reset(seed=4, task_id=task_id, episode_id="mine")
+        assert result.observation["text"] == prompt and not result.done
+        assert client.state()["episode_id"] == "mine"
+        for number, response in enumerate(agent.reference_solution()):
+            prompt, reward, terminated, truncated, info = agent.step(response)
+            result = client.step({"message": response})
+            other.step({"message": "nothing to do with it"})
+            assert result.observation["text"] == prompt
+            assert (result.reward, result.done) == (reward, terminated or truncated)
+            told = result.observation["info"]
+            assert told["success"] == info["success"] and told["truncated"] == truncated
+            assert told["transition"]["next_observation"] == info["transition"].next_observation
+            assert client.state()["step_count"] == number + 1
+        assert result.done and result.reward == 10.0
+        with pytest.raises(RuntimeError):
+            client.step({"no_message": 1})
+
+
+def test_ours_through_theirs_is_ours(serve: Callable[[Any], str]) -> None:
+    url = serve(create_openenv_app(ENV, bare=True, split="valid_seen"))
+    here = make_agent_env(ENV, split="valid_seen").text_env
+    there = FromOpenEnv(url, admissible=lambda o: o["info"]["admissible_actions"])
+    observation, info = there.reset(seed=3)
+    seed = there.state["seed"]
+    first, told = here.reset(seed=seed)
+    assert observation == first
+    assert info["admissible_actions"] == told["admissible_actions"]
+    for action in here.reference_solution():
+        expected, got = here.step(action), there.step(action)
+        assert got[:3] == expected[:3]
+        assert got[4]["success"] == expected[4]["success"]
+    assert got[4]["success"]
+    there.close()
+
+
+class Guess(Action):
+    number: int
+
+
+class Answer(Observation):
+    said: str
+    left: int
+
+
+class Guessing(Environment):
+    """Somebody else's environment."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._state, self._secret = State(), 0
+
+    def reset(self, seed: Any = None, episode_id: Any = None, **kwargs: Any) -> Answer:
+        self._state = State(step_count=0)
+        self._secret = (seed or 0) % 7
+        return Answer(said="Guess a number from 0 to 6.", left=9)
+
+    def step(self, action: Guess, timeout_s: Any = None, **kwargs: Any) -> Answer:
+        self._state.step_count += 1
+        right = action.number == self._secret
+        words = "Right!" if right else "Higher." if action.number < self._secret else "Lower."
+        return Answer(said=words, left=9 - self._state.step_count, reward=float(right), done=right)
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+
+def test_one_of_theirs_keeps_the_contract(serve: Callable[[Any], str]) -> None:
+    url = serve(create_fastapi_app(Guessing, Guess, Answer, max_concurrent_envs=100))
+
+    def guess(text: str) -> dict[str, int]:
+        digits = "".join(c for c in text[:100] if c in "0123456789")
+        return {"number": int(digits or -1)}
+
+    made: list[FromOpenEnv] = []
+
+    def make() -> FromOpenEnv:
+        made.append(FromOpenEnv(url, to_action=guess, max_steps=9))
+        return made[-1]
+
+    env = make()
+    observation, _ = env.reset(seed=1)
+    assert observation == "said: Guess a number from 0 to 6.\nleft: 9"
+    for number in range(7):
+        observation, reward, terminated, _, info = env.step(f"I say {number}")
+        if terminated:
+            break
+    assert terminated and info["success"] and reward == 1.0 and "Right!" in observation
+    checks = ["determinism", "save_restore", "save_restore_agent", "info_keys", "step_after_end",
+              "transitions", "independent_instances", "check_env"]  # fmt: skip
+    check_text_env(make, tasks=1, only=checks).raise_for_failures()
+    for one in made:
+        one.close()

@@ -1,0 +1,98 @@
+"""skyrl-gym: our environments under its interface, and its own under ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("skyrl_gym", reason="skyrl-gym is not installed")
+
+import skyrl_gym
+
+from paw_gym import AgentInterface, Task, TaskSet, check_text_env, make_agent_env
+from paw_gym.adapters.skyrl import FromSkyRL, register_skyrl, rows
+
+ENV = "paw_gym/ALFWorld-v0"
+register_skyrl("paw_test_alfworld", ENV, split="valid_seen")
+
+
+def _made(**extras: Any) -> Any:
+    return skyrl_gym.make("paw_test_alfworld", env_config=None, extras=extras)
+
+
+def test_it_plays_the_same_dialogue() -> None:
+    agent = make_agent_env(ENV, split="valid_seen", mode="conversation")
+    task_id = agent.tasks.ids[3]
+    prompt, _ = agent.reset(seed=5, options={"task_id": task_id})
+    env = _made(task_id=task_id, seed=5)
+    system = {"role": "system", "content": "Be brief."}
+    messages, metadata = env.init([system, {"role": "user", "content": task_id}])
+    assert messages == [system, {"role": "user", "content": prompt}]
+    assert metadata["task_id"] == task_id
+    responses = ["no tags at all", *agent.reference_solution()]
+    for number, response in enumerate(responses):
+        prompt, reward, terminated, truncated, info = agent.step(response)
+        output = env.step(response)
+        assert output["reward"] == reward
+        assert output["done"] == (terminated or truncated) == (number == len(responses) - 1)
+        assert output["metadata"]["action_is_valid"] == info["action_is_valid"]
+        expected = [] if output["done"] else [{"role": "user", "content": prompt}]
+        assert output["observations"] == expected
+    assert env.get_metrics() == {"success": 1.0, "score": 1.0, "turns": len(responses)}
+    env.close()
+
+
+def test_turns_are_limited_and_metrics_add_up() -> None:
+    env = _made(task_index=0, max_turns=2)
+    env.init([])
+    assert not env.step("a")["done"]
+    assert env.step("b")["done"]
+    first = env.get_metrics()
+    combined = type(env.unwrapped if hasattr(env, "unwrapped") else env).aggregate_metrics(
+        [first] * 2
+    )
+    assert combined["success"] == 0.0 and combined["turns"] == 2.0
+
+
+def test_rows_lead_to_their_tasks() -> None:
+    ids = list(make_agent_env(ENV, split="valid_seen").tasks.ids)[:2]
+    for row, task_id in zip(rows(ENV, ids, "paw_test_alfworld", seed=1), ids, strict=True):
+        env = skyrl_gym.make(row["env_class"], env_config=None, extras=row)
+        assert env.init(row["prompt"])[1]["task_id"] == task_id
+
+
+def _gsm8k(**settings: Any) -> FromSkyRL:
+    from skyrl_gym.envs.gsm8k.multi_turn_env import GSM8kMultiTurnEnv
+
+    tasks = TaskSet.from_tasks(
+        Task(f"gsm8k/{n}", f"What is {n} + {n}?", "gsm8k",
+             [{"role": "user", "content": f"What is {n} + {n}? End with '#### ANSWER'."}])
+        for n in range(4)
+    )  # fmt: skip
+
+    def make(task: Task) -> Any:
+        truth = str(2 * int(task.id.partition("/")[2]))
+        extras = {"reward_spec": {"ground_truth": truth}, "max_turns": 3}
+        return GSM8kMultiTurnEnv(extras=extras)
+
+    return FromSkyRL(make, tasks, **settings)
+
+
+def test_one_of_theirs_plays_as_ours() -> None:
+    env = _gsm8k()
+    observation, info = env.reset(options={"task_id": "gsm8k/3"})
+    assert "3 + 3" in observation and info["task_type"] == "gsm8k"
+    _, reward, terminated, _, info = env.step("#### 5")
+    assert 0 < reward < 0.2 and not terminated and not info["success"]
+    _, reward, terminated, _, info = env.step("#### 6")
+    assert reward == 1.0 and terminated and info["success"]
+    agent = AgentInterface(_gsm8k())
+    agent.reset(seed=0)
+    assert agent.step("<action>#### 1</action>")[4]["transition"].action == "#### 1"
+
+
+def test_one_of_theirs_keeps_the_contract() -> None:
+    checks = ["task_ids", "task_options", "check_env", "determinism", "save_restore", "info_keys",
+              "save_restore_agent", "saved_state_is_frozen", "step_after_end", "transitions"]  # fmt: skip
+    check_text_env(_gsm8k, tasks=2, only=checks).raise_for_failures()
