@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 
 from paw_gym.retrieval.porter import stem
 
@@ -116,6 +117,7 @@ def _pieces(word: str) -> list[str]:
     return [word[i : i + MAX_WORD] for i in range(0, len(word), MAX_WORD)]
 
 
+@lru_cache(maxsize=2**16)
 def term_of(word: str) -> str | None:
     """The index term of a lower-case word; ``None`` for a stop word or a word of joiners alone."""
     if word[-2:] in ("'s", "’s", "＇s"):

@@ -87,7 +87,10 @@ class BM25Index:
             IndexMismatchError: it was built over another corpus, or by another version.
         """
         meta = read_meta(folder, FORMAT, corpus)
-        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
+        # plain views: a memmap costs microseconds at every access
+        arrays = {
+            name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in ARRAYS
+        }
         return cls(**arrays, corpus=meta["corpus"], total_terms=meta["total_terms"])
 
 

@@ -154,8 +154,8 @@ class _Lines:
         self.__init__(**state)  # type: ignore[misc]
 
     def __getitem__(self, position: int) -> Passage:
-        start, end = self.offsets[position]
-        line = os.pread(self._file, int(end - start), int(start))
+        start, end = self.offsets[position].tolist()
+        line = os.pread(self._file, end - start, start)
         return parse_passage(json.loads(line))
 
     def __del__(self) -> None:
@@ -176,7 +176,7 @@ def _open_file(path: Path, on_error: str) -> Corpus:
     remembered = _scan_folder(path) if path.stat().st_size >= _CACHED_FROM else None
     if remembered is not None and (remembered / "scan.json").is_file():
         scan = json.loads((remembered / "scan.json").read_text(encoding="utf-8"))
-        offsets = np.load(remembered / "offsets.npy", mmap_mode="r")
+        offsets = np.asarray(np.load(remembered / "offsets.npy", mmap_mode="r"))
     else:
         offsets, scan = _scan(path)
         if remembered is not None:
