@@ -1,0 +1,244 @@
+"""The pages that describe the code say what the code says."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+from urllib.parse import unquote, urlsplit
+
+import gymnasium as gym
+import pytest
+from gymnasium.envs.registration import load_env_creator
+
+import paw_gym  # noqa: F401  (registers the environments)
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+
+
+# --- settings -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    pytest.importorskip("torch", reason="the settings of training import torch")
+    spec = importlib.util.spec_from_file_location(
+        "settings_page", ROOT / "scripts/settings_page.py"
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["settings_page"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_settings_is_current(script: ModuleType) -> None:
+    written = (DOCS / "settings.md").read_text(encoding="utf-8")
+    assert written == script.page(), "run: python scripts/settings_page.py"
+
+
+def test_every_setting_of_the_program_is_there(script: ModuleType) -> None:
+    """Compared with what a recipe may hold, by another way than the page was made."""
+    from paw_train.config import Settings
+
+    def names(values: dict[str, object], above: str) -> set[str]:
+        found: set[str] = set()
+        for key, value in values.items():
+            nested = isinstance(value, dict) and value
+            found |= names(value, f"{above}{key}.") if nested else {f"{above}{key}"}  # type: ignore[arg-type]
+        return found
+
+    import dataclasses
+
+    shown = set(re.findall(r"^\| `([\w.]+)` \|", script.page(), re.MULTILINE))
+    assert names(dataclasses.asdict(Settings()), "") <= shown
+
+
+def test_a_setting_without_a_docstring_is_refused(script: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "undocumented.py"
+    file.write_text(
+        "from dataclasses import dataclass\n\n@dataclass\nclass S:\n    '''S.'''\n\n"
+        "    a: int = 1\n    '''An ``a`` | <b>.'''\n    b: float | None = None\n"
+    )
+    spec = importlib.util.spec_from_file_location("undocumented", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["undocumented"] = module
+    spec.loader.exec_module(module)
+    with pytest.raises(ValueError, match="S.b has no docstring"):
+        script.field_texts(module.S)
+    assert script.type_name(float | None) == "float or null"
+    assert script._markdown("An ``a`` <b>") == "An `a` &lt;b>"
+
+
+# --- environments -------------------------------------------------------------------------------------
+
+ENVS = sorted(i for i in gym.registry if i.startswith("paw_gym/") and "Remote" not in i)
+
+
+def _parameters(env_id: str) -> dict[str, inspect.Parameter]:
+    creator = load_env_creator(gym.registry[env_id].entry_point)  # type: ignore[arg-type]
+    given = dict(inspect.signature(creator.__init__).parameters)  # type: ignore[misc]
+    return {k: v for k, v in given.items() if k not in ("self", "render_mode")}
+
+
+def _page_of(env_id: str) -> str:
+    pages = [p.read_text(encoding="utf-8") for p in sorted((DOCS / "environments").glob("*.md"))]
+    found = [text for text in pages if f'gym.make("{env_id}"' in text]
+    if not found:
+        pytest.fail(f"no page in docs/environments makes {env_id}")
+    return found[0]
+
+
+@pytest.mark.parametrize("env_id", ENVS)
+def test_every_argument_is_on_the_page_and_in_the_docstring(env_id: str) -> None:
+    creator = load_env_creator(gym.registry[env_id].entry_point)  # type: ignore[arg-type]
+    page, docstring = _page_of(env_id), inspect.getdoc(creator) or ""
+    for name in _parameters(env_id):
+        assert f"``{name}``" in docstring, f"the docstring does not explain {name}"
+        assert re.search(rf"`{name}\b", page), f"the page does not mention {name}"
+
+
+@pytest.mark.parametrize("env_id", ENVS)
+def test_the_table_of_arguments_is_that_of_the_constructor(env_id: str) -> None:
+    parameters = _parameters(env_id)
+    table = re.search(
+        r"^\| argument \|.*?\n\n", _page_of(env_id) + "\n\n", re.MULTILINE | re.DOTALL
+    )
+    assert table, "a table that begins with '| argument |'"
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]*) \|", table[0], re.MULTILINE)
+    assert rows
+    for name, default in rows:
+        assert name in parameters, f"{env_id} has no argument {name}"
+        literal = re.fullmatch(r"`(.*)`", default.strip())
+        if literal:
+            assert parameters[name].default == ast.literal_eval(literal[1]), name
+
+
+# --- the method ---------------------------------------------------------------------------------------
+
+METHOD = (DOCS / "method.md").read_text(encoding="utf-8")
+FUNCTIONS = [
+    pair
+    for line in METHOD.splitlines()
+    if line.startswith("| ") and not line.startswith("| `objective.")
+    for pair in re.findall(r"`(\w+)\.([a-zA-Z]\w+)`", line.rstrip("| ").rpartition("|")[2])
+    if pair != ("algorithm", "name")
+]
+"""what the last column of a table names"""
+
+
+def test_every_row_of_the_method_names_a_function() -> None:
+    tables = re.findall(
+        r"^\| (?:step|`algorithm\.name`) \|[^\n]*\n\|[ -|]*\n((?:\|[^\n]*\n)+)", METHOD, re.M
+    )
+    rows = [line for table in tables for line in table.splitlines()]
+    assert len(rows) >= 14
+    assert [row for row in rows if not re.search(r"\| `\w+\.\w+`", row)] == []
+
+
+@pytest.mark.parametrize(("module", "name"), sorted(set(FUNCTIONS)))
+def test_every_function_that_the_method_names_is_there(module: str, name: str) -> None:
+    pytest.importorskip("torch")
+    found = getattr(importlib.import_module(f"paw_train.{module}"), name, None)
+    assert callable(found), f"paw_train.{module} has no {name}"
+    assert inspect.getdoc(found)
+
+
+@pytest.mark.parametrize("row", [r for r in METHOD.splitlines() if re.match(r"\| .*\(Eq\. \d", r)])
+def test_an_equation_stands_next_to_its_function(row: str) -> None:
+    """The number that the page gives stands in the docstring of the function it names, or beside it."""
+    pytest.importorskip("torch")
+    number = re.search(r"Eq\. (\d+)", row)
+    place = re.search(r"`(\w+)\.(\w+)` \|$", row)
+    assert number and place
+    function = getattr(importlib.import_module(f"paw_train.{place[1]}"), place[2])
+    assert re.search(
+        rf"Eq(s|uations?)?\. ?[\d, and-]*{number[1]}\b", inspect.getsource(function)
+    ), row
+
+
+# --- links --------------------------------------------------------------------------------------------
+
+
+class _Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.ids |= {value for key in ("id", "name") if (value := given.get(key))}
+        link = given.get("href") if tag in ("a", "link") else given.get("src")
+        if link:
+            self.links.append(link)
+
+
+@pytest.mark.slow
+def test_every_internal_link_of_the_built_pages_leads_somewhere(tmp_path: Path) -> None:
+    pytest.importorskip("material", reason='the docs are built with pip install "paw-gym[docs]"')
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mkdocs",
+            "build",
+            "--strict",
+            "--quiet",
+            "--site-dir",
+            str(tmp_path),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        check=True,
+    )
+    pages = {}
+    for file in tmp_path.rglob("*.html"):
+        pages[file] = _Page()
+        pages[file].feed(file.read_text(encoding="utf-8"))
+    broken = []
+    count = 0
+    for file, page in pages.items():
+        if file.name == "404.html":
+            continue  # its links hang on where the site will be
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            count += 1
+            target = (file.parent / unquote(parts.path)).resolve() if parts.path else file
+            target = target / "index.html" if target.is_dir() else target
+            there = target.is_file()
+            if there and parts.fragment and target in pages:
+                there = unquote(parts.fragment) in pages[target].ids
+            if not there:
+                broken.append(f"{file.relative_to(tmp_path)}: {link}")
+    assert count > 500
+    assert broken == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
+def test_files_that_the_root_pages_link_to_exist(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+        if not urlsplit(link).scheme:
+            assert (ROOT / link).exists(), f"{name} links to {link}"
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda p: p.name)
+def test_files_of_the_project_that_a_page_names_exist(page: Path) -> None:
+    """``paw_train/objective.py`` and the like, in inline code."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    roots = "paw_gym|paw_train|env_servers|tests|benchmarks|examples|scripts|recipes"
+    for name in re.findall(rf"`((?:{roots})/[\w./-]+\.\w+)`", text):
+        assert (ROOT / name).exists(), f"{page.name} names {name}"
