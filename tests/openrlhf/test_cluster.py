@@ -101,12 +101,13 @@ def _check(rows: list[dict[str, Any]]) -> None:
     """What is true of every update, however it was spread."""
     for row in rows:
         assert row["selected_share"] == pytest.approx(0.75, abs=0.05)
-        assert row["wm_term"] > 0
+        assert row["wm_term"] >= 0  # 0: every observation token was predicted well
         assert row["grad_norm"] > 0
         # at the first optimiser step the policy is the one that sampled
         assert row["ratio_mean"] == pytest.approx(1.0, abs=0.2)
         assert row["logprob_gap"] < 0.1
         assert row["seconds_rollout"] > 0
+    assert rows[0]["wm_term"] > 0
     assert any(row["policy_loss"] != 0 for row in rows), "no group's returns ever differed"
 
 
@@ -194,10 +195,9 @@ def test_the_world_model_learns(out: Path) -> None:
         out,
         "name=gigpo",
         *EIGHT,
-        "updates=8",
+        "updates=6",
         "algorithm.name=gigpo",
         "openrlhf.gpus_per_node=2",
-        "optimizer.lr=3e-3",
         "optimizer.schedule=constant",
         "optimizer.micro_batch_tokens=512",
         NO_REFERENCE,

@@ -60,7 +60,7 @@ def test_a_run_that_goes_on_drops_what_it_computes_again(tmp_path: Path) -> None
         records.update(update, {"success_rate": 0.5, "generated_samples": ["text"]})
         records.failures(update, "training", _episodes())
         records.validation(update + 1, _episodes())
-    note_restart(tmp_path, ActorDiedError("the reason"))
+    note_restart(tmp_path, ActorDiedError("\x1b[36mthe\x1b[39m reason"))
     records.resume(2)
     records.update(2, {"success_rate": 1.0})
     rows = _rows(tmp_path, "metrics")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from paw_train.rollout import Trajectory
 from paw_train.statistics import wilson_interval
 
 RESTARTS = "restarts.jsonl"
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class RunRecords:
@@ -78,7 +80,7 @@ def note_restart(folder: Path, error: BaseException) -> None:
     log = folder / "metrics.jsonl"
     lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
     updates = json.loads(lines[-1])["update"] + 1 if lines else 0
-    reason = str(error).strip().splitlines() or [type(error).__name__]
+    reason = _COLOUR.sub("", str(error)).strip().splitlines() or [type(error).__name__]
     append_jsonl(
         folder / RESTARTS,
         {"updates": updates, "error": "\n".join(reason[-20:]), "time": time.time()},

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[2])]
@@ -92,16 +93,25 @@ def main() -> None:
     passed = {k: v for k, v in os.environ.items() if k.startswith("PAW_")}
 
     def start_ray(settings: Settings) -> None:
-        ray.init(
-            num_cpus=8,
-            num_gpus=8,
-            include_dashboard=False,
-            object_store_memory=200 * 2**20,
-            runtime_env={
+        given: dict[str, Any] = {
+            "num_cpus": 8,
+            "num_gpus": 8,
+            "include_dashboard": False,
+            "object_store_memory": 200 * 2**20,
+            "runtime_env": {
                 "env_vars": {**ENVIRONMENT, **passed, **worker_environment(settings)},
                 "worker_process_setup_hook": "paw_cpu_standin.install",
             },
-        )
+        }
+        for left in reversed(range(5)):
+            try:
+                ray.init(**given)
+                return
+            except Exception as error:
+                # Ray's own limit of 30 s, which a busy machine does not keep
+                if not left or "timed out during startup" not in str(error):
+                    raise
+                ray.shutdown()
 
     launch.start_ray = start_ray
     ours = launch.put_in_place
