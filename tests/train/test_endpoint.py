@@ -154,6 +154,15 @@ def test_a_wrong_address_is_told_soon(server: Any) -> None:
         _ask(_policy(server), ["a"])
 
 
+def test_an_address_that_answered_an_earlier_run_is_waited_for(server: Any, tmp_path: Path) -> None:
+    settings = {"cache": str(tmp_path / "a.sqlite"), "retries": 5}
+    _ask(_policy(server, **settings), ["see door 1"])
+    server.kill()
+    known, new = _ask(_policy(server, **settings), ["see door 1", "see door 2"])
+    assert known.error is None
+    assert "after 6 tries" in new.error  # its episode fails, the run does not
+
+
 def test_no_address_and_no_key_is_refused() -> None:
     with pytest.raises(EndpointError, match=r"endpoint\.url"):
         EndpointPolicy("gpt", EndpointSettings(cache=None))
