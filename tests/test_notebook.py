@@ -1,0 +1,55 @@
+"""The notebook runs as it stands, and is one that Jupyter opens."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+
+
+def test_there_is_one() -> None:
+    assert NOTEBOOKS
+
+
+def _run(notebook: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(ROOT / "scripts" / "run_notebook.py"), str(notebook)]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.name)
+def test_it_runs(notebook: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason='pip install "paw-gym[train]"')
+    answer = _run(notebook, tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    assert "expert  solved 8 of 8 games" in answer.stdout
+    assert not any(tmp_path.iterdir()), "it leaves nothing behind"
+
+
+def test_one_that_fails_says_so(tmp_path: Path) -> None:
+    cells: list[dict[str, Any]] = [{"cell_type": "code", "source": ["assert False, 'no'\n"]}]
+    broken = tmp_path / "broken.ipynb"
+    broken.write_text(json.dumps({"cells": cells}))
+    answer = _run(broken, tmp_path)
+    assert answer.returncode != 0
+    assert "AssertionError: no" in answer.stderr
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.name)
+def test_it_is_a_notebook_without_outputs(notebook: Path) -> None:
+    """Format 4.5: ids that are unique; and what it printed on somebody's machine is not kept."""
+    book = json.loads(notebook.read_text(encoding="utf-8"))
+    assert (book["nbformat"], book["nbformat_minor"]) == (4, 5)
+    assert len({cell["id"] for cell in book["cells"]}) == len(book["cells"])
+    for cell in book["cells"]:
+        assert cell["cell_type"] in ("markdown", "code")
+        assert cell.get("outputs", []) == [] and cell.get("execution_count") is None
