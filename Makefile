@@ -53,8 +53,11 @@ types: $(VENV)/.dev ## mypy
 
 # Its own environment: what audits is not part of what is audited. Needs the network.
 audit: $(VENV)/.dev ## known vulnerabilities of what is installed
-	@test -x .venv-audit/bin/pip-audit || { python3 -m venv .venv-audit && .venv-audit/bin/pip install --quiet pip-audit; }
-	.venv-audit/bin/python scripts/audit.py "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+	@test -x .venv-audit/bin/pip-audit \
+		|| { $(BIN)/python -m venv .venv-audit && .venv-audit/bin/pip install --quiet pip-audit; } \
+		|| echo "NOT AUDITED: pip-audit cannot be installed."
+	@test ! -x .venv-audit/bin/pip-audit || .venv-audit/bin/python scripts/audit.py \
+		"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 
 docs: $(VENV)/.docs ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
