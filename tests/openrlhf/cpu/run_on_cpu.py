@@ -73,6 +73,19 @@ def make_model(folder: Path) -> None:
     policy.save(folder)
 
 
+def keep_attention(name: str | None) -> None:
+    """OpenRLHF's program packs with flash-attn only; torch's own attention keeps packed rows apart too."""
+    import openrlhf.utils
+
+    upstream = openrlhf.utils.get_strategy
+
+    def get_strategy(args: Any) -> Any:
+        args.ds.attn_implementation = name
+        return upstream(args)
+
+    openrlhf.utils.get_strategy = get_strategy
+
+
 def main() -> None:
     os.environ.update(ENVIRONMENT)
     out, overrides = Path(sys.argv[1]).resolve(), sys.argv[2:]
@@ -122,6 +135,7 @@ def main() -> None:
         from openrlhf.trainer.ray import vllm_engine
 
         vllm_engine.RolloutRayActor = ray.remote(paw_cpu_worker.CpuRollout)
+        keep_attention(settings.model.attention)
 
     launch.put_in_place = put_in_place
     folder = launch.train(settings)
