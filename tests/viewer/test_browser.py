@@ -151,7 +151,9 @@ def test_the_keyboard_and_the_address(small_run: Path, view: Any, pages: Any) ->
     pages.wait_for("location.hash.includes('turn=2')")
     pages.key("n")
     pages.is_there(".turn-card[data-step='3'][aria-current]")
-    assert _selected(pages).endswith("u0 · 4")  # the list goes along
+    pages.wait_for(  # the list goes along
+        "document.querySelector('.row[aria-selected=true] .r1')?.textContent.endsWith('u0 · 4')"
+    )
     pages.key("/")
     assert pages.run("document.activeElement.id") == "search"
     pages.type("desk 2")
@@ -172,6 +174,7 @@ def test_the_keyboard_and_the_address(small_run: Path, view: Any, pages: Any) ->
     pages.key("g")
     pages.wait_for("location.hash.includes('ep=')")
     pages.is_there(".turn-card[aria-current]")
+    pages.is_there(".row[aria-selected=true]")
     seen, row, hash_ = pages.text(".count"), _selected(pages), pages.address()
     pages.open("about:blank")
     pages.open(f"{address}/{hash_}")  # the address holds everything
