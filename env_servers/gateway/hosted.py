@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import asdict
@@ -17,6 +18,8 @@ _PROBES = 16
 """environments kept to answer questions about tasks"""
 _EXPERTS = 8
 """experts of a session"""
+
+log = logging.getLogger("env_servers.gateway.worker")
 
 
 class RefusedError(Exception):
@@ -224,7 +227,11 @@ class Host:
 def _make(call: dict[str, Any]) -> Hosted:
     try:
         return Hosted(call["env_id"], call["kwargs"])
-    except (*_ARGUMENT_ERRORS, OSError, ImportError) as error:
+    except (OSError, ImportError) as error:  # its message names the server's files
+        log.error("%s cannot be made", call["env_id"], exc_info=True)
+        told = RuntimeError(f"{call['env_id']} cannot be made here: see the gateway's log.")
+        raise RefusedError(told) from error
+    except _ARGUMENT_ERRORS as error:
         raise RefusedError(error) from error
 
 

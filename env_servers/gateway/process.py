@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from env_servers.gateway.frames import READY, FrameReader, frame
 from env_servers.gateway.progress import Progress, new_descriptor
@@ -142,8 +142,8 @@ class Worker(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keeps the connection."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # other loops (uvloop) have transports that are no subclass of it
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         """Hands answers to those who wait for them."""

@@ -79,7 +79,7 @@ def _check(name: str, value: Any) -> None:
         raise NotOfferedError(f"{name}={value!r:.80}: a client gives a plain name, not a path.")
     if isinstance(value, int | float) and not abs(value) <= _LARGEST:
         raise NotOfferedError(f"{name}={value}: at most {_LARGEST:,}.")
-    if name == "max_steps" and (not isinstance(value, int) or value > MAX_STEPS):
+    if name == "max_steps" and (type(value) is not int or value > MAX_STEPS):
         raise NotOfferedError(f"max_steps={value!r}: an integer up to {MAX_STEPS:,}.")
 
 
