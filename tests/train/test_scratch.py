@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
-from paw_train.chat import ChatFormat  # noqa: E402
-from paw_train.policies.scratch import (  # noqa: E402
+from paw_train.chat import ChatFormat
+from paw_train.policies.scratch import (
     ScratchModelSettings,
     piece_tokenizer,
     scratch_tokenizer,
