@@ -222,12 +222,15 @@ def test_packed_prompts_of_one_rank_that_holds_all_of_a_split_model(out: Path) -
         "openrlhf.packing=true",
         "model.attention=sdpa",
         "optimizer.micro_batch_tokens=1024",
+        "optimizer.lr=1e-8",
         NO_VALIDATION,
     )
     rows = _records(out, "grpo-window")
     _check(rows)
-    # the reference is the policy at first, and later it is not
-    assert abs(rows[0]["kl"]) < abs(rows[1]["kl"])
+    # the policy hardly moves: packed with other rows, it agrees with its reference and with vLLM
+    for row in rows:
+        assert row["kl"] == pytest.approx(0, abs=1e-3)
+        assert row["ratio_max"] == pytest.approx(1, abs=0.1)
 
 
 def test_an_adapter_trains_and_is_sent_as_a_whole_model(out: Path) -> None:
