@@ -205,6 +205,12 @@ objective: {wm: {coef: 0.1}}
 | recipe | what it is |
 | --- | --- |
 | `embedded` | the default: a small transformer made from nothing learns procedural ALFWorld games |
+| `webshop_tiny_cpu` | the same on the generated shop, [with figures](environments/webshop.md#train-on-it) |
+| `search_qa_tiny_cpu` | the same on the made-up encyclopedia, \
+[with figures](environments/search-qa.md#train-on-it) |
+| `search_qa_tiny_zerosearch` | ZeroSearch offline, a script as the simulated retriever: a smoke test |
+| `wm_sft_embedded`, `rwml_embedded` | `embedded`, with \
+[world-model learning](world-model-learning.md) before RL |
 | `smollm2_alfworld_cpu` | a real language model, SmolLM2-135M, with LoRA on a CPU |
 | `smoke` | a minute of everything, for tests |
 
