@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 
 from paw_gym.core import AgentDefaults, TaskSet, TextEnv
@@ -142,7 +145,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         options = dict(options or {})
         episode_id = options.pop("episode_id", None)
         observation, info = self.env.reset(seed=seed, options=options)
-        drawn = f"{info['task_id']}#{int(self.np_random.integers(2**48)):012x}"
+        drawn = _episode_name(info["task_id"], self.np_random)
         self._episode_id = drawn if episode_id is None else str(episode_id)
         self._history, self._messages = [], []
         self._observation = observation
@@ -299,7 +302,7 @@ class RecordTransitions(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         if isinstance(inner, AgentInterface):
             self.episode = inner.new_episode()
         else:
-            name = f"{info['task_id']}#{int(inner.np_random.integers(2**48)):012x}"
+            name = _episode_name(info["task_id"], inner.np_random)
             env_id = inner.spec.id if inner.spec else type(inner).__name__
             self.episode = Episode(
                 env_id, info["task_id"], name, info["task_type"], info["instruction"]
@@ -350,6 +353,12 @@ class RecordTransitions(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
     def close(self) -> None:
         self._flush()
         super().close()
+
+
+def _episode_name(task_id: str, generator: np.random.Generator) -> str:
+    """A name from the generator's state. A number drawn would change what the environment draws next."""
+    state = json.dumps(generator.bit_generator.state, default=lambda array: array.tolist())
+    return f"{task_id}#{hashlib.blake2b(state.encode(), digest_size=6).hexdigest()}"
 
 
 def make_agent_env(
