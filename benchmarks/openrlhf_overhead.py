@@ -3,8 +3,9 @@
     CLUSTER_VENV/bin/python benchmarks/openrlhf_overhead.py --out /tmp/overhead
 
 Without CUDA the runs use the stand-ins of tests/openrlhf/cpu and a small untrained model. Runs take turns
-(off, PaW, PaW, off); of each, the first updates are not counted. Prints medians over updates; CPU seconds
-are those of the training process alone, which other load on the machine hardly changes.
+(off, PaW, PaW, off) and see the same episodes, because weights hardly move; of each, the first updates
+are not counted. Prints means over updates; CPU seconds are those of the training process alone, which
+other load on the machine hardly changes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / "tests" / "openrlhf" / "cpu" / "run_on_cpu.py"
-SETTINGS = ("evaluation.every=0", "objective.log_observations=false", "optimizer.schedule=constant")
+SETTINGS = (
+    "evaluation.every=0",
+    "objective.log_observations=false",
+    "optimizer.schedule=constant",
+    "optimizer.lr=1e-9",  # below what bfloat16 resolves: both variants see the same episodes
+    "rollout.groups=4",
+    "rollout.group_size=8",
+)
 VARIANTS = {"off": "objective.wm.wm=off", "PaW": "objective.wm.wm=on"}
 MEASURES = {
     "seconds_train_cpu": "training process, CPU s",
@@ -71,7 +79,7 @@ def run(out: Path, name: str, variant: str, overrides: list[str]) -> list[dict[s
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
-    parser.add_argument("--updates", type=int, default=22)
+    parser.add_argument("--updates", type=int, default=14)
     parser.add_argument("--skip", type=int, default=2, help="first updates that do not count")
     parser.add_argument("--turns", default="off,PaW,PaW,off", help="the order of the runs")
     parser.add_argument("overrides", nargs="*", help="settings of both, KEY=VALUE")
@@ -79,15 +87,26 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     if not (args.out / "model").exists():
         make_model(args.out / "model")
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in VARIANTS}
+    found: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in VARIANTS}
     for number, variant in enumerate(args.turns.split(",")):
         rows = run(args.out, f"run{number}", variant, [f"updates={args.updates}", *args.overrides])
-        found[variant] += rows[args.skip :]
-    print("| measure | off | PaW | PaW / off |\n| --- | --- | --- | --- |")
+        found[variant].append(rows[args.skip :])
+    print("| measure | off | PaW | PaW / off | quartiles |\n| --- | --- | --- | --- | --- |")
     for key, title in MEASURES.items():
-        off, paw = (statistics.median(row[key] for row in found[name]) for name in VARIANTS)
-        print(f"| {title} | {off:.4g} | {paw:.4g} | {paw / off:.3f} |")
-    print(f"{len(found['off'])} and {len(found['PaW'])} updates.")
+        off, paw = ([sum(parts) for parts in _by_update(found[name], key)] for name in VARIANTS)
+        ratios = [p / o for p, o in zip(paw, off, strict=True)]
+        low, _, high = statistics.quantiles(ratios, n=4)
+        count = len(off) * len(found["off"])
+        print(
+            f"| {title} | {sum(off) / count:.4g} | {sum(paw) / count:.4g} | "
+            f"{sum(paw) / sum(off):.3f} | {low:.2f} to {high:.2f} |"
+        )
+    print(f"{count} updates of each; quartiles of the ratio from update to update.")
+
+
+def _by_update(runs: list[list[dict[str, Any]]], key: str) -> list[list[float]]:
+    """For each update, the measurements of all runs."""
+    return [[row[key] for row in rows] for rows in zip(*runs, strict=True)]
 
 
 if __name__ == "__main__":

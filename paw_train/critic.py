@@ -19,6 +19,45 @@ from paw_train.policies.local import LocalPolicy
 from paw_train.tokens import TokenBatch, TokenRow, collate, micro_batches
 
 
+def value_count(rows: Sequence[TokenRow], level: str) -> int:
+    """How many values the rows have: one a transition (``turn``), or one an action token."""
+    lengths = [s.action[1] - s.action[0] for row in rows for s in row.steps]
+    return sum(lengths) if level == "token" else len(lengths)
+
+
+def value_places(batch: TokenBatch, level: str) -> tuple[Tensor, Tensor]:
+    """(row, column), both [S, A]: the tokens whose hidden states the values are read from."""
+    width = int(batch.action_mask.sum(-1).max()) if level == "token" else 1
+    row, column = batch.row[:, 1 : 1 + width], batch.column[:, 1 : 1 + width]
+    return row, (column - 1).clamp(min=0)
+
+
+def value_loss(
+    values: Tensor, batch: TokenBatch, targets: Tensor, old: Tensor, clip: float | None
+) -> tuple[Tensor, Tensor]:
+    """`0.5 (V - target)^2`, or the larger of it and the same with V held within ``clip`` of ``old``.
+
+    Args:
+        values: [S, A] at ``value_places(batch, ...)``.
+        batch: whose ``index`` numbers its transitions.
+        targets: [N, A'] of all transitions, A' >= A.
+        old: [N, A'] values before the update.
+        clip: how far values may move before the loss is cut; ``None``: no limit.
+
+    Returns:
+        (sum of the loss, sum of the squared errors, without a gradient) over the batch's values.
+    """
+    index, width = batch.index.cpu(), values.shape[1]
+    target, before = targets[index, :width].to(values), old[index, :width].to(values)
+    mask = batch.action_mask[:, 1 : 1 + width]
+    loss = 0.5 * (values - target) ** 2
+    if clip is not None:
+        held = before + (values - before).clamp(-clip, clip)
+        loss = torch.maximum(loss, 0.5 * (held - target) ** 2)
+    squares = (values.detach() - target) ** 2
+    return torch.where(mask, loss, 0.0).sum(), torch.where(mask, squares, 0.0).sum()
+
+
 class Critic:
     """A copy of the policy's decoder with a scalar head that starts at 0, and its optimiser.
 
@@ -61,11 +100,10 @@ class Critic:
         result = torch.zeros(count, width if self.level == "token" else 1)
         for group in micro_batches(rows, self.budget):
             batch = collate(group, self.pad_id).actions_only().to(self.device)
-            values = self._forward(batch).float().cpu()
-            part = result[batch.index.cpu()]
-            cut = min(values.shape[1], part.shape[1])
-            part[:, :cut] = values[:, :cut]
-            result[batch.index.cpu()] = part
+            values = self._forward(batch)
+            width = values.shape[1]
+            known = torch.where(batch.action_mask[:, 1 : 1 + width], values, 0.0)
+            result[batch.index.cpu(), :width] = known.float().cpu()
         return result
 
     def step(self, rows: Sequence[TokenRow], targets: Tensor, old: Tensor) -> dict[str, float]:
@@ -79,43 +117,28 @@ class Critic:
             targets: [N, A] of the whole update.
             old: [N, A] values before the update.
         """
-        total = sum(self._count(s.action[1] - s.action[0]) for row in rows for s in row.steps)
+        total = value_count(rows, self.level)
         self.adamw.zero_grad(set_to_none=True)
         loss_sum, error = 0.0, 0.0
         for group in micro_batches(rows, self.budget):
             batch = collate(group, self.pad_id).actions_only().to(self.device)
-            values = self._forward(batch)
-            index, width = batch.index.cpu(), values.shape[1]
-            target = targets[index, :width].to(values)
-            mask = batch.action_mask[:, 1 : 1 + width]
-            loss = self._loss(values, target, old[index, :width].to(values))
-            share = torch.where(mask, loss, 0.0).sum() / total
-            share.backward()
-            loss_sum += share.item()
-            error += torch.where(mask, (values.detach() - target) ** 2, 0.0).sum().item() / total
+            loss, squares = value_loss(
+                self._forward(batch), batch, targets, old, self.settings.value_clip
+            )
+            (loss / total).backward()
+            loss_sum += loss.item() / total
+            error += squares.item() / total
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.max_grad_norm)
         if torch.isfinite(norm):
             self.adamw.step()
         return {"value_loss": loss_sum, "value_error": error, "grad_norm_value": norm.item()}
 
-    def _count(self, tokens: int) -> int:
-        return tokens if self.level == "token" else 1
-
     def _forward(self, batch: TokenBatch) -> Tensor:
         """[S, A] values before the action tokens of the batch's transitions (A = 1 at turn level)."""
         hidden = self.decoder(input_ids=batch.input_ids, use_cache=False).last_hidden_state
-        width = int(batch.action_mask.sum(-1).max()) if self.level == "token" else 1
-        row, column = batch.row[:, 1 : 1 + width], batch.column[:, 1 : 1 + width]
-        before = hidden[row, (column - 1).clamp(min=0)]
+        before = hidden[value_places(batch, self.level)]
         values: Tensor = self.head(before.to(self.head.weight.dtype)).squeeze(-1)
         return values
-
-    def _loss(self, values: Tensor, target: Tensor, old: Tensor) -> Tensor:
-        loss = 0.5 * (values - target) ** 2
-        if self.settings.value_clip is None:
-            return loss
-        held = old + (values - old).clamp(-self.settings.value_clip, self.settings.value_clip)
-        return torch.maximum(loss, 0.5 * (held - target) ** 2)
 
     def state_dict(self) -> dict[str, Any]:
         """Weights and optimiser."""

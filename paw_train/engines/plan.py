@@ -111,7 +111,12 @@ def make_plan(settings: Settings) -> Plan:
     sampled = episodes * turns * r.max_response_tokens
     if settings.env.mode == "conversation":
         sampled = min(sampled, tokens)
-    roles = [_policy(settings, shape), *_reference(settings, shape), _vllm(settings, shape, gpu)]
+    roles = [
+        _policy(settings, shape),
+        *_critic(settings, shape),
+        *_reference(settings, shape),
+        _vllm(settings, shape, gpu),
+    ]
     cache = roles[-1].parts["cache"] * o.tensor_parallel * GIB
     resident = int(cache // (2 * shape.cache_values * longest))
     return Plan(
@@ -140,6 +145,9 @@ def _gpu_count(settings: Settings) -> int:
     if o.colocate == "all":
         return o.ranks
     copies = 2 if o.colocate == "none" and settings.objective.kl_coef > 0 else 1
+    copies += (
+        settings.algorithm.name == "ppo"
+    )  # a critic shares its GPUs with all others or with none
     return copies * o.ranks + o.vllm_engines * o.tensor_parallel
 
 
@@ -147,15 +155,24 @@ def _gpu_count(settings: Settings) -> int:
 
 
 def _policy(settings: Settings, shape: ModelShape) -> Role:
+    logits = 12.0 * settings.optimizer.micro_batch_tokens * shape.vocabulary
+    return _trained("policy", settings, shape, {"logits": logits})
+
+
+def _critic(settings: Settings, shape: ModelShape) -> list[Role]:
+    return [_trained("critic", settings, shape, {})] if settings.algorithm.name == "ppo" else []
+
+
+def _trained(name: str, settings: Settings, shape: ModelShape, more: Mapping[str, float]) -> Role:
     o, p = settings.openrlhf, shape.parameters
     parts = {
         "weights": 2 * p / (o.ranks if o.zero_stage == 3 else 1),
         "gradients": 2 * p / o.ranks,
         "optimiser": 0.0 if o.adam_offload else 12 * p / o.ranks,
         "activations": _activations(settings, shape),
-        "logits": 12.0 * settings.optimizer.micro_batch_tokens * shape.vocabulary,
+        **more,
     }
-    return Role("policy", o.ranks, {name: size / GIB for name, size in parts.items()})
+    return Role(name, o.ranks, {part: size / GIB for part, size in parts.items()})
 
 
 def _activations(settings: Settings, shape: ModelShape) -> float:
@@ -198,15 +215,18 @@ def _vllm(settings: Settings, shape: ModelShape, gpu: Gpu) -> Role:
 
 def _warnings(settings: Settings, roles: list[Role], gpu: Gpu, resident: int) -> list[str]:
     o, problems = settings.openrlhf, []
-    policy, vllm = roles[0], roles[-1]
-    trainers = [role for role in roles[:-1] if role is policy or o.colocate != "none"]
-    needed = sum(role.memory for role in trainers) + RESERVED
-    if needed > gpu.memory:
-        problems.append(
-            f"The policy's GPUs need {needed:.1f} GiB and have {gpu.memory:.1f}: more GPUs, "
-            "openrlhf.zero_stage=3, openrlhf.adam_offload=true, model.reference_offload=true, "
-            "model.gradient_checkpointing=true or a smaller optimizer.micro_batch_tokens."
-        )
+    vllm, memory = roles[-1], {role.name: role.memory for role in roles}
+    beside = 0.0 if o.colocate == "none" else memory.get("reference", 0.0)
+    for name in ("policy", "critic"):
+        # where policy and critic share GPUs, one sleeps while the other works
+        with_it = beside if name == "policy" or o.colocate == "all" else 0.0
+        needed = memory.get(name, 0.0) + with_it + RESERVED
+        if needed > gpu.memory:
+            problems.append(
+                f"The {name}'s GPUs need {needed:.1f} GiB and have {gpu.memory:.1f}: more GPUs, "
+                "openrlhf.zero_stage=3, openrlhf.adam_offload=true, model.reference_offload=true, "
+                "model.gradient_checkpointing=true or a smaller optimizer.micro_batch_tokens."
+            )
     if vllm.parts["cache"] == 0.0:
         problems.append(
             f"vLLM's share ({o.gpu_memory:g} of {gpu.memory:.1f} GiB) does not hold the weights: a "
@@ -248,12 +268,19 @@ def _seconds(
     read = 2 * p + batch * 2 * shape.cache_values * longest
     step = read / (gpu.bandwidth * 1e12 * o.tensor_parallel * DECODE_SHARE)
     rounds = -(-each // batch) * sampled / episodes
-    return {
+    scoring = 2.0 * p * tokens / (per_rank * FORWARD_SHARE)
+    training = float(work) * p * tokens / (per_rank * TRAIN_SHARE)
+    seconds = {
         "prefill": 2.0 * p * (tokens - sampled) / (vllm * FORWARD_SHARE),
         "sampling": rounds * step,
-        "log-probabilities": 2.0 * p * passes * tokens / (per_rank * FORWARD_SHARE),
-        "training": float(work) * p * tokens / (per_rank * TRAIN_SHARE),
+        "log-probabilities": passes * scoring,
+        "training": training,
     }
+    if (
+        settings.algorithm.name == "ppo" and o.colocate == "all"
+    ):  # elsewhere it works beside the policy
+        seconds["critic"] = scoring + training
+    return seconds
 
 
 # --- text -----------------------------------------------------------------------------------------
@@ -291,5 +318,6 @@ _FORMULAS = (
     "P parameters, R GPUs of the policy, T optimizer.micro_batch_tokens, V vocabulary; in bytes:",
     "weights 2 P (ZeRO-3: / R), gradients 2 P / R, optimiser 12 P / R (float32 weights, two moments),",
     "logits 12 T V (float32 logits, their gradient and the softmax), activations 2 T L H + one layer",
-    "with checkpointing; vLLM's cache is what openrlhf.gpu_memory leaves beside its weights.",
+    "with checkpointing; a critic needs what the policy does, without logits; vLLM's cache is what",
+    "openrlhf.gpu_memory leaves beside its weights.",
 )

@@ -17,12 +17,15 @@ import torch
 
 paw_cpu_standin.install()
 
+import deepspeed  # noqa: E402
+import openrlhf.utils.utils  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from deepspeed.utils import safe_get_full_grad  # noqa: E402
 from openrlhf.models import Actor  # noqa: E402
 from openrlhf.utils.deepspeed import DeepspeedStrategy  # noqa: E402
 
 from paw_train.engines.openrlhf.actor import PaWActorTrainer  # noqa: E402
+from paw_train.engines.openrlhf.critic import PaWCriticTrainer, critic_from_zero  # noqa: E402
 from paw_train.engines.openrlhf.worker_settings import worker_environment  # noqa: E402
 from paw_train.policies.scratch import ScratchModelSettings, scratch_model  # noqa: E402
 
@@ -68,43 +71,67 @@ def run(case: dict[str, Any], rank: int, ranks: int, stage: int, packing: bool) 
         max_norm=1e9, micro_train_batch_size=1, train_batch_size=ranks, zero_stage=stage, args=args
     )
     strategy.setup_distributed()
+    learns = _critic if "folder" in case else _actor
+    trainer, model = learns(case, strategy, stage, packing)
+    trainer.passes = case["passes"][rank]
+    gradients: list[Any] = []
+    step = trainer._step
+
+    def kept() -> float:
+        found = [safe_get_full_grad(p) for p in model.parameters()]
+        gradients.append(torch.cat([g.flatten() for g in found]).clone())
+        return step()
+
+    trainer._step = kept
+    metrics = trainer.ppo_train(*([] if "folder" in case else [0.0]))
+    return {"steps": [metrics], "gradients": gradients}
+
+
+OPTIMIZER = {
+    "optim": "adam",
+    "muon": {},
+    "adam": {"lr": 0.0, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.0},
+    "lr_scheduler": "constant",
+    "lr_warmup_ratio": 0.0,
+    "max_norm": 1e9,
+    "scheduler_steps": 10,
+}
+
+
+def _critic(case: dict[str, Any], strategy: Any, stage: int, packing: bool) -> tuple[Any, Any]:
+    """OpenRLHF's critic, made by its own function from a saved model."""
+    openrlhf.utils.utils.convert_to_torch_dtype = lambda name: torch.float32  # it has no float32
+    critic = critic_from_zero(
+        case["folder"],
+        "critic",
+        param_dtype="fp32",
+        attn_implementation="sdpa",
+        ds_config=strategy.get_ds_train_config(),
+        init_value_head=True,
+        packing_samples=packing,
+    )
+    with deepspeed.zero.GatheredParameters(
+        [critic.score.weight], modifier_rank=0, enabled=stage == 3
+    ):
+        assert not critic.score.weight.any()
+        critic.score.weight.data.copy_(case["head"])
+    critic, optimizer, scheduler = strategy.prepare((critic, OPTIMIZER))
+    return PaWCriticTrainer(strategy, critic, optimizer, scheduler), critic.module
+
+
+def _actor(case: dict[str, Any], strategy: Any, stage: int, packing: bool) -> tuple[Any, Any]:
     model = scratch_model(ScratchModelSettings(**case["shape"]), case["vocabulary"], 0)
     model.load_state_dict(case["model"])
     model.set_attn_implementation("sdpa")
     model.config.use_cache = False  # as OpenRLHF does; with a cache, packed sequences would mix
     actor = Actor(model, temperature=case["temperature"])
     actor.packing_samples = packing
-    adam = {"lr": 0.0, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.0}
-    actor, optimizer, scheduler = strategy.prepare(
-        (
-            actor,
-            {
-                "optim": "adam",
-                "muon": {},
-                "adam": adam,
-                "lr_scheduler": "constant",
-                "lr_warmup_ratio": 0.0,
-                "max_norm": 1e9,
-                "scheduler_steps": 10,
-            },
-        )
-    )
+    actor, optimizer, scheduler = strategy.prepare((actor, OPTIMIZER))
     trainer = PaWActorTrainer(
         strategy, actor, None, optimizer, scheduler, tokenizer=SimpleNamespace(pad_token_id=0)
     )
     trainer.rate = 0.0
-    trainer.passes = case["passes"][rank]
-    gradients: list[Any] = []
-    step = trainer._step
-
-    def kept() -> float:
-        found = [safe_get_full_grad(p) for p in actor.model.module.parameters()]
-        gradients.append(torch.cat([g.flatten() for g in found]).clone())
-        return step()
-
-    trainer._step = kept  # type: ignore[method-assign]
-    metrics = trainer.ppo_train(0.0)
-    return {"steps": [metrics], "gradients": gradients}
+    return trainer, actor.model.module
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paw_train.engines.openrlhf.learning import learn, pass_loss
+from paw_train.engines.openrlhf.learning import learn, pass_loss, pass_value_loss
 from paw_train.policies.scratch import ScratchModelSettings, scratch_model
 
 SMALL = ScratchModelSettings(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=32)
@@ -30,11 +30,35 @@ def forward(model: Any) -> Any:
     return logits
 
 
+class SmallCritic(torch.nn.Module):
+    """A decoder with a scalar head, that gives values as OpenRLHF's critic does."""
+
+    def __init__(self, decoder: Any) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self.head = torch.nn.Linear(SMALL.hidden, 1, bias=False)
+
+    def forward(self, ids: Tensor, attention: Tensor) -> Tensor:
+        hidden = self.decoder(input_ids=ids, attention_mask=attention).last_hidden_state
+        values: Tensor = self.head(hidden).squeeze(-1)[:, :-1]
+        return values
+
+
 def run(case: dict[str, Any], rank: int, ranks: int) -> dict[str, Any]:
     """Metrics of each optimiser step, and the gradient of the last."""
-    model = scratch_model(SMALL, case["vocabulary"], 0)
+    model: Any = scratch_model(SMALL, case["vocabulary"], 0)
     model.load_state_dict(case["model"])
     model.eval()
+    cpu = torch.device("cpu")
+    if "head" in case:
+        model = SmallCritic(model.get_decoder())
+        model.head.load_state_dict({"weight": case["head"]})
+
+    def loss_of(part: Any) -> Any:
+        if "head" in case:
+            return pass_value_loss(part, model, case["level"], case["clip"], 0, cpu)
+        return pass_loss(part, forward(model), case["objective"], case["temperature"], 0, cpu)
+
     passes, gradients = case["passes"][rank], []
 
     def step() -> float:
@@ -55,21 +79,7 @@ def run(case: dict[str, Any], rank: int, ranks: int) -> dict[str, Any]:
         dist.all_gather_object(parts, own)
         return [metrics for part in parts for metrics in part]
 
-    steps = learn(
-        passes,
-        lambda part: pass_loss(
-            part,
-            forward(model),
-            case["objective"],
-            case["temperature"],
-            0,
-            torch.device("cpu"),
-        ),
-        lambda loss: loss.backward(),
-        step,
-        gathered,
-        ranks,
-    )
+    steps = learn(passes, loss_of, lambda loss: loss.backward(), step, gathered, ranks)
     return {"steps": steps, "gradients": gradients, "passes": len(passes)}
 
 

@@ -233,6 +233,35 @@ def test_packed_prompts_of_one_rank_that_holds_all_of_a_split_model(out: Path) -
         assert row["ratio_max"] == pytest.approx(1, abs=0.1)
 
 
+def test_a_critic_learns_alone_and_then_beside_the_policy(out: Path) -> None:
+    """PPO, dialogues, ZeRO-2, one rank; a vLLM engine dies, and the run goes on from its checkpoint."""
+    faults = out / "ppo-faults"
+    faults.mkdir()
+    _run(
+        out,
+        "name=ppo",
+        *EIGHT,
+        "updates=4",
+        "algorithm.name=ppo",
+        "algorithm.critic.lr=1e-3",
+        "algorithm.critic.warmup_updates=1",
+        "checkpoint_every=1",
+        NO_REFERENCE,
+        NO_VALIDATION,
+        PAW_FAULTS=f"{faults};2:die",
+    )
+    rows = _records(out, "ppo")
+    assert [row["restarts"] for row in rows] == [0, 1, 1, 1]
+    assert [row["update"] for row in rows] == [0, 1, 2, 3]
+    assert "grad_norm" not in rows[0]
+    assert all(row["grad_norm"] > 0 and row["wm_term"] >= 0 for row in rows[1:])
+    assert all(row["ratio_mean"] == pytest.approx(1.0, abs=0.2) for row in rows[1:])
+    assert all(row["grad_norm_value"] > 0 for row in rows)
+    # values start at 0, and the critic is not the one of the start after it was loaded
+    assert rows[0]["value_loss"] > 0
+    assert sum(row["value_error"] for row in rows[2:]) < 2 * rows[0]["value_error"]
+
+
 def test_an_adapter_trains_and_is_sent_as_a_whole_model(out: Path) -> None:
     """GRPO, dialogues, ZeRO-2, one rank, LoRA: the sums compared are of the adapter worked in."""
     _run(

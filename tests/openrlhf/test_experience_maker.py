@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,13 +13,14 @@ torch = pytest.importorskip("torch")
 if not os.environ.get("PAW_CLUSTER_TESTS"):
     pytest.skip("OpenRLHF is imported: make test-openrlhf", allow_module_level=True)
 
-from openrlhf.models import Actor  # noqa: E402
+from openrlhf.models import Actor, get_llm_for_sequence_regression  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience import Experience as Carrier  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker  # noqa: E402
 
 from paw_train.config import load_settings  # noqa: E402
+from paw_train.critic import Critic  # noqa: E402
 from paw_train.engines.openrlhf.experience_maker import PaWExperienceMaker  # noqa: E402
-from paw_train.experience import collect, prepare  # noqa: E402
+from paw_train.experience import Signals, collect, prepare  # noqa: E402
 from paw_train.policies.local import LocalPolicy  # noqa: E402
 from paw_train.policies.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.tokens import collate  # noqa: E402
@@ -153,3 +155,79 @@ def test_what_openrlhfs_actor_scores_is_worth_what_the_local_engine_finds(
     assert wanted.metrics["entropy_threshold"] == pytest.approx(
         maker.metrics["entropy_threshold"], rel=1e-5
     )
+
+
+@pytest.mark.parametrize("level", ["turn", "token"])
+@pytest.mark.parametrize("conversation", [False, True])
+def test_openrlhfs_critic_teaches_what_the_local_engines_would(
+    made_up: Any,
+    one_rank: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    conversation: bool,
+    level: str,
+) -> None:
+    """Advantages, value targets and old values, from the forward passes of either critic (float32)."""
+    settings = load_settings(
+        "smoke",
+        [
+            "engine=openrlhf",
+            "algorithm.name=ppo",
+            f"algorithm.level={level}",
+            "algorithm.lam=0.9",
+            "optimizer.minibatches=1",
+            "optimizer.micro_batch_tokens=30",
+            "openrlhf.gpus_per_node=1",
+        ],
+    )
+    policy = LocalPolicy(scratch_model(one_rank.SMALL, 64, 0), word_tokenizer(["red"]))
+    policy.save(tmp_path)
+    local = Critic(policy, settings.algorithm.critic, level, 10**6)
+    torch.nn.init.normal_(local.head.weight, generator=torch.Generator().manual_seed(5))
+    monkeypatch.setattr(
+        "openrlhf.utils.utils.convert_to_torch_dtype", lambda name: getattr(torch, name)
+    )
+    critic = get_llm_for_sequence_regression(
+        str(tmp_path), "critic", param_dtype="float32", attn_implementation="sdpa"
+    )
+    critic.score.weight.data.copy_(local.head.weight.detach())
+    critic.eval()
+
+    def scored(self: Any, batches: list[Any]) -> list[Any]:
+        for batch in batches:
+            batch.action_log_probs = _known(batch.sequences[:, 1:]) * batch.action_mask
+            batch.base_action_log_probs = batch.action_log_probs
+            batch.values = critic(batch.sequences, batch.action_mask, batch.attention_mask)
+        return batches
+
+    monkeypatch.setattr(RemoteExperienceMaker, "make_experience", scored)
+    maker = PaWExperienceMaker.__new__(PaWExperienceMaker)
+    maker.run, maker.max_return, maker.update = settings, 10.0, 4
+    maker.tokenizer, maker.initial_model_group = policy.tokenizer, SimpleNamespace()
+    carriers = maker.make_experience_batch([Carrier(labels=[t]) for t in made_up(conversation)])
+
+    pool = collect(made_up(conversation))
+    signals = Signals(values=local.values(pool.rows, len(pool.steps)))
+    assert signals.values is not None and signals.values.abs().max() > 0.1
+    for row in pool.rows:
+        for step in row.steps:
+            step.logprobs = _known(torch.tensor(row.ids[slice(*step.action)])).tolist()
+    wanted = prepare(pool, settings.algorithm, settings.objective, 10.0, signals, [])
+    assert wanted.value_targets is not None and wanted.old_values is not None
+    by_ids = {
+        tuple(row.ids[slice(*step.action)]): step.index for row in pool.rows for step in row.steps
+    }
+    count = 8 if level == "turn" else sum(len(step.logprobs) for step in pool.steps)
+    seen = set()
+    for carrier in carriers:
+        assert int(carrier.info["update"][0]) == 4
+        e = carrier.labels[0].experience
+        assert carrier.labels[0].values == count
+        for row in e.rows:
+            for step in row.steps:
+                index = by_ids[tuple(row.ids[slice(*step.action)])]
+                seen.add(index)
+                for name in ("advantages", "value_targets", "old_values"):
+                    ours, theirs = getattr(e, name)[step.index], getattr(wanted, name)[index]
+                    assert torch.allclose(ours.float(), theirs.float(), atol=1e-5), name
+    assert seen == set(range(8))

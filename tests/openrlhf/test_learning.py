@@ -16,14 +16,25 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from paw_train.config import AlgorithmSettings, OptimizerSettings, Settings  # noqa: E402
+from paw_train.config import (  # noqa: E402
+    AlgorithmSettings,
+    CriticSettings,
+    OptimizerSettings,
+    Settings,
+)
+from paw_train.critic import Critic  # noqa: E402
 from paw_train.engines.openrlhf.update_cut import cut  # noqa: E402
-from paw_train.experience import Experience, Pool, collect, prepare  # noqa: E402
+from paw_train.experience import Experience, Pool, Signals, collect, prepare  # noqa: E402
 from paw_train.objective import ObjectiveSettings  # noqa: E402
 from paw_train.policies.local import LocalPolicy  # noqa: E402
 from paw_train.policies.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.rollout import RolloutSettings  # noqa: E402
-from paw_train.update import TrainingDivergedError, Updater  # noqa: E402
+from paw_train.update import (  # noqa: E402
+    TrainingDivergedError,
+    Updater,
+    minibatches,
+    optimizer_steps,
+)
 from paw_train.world_model_settings import WorldModelSettings  # noqa: E402
 
 TEMPERATURE, SEED = 0.8, 3
@@ -56,6 +67,17 @@ CASES = {
         False,
         OptimizerSettings(micro_batch_tokens=40),
         ObjectiveSettings(kl_coef=0.05, wm=WorldModelSettings(horizon=2, loss="ce")),
+    ),
+}
+
+
+CRITICS = {
+    "a value a turn": ("turn", None, False, OptimizerSettings(micro_batch_tokens=1)),
+    "a value a token, held near the old one": (
+        "token",
+        0.05,
+        True,
+        OptimizerSettings(minibatch_size=3, micro_batch_tokens=30),
     ),
 }
 
@@ -133,6 +155,78 @@ def _case(one_rank: Any, made_up: Any, name: str, ranks: int) -> tuple[dict[str,
     }, local
 
 
+class LocalCritic:
+    """The local engine's critic on the same rows; keeps the gradient of each of its steps."""
+
+    def __init__(self, one_rank: Any, made_up: Any, name: str) -> None:
+        level, clip, conversation, self.optimizer = CRITICS[name]
+        self.policy = _policy(one_rank, 0)
+        critic = Critic(
+            self.policy, CriticSettings(0.0, max_grad_norm=1e9, value_clip=clip), level, 10**6
+        )
+        torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(5))
+        self.head = critic.head.weight.detach().clone()
+        pool = collect(made_up(conversation))
+        self.values = critic.values(pool.rows, len(pool.steps))
+        algorithm = AlgorithmSettings(name="ppo", level=level, lam=0.9)
+        # the critic has moved since: only then does holding values near the old ones do anything
+        signals = Signals(values=self.values + 0.3)
+        self.experience = prepare(pool, algorithm, OBJECTIVE, 10.0, signals, ask=[7, 8])
+        self.gradients: list[Any] = []
+        take = critic.adamw.step
+
+        def kept() -> None:
+            own = [p.grad.flatten() for p in critic.parameters[:-1]]  # OpenRLHF's head has no bias
+            self.gradients.append(torch.cat(own))
+            take()
+
+        critic.adamw.step = kept  # type: ignore[method-assign, assignment]
+        e = self.experience
+        assert e.value_targets is not None and e.old_values is not None
+        count = optimizer_steps(self.optimizer, len(e.advantages))
+        self.steps = [
+            critic.step(rows, e.value_targets, e.old_values)
+            for rows in minibatches(e.rows, count, SEED)
+        ]
+
+
+def _critic_case(
+    one_rank: Any, made_up: Any, name: str, ranks: int, folder: Path | None = None
+) -> tuple[dict[str, Any], LocalCritic]:
+    level, clip, _, optimizer = CRITICS[name]
+    local = LocalCritic(one_rank, made_up, name)
+    case = {
+        "passes": cut(local.experience, None, optimizer, ranks, SEED, level),
+        "model": local.policy.model.state_dict(),
+        "vocabulary": 64,
+        "head": local.head,
+        "level": level,
+        "clip": clip,
+    }
+    if folder is not None:
+        local.policy.save(folder)
+        algorithm = AlgorithmSettings(
+            name="ppo", level=level, critic=CriticSettings(value_clip=clip)
+        )
+        settings = Settings(algorithm=algorithm, optimizer=optimizer, engine="openrlhf")
+        case |= {"folder": str(folder), "settings": settings}
+    return case, local
+
+
+def _compare_critics(result: dict[str, Any], local: LocalCritic) -> None:
+    assert len(result["gradients"]) == len(local.gradients)
+    for ours, theirs in zip(result["gradients"], local.gradients, strict=True):
+        assert theirs.abs().max() > 1e-3
+        # returns near 10 make gradients that large: float32 rounds them by parts of the largest
+        assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6 * float(theirs.abs().max()))
+    for name in ("value_loss", "value_error"):
+        ours, theirs = (
+            sum(step[name] for step in steps) / len(steps)
+            for steps in (result["steps"], local.steps)
+        )
+        assert ours == pytest.approx(theirs, rel=1e-5), name
+
+
 def _compare(result: dict[str, Any], local: Local) -> None:
     assert len(result["gradients"]) == len(local.gradients)
     for ours, theirs in zip(result["gradients"], local.gradients, strict=True):
@@ -159,15 +253,25 @@ def test_one_rank_learns_what_the_local_engine_learns(
         assert result["passes"] == 8
 
 
+@pytest.mark.parametrize("name", CRITICS)
+def test_a_critic_on_one_rank_learns_what_the_local_engines_learns(
+    one_rank: Any, made_up: Any, name: str
+) -> None:
+    case, local = _critic_case(one_rank, made_up, name, 1)
+    _compare_critics(one_rank.run(case, 0, 1), local)
+
+
 @pytest.mark.slow
 def test_ranks_together_learn_what_the_local_engine_learns(
     one_rank: Any, made_up: Any, tmp_path: Path
 ) -> None:
-    cases, locals_ = zip(*(_case(one_rank, made_up, name, 2) for name in CASES), strict=True)
+    made = [_case(one_rank, made_up, name, 2) for name in CASES]
+    made += [_critic_case(one_rank, made_up, name, 2) for name in CRITICS]  # type: ignore[misc]
+    cases, locals_ = zip(*made, strict=True)
     torch.save(list(cases), tmp_path / "cases.pt")
     results = _ranks("one_rank.py", 2, tmp_path)
     for first, second, local in zip(*results, locals_, strict=True):
-        _compare(first, local)
+        (_compare_critics if isinstance(local, LocalCritic) else _compare)(first, local)
         assert first["steps"] == second["steps"]
         assert first["passes"] == second["passes"]
 
@@ -184,15 +288,22 @@ LAYOUTS = [(2, False), (3, False), (2, True)]
 def test_deepspeed_learns_what_the_local_engine_learns(
     one_rank: Any, made_up: Any, tmp_path: Path, ranks: int
 ) -> None:
-    cases, locals_ = zip(*(_case(one_rank, made_up, name, ranks) for name in CASES), strict=True)
+    made = [_case(one_rank, made_up, name, ranks) for name in CASES]
+    made += [
+        _critic_case(one_rank, made_up, name, ranks, tmp_path / str(number))  # type: ignore[misc]
+        for number, name in enumerate(CRITICS)
+    ]
+    cases, locals_ = zip(*made, strict=True)
     given = {"cases": list(cases), "layouts": LAYOUTS}
     torch.save(given, tmp_path / "cases.pt")
     results = _ranks("one_deepspeed_rank.py", ranks, tmp_path, str(_free_port()))
     for own in results:  # every rank has the gradients and metrics of all
         for layout, found in zip(LAYOUTS, own, strict=True):
-            for name, result, local in zip(CASES, found, locals_, strict=True):
+            for name, result, local in zip([*CASES, *CRITICS], found, locals_, strict=True):
                 with _named(f"ZeRO-{layout[0]}, packing {layout[1]}, {name}"):
-                    _compare(result, local)
+                    (_compare_critics if isinstance(local, LocalCritic) else _compare)(
+                        result, local
+                    )
 
 
 @contextlib.contextmanager

@@ -82,7 +82,7 @@ def test_a_setting_becomes_an_option(override: str, option: str, value: Any) -> 
         "model.dtype=float32",
         "cloning.episodes=10",
         "rollout.vllm.dtype=float32",
-        "algorithm.name=ppo",
+        "algorithm.name=ppo model.lora.rank=8",
         "algorithm.dynamic_sampling=2",
         "objective.wm.entropy=full",
         "optimizer.measure_gradients=true",
@@ -111,10 +111,20 @@ def test_an_adapter_becomes_options() -> None:
 
 
 def test_all_refusals_come_at_once_and_too_many_ranks_are_one() -> None:
-    with pytest.raises(ValueError, match=r"threads[\s\S]*algorithm\.name[\s\S]*fewer GPUs"):
-        require_possible(
-            _settings("threads=1", "algorithm.name=ppo", "rollout.groups=1", "openrlhf.nodes=4")
-        )
+    given = ("threads=1", "algorithm.dynamic_sampling=2", "rollout.groups=1", "openrlhf.nodes=4")
+    with pytest.raises(ValueError, match=r"threads[\s\S]*dynamic_sampling[\s\S]*fewer GPUs"):
+        require_possible(_settings(*given))
+
+
+def test_a_critic_becomes_options() -> None:
+    ppo = ("algorithm.name=ppo", "algorithm.critic.lr=2e-5", "algorithm.critic.warmup_updates=3")
+    chosen = options(_settings(*ppo, "openrlhf.gpus_per_node=4"))
+    assert chosen["algo.advantage.estimator"] == "gae"  # which makes OpenRLHF start a critic
+    assert chosen["critic.adam.lr"] == 2e-5
+    assert chosen["critic.num_gpus_per_node"] == 4
+    # its trainer lets the policy learn in update u, counted from 0, if u > freezing_steps
+    assert [u > chosen["critic.freezing_steps"] for u in range(5)] == [False] * 3 + [True] * 2
+    assert not [name for name in options(_settings()) if name.startswith("critic.")]
 
 
 def test_an_extra_option_must_not_contradict_a_setting() -> None:

@@ -17,14 +17,13 @@ from paw_train.engines.model_shape import KNOWN, model_shape
 from paw_train.engines.plan import make_plan, render
 
 PUBLISHED = [name for name in recipe_names() if "qwen" in name or "llama" in name]
-PPO = [name for name in PUBLISHED if load_settings(name).algorithm.name == "ppo"]
 
 
 def _settings(*overrides: str) -> Settings:
     return load_settings("alfworld_qwen2.5-1.5b_gigpo_paw", ["engine=openrlhf", *overrides])
 
 
-@pytest.mark.parametrize("name", sorted(set(PUBLISHED) - set(PPO)))
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_published_recipes_can_be_planned(name: str) -> None:
     settings = load_settings(name, ["engine=openrlhf"])
     plan = make_plan(settings)
@@ -34,10 +33,16 @@ def test_published_recipes_can_be_planned(name: str) -> None:
     assert sum(plan.seconds.values()) > 0
 
 
-@pytest.mark.parametrize("name", PPO)
-def test_recipes_with_a_critic_are_refused_by_name(name: str) -> None:
-    with pytest.raises(ValueError, match=r"algorithm\.name ppo"):
-        make_plan(load_settings(name, ["engine=openrlhf"]))
+def test_a_critic_is_a_role_as_large_as_the_policy_without_its_logits() -> None:
+    plan = make_plan(_settings("algorithm.name=ppo", "openrlhf.colocate=actor_ref"))
+    roles = {role.name: role for role in plan.roles}
+    policy, critic = roles["policy"], roles["critic"]
+    assert critic.memory == pytest.approx(policy.memory - policy.parts["logits"])
+    assert plan.gpus == 8 + 8 + 1  # it has GPUs of its own, as vLLM does
+    assert make_plan(_settings("algorithm.name=ppo")).gpus == 8
+    shared = make_plan(_settings("algorithm.name=ppo")).seconds
+    assert shared["critic"] > shared["training"]
+    assert "critic" not in plan.seconds
 
 
 @pytest.mark.parametrize(

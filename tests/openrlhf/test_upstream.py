@@ -18,6 +18,7 @@ TABLE = Path(__file__).with_name("upstream.json")
 RELIED_ON = {
     "cli/train_ppo_ray.py": ["train"],
     "models/actor.py": ["Actor.forward"],
+    "models/model.py": ["get_llm_for_sequence_regression", "_get_critic_model"],
     "trainer/ppo_trainer.py": [
         "BasePPOTrainer.train_step",
         "BasePPOTrainer.ppo_train",
@@ -58,6 +59,16 @@ RELIED_ON = {
         "PolicyModelActor.fit",
         "PolicyModelActor.forward",
         "PolicyModelActor.save_checkpoint",
+    ],
+    "trainer/ray/ppo_critic.py": [
+        "CriticPPOTrainer.__init__",
+        "CriticPPOTrainer.ppo_train",
+        "CriticPPOTrainer.training_step",
+        "CriticModelActor.init_model_from_pretrained",
+        "CriticModelActor.forward",
+        "CriticModelActor.append",
+        "CriticModelActor.fit",
+        "CriticModelActor.save_checkpoint",
     ],
     "trainer/ray/vllm_engine.py": [
         "RolloutRayActor.__init__",

@@ -32,6 +32,7 @@ class PaWActorTrainer(ActorPPOTrainer):
         super().__init__(*args, **kwargs)
         self.run = worker_settings()
         self.passes: list[Pass] = []
+        self.update = -1
         self.rate = self.run.optimizer.lr
 
     def ppo_train(self, kl_ctl: float) -> dict[str, float]:
@@ -47,7 +48,7 @@ class PaWActorTrainer(ActorPPOTrainer):
             self._loss,
             lambda loss: self.strategy.backward(loss, self.actor, self.actor_optim),
             self._step,
-            _gathered,
+            gathered,
             dist.get_world_size(),
         )
         self.passes = []
@@ -108,7 +109,7 @@ class PaWActorTrainer(ActorPPOTrainer):
         return float(self.strategy.get_grad_norm(self.actor))
 
 
-def _gathered(own: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
+def gathered(own: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
     """The metrics of all ranks, on the CPU."""
     local = [{name: value.detach().cpu() for name, value in part.items()} for part in own]
     parts: list[Any] = [None] * dist.get_world_size()
@@ -126,6 +127,10 @@ class PaWPolicyActor(_Upstream):
 
     def append(self, experience: Any) -> None:
         """Takes a pass for the next update."""
+        update = int(experience.info["update"][0])
+        if update != self.trainer.update:
+            # while a critic learns alone, passes come that nobody learns from
+            self.trainer.passes, self.trainer.update = [], update
         self.trainer.passes.append(experience.labels[0])
         self.trainer.rate = float(experience.info["rate"][0])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,18 @@ class TurnSamplesGenerator(SamplesGenerator):
         return sample
 
 
+@dataclass(slots=True)
+class Scores:
+    """What OpenRLHF's models say of each row: tensors [T], one number for each token."""
+
+    actor: list[Tensor]
+    """log-probabilities at the rollout's temperature"""
+    reference: list[Tensor] | None
+    """the same by the reference; ``None`` without one"""
+    values: list[Tensor] | None
+    """the critic's values before each token; ``None`` without one"""
+
+
 class PaWExperienceMaker(RemoteExperienceMaker):
     """Turns the samples of an update into the passes of each rank.
 
@@ -75,11 +88,14 @@ class PaWExperienceMaker(RemoteExperienceMaker):
         """
         s = self.run
         pool = collect([sample.labels[0] for sample in rollout_samples])
-        actor, reference = self._scored(pool.rows)
-        gap = _take_over(pool, actor, s.openrlhf.old_logprobs == "actor")
+        scores = self._scored(pool.rows)
+        reference = scores.reference
+        gap = _take_over(pool, scores.actor, s.openrlhf.old_logprobs == "actor")
         signals = Signals()
         if s.objective.kl_in == "reward" and reference is not None:
             signals.kl = _log_ratios(pool, reference)
+        if scores.values is not None:
+            signals.values = _values(pool, scores.values, s.algorithm.level)
         chat = ChatFormat(self.tokenizer)
         experience = prepare(pool, s.algorithm, s.objective, self.max_return, signals, chat.ask)
         in_loss = s.objective.kl_in == "loss" and reference is not None
@@ -89,6 +105,7 @@ class PaWExperienceMaker(RemoteExperienceMaker):
             s.optimizer,
             s.openrlhf.ranks,
             _seed(s.seed, self.update),
+            s.algorithm.level,
         )
         self.metrics = {
             **experience.metrics,
@@ -98,13 +115,11 @@ class PaWExperienceMaker(RemoteExperienceMaker):
         }
         rate = scheduled_rate(s.optimizer, self.update, s.updates)
         reward = float(pool.per_episode(pool.rewards).mean())
-        return [_carrier(part, rate, reward) for part in itertools.chain.from_iterable(passes)]
+        told = {"rate": rate, "reward": reward, "update": self.update}
+        return [_carrier(part, told) for part in itertools.chain.from_iterable(passes)]
 
-    def _scored(self, rows: Sequence[TokenRow]) -> tuple[list[Tensor], list[Tensor] | None]:
-        """Log-probabilities [T] of each row's tokens by the actor and by the reference.
-
-        They are those of the tempered distribution, and rows end with their last action.
-        """
+    def _scored(self, rows: Sequence[TokenRow]) -> Scores:
+        """What the actor, the reference and the critic say of rows, each up to its last action."""
         short = [trimmed(row, [False] * len(row.steps)) for row in rows]
         place = {id(row): i for i, row in enumerate(short)}
         batches = list(micro_batches(short, self.run.optimizer.micro_batch_tokens))
@@ -114,15 +129,21 @@ class PaWExperienceMaker(RemoteExperienceMaker):
         ordered = [batch for rank in range(ranks) for batch in batches[rank::ranks]]
         pad = self.tokenizer.pad_token_id
         scored = super().make_experience([_to_score(batch, pad) for batch in ordered])
-        actor: list[Tensor] = [torch.zeros(0)] * len(rows)
-        reference: list[Tensor] = [torch.zeros(0)] * len(rows)
-        for batch, result in zip(ordered, scored, strict=True):
-            for b, row in enumerate(batch):
-                if id(row) in place:
-                    actor[place[id(row)]] = _aligned(result.action_log_probs[b])
-                    if result.base_action_log_probs is not None:
-                        reference[place[id(row)]] = _aligned(result.base_action_log_probs[b])
-        return actor, None if self.initial_model_group is None else reference
+
+        def by_row(name: str) -> list[Tensor]:
+            found: list[Tensor] = [torch.zeros(0)] * len(rows)
+            for batch, result in zip(ordered, scored, strict=True):
+                for b, row in enumerate(batch):
+                    if id(row) in place:
+                        found[place[id(row)]] = _aligned(getattr(result, name)[b])
+            return found
+
+        has_critic = self.run.algorithm.name == "ppo"
+        return Scores(
+            by_row("action_log_probs"),
+            None if self.initial_model_group is None else by_row("base_action_log_probs"),
+            by_row("values") if has_critic else None,
+        )
 
 
 def _to_score(rows: Sequence[TokenRow], pad: int) -> Carrier:
@@ -174,13 +195,22 @@ def _log_ratios(pool: Pool, reference: Sequence[Tensor]) -> Tensor:
     return result
 
 
-def _carrier(part: Pass, rate: float, reward: float) -> Carrier:
+def _values(pool: Pool, values: Sequence[Tensor], level: str) -> Tensor:
+    """[N, A] the values before each action token; at turn level before the first alone."""
+    longest = max(step.action[1] - step.action[0] for step in pool.steps)
+    result = torch.zeros(len(pool.steps), longest if level == "token" else 1)
+    for row, known in zip(pool.rows, values, strict=True):
+        for step in row.steps:
+            start, end = step.action
+            own = known[start : end if level == "token" else start + 1]
+            result[step.index, : len(own)] = own
+    return result
+
+
+def _carrier(part: Pass, told: dict[str, float]) -> Carrier:
     row = part.experience.rows[0]
-    return Carrier(
-        sequences=torch.tensor([row.ids]),
-        labels=[part],
-        info={"reward": torch.tensor([reward]), "rate": torch.tensor([rate])},
-    )
+    info = {name: torch.tensor([value]) for name, value in told.items()}
+    return Carrier(sequences=torch.tensor([row.ids]), labels=[part], info=info)
 
 
 def _seed(seed: int, update: int) -> int:

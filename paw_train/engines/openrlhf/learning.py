@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from paw_train.batch_scores import batch_logprobs
+from paw_train.critic import value_loss, value_places
 from paw_train.engines.openrlhf.update_cut import Pass, token_values
 from paw_train.head import TokenScores, logits_scores
 from paw_train.objective import LossOutput, ObjectiveSettings, combined_loss, merge_metrics
@@ -51,6 +52,38 @@ def pass_loss(
         reference = batch.gather(known.to(logprobs))
     inputs = loss_inputs(batch, part.experience, reference, entropy)
     return combined_loss(logprobs, inputs, part.totals, objective)
+
+
+ValueForward = Callable[[Tensor, Tensor], Tensor]
+"""(input ids [B, T], attention mask [B, T]) -> values [B, T - 1], that at t before token t + 1"""
+
+
+def pass_value_loss(
+    part: Pass,
+    forward: ValueForward,
+    level: str,
+    clip: float | None,
+    pad_id: int,
+    device: torch.device,
+) -> LossOutput:
+    """The share of the mini-batch's value loss that one pass has.
+
+    Args:
+        part: rows, their value targets, and the number of values of the mini-batch.
+        forward: runs the critic.
+        level: ``turn`` or ``token``.
+        clip: how far values may move before the loss is cut; ``None``: no limit.
+        pad_id: pads rows on the right.
+        device: where the critic is.
+    """
+    e = part.experience
+    assert e.value_targets is not None and e.old_values is not None
+    batch = collate(e.rows, pad_id).to(device)
+    values = forward(batch.input_ids, batch.attention_mask)[value_places(batch, level)]
+    loss, squares = value_loss(values.float(), batch, e.value_targets, e.old_values, clip)
+    loss = loss / part.values
+    metrics = {"value_loss": loss.detach(), "value_error": squares / part.values}
+    return LossOutput(loss, loss, None, metrics)
 
 
 def learn(

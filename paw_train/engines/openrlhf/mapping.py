@@ -51,7 +51,6 @@ _LOSS = _ours("the actor trainer: paw_train.objective.combined_loss")
 _CUT = _ours("the experience maker: cuts the update for the ranks")
 _EVAL = _ours("the evaluation panel, played by the agent executor")
 _UNUSED = _ours("of other choices; not read")
-_PPO = _ours("of PPO; not read")
 _RATE = _ours("the actor trainer: sets the rate of each update")
 
 
@@ -65,8 +64,6 @@ def _constant(settings: Settings) -> Options:
         "rollout.micro_batch_size": 1,
         "train.num_episodes": 1,
         "train.max_epochs": 1,
-        # its own estimators are not used; this one needs neither groups nor a critic
-        "algo.advantage.estimator": "reinforce",
         "algo.kl.estimator": "k3",
         "algo.kl.use_loss": True,
         "actor.lr_scheduler": "constant",
@@ -113,6 +110,37 @@ def _validation(every: int, settings: Settings) -> Options:
 
 def _context(value: int, settings: Settings) -> Options:
     return {"data.max_len": value + settings.rollout.max_response_tokens}
+
+
+def _estimator(name: str, settings: Settings) -> Options:
+    # its own estimators are not used; this one asks for a critic, the other for nothing
+    return {"algo.advantage.estimator": "gae" if name == "ppo" else "reinforce"}
+
+
+def _whole_critic(name: str, settings: Settings) -> str | None:
+    if name != "ppo" or not settings.model.lora.rank:
+        return None
+    return (
+        "ppo would give the critic an adapter, too, and freeze its head: use model.lora.rank=0, or "
+        "engine=local."
+    )
+
+
+def _critic(value: Any, settings: Settings) -> Options:
+    if settings.algorithm.name != "ppo":
+        return {}
+    critic, o = settings.algorithm.critic, settings.openrlhf
+    return {
+        "critic.num_nodes": o.nodes,
+        "critic.num_gpus_per_node": o.gpus_per_node,
+        "critic.adam.lr": critic.lr,
+        "critic.adam.betas": (0.9, 0.999),
+        "critic.max_norm": critic.max_grad_norm,
+        "critic.lr_scheduler": "constant",
+        "critic.lr_warmup_ratio": 0.0,
+        # the policy learns when the number of finished updates is above this
+        "critic.freezing_steps": critic.warmup_updates - 1,
+    }
 
 
 def _nodes(value: int, _: Settings) -> Options:
@@ -236,29 +264,22 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "rollout.prefill_tokens": _ours("vLLM decides; not read"),
         "rollout.engine": _ours("vLLM plays here, whatever it says"),
         "rollout.vllm": Rule("not read", None, _default_vllm),
-        "algorithm.name": Rule(
-            _MAKER.note,
-            None,
-            lambda v, _: (
-                None
-                if v != "ppo"
-                else "ppo is not done here yet. Use grpo, gigpo, rloo or reinforce_pp, or engine=local."
-            ),
-        ),
+        "algorithm.name": Rule(_MAKER.note, _estimator, _whole_critic),
         "algorithm.normalize": _MAKER,
         "algorithm.weighting": _MAKER,
         "algorithm.omega": _MAKER,
         "algorithm.similarity": _MAKER,
         "algorithm.gamma": _MAKER,
-        "algorithm.lam": _PPO,
-        "algorithm.level": _PPO,
+        "algorithm.lam": _MAKER,
+        "algorithm.level": _MAKER,
         "algorithm.group_baseline": _MAKER,
         "algorithm.dynamic_sampling": _only(
             "not read",
             lambda v: v == 0,
             "above 0 is not done here yet: use 0, or engine=local.",
         ),
-        "algorithm.critic": _PPO,
+        "algorithm.critic.value_clip": _ours("the critic's trainer: paw_train.critic.value_loss"),
+        "algorithm.critic": Rule("--critic.*", _critic),
         "objective.kl_coef": _option("algo.kl.init_coef"),
         "objective.kl_in": _MAKER,
         "objective.wm.entropy": _only(

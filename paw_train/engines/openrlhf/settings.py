@@ -24,8 +24,9 @@ class OpenRLHFSettings:
     gpus_per_node: int = 8
     """GPUs of each"""
     colocate: str = "all"
-    """``all``: policy, reference and vLLM take turns on the same GPUs; ``actor_ref``: policy and
-    reference share ``gpus_per_node`` GPUs, vLLM has its own; ``none``: all three have their own"""
+    """``all``: policy, reference, critic and vLLM take turns on the same GPUs; ``actor_ref``: policy and
+    reference share ``gpus_per_node`` GPUs, vLLM has its own, a critic as many again; ``none``: each has
+    its own"""
     engines: int | None = None
     """vLLM engines; null: with ``colocate: all`` as many as fit, else one"""
     tensor_parallel: int = 1

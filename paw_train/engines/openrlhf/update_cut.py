@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from paw_train.config import OptimizerSettings
+from paw_train.critic import value_count
 from paw_train.experience import Experience
 from paw_train.objective import MiniBatchTotals
 from paw_train.tokens import StepSpans, TokenRow, micro_batches
@@ -33,6 +34,8 @@ class Pass:
     """of the whole mini-batch"""
     last: bool
     """whether the optimiser steps after it"""
+    values: int = 0
+    """values of the whole mini-batch that a critic learns; 0 without one"""
 
 
 def cut(
@@ -41,6 +44,7 @@ def cut(
     optimizer: OptimizerSettings,
     ranks: int,
     seed: int,
+    level: str = "turn",
 ) -> list[list[Pass]]:
     """The passes of each rank, in order; every rank has equally many.
 
@@ -54,12 +58,14 @@ def cut(
         optimizer: number or size of the mini-batches, and the token budget of a pass.
         ranks: data-parallel ranks.
         seed: of the shuffle.
+        level: of the critic's values, where the experience has targets for one.
     """
     place = {id(row): number for number, row in enumerate(experience.rows)}
     passes: list[list[Pass]] = [[] for _ in range(ranks)]
     count = optimizer_steps(optimizer, len(experience.advantages))
     for rows in minibatches(experience.rows, count, seed):
         totals = minibatch_totals(rows, experience)
+        values = 0 if experience.value_targets is None else value_count(rows, level)
         shares = _shares(rows, ranks)
         groups = [list(micro_batches(share, optimizer.micro_batch_tokens)) for share in shares]
         most = max(map(len, groups))
@@ -71,7 +77,7 @@ def cut(
                     none = torch.zeros(0)
                     known = [ref_logprobs[place[id(r)]] if id(r) in place else none for r in part]
                 own = _own(part, experience)
-                passes[rank].append(Pass(own, known, totals, number + 1 == most))
+                passes[rank].append(Pass(own, known, totals, number + 1 == most, values))
     return passes
 
 
@@ -112,6 +118,8 @@ def _own(rows: Sequence[TokenRow], experience: Experience) -> Experience:
         taken(experience.wm_weights),
         taken(experience.lengths),
         {},
+        None if experience.value_targets is None else taken(experience.value_targets),
+        None if experience.old_values is None else taken(experience.old_values),
     )
 
 
