@@ -145,9 +145,8 @@ def _gpu_count(settings: Settings) -> int:
     if o.colocate == "all":
         return o.ranks
     copies = 2 if o.colocate == "none" and settings.objective.kl_coef > 0 else 1
-    copies += (
-        settings.algorithm.name == "ppo"
-    )  # a critic shares its GPUs with all others or with none
+    # a critic shares its GPUs with all others, or with none
+    copies += settings.algorithm.name == "ppo"
     return copies * o.ranks + o.vllm_engines * o.tensor_parallel
 
 
