@@ -275,9 +275,8 @@ def _seconds(
         "log-probabilities": passes * scoring,
         "training": training,
     }
-    if (
-        settings.algorithm.name == "ppo" and o.colocate == "all"
-    ):  # elsewhere it works beside the policy
+    # on GPUs of its own it works beside the policy
+    if settings.algorithm.name == "ppo" and o.colocate == "all":
         seconds["critic"] = scoring + training
     return seconds
 
