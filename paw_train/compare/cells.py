@@ -25,6 +25,7 @@ def relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     plain = json.loads(json.dumps(settings))
     kept = {key: value for key, value in plain.items() if key not in _IRRELEVANT}
+    kept["optimizer"].pop("measure_gradients", None)  # looks on, changes nothing
     if kept["objective"]["wm"]["wm"] == "off":
         kept["objective"]["wm"] = {"wm": "off"}
     learning = kept.pop("world_model_learning", {"method": "off"})

@@ -93,7 +93,7 @@ def claim_folder(folder: Path, settings: Settings) -> None:
     if config.exists():
         found = with_defaults(json.loads(config.read_text(encoding="utf-8")))
         changed = [
-            key for key in _differences(found, wanted) if key.split(".")[0] not in _MAY_CHANGE
+            key for key in _differences(found, wanted) if not {key, key.split(".")[0]} & _MAY_CHANGE
         ]
         if changed:
             raise ValueError(
@@ -104,7 +104,10 @@ def claim_folder(folder: Path, settings: Settings) -> None:
     write_json(config, wanted)
 
 
-_MAY_CHANGE = {"out", "keep_episodes", "record", "checkpoint_every", "warm_starts"}
+_MAY_CHANGE = {
+    *("out", "keep_episodes", "record", "checkpoint_every", "warm_starts"),
+    "optimizer.measure_gradients",
+}
 """settings that a resumed run may have changed: results do not depend on them"""
 
 
