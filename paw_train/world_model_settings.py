@@ -36,7 +36,7 @@ class WorldModelSettings:
     adaptive: bool = True
     """weigh each group by 1 - mean return / R_max (Eq. 10); False: every group weighs 1"""
     coef: float = 1.0
-    """factor on the whole term; 1 is Eq. 11, small policies may need less; 0 or more"""
+    """factor on the whole term; 1 is Eq. 11; 0 or more"""
     entropy: str = "sampled"
     """`sampled`: the paper's estimate from the sampled tokens; `full`: Shannon entropy over the
     vocabulary (one more forward pass over the update)"""

@@ -163,7 +163,8 @@ def _as_named(saved: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:
 def _weights(model: Any) -> dict[str, Any]:
     from peft import get_peft_model_state_dict
 
-    return dict(get_peft_model_state_dict(model, adapter_name=TRAINED))
+    # "auto" would ask a model hub, at every checkpoint, whether the vocabulary has grown; it has not
+    return dict(get_peft_model_state_dict(model, adapter_name=TRAINED, save_embedding_layers=False))
 
 
 def save(model: Any, folder: Path, base: Base | None) -> None:

@@ -90,6 +90,19 @@ def test_a_checkpoint_holds_the_adapter_alone_and_loads_with_its_base(
     assert torch.equal(_logprobs(other), _logprobs(policy))
 
 
+def test_saving_asks_no_hub_for_the_base(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = LocalPolicy.load(base, adapter=RANK_4)
+    policy.model.peft_config[lora.TRAINED].base_model_name_or_path = "packaged-model"
+    asked: list[object] = []
+    monkeypatch.setattr(
+        "peft.utils.save_and_load.check_file_exists_on_hf_hub", lambda *a, **k: asked.append(a)
+    )
+    policy.save(tmp_path / "a")
+    assert not asked and LocalPolicy.load(tmp_path / "a")
+
+
 def test_peft_itself_reads_the_adapter(base: Path, tmp_path: Path) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
