@@ -15,6 +15,7 @@ Made for the word tokens of the embedded default (``paw train embedded``): one t
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import statistics
 from collections import defaultdict
@@ -25,6 +26,7 @@ import torch
 
 from paw_gym.transition import read_jsonl
 from paw_gym.wrappers import make_agent_env
+from paw_train.evaluation.program import run_of, weights_of
 from paw_train.evaluation.world_model import Prediction, predictions
 from paw_train.policies.local import LocalPolicy
 from paw_train.tokens import collate, micro_batches
@@ -85,15 +87,9 @@ def measure(policy: LocalPolicy, wanted: list[Prediction], rho: float) -> dict[s
         for kind, p in zip(kinds_of(words), ps, strict=True):
             mine = found[kind]
             mine.p.append(p)
-            mine.nll.append(-torch.tensor(p).clamp_min(1e-30).log().item())
+            mine.nll.append(-math.log(max(p, 1e-30)))
             mine.pull.append(p * (1 - p) / len(ids) if p <= rho else 0.0)
     return found
-
-
-def weights_of(model: Path) -> Path:
-    """The last weights of a run, or a folder with weights."""
-    run = model / "checkpoints" / "latest" / "model"
-    return run if run.exists() else model
 
 
 def main() -> None:
@@ -111,7 +107,7 @@ def main() -> None:
     probe = make_agent_env(first.env_id, template="compact", mode=first.context_mode)
     print("median p | NLL in nats | share of the pull, by kind of token\n")
     for path in given.models:
-        policy = LocalPolicy.load(weights_of(path))
+        policy = LocalPolicy.load(weights_of(path, run_of(path)))
         shown = probe.text_env.prompt_observation
         wanted = predictions(episodes, policy.chat, shown, probe.template)
         found = measure(policy, wanted, given.rho)

@@ -279,6 +279,13 @@ class RecordSettings:
             )
 
 
+WITHOUT_EFFECT = (
+    *("out", "keep_episodes", "record", "checkpoint_every", "warm_starts"),
+    "optimizer.measure_gradients",
+)
+"""settings (dotted) that results do not depend on: a resumed run may have changed them"""
+
+
 @dataclass(frozen=True)
 class Settings:
     """All settings of a training run."""

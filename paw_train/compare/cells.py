@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from paw_train.compare.grid import Cell
-from paw_train.config import Settings, build
+from paw_train.config import WITHOUT_EFFECT, Settings, build
 from paw_train.engines.sharing import shared_evaluation
 
-_IRRELEVANT = (
-    *("name", "out", "threads", "keep_episodes", "record", "checkpoint_every", "warm_starts"),
-)
-"""settings that results do not depend on"""
+_IRRELEVANT = (*WITHOUT_EFFECT, "name", "threads")
+"""settings that may differ between runs of one cell; threads change the last digits only"""
 
 
 def relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,9 +22,10 @@ def relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
     Those of a part that is switched off are left out: a world model's coefficient, say, where there
     is no world model.
     """
-    plain = json.loads(json.dumps(settings))
-    kept = {key: value for key, value in plain.items() if key not in _IRRELEVANT}
-    kept["optimizer"].pop("measure_gradients", None)  # looks on, changes nothing
+    kept: dict[str, Any] = json.loads(json.dumps(settings))
+    for name in _IRRELEVANT:
+        *parents, last = name.split(".")
+        reduce(dict.__getitem__, parents, kept).pop(last, None)
     if kept["objective"]["wm"]["wm"] == "off":
         kept["objective"]["wm"] = {"wm": "off"}
     learning = kept.pop("world_model_learning", {"method": "off"})

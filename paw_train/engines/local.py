@@ -32,7 +32,7 @@ from paw_train.checkpoint import (
     write_json,
 )
 from paw_train.cloning import clone, expert_rows
-from paw_train.config import Settings, load_settings, with_defaults
+from paw_train.config import WITHOUT_EFFECT, Settings, load_settings, with_defaults
 from paw_train.critic import Critic
 from paw_train.display import Display
 from paw_train.engines.records import outcome_metrics, renamed
@@ -93,7 +93,9 @@ def claim_folder(folder: Path, settings: Settings) -> None:
     if config.exists():
         found = with_defaults(json.loads(config.read_text(encoding="utf-8")))
         changed = [
-            key for key in _differences(found, wanted) if not {key, key.split(".")[0]} & _MAY_CHANGE
+            key
+            for key in _differences(found, wanted)
+            if not any(f"{key}.".startswith(f"{free}.") for free in WITHOUT_EFFECT)
         ]
         if changed:
             raise ValueError(
@@ -102,13 +104,6 @@ def claim_folder(folder: Path, settings: Settings) -> None:
             )
     folder.mkdir(parents=True, exist_ok=True)
     write_json(config, wanted)
-
-
-_MAY_CHANGE = {
-    *("out", "keep_episodes", "record", "checkpoint_every", "warm_starts"),
-    "optimizer.measure_gradients",
-}
-"""settings that a resumed run may have changed: results do not depend on them"""
 
 
 def _differences(a: Any, b: Any, where: str = "") -> list[str]:
