@@ -68,7 +68,10 @@ def find_model(path: str | Path) -> Place:
             )
     elif text.startswith((".", "/", "~", "runs/")) or text.count("/") > 1:
         # a name on the hub is OWNER/MODEL; asking it for a run's folder would only wait and fail
-        raise ValueError(f"There is no model folder {text!r}.")
+        raise ValueError(
+            f"There is no model folder {text!r}: give the folder of a run (paw train writes "
+            "runs/NAME) or of a Hugging Face model, or OWNER/MODEL on the hub."
+        )
     return Place(text)
 
 

@@ -54,7 +54,7 @@ def test_dtype_and_attention_are_taken(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="no model folder"):
+    with pytest.raises(ValueError, match="no model folder.*paw train writes"):
         find_model("./nothing/here")
     with pytest.raises(ValueError, match="no GGUF file"):
         find_model("nothing.gguf")
