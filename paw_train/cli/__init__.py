@@ -1,0 +1,1 @@
+"""The ``paw`` program, one file a command; ``program`` puts them together."""
