@@ -1,5 +1,5 @@
 """``python -m paw_train.cli``."""
 
-from paw_train.cli.program import main
+from paw_train.cli import main
 
 main()

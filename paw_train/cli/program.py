@@ -5,7 +5,7 @@ Every command lives in a file of this folder; whatever is slow to import is impo
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -87,8 +87,3 @@ app.command("report", rich_help_panel=_TRAINING)(report.report)
 app.command("view", rich_help_panel=_TRAINING)(view.view)
 app.command("export", rich_help_panel=_DATA)(export.export)
 app.command("sft-data", rich_help_panel=_DATA)(sft_data.sft_data)
-
-
-def main(args: list[str] | None = None) -> Any:
-    """Entry point of the ``paw`` script."""
-    return app(args=args, prog_name="paw")

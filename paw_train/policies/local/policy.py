@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from paw_train.losses.lm_head_logprobs import TokenScorer
+from paw_train.policies.local import lora
 from paw_train.policies.local.attention import use_grouped_attention
 from paw_train.policies.local.loading import load_model, no_progress_bars
 from paw_train.policies.local.lora import Base
-from paw_train.policies.local import lora
 from paw_train.policies.local.reference import AdapterReference, CopyReference, Reference
 from paw_train.policies.local.sessions import LocalSession
 from paw_train.rollouts.chat import ChatFormat
