@@ -106,7 +106,7 @@ class TestErrors:
     def test_help_is_cheap(self) -> None:
         """Help must not wait for what only the commands need."""
         code = (
-            "import sys\nfrom paw_train.cli import app\n"
+            "import sys\nfrom paw_train.cli.program import app\n"
             "try: app(['--help'])\nexcept SystemExit: pass\n"
             "print(sorted({'torch', 'numpy', 'gymnasium', 'pyarrow', 'transformers'} & set(sys.modules)))"
         )

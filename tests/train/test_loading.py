@@ -17,7 +17,7 @@ from paw_train.policies.local.loading import (  # noqa: E402
     model_signature,
     weights_fingerprint,
 )
-from paw_train.policies.local.policy import (
+from paw_train.policies.local.policy import (  # noqa: E402
     LocalPolicy,
     loading,
 )

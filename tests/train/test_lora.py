@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 from paw_train.evaluation import evaluate_from_args  # noqa: E402
-from paw_train.policies.local.policy import (
+from paw_train.policies.local.policy import (  # noqa: E402
     LocalPolicy,
     lora,
 )
