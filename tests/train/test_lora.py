@@ -13,10 +13,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 from paw_train.evaluation import evaluate_from_args  # noqa: E402
-from paw_train.policies.local.policy import (  # noqa: E402
-    LocalPolicy,
-    lora,
-)
+from paw_train.policies.local import lora  # noqa: E402
+from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.rollouts.tokens import StepSpans, TokenRow, collate  # noqa: E402
 from paw_train.settings import load_settings  # noqa: E402
