@@ -15,7 +15,7 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11 py
 	$(shell $(name) -c 'import sys; print("$(name)" * (sys.version_info >= (3, 11)))' 2>/dev/null)))
 # The extras that tests use; a test whose extra is missing is skipped and says which.
 TESTED := train,alfworld,api,server,retrieval,dense,webshop,lucene,export,sft,tau2
-INPUTS := pyproject.toml hatch_build.py paw_gym_autoload.pth
+INPUTS := pyproject.toml hatch_build.py
 
 .DEFAULT_GOAL := help
 .PHONY: help train test test-openrlhf lint format types audit docs serve-docs examples bench build clean
