@@ -48,7 +48,7 @@ from paw_train.settings.rollout import RolloutSettings
 from paw_train.settings.sharing import shared_evaluation, shared_warm_start
 from paw_train.training.cloning import clone, expert_rows
 from paw_train.training.recording import record
-from paw_train.training.records import outcome_metrics, renamed
+from paw_train.training.records import outcome_metrics
 from paw_train.world_model_learning.stages import WorldModelStages
 
 
@@ -328,7 +328,7 @@ class Run:
             "update": update,
             **outcome_metrics(played),
             **experience.metrics,
-            **renamed(metrics),
+            **metrics,
             "tokens": sum(len(row.ids) for row in experience.rows),
             "transitions": len(experience.advantages),
             "seconds_rollout": rolled - started,
