@@ -3,7 +3,7 @@
 PaW (arXiv 2606.02388) trains the policy to predict, on its own rollouts, what its actions lead to;
 equation numbers below are its own. `paw_train` has the same with more algorithms and real models.
 
-python examples/paw_from_scratch.py            # RESULT_LINE
+python examples/paw_from_scratch.py    # some minutes on two cores
 python examples/paw_from_scratch.py --smoke --seed 1 --wm_coef 0    # seconds; plain GRPO; any setting
 """
 
@@ -223,7 +223,7 @@ def clone(model: Transformer, rows: list[Row], s: Settings) -> None:
 # --- The update: GRPO with PaW
 def mean_by_turn(values: Tensor, mask: Tensor, turn: Tensor, count: int) -> Tensor:
     """[N] mean, for each transition, of values [E, T] over its tokens in the mask."""
-    sums = torch.zeros(count).index_add(0, turn[mask], values[mask])
+    sums = values.new_zeros(count).index_add(0, turn[mask], values[mask])
     return sums / torch.bincount(turn[mask], minlength=count).clamp(min=1)
 
 
