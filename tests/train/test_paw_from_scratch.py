@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import importlib.util
+import random
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ def example() -> ModuleType:
 @pytest.fixture(scope="module")
 def played(example: ModuleType) -> SimpleNamespace:
     """A rollout of a small policy that cloned a few episodes, with returns that differ."""
+    random.seed(0)
     torch.manual_seed(0)
     size = {"hidden": 32, "heads": 2, "layers": 2, "max_steps": 5, "group_size": 4}
     s = example.Settings(**size, cloning_steps=30, context_weight=1.0)
