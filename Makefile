@@ -40,9 +40,10 @@ test-openrlhf: export PYTHONPATH = $(CURDIR)/tests/openrlhf/cpu:$(CURDIR)
 test-openrlhf: $(CLUSTER_VENV)/.ready ## the cluster engine, with real Ray, vLLM and DeepSpeed on a CPU
 	PAW_CLUSTER_TESTS=1 $(CLUSTER_VENV)/bin/python -m pytest tests/openrlhf $(ARGS)
 
-lint: $(VENV)/.dev ## ruff: rules and format
+lint: $(VENV)/.dev ## ruff: rules and format; import-linter: who may import whom
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 
 format: $(VENV)/.dev ## ruff: fix what can be fixed, and format
 	$(BIN)/ruff check --fix-only .
