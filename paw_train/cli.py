@@ -91,7 +91,17 @@ app.command("sft-data", rich_help_panel=_DATA)(sft_data.sft_data)
 
 def main(args: list[str] | None = None) -> Any:
     """Entry point of the ``paw`` script."""
+    _import_from_current_folder()
     return app(args=args, prog_name="paw")
+
+
+def _import_from_current_folder() -> None:
+    """Lets ``module:id`` name a file of the current folder; installed modules go before it."""
+    import os
+    import sys
+
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.append(os.getcwd())
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import torch
 
 from paw_train.baselines import agent_class
 from paw_train.checkpoint import find_checkpoint
-from paw_train.config import Settings, apply_override, build
+from paw_train.config import Say, Settings, apply_override, overridden
 from paw_train.evaluation import evaluate_to_folder
 from paw_train.evaluation.environments import agent_env_maker, own_history_length, panel_name
 from paw_train.evaluation.panels import (
@@ -62,6 +62,7 @@ def evaluate_from_args(
     """
     from paw_train.display import Display
 
+    display = Display()
     if seeds < 1:
         raise ValueError(f"--seeds is 1 or more, got {seeds}.")
     name = _agent_name(model, agent)
@@ -70,7 +71,7 @@ def evaluate_from_args(
     agent_settings, rest = _agent_settings(overrides)
     own, source = split_overrides(model, rest)
     spec = panel_spec(panel) if panel else None
-    settings = settings_of(run_folder, spec, own)
+    settings = settings_of(run_folder, spec, own, display.say)
     if spec is not None and panel is not None:
         settings = with_data(settings, spec, panel)
     plan = make_plan(settings, name, agent_settings, panel, seeds)
@@ -80,7 +81,6 @@ def evaluate_from_args(
         weights = weights_of(Path(model), run_folder)
         policy = open_policy(model, source, weights, device, settings.model.dtype)
     folder = _folder(model, name, panel or plan.split, out, run_folder)
-    display = Display()
     title = f"evaluating {model}" + ("" if name in ("policy", model) else f" ({name})")
     with display.task(title, len(plan.panel.task_ids) * seeds) as advance:
         result, episodes = run(
@@ -123,17 +123,18 @@ def _agent_settings(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]
     return found if isinstance(found, dict) else {}, rest
 
 
-def settings_of(run: Path | None, spec: PanelSpec | None, overrides: Sequence[str]) -> Settings:
+def settings_of(
+    run: Path | None, spec: PanelSpec | None, overrides: Sequence[str], say: Say | None = None
+) -> Settings:
     """The run's settings, the panel's on top, the user's on top of all."""
     data: dict[str, Any] = {}
+    if spec is not None and any(o.startswith("env.id=") for o in overrides):
+        raise ValueError(f"env.id: the panel is of {spec.env_id}. Leave out either of the two.")
     if run is not None:
         data = json.loads((run / "config.json").read_text(encoding="utf-8"))
     if spec is not None:
         _put_panel(data, spec)
-    for override in overrides:
-        apply_override(data, override)
-    settings: Settings = build(Settings, data)
-    return settings
+    return overridden(data, overrides, "The run" if run is not None else "The panel", say)
 
 
 def _put_panel(data: dict[str, Any], spec: PanelSpec) -> None:

@@ -75,7 +75,8 @@ def evaluate_from_args(
     started = time.perf_counter()
     run_folder = run_of(Path(model))
     spec = panel_spec(panel) if panel else None
-    settings = settings_of(run_folder, spec, overrides)
+    display = Display()
+    settings = settings_of(run_folder, spec, overrides, display.say)
     if spec is not None and panel is not None:
         settings = with_data(settings, spec, panel)
     recorded = [e for file in episodes for e in read_jsonl(file)]
@@ -83,7 +84,6 @@ def evaluate_from_args(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     weights = weights_of(Path(model), run_folder)
     policy = LocalPolicy.load(weights, device, settings.model.dtype)
-    display = Display()
     where: dict[str, Any]
     if episodes:
         played, where = recorded, {"source": "recorded", "panel": None, "panel_hash": None}

@@ -68,6 +68,7 @@ class WebShopEnv(TextEnv):
     agent = AgentDefaults(
         template="webshop", history_length=2, success_reward=10.0, invalid_penalty=-0.1
     )
+    held_out_splits = ("valid", "test")
 
     def __new__(cls, *args: Any, server: str | None = None, **kwargs: Any) -> WebShopEnv:
         """With ``server`` the environment is a client of that server's shop."""

@@ -17,7 +17,6 @@ from paw_train.engines.openrlhf.episodes import write_data_sets
 from paw_train.engines.openrlhf.mapping import arguments, options, require_possible
 from paw_train.engines.openrlhf.run_records import note_restart
 from paw_train.engines.openrlhf.worker_settings import worker_environment
-from paw_train.rollout import require_whole_distribution
 
 
 def require_openrlhf() -> None:
@@ -51,10 +50,11 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
         ModuleNotFoundError: OpenRLHF is not installed.
     """
     from paw_train.engines.local import claim_folder
+    from paw_train.engines.preparation import prepared
 
     require_possible(settings)
-    require_whole_distribution(settings.rollout)
     require_openrlhf()
+    settings = prepared(settings, print)
     # workers have other working directories
     settings = dataclasses.replace(settings, out=str(Path(settings.out).resolve()))
     folder = Path(settings.out) / settings.name
