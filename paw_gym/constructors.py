@@ -18,15 +18,22 @@ def registered_id(name: str) -> str:
     """The id in ``id`` or ``module:id``, with the module imported.
 
     Raises:
-        ModuleNotFoundError: there is no such module.
-        ValueError: the module does not register that id; names those that there are.
+        ValueError: there is no such module, or it does not register that id; names the nearest.
     """
     from gymnasium.envs.registration import registry
 
     module, _, env_id = name.rpartition(":")
     if not module:
         return name
-    importlib.import_module(module)
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # one that the module itself imports
+        raise ValueError(
+            f"{name}: No module named {module!r}, neither installed nor as {module.replace('.', '/')}.py "
+            "in this folder."
+        ) from error
     if env_id not in registry:
         hint = did_you_mean(env_id, _closest_first(env_id, registry))
         raise ValueError(f"The module {module!r} registers no environment {env_id!r}. {hint}")

@@ -55,9 +55,9 @@ def training_env(env: EnvSettings) -> EnvSettings:
     return dataclasses.replace(env, kwargs={**env.kwargs, **env.train_kwargs})
 
 
-def has_solver(env: EnvSettings) -> bool:
-    """Whether an environment can play itself, tried on one task of the training split."""
-    probe = agent_env_maker(env, env.train_split)()
+def has_solver(env: EnvSettings, split: str) -> bool:
+    """Whether an environment can play itself, tried on one task of a split."""
+    probe = agent_env_maker(env, split)()
     try:
         probe.reset(seed=0)
         probe.text_env.expert()
@@ -66,6 +66,15 @@ def has_solver(env: EnvSettings) -> bool:
     finally:
         probe.close()
     return True
+
+
+def require_solver(env: EnvSettings, split: str) -> None:
+    """Raises ``ValueError`` for an environment that cannot play itself, where its expert is to play."""
+    if not has_solver(env, split):
+        raise ValueError(
+            f"{registered_id(env.id)} has no expert: it implements no reference_solution (a generator "
+            "function: solve=...). `random` needs none."
+        )
 
 
 def panel_name(env_id: str, split: str, tasks: int) -> str:

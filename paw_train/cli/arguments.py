@@ -32,8 +32,7 @@ def full_env_id(name: str) -> str:
     ``module:id`` stays as it is; the module is imported.
 
     Raises:
-        ModuleNotFoundError: there is no such module.
-        ValueError: there is none, or several; names them.
+        ValueError: there is no such module or id, or there are several; names them.
     """
     from paw_gym.constructors import registered_id
     from paw_gym.naming import did_you_mean

@@ -12,7 +12,12 @@ from typing import Any
 import torch
 
 from paw_train.baselines import agent_class
-from paw_train.environments import agent_env_maker, own_history_length, panel_name
+from paw_train.environments import (
+    agent_env_maker,
+    own_history_length,
+    panel_name,
+    require_solver,
+)
 from paw_train.evaluation import evaluate_to_folder
 from paw_train.evaluation.panels import (
     Panel,
@@ -80,7 +85,7 @@ def evaluate_from_args(
         device = "cuda" if torch.cuda.is_available() else "cpu"
         weights = weights_of(Path(model), run_folder)
         policy = open_policy(model, source, weights, device, settings.model.dtype)
-    folder = _folder(model, name, panel or plan.split, out, run_folder)
+    folder = _folder(model, name, panel or _part(plan, run_folder), out, run_folder)
     title = f"evaluating {model}" + ("" if name in ("policy", model) else f" ({name})")
     with display.task(title, len(plan.panel.task_ids) * seeds) as advance:
         result, episodes = run(
@@ -175,6 +180,10 @@ def make_plan(
 ) -> Plan:
     """What the settings mean for one agent on a named panel, or on tasks drawn as they say."""
     chosen, env = settings.evaluation, settings.env
+    if chosen.tasks < 1:
+        raise ValueError("evaluation.tasks is 1 or more where something is evaluated, got 0.")
+    if agent == "expert":
+        require_solver(env, chosen.split)
     probe = agent_env_maker(env, chosen.split)()
     tasks = probe.tasks
     probe.close()
@@ -209,6 +218,11 @@ def _title(settings: Settings, name: str | None, tasks: int) -> str:
     kwargs = {key: value for key, value in env.kwargs.items() if key not in _PLACES}
     same = (kwargs, chosen.seed, chosen.split) == (dict(spec.kwargs), spec.seed, spec.split)
     return name + ("" if whole else f"[{count}]") + ("" if same else " (changed)")
+
+
+def _part(plan: Plan, run: Path | None) -> str:
+    """What a default folder is called after: in a run the split, elsewhere environment and size too."""
+    return plan.split if run is not None else plan.panel.name
 
 
 def _folder(model: str, agent: str, panel: str, out: str | None, run: Path | None) -> Path:

@@ -70,6 +70,11 @@ def evaluate_from_args(
             f"{model!r} does not tell the probabilities of given tokens; a world model is measured on "
             "weights that run in this process: give a folder or a hub name."
         )
+    if model in ("expert", "random") and not Path(model).exists():
+        raise ValueError(
+            f"{model!r} is an agent without a model, and predicts nothing: give a run's folder, or the "
+            f"folder or hub name of a model. Who plays is --source {model}."
+        )
     if source not in SOURCES:
         raise ValueError(f"--source: unknown value {source!r}. {did_you_mean(source, SOURCES)}")
     started = time.perf_counter()

@@ -35,8 +35,7 @@ def change_environment(data: dict[str, Any], given: Mapping[str, Any], own_id: s
         Dotted names of the settings that were left out; empty: it is the same environment.
 
     Raises:
-        ValueError: there is no such environment; names the nearest.
-        ModuleNotFoundError: nor the module of a ``module:id``.
+        ValueError: there is no such environment, or no module of a ``module:id``; names the nearest.
     """
     wanted = _value(given, "env.id")
     if not isinstance(wanted, str):

@@ -233,7 +233,7 @@ class Run:
         ids = pool.tasks.ids
         few = [ids[int(i)] for i in np.linspace(0, len(ids) - 1, min(len(ids), 600))]
         texts: list[str] = []
-        rng = np.random.default_rng(self.settings.seed) if has_solver(env) else None
+        rng = np.random.default_rng(self.settings.seed) if has_solver(env, env.train_split) else None
         for start in range(0, len(few), 100):
             for episode in self._plays(pool, few[start : start + 100], rng):
                 texts.append(episode.instruction)
