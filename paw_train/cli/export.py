@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from paw_gym.export.staging import Tally
+    from paw_gym.transition import Episode
 
 FORMS = ("datasets", "parquet", "minari", "jsonl")
 _USE = {
@@ -59,7 +61,7 @@ def export(
     if to not in FORMS:
         raise ValueError(f"There is no form {to!r}. {did_you_mean(to, FORMS)}")
     with counting() as progress:
-        tally = _write(to, out, read_episodes(source, part), force, progress)
+        tally = _write(to, out, _some(read_episodes(source, part), source), force, progress)
     console = Console(highlight=False, soft_wrap=True)
     console.print(
         f"[green]Wrote[/green] {tally.transitions:,} transitions of {tally.episodes:,} episodes "
@@ -69,13 +71,21 @@ def export(
     console.print(f"Use it: {use}", markup=False)
 
 
+def _some(episodes: Iterator[Episode], source: str) -> Iterator[Episode]:
+    """The episodes; none at all are a mistake."""
+    first = next(episodes, None)
+    if first is None:
+        raise ValueError(f"{source} holds no episode: there is nothing to write.")
+    return chain([first], episodes)
+
+
 def _write(
     to: str, out: Path, episodes: Iterator[object], force: bool, progress: Callable[[Tally], None]
 ) -> Tally:
     from typing import cast
 
     from paw_gym.export.staging import Tally, require_absent, with_clean_texts
-    from paw_gym.transition import Episode, write_jsonl, write_parquet
+    from paw_gym.transition import write_jsonl, write_parquet
 
     some = cast("Iterator[Episode]", episodes)
     if to == "datasets":
@@ -106,7 +116,10 @@ def counting() -> Iterator[Callable[[Tally], None]]:
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as display:
+    console = Console(stderr=True)
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as display:
         line = display.add_task("reading ...", total=None)
 
         def show(tally: Tally) -> None:

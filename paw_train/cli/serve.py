@@ -98,6 +98,8 @@ def retriever(
     verbose: Verbose = False,
 ) -> None:
     """Serve a retriever, for [cyan]SearchQA-v0(retriever=URL)[/cyan] and for Search-R1 clients."""
+    from rich.console import Console
+
     from env_servers.retrieval import create_app
     from env_servers.service import ServiceSettings, require_free, run
     from paw_gym.retrieval import make_retriever
@@ -107,8 +109,8 @@ def retriever(
     require_free(host, port)
     chosen = parse_settings(kw)
     chosen |= {key: value for key, value in (("corpus", corpus), ("index", index)) if value}
-    typer.echo(f"Opening the retriever {name} ...", err=True)
-    opened = make_retriever(name, cache=cache, **chosen)
+    with Console(stderr=True).status(f"opening the retriever {name} ..."):
+        opened = make_retriever(name, cache=cache, **chosen)
     service = create_app(
         opened,
         name=name,

@@ -136,10 +136,20 @@ def settings_of(
     if spec is not None and any(o.startswith("env.id=") for o in overrides):
         raise ValueError(f"env.id: the panel is of {spec.env_id}. Leave out either of the two.")
     if run is not None:
-        data = json.loads((run / "config.json").read_text(encoding="utf-8"))
+        data = _recorded_settings(run / "config.json")
     if spec is not None:
         _put_panel(data, spec)
     return overridden(data, overrides, "The run" if run is not None else "The panel", say)
+
+
+def _recorded_settings(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} does not hold a run's settings ({error}).") from error
+    if not isinstance(data, dict):
+        raise ValueError(f"{path} does not hold a run's settings.")
+    return data
 
 
 def _put_panel(data: dict[str, Any], spec: PanelSpec) -> None:

@@ -26,6 +26,7 @@ from paw_train.settings.run import (
     load_settings,
     overridden,
     read_recipe,
+    read_yaml,
     recipe_names,
     with_defaults,
 )

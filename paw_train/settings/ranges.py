@@ -46,18 +46,20 @@ def declared(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls, include_extras=True)
 
 
-def check_value(kind: Any, value: Any, name: str) -> None:
+def check_value(kind: Any, value: Any, name: str, also: str = "") -> None:
     """Raises ``ValueError`` unless a type's declarations allow the value; its type is not looked at.
 
     Args:
         kind: a type, such as ``Annotated[int, Ge(1)] | None`` or a ``Literal``.
         value: what was given.
         name: dotted name of the setting.
+        also: what is allowed besides, for the message.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
         if value is not None or type(None) not in arguments:
-            check_value(next(a for a in arguments if a is not type(None)), value, name)
+            also = ", or null" if type(None) in arguments else ""
+            check_value(next(a for a in arguments if a is not type(None)), value, name, also)
     elif origin is typing.Literal:
         if value not in arguments:
             hint = did_you_mean(str(value), [str(a) for a in arguments])
@@ -66,9 +68,9 @@ def check_value(kind: Any, value: Any, name: str) -> None:
         for part, item in zip(arguments, value, strict=False):
             check_value(part, item, name)
     elif origin is Annotated:
-        check_value(arguments[0], value, name)
+        check_value(arguments[0], value, name, also)
         if not all(_holds(bound, value) for bound in _bounds(kind)):
-            raise ValueError(f"{name} is {allowed(kind)}, got {value!r}.")
+            raise ValueError(f"{name} is {allowed(kind)}{also}, got {value!r}.")
     elif kind is float and not math.isfinite(value):
         raise ValueError(f"{name} is a finite number, got {value!r}.")
 

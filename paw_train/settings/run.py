@@ -421,7 +421,7 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if path in above:
         chain = " -> ".join(p.stem for p in (*above, path))
         raise ValueError(f"Recipes are each other's base: {chain}.")
-    data = _read_yaml(path.read_text(encoding="utf-8"), f"Recipe {path.name}") or {}
+    data = read_yaml(path.read_text(encoding="utf-8"), f"Recipe {path.name}") or {}
     if not isinstance(data, dict):
         raise ValueError(
             f"Recipe {path.name} holds a {type(data).__name__}; expected keys and values."
@@ -435,7 +435,7 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     return _merged(below, data)
 
 
-def _read_yaml(text: str, what: str) -> Any:
+def read_yaml(text: str, what: str) -> Any:
     """The plain values in a YAML text.
 
     Raises:
@@ -494,7 +494,7 @@ def apply_override(data: dict[str, Any], override: str) -> None:
         place = place.setdefault(part, {})
         if not isinstance(place, dict):
             raise ValueError(f"{key}: {part!r} is a value, not a group of settings.")
-    place[last] = _read_yaml(value, key)
+    place[last] = read_yaml(value, key)
 
 
 def build(cls: Any, data: Any, where: str = "") -> Any:

@@ -127,6 +127,9 @@ def give_up_folder(folder: Path) -> None:
 
 def require_own_folder(folder: Path, settings: Settings) -> None:
     """Raises ``ValueError`` for the folder of a run with other settings; names the first that differs."""
+    in_the_way = next((p for p in (folder, *folder.parents) if p.exists() and not p.is_dir()), None)
+    if in_the_way is not None:
+        raise NotADirectoryError(f"{folder} cannot be made: {in_the_way} is a file (out, name).")
     config = folder / "config.json"
     wanted = json.loads(json.dumps(settings.to_dict()))
     if config.exists():
@@ -233,7 +236,9 @@ class Run:
         ids = pool.tasks.ids
         few = [ids[int(i)] for i in np.linspace(0, len(ids) - 1, min(len(ids), 600))]
         texts: list[str] = []
-        rng = np.random.default_rng(self.settings.seed) if has_solver(env, env.train_split) else None
+        rng = (
+            np.random.default_rng(self.settings.seed) if has_solver(env, env.train_split) else None
+        )
         for start in range(0, len(few), 100):
             for episode in self._plays(pool, few[start : start + 100], rng):
                 texts.append(episode.instruction)

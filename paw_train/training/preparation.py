@@ -35,9 +35,7 @@ def prepared(settings: Settings, say: Callable[[str], None]) -> Settings:
         )
     _require_packages(settings)
     _require_splits(settings)
-    if settings.cloning.episodes and not has_solver(
-        settings.env, settings.env.train_split
-    ):
+    if settings.cloning.episodes and not has_solver(settings.env, settings.env.train_split):
         say(
             f"{settings.env.id} has no solver (reference_solution), so there is nothing to clone: "
             "cloning.episodes=0, and training starts from the model as it is. A solver, or a "

@@ -20,7 +20,7 @@ pytest.importorskip("fastapi", reason="the extra `server`")
 from paw_train.cli.program import app
 
 ROOT = Path(__file__).resolve().parents[2]
-PARROTS = '''
+PARROTS = """
 from paw_gym import Outcome, Task, register_text_env
 
 @register_text_env("me/Parrot-v0", tasks=[Task("hello", "Say 'hello'.")])
@@ -29,7 +29,7 @@ def parrot(task, rng):
     while action != task.id:
         action = yield Outcome("The parrot waits.")
     yield Outcome("It repeats the word.", reward=1.0, terminated=True, success=True)
-'''
+"""
 FILES = {
     "parrots.py": PARROTS,
     "unfinished.py": "def (\n",
@@ -62,10 +62,10 @@ FILES = {
 }
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
     """Files that are not what they should be."""
-    place = tmp_path_factory.mktemp("bad")
+    place = tmp_path / "here"
     for name, content in FILES.items():
         path = place / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,9 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Their folder as the current one; nothing in it may change."""
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.setenv("PAW_CACHE_DIR", str(folder / "cache"))
+    monkeypatch.setenv("PAW_CACHE_DIR", str(folder.parent / "cache"))
+    for module in ("parrots", "unfinished", "needy"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv("PAW_SERVE_TOKEN", raising=False)
     before = listing(folder)
@@ -189,7 +191,7 @@ COMMANDS = {
     "eval expert --panel alfworld/procedral": "Did you mean 'alfworld/procedural'",
     "eval expert --panel alfworld/procedural env.id=paw_gym/WebShop-v0": "the panel is of paw_gym/ALFW",
     "eval expert --panel alfworld/valid_seen": "needs real data",
-    "eval expert --seeds 0": "0 is not in the range",
+    "eval expert --seeds 0": "greater than or equal to 1",
     "eval expert env.kwargs.variaton=real": "has no setting 'variaton'. Did you mean 'variation'",
     "eval expert env.kwargs.split=train": "evaluation.split",
     "eval expert env.id=parrots:me/Parrot-v0": "me/Parrot-v0 has no expert",
@@ -206,7 +208,7 @@ COMMANDS = {
     "eval-wm nowhere --source expertt": "Did you mean 'expert'",
     "eval-wm nowhere --episodes nowhere.jsonl": "nowhere.jsonl",
     "eval-wm nowhere --episodes cut.jsonl": "cut.jsonl, line 1",
-    "eval-wm nowhere --episodes binary.jsonl": "binary.jsonl",
+    "eval-wm nowhere --episodes binary.jsonl": "binary.jsonl, line 1",
     "compare embeded_wm": "Did you mean 'embedded_wm'",
     "compare smoke": "It is a recipe",
     "compare nowhere.yaml": "There is no grid file",
@@ -226,10 +228,9 @@ COMMANDS = {
     "leaderboard foreign": "foreign",
     "leaderboard nowhere": "nowhere",
     "report nowhere": "nowhere",
-    "report run": "config.json",
     "report emptyfolder": "emptyfolder",
     "view nowhere --no-open": "nowhere",
-    "view run --port 70000": "70000",
+    "view run --port 70000": "less than or equal to 65535",
     "envs Boxs": "There is no text environment 'Boxs'",
     "play Boxs": "There is no text environment 'Boxs'",
     "play ALFWorld --task x": "There is no task 'x'",
@@ -239,7 +240,7 @@ COMMANDS = {
     "check nobody:me/Parrot-v0": "No module named 'nobody'",
     "check unfinished:me/Parrot-v0": "unfinished.py, line 1",
     "check ALFWorld --kw 3": "Expected key=value, got '3'",
-    "check ALFWorld --tasks 0": "0 is not in the range",
+    "check ALFWorld --tasks 0": "greater than or equal to 1",
     "check ALFWorld --only infokeys": "Did you mean 'info_keys'",
     "check ALFWorld --kw split=valid_unsen": "Did you mean 'valid_unseen'",
     "new-env 9lives": "begin with a letter",
@@ -255,14 +256,14 @@ COMMANDS = {
     "index build bm25 binary.jsonl index": "binary.jsonl, line 1",
     "index build bm25 cut.jsonl index": "cut.jsonl, line 1",
     "index build bm25 twice.jsonl index": "twice.jsonl",
-    "index build bm25 corpus.jsonl index --workers 0": "0 is not in the range",
+    "index build bm25 corpus.jsonl index --workers 0": "greater than or equal to 1",
     "serve retriever --corpus nowhere.jsonl": "There is no corpus file nowhere.jsonl",
     "serve retriever": "corpus",
     "serve retriever --corpus corpus.jsonl --retriever bm52": "Did you mean 'bm25'",
     "serve retriever --corpus corpus.jsonl --index nowhere": "nowhere",
     "serve retriever --corpus corpus.jsonl --threads 0": "threads",
     "serve webshop --data-dir nowhere": "nowhere",
-    "serve webshop --prices prices.json": "prices.json",
+    "serve webshop --prices prices.json": "prices is not valid JSON",
     "serve webshop --num-products 0": "num_products",
     "serve webshop --host 0.0.0.0": "token",
     "serve webshop --port 70000": "port is between 0 and 65535",
@@ -280,13 +281,12 @@ COMMANDS = {
     "export other.jsonl out.jsonl --to jsonl": "other.jsonl, line 1",
     "export binary.jsonl out.jsonl --to jsonl": "binary.jsonl, line 1",
     "export fake.parquet out.jsonl --to jsonl": "fake.parquet",
-    "export cut.jsonl nowhere/out.parquet --to parquet": "nowhere",
     "export run out --to jsonl --part befor": "Did you mean 'before'",
     "sft-data cut.jsonl out": "cut.jsonl, line 1",
-    "sft-data empty.jsonl out": "empty.jsonl",
+    "sft-data empty.jsonl out": "There is nothing to learn from",
     "sft-data cut.jsonl out --only polcy": "Did you mean 'policy'",
     "sft-data Boxs out --expert": "There is no text environment 'Boxs'",
-    "sft-data ALFWorld out --expert --episodes 0": "0 is not in the range",
+    "sft-data ALFWorld out --expert --episodes 0": "greater than or equal to 1",
     "sft-data ALFWorld out --expert --split tran": "Did you mean 'train'",
     "sft-data parrots:me/Parrot-v0 out --expert": "has no expert",
     "pley ALFWorld": "Did you mean 'play'",
