@@ -32,8 +32,6 @@ from paw_train.cli.program import app
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
-ELSEWHERE = {"docs/register-your-environment.md": "tests/test_newcomer.py"}
-"""pages whose lines another test runs, in processes of their own"""
 
 NOT_RUN = {
     r"make .*|bash \.ci/run": "this is what CI runs; tests/test_docs.py looks the targets up",
@@ -52,6 +50,7 @@ NOT_RUN = {
     r"paw eval RUN env\.kwargs\.dataset=all .*": "the questions of seven benchmarks",
     r"paw (index build|serve retriever --retriever) e5 .*": "E5's weights from the hub",
     r"paw eval openai:MODEL --panel tau2/airline .*": "a model that plays the customer",
+    r"paw .*(my-maze|MyMaze|runs/maze).*": "an installed package; tests/test_newcomer.py runs these lines",
     r"key=.*|curl .*": "a server that goes on; tests/gateway sends these requests",
     r"export OPENAI_API_KEY=.*": "a key",
 }
@@ -62,7 +61,8 @@ NEEDS = {r"paw eval expert --panel tau2/mock": "tau2"}
 SMALL = (
     "updates=1 checkpoint_every=1 keep_episodes=1 threads=1 cloning.episodes=4 cloning.steps=1 "
     "rollout.groups=2 rollout.group_size=2 evaluation.tasks=2 evaluation.every=1 "
-    "evaluation.selection_tasks=1 algorithm.dynamic_sampling=0 env.kwargs.max_steps=3 model.device=cpu "
+    "evaluation.selection_tasks=1 algorithm.dynamic_sampling=0 env.kwargs.max_steps=20 "
+    "env.train_kwargs.max_steps=3 model.device=cpu "
     "model.scratch.hidden=32 model.scratch.layers=1 model.scratch.heads=2 model.scratch.intermediate=32 "
 )
 LEARNING = (
@@ -75,6 +75,7 @@ LEARNING = (
 BUDGETS = (
     (r"paw train .*", SMALL),
     (r"paw train (embedded|rwml|wm_sft|my_recipe)(?!.*env\.id=).*", "env.kwargs.num_tasks=12"),
+    (r"paw train .*SearchQA.*", "env.kwargs.num_questions=40 env.kwargs.num_passages=200"),
     (r"paw train search_qa_tiny_cpu.*", "env.kwargs.num_questions=40 env.kwargs.num_passages=200"),
     (r"paw train (rwml|wm_sft)_.*", LEARNING),
     (r"paw (eval|eval-wm) .*", "evaluation.tasks=2"),
@@ -195,6 +196,13 @@ def archives(folder: Path) -> None:
                 target.writestr(f"json_2.1.1/{split}/{trial}/{inside}", text)
 
 
+def environments_of_the_page() -> str:
+    """The function and the class that the page on environments registers, as one module."""
+    page = (ROOT / "docs" / "register-your-environment.md").read_text(encoding="utf-8")
+    code = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    return "\n".join(block for block in code[:3] if "register_text_env" in block)
+
+
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What pages take for granted: trained runs, results, a model, data and small files."""
@@ -204,6 +212,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "corpus.jsonl": '{"id": "1", "contents": "\\"Bee\\"\\nBees make honey."}\n',
         "my_recipe.yaml": "base: embedded\n",
         "my_module.py": "def noisy_spans(text, instruction=''):\n    return [(0, min(3, len(text)))]\n",
+        "my_envs.py": environments_of_the_page(),
         "chain.pem": "",
         "key.pem": "",
         "tokens": "a-token-of-some-length\n",
@@ -235,6 +244,8 @@ def clean(
     (folder / "benchmarks").symlink_to(ROOT / "benchmarks")
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
+    for module in ("my_envs", "my_module"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setenv("PAW_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("OPENAI_BASE_URL", endpoint)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
@@ -246,22 +257,19 @@ def clean(
 def test_every_line_is_run_or_listed(page: Path) -> None:
     left = [line for line in lines_of(page) if not line.startswith("paw ")]
     unknown = [line for line in left if reason_not_run(line) is None]
-    assert not unknown or name(page) in ELSEWHERE, f"neither run nor in NOT_RUN: {unknown}"
+    assert not unknown, f"neither run nor in NOT_RUN: {unknown}"
 
 
 def test_what_is_listed_is_shown_somewhere() -> None:
     lines = [line for page in PAGES for line in lines_of(page)]
     for pattern in (*NOT_RUN, *NEEDS, *(pattern for pattern, _ in BUDGETS)):
         assert any(re.fullmatch(pattern, line) for line in lines), f"stale: {pattern}"
-    for test in ELSEWHERE.values():
-        assert (ROOT / test).is_file()
 
 
 RUNNABLE = [
     page
     for page in PAGES
-    if name(page) not in ELSEWHERE
-    and any(line.startswith("paw ") and reason_not_run(line) is None for line in lines_of(page))
+    if any(line.startswith("paw ") and reason_not_run(line) is None for line in lines_of(page))
 ]
 
 
@@ -276,6 +284,21 @@ def test_the_lines_of_a_page(page: Path, clean: Path, endpoint: str) -> None:
             continue
         if line.startswith("paw ") and reason_not_run(line) is None:
             run(line, endpoint)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", [True, False], ids=["solver", "no solver"])
+def test_a_function_goes_the_way_of_the_class(clean: Path, endpoint: str, solver: bool) -> None:
+    if not solver:
+        text = (clean / "my_envs.py").read_text()
+        assert text.count("\nparrot.solve") == 1
+        (clean / "my_envs.py").write_text(text.replace("\nparrot.solve", "\nparrot.unused"))
+    lines = lines_of(ROOT / "docs" / "register-your-environment.md")
+    lines = [re.sub("[Cc]ountdown", "Parrot", line) for line in lines if "ountdown" in line]
+    assert [line.split()[1] for line in lines] == ["check", "eval", "train", "eval", "view"]
+    for line in lines[0 if solver else 2 :]:
+        said = run(line, endpoint)
+        assert ("has no solver" in said) == (not solver and line.startswith("paw train"))
 
 
 @pytest.mark.slow
