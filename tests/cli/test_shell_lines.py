@@ -83,7 +83,9 @@ BUDGETS = (
     (r"paw compare (?!.*--show).*", "--show"),
     (r"paw report .* --noise.*", "--transitions 2"),
     (r"paw data download alfworld .*", "--from-folder archives"),
+    (r"paw train .* model\.path=.*", "rollout.max_response_tokens=8"),
     (r"paw sft-data ALFWorld .*", "--episodes 2"),
+    (r"paw sft-data runs/.*", "--failures"),
     (r"paw check .*", "--tasks 1"),
     (r"paw index build .*", "--workers 1"),
     (r"paw (serve|view) .*", "--port 0"),
@@ -159,6 +161,10 @@ def endpoint() -> Iterator[str]:
 
 def play(task: Task, rng: Any) -> Any:
     action = yield Outcome("You stand at a fork.", admissible_actions=["left", "right"])
+    while action not in ("left", "right"):
+        action = yield Outcome(
+            "There is no such way.", action_is_valid=False, admissible_actions=["left", "right"]
+        )
     right = action == task.data
     yield Outcome("Here it ends.", reward=float(right), terminated=True, success=right)
 
@@ -227,8 +233,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for seed, place in enumerate(("runs/eval-a", "runs/eval-b", "results/c")):
             run(f"paw eval random --panel webshop/generated evaluation.seed={seed // 2 + 1} "
                 f"rollout.temperature={1 + seed} --out {place}", "")  # fmt: skip
-    for copy in ("my-run", "mine"):
-        shutil.copytree(folder / "runs" / "embedded", folder / "runs" / copy)
+    shutil.copytree(folder / "runs" / "embedded", folder / "runs" / "my-run")
     shutil.copytree(folder / "runs/embedded/checkpoints/warm/model", folder / "model")
     shutil.rmtree(folder / "cache")
     return folder
@@ -278,6 +283,8 @@ RUNNABLE = [
 def test_the_lines_of_a_page(page: Path, clean: Path, endpoint: str) -> None:
     if name(page) == "docs/recipes.md":  # its first line trains an `embedded` of its own
         shutil.rmtree(clean / "runs")
+    if name(page) == "docs/compare.md":
+        shutil.copytree(clean / "runs" / "embedded", clean / "runs" / "mine")
     for line in lines_of(page):
         needed = next((p for pattern, p in NEEDS.items() if re.fullmatch(pattern, line)), None)
         if needed is not None and importlib.util.find_spec(needed) is None:
