@@ -493,10 +493,10 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"clip_low": 1.0}, "`clip_low`"),
-            ({"clip_high": -0.1}, "`clip_high`"),
-            ({"kl_coef": math.nan}, "`kl_coef`"),
-            ({"aggregation": "mean"}, "`aggregation` must be one of token-mean"),
+            ({"clip_low": 1.0}, "objective.clip_low is "),
+            ({"clip_high": -0.1}, "objective.clip_high is "),
+            ({"kl_coef": math.nan}, "objective.kl_coef is "),
+            ({"aggregation": "mean"}, "objective.aggregation: .* Did you mean 'token-mean'"),
             ({"aggregation": "fixed-length"}, "needs `fixed_length`"),
         ],
     )
