@@ -129,13 +129,13 @@ def test_minibatches_average_to_the_whole(
 def _library(played: SimpleNamespace, model: Any, s: Any) -> Any:
     """The ``LossOutput`` of the library for the same rollout and the same logits."""
     from paw_train.algorithms.experience import collect, prepare
+    from paw_train.algorithms.update import loss_inputs, minibatch_totals
     from paw_train.losses.logprobs import token_logprobs
     from paw_train.losses.objective import ObjectiveSettings, combined_loss
     from paw_train.rollouts.rollout import Trajectory
     from paw_train.rollouts.tokens import collate
     from paw_train.settings import AlgorithmSettings
     from paw_train.settings.world_model import WorldModelSettings
-    from paw_train.training.update import loss_inputs, minibatch_totals
 
     episodes = zip(played.episodes, played.rows, strict=True)
     pool = collect([Trajectory(episode, [_token_row(row)]) for episode, row in episodes])
