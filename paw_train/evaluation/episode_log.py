@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -31,6 +32,7 @@ class EpisodeLog:
         """whether a file of another evaluation lay there"""
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = self._read()
+        self._kept = len(lines)
         self._started = time.perf_counter()
         scratch = path.with_name(path.name + ".new")
         scratch.write_text("".join([_line({"evaluation": key}), *lines]), encoding="utf-8")
@@ -76,6 +78,14 @@ class EpisodeLog:
         record = {"seed": seed, "seconds": self.seconds, "episode": episode.to_dict()}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(_line(record))
+        self._kept += 1
+
+    def discard_empty(self) -> None:
+        """Removes the file if no episode is in it."""
+        if not self._kept:
+            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # something else lies there
+                self.path.parent.rmdir()
 
     def close(self, complete: bool) -> None:
         """Removes the file when everything is in the result."""

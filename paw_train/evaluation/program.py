@@ -5,14 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from paw_train.baselines import agent_class
-from paw_train.checkpoint import find_checkpoint
 from paw_train.config import Settings, apply_override, build
 from paw_train.evaluation import evaluate_to_folder
 from paw_train.evaluation.environments import agent_env_maker, own_history_length, panel_name
@@ -23,12 +20,36 @@ from paw_train.evaluation.panels import (
     panel_spec,
     require_known_hash,
 )
-from paw_train.evaluation.playing import Plan, run
-from paw_train.policies.choosing import open_policy, split_overrides
+from paw_train.evaluation.fingerprint import model_hash
+from paw_train.evaluation.playing import UNKNOWN_CONTEXT, Plan, evaluation_key, prepare, run
+from paw_train.evaluation.result_folder import LOG, clear, finished_result
+from paw_train.policies.choosing import open_policy, source_of, split_overrides
 from paw_train.policies.protocol import Policy
 
 _ALL = 10**9
 """a panel size that takes every task"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What the arguments of ``paw eval`` come to, before any model is opened."""
+
+    model: str
+    plan: Plan
+    source: dict[str, Any]
+    """settings of the model's source (``endpoint``, ``vllm``)"""
+    settings: Settings
+    run_folder: Path | None
+    """of the run that the model is, or lies in"""
+    folder: Path
+    """where the result goes"""
+    own_context: bool
+    """whether ``rollout.max_context_tokens`` was set, by the run or the user"""
+
+    @property
+    def model_name(self) -> str:
+        """The model's name in the result; empty for agents that ask none."""
+        return self.model if agent_class(self.plan.agent).needs_policy else ""
 
 
 def evaluate_from_args(
@@ -38,10 +59,12 @@ def evaluate_from_args(
     agent: str | None = None,
     panel: str | None = None,
     seeds: int = 1,
+    quiet: bool = False,
+    fresh: bool = False,
 ) -> Path:
     """Evaluates, prints the table, writes ``result.json`` and the episodes.
 
-    Stopped or killed, the same call goes on where it was.
+    Stopped or killed, the same call goes on where it was; what is finished is shown, not played again.
 
     Args:
         model: a run's folder (its trained policy, its settings), a Hugging Face model's folder or hub
@@ -53,20 +76,94 @@ def evaluate_from_args(
         agent: one of ``paw_train.baselines.agents()``; ``None``: the policy as it is trained.
         panel: a named panel; ``None``: tasks drawn as ``evaluation`` says.
         seeds: how often the panel is played, each time with another seed.
+        quiet: print nothing.
+        fresh: play anew, and replace what the folder holds.
 
     Returns:
         The path of ``result.json``.
 
     Raises:
-        ValueError: something that the arguments name is not there; names the nearest.
+        ValueError: something that the arguments name is not there (names the nearest), the folder
+            holds another evaluation, or no task could be played.
     """
     from paw_train.display import Display
 
+    display = Display(quiet)
+    job = make_job(model, overrides, out, agent, panel, seeds)
+    policy = _open(job)
+    plan = job.plan if job.own_context else _with_context_limit(job.plan, policy)
+    prepared = prepare(plan, policy)
+    if fresh:
+        clear(job.folder)
+    weights = model_hash(policy)
+    key = evaluation_key(plan, prepared, job.model_name, weights)
+    done = finished_result(job.folder, key, plan, prepared, job.model_name, weights)
+    if done is not None:
+        display.result(done)
+        display.say(f"Finished earlier: {job.folder / 'result.json'} (--fresh plays it again)")
+        return job.folder / "result.json"
+    name = plan.agent
+    title = f"evaluating {model}" + ("" if name in ("policy", model) else f" ({name})")
+    with display.evaluation(title, len(plan.panel.task_ids) * seeds, _price(policy)) as bar:
+        result, episodes = run(
+            plan, policy, job.model_name, job.folder / LOG, bar.finished, watch=bar.turn,
+            prepared=prepared,
+        )  # fmt: skip
+    result |= _costs(result, job.source, policy)
+    path = evaluate_to_folder(job.folder, result, episodes)
+    display.result(result)
+    display.say(f"Written to {path}")
+    return path
+
+
+def estimate_from_args(
+    model: str,
+    overrides: Sequence[str],
+    agent: str | None = None,
+    panel: str | None = None,
+    seeds: int = 1,
+) -> dict[str, Any]:
+    """What ``evaluate_from_args`` would ask of the model; nothing is asked and nothing written.
+
+    Returns:
+        by ``typical`` and ``at_most``: see ``estimate.Estimate``.
+
+    Raises:
+        ValueError: as ``evaluate_from_args``; or the agent asks no model.
+    """
+    from paw_train.evaluation.estimate import estimate
+    from paw_train.policies.endpoint_settings import EndpointSettings
+
+    job = make_job(model, overrides, None, agent, panel, seeds)
+    if not job.model_name:
+        raise ValueError(f"The agent {job.plan.agent!r} asks no model, so it costs nothing.")
+    endpoint: EndpointSettings = build(
+        EndpointSettings, job.source if source_of(model) == "openai" else {}, "endpoint"
+    )
+    plan = job.plan
+    if not job.own_context:
+        limit = endpoint.context_tokens or UNKNOWN_CONTEXT
+        plan = _with_limit(plan, limit)
+    return {name: found.to_dict() for name, found in estimate(plan, endpoint).items()}
+
+
+def make_job(
+    model: str,
+    overrides: Sequence[str],
+    out: str | None,
+    agent: str | None,
+    panel: str | None,
+    seeds: int,
+) -> Job:
+    """What the arguments mean.
+
+    Raises:
+        ValueError: see ``evaluate_from_args``.
+    """
     if seeds < 1:
         raise ValueError(f"--seeds is 1 or more, got {seeds}.")
     name = _agent_name(model, agent)
-    needs_policy = agent_class(name).needs_policy
-    run_folder = run_of(Path(model)) if needs_policy else None
+    run_folder = run_of(Path(model)) if agent_class(name).needs_policy else None
     agent_settings, rest = _agent_settings(overrides)
     own, source = split_overrides(model, rest)
     spec = panel_spec(panel) if panel else None
@@ -74,29 +171,44 @@ def evaluate_from_args(
     if spec is not None and panel is not None:
         settings = with_data(settings, spec, panel)
     plan = make_plan(settings, name, agent_settings, panel, seeds)
-    policy: Policy | None = None
-    if needs_policy:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        weights = weights_of(Path(model), run_folder)
-        policy = open_policy(model, source, weights, device, settings.model.dtype)
     folder = _folder(model, name, panel or plan.split, out, run_folder)
-    display = Display()
-    title = f"evaluating {model}" + ("" if name in ("policy", model) else f" ({name})")
-    with display.task(title, len(plan.panel.task_ids) * seeds) as advance:
-        result, episodes = run(
-            plan,
-            policy,
-            model if needs_policy else "",
-            folder / "episodes.jsonl.part",
-            lambda done, _: advance(done),
-        )
-    result |= _costs(result, source, policy)
-    path = evaluate_to_folder(folder, result, episodes)
-    display.result(result)
-    if result["errors"]:
-        display.say(f"{result['errors']} episodes failed; the same command plays just these again.")
-    display.say(f"Written to {path}")
-    return path
+    limited = any(o.startswith("rollout.max_context_tokens=") for o in own)
+    return Job(
+        model, plan, source, settings, run_folder, folder, limited or run_folder is not None
+    )
+
+
+def _open(job: Job) -> Policy | None:
+    """The model, where the agent asks one."""
+    if not job.model_name:
+        return None
+    weights, device = weights_of(Path(job.model), job.run_folder), "cpu"
+    if source_of(job.model) is None:
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return open_policy(job.model, job.source, weights, device, job.settings.model.dtype)
+
+
+def _with_context_limit(plan: Plan, policy: Policy | None) -> Plan:
+    """The plan with the model's own context limit."""
+    if policy is None:
+        return plan
+    return _with_limit(plan, getattr(policy, "context_tokens", None) or UNKNOWN_CONTEXT)
+
+
+def _with_limit(plan: Plan, tokens: int) -> Plan:
+    rollout = dataclasses.replace(plan.rollout, max_context_tokens=tokens)
+    return dataclasses.replace(plan, rollout=rollout)
+
+
+def _price(policy: Policy | None) -> Callable[[float, float], float] | None:
+    """What so many prompt and response tokens cost, where the model has a price."""
+    from paw_train.policies.endpoint_settings import EndpointSettings
+
+    settings = getattr(policy, "settings", None)
+    priced = isinstance(settings, EndpointSettings) and settings.priced
+    return settings.cost if priced else None
 
 
 def _agent_name(model: str, agent: str | None) -> str:
@@ -188,8 +300,9 @@ def make_plan(
         dataclasses.replace(settings.rollout, temperature=chosen.temperature),
         tuple(chosen.seed + i for i in range(seeds)),
         agent,
-        agent_settings,
+        {key: value for key, value in agent_settings.items() if key != "action_format"},
         chosen.batch,
+        str(agent_settings.get("action_format", "tags")),
     )
 
 
@@ -222,12 +335,10 @@ def _costs(
     result: Mapping[str, Any], source: Mapping[str, Any], policy: Policy | None
 ) -> dict[str, Any]:
     """Money, where prices are given: of all answers, those from the cache included."""
+    price = _price(policy)
     found: dict[str, Any] = {"cost": None}
-    prices = (source.get("input_price"), source.get("output_price"))
-    if any(p is not None for p in prices) and result["tokens"] is not None:
-        counts = (result["tokens"]["prompt"], result["tokens"]["completion"])
-        total = sum(n * float(p or 0) for n, p in zip(counts, prices, strict=True))
-        found["cost"] = total / 1e6
+    if price is not None and result["tokens"] is not None:
+        found["cost"] = price(result["tokens"]["prompt"], result["tokens"]["completion"])
     describe = getattr(policy, "describe", None)
     if describe is not None:
         found["endpoint"] = {**source, **describe()}
@@ -246,6 +357,8 @@ def weights_of(path: Path, run: Path | None) -> Path | str:
     """A run's own folder means its final policy: the best on the selection panel, else the last."""
     if run is None or path != run:
         return str(path)
+    from paw_train.checkpoint import find_checkpoint
+
     for name in ("best", "latest", "warm"):
         folder = find_checkpoint(run / "checkpoints" / name)
         if folder is not None:

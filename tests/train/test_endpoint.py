@@ -27,7 +27,8 @@ from paw_train.policies.endpoint_retry import (
     asked_wait,
 )
 from paw_train.policies.endpoint_settings import EndpointSettings
-from paw_train.policies.openai_endpoint import EndpointPolicy, finish_text
+from paw_train.policies.endpoint.reply import finish_text
+from paw_train.policies.openai_endpoint import EndpointPolicy
 from paw_train.policies.protocol import Policy, Request, Sampling, complete
 from paw_train.rollout import RolloutSettings, rollout
 
@@ -383,7 +384,7 @@ def test_completions_send_ids_in_which_control_tokens_are_plain_text(
 def test_of_several_tags_the_one_left_open_is_closed() -> None:
     for tag in ("search", "answer"):
         said = {"text": f"<think>no <answer> yet</think><{tag}>x", "finish_reason": "stop"}
-        assert finish_text(said, ("</search>", "</answer>")).endswith(f"<{tag}>x</{tag}>")
+        assert finish_text(said, ("</search>", "</answer>"))[0].endswith(f"<{tag}>x</{tag}>")
 
 
 @pytest.mark.parametrize(
@@ -400,7 +401,7 @@ def test_of_several_tags_the_one_left_open_is_closed() -> None:
 def test_the_stop_text_is_put_back_where_the_server_left_it_out(
     answer: dict[str, Any], text: str
 ) -> None:
-    assert finish_text(answer, ("</action>",)) == text
+    assert finish_text(answer, ("</action>",))[0] == text
 
 
 # --- spelling ----------------------------------------------------------------------------------------------
