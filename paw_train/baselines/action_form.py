@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paw_gym.prompts import PromptTemplate
-from paw_train.policies.protocol import Message, Request, Response
+from paw_train.rollouts.policy import Message, Request, Response
 
 FORMATS = ("tags", "tools")
 CUT = "cut by length"

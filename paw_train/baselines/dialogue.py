@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from paw_train.baselines.examples import CHARACTERS_A_TOKEN
-from paw_train.chat import ChatFormat
-from paw_train.policies.protocol import Message, Response
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.policy import Message, Response
 
 
 class Dialogue:
@@ -57,7 +57,9 @@ class Dialogue:
         if self.ids is not None:
             return len(self.ids)
         counted = self._count(self.messages) if self._count else None
-        return math.ceil(self._characters() / self._characters_a_token) if counted is None else counted
+        return (
+            math.ceil(self._characters() / self._characters_a_token) if counted is None else counted
+        )
 
     def _characters(self) -> int:
         return sum(len(m["content"]) for m in self.messages)

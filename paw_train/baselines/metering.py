@@ -10,16 +10,9 @@ from typing import Any
 from paw_gym.pool import EnvPool, Slot
 from paw_train.baselines.action_form import ActionForm, problem_of
 from paw_train.baselines.turns import note
-from paw_train.chat import ChatFormat
-from paw_train.policies.protocol import (
-    PREFILL_TOKENS,
-    Message,
-    Policy,
-    Request,
-    Response,
-    Sampling,
-    Session,
-)
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.policy import Message, Policy, Request, Response, Sampling, Session
+from paw_train.settings.rollout import PREFILL_TOKENS
 
 _EPISODE = re.compile(r".*#[0-9a-f]{8}-\d+", re.DOTALL)
 """the pool's name of an episode, which the names of an agent's requests begin with"""
@@ -114,7 +107,9 @@ class MeteredPolicy:
         self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
     ) -> Session:
         """A session of the inner policy that counts."""
-        return _MeteredSession(self, self.inner.session(sampling, growing, prefill_tokens), sampling)
+        return _MeteredSession(
+            self, self.inner.session(sampling, growing, prefill_tokens), sampling
+        )
 
     def take(self, task_id: str) -> Spent:
         """What a task has cost; the count starts anew."""

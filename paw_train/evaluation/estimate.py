@@ -12,8 +12,8 @@ from paw_train.baselines.examples import CHARACTERS_A_TOKEN
 from paw_train.baselines.metering import MeteredPool
 from paw_train.evaluation.panels import Panel
 from paw_train.evaluation.playing import Plan, play, prepare
-from paw_train.policies.endpoint_settings import EndpointSettings
-from paw_train.policies.protocol import Request, Response, Sampling, response_seed
+from paw_train.rollouts.policy import Request, Response, Sampling, response_seed
+from paw_train.settings.endpoint import EndpointSettings
 
 SAMPLED = 4
 """tasks that are played for an estimate"""

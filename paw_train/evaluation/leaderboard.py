@@ -17,8 +17,9 @@ from paw_train.evaluation.fingerprint import public
 _KEPT = (
     "panel", "panel_hash", "env_id", "agent", "model", "model_hash", "n", "success_rate", "ci95",
     "by_type", "averages", "pass_at_k", "score", "mean_steps", "invalid_rate", "truncated_rate",
-    "invalid_causes", "forgotten", "mean_reward", "errors", "seconds", "model_calls", "tokens", "cost", "told", "agent_settings", "action_format", "prompt_hash", "sampling",
-    "fingerprint", "environment", "runs",
+    "invalid_causes", "forgotten", "mean_reward", "errors", "seconds", "model_calls", "tokens", "cost",
+    "told", "agent_settings", "action_format", "prompt_hash", "sampling", "fingerprint", "environment",
+    "runs",
 )  # fmt: skip
 """parts of a result that its published copy has; none names a machine"""
 

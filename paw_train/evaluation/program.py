@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from paw_train.baselines import agent_class
-from paw_train.config import Settings, apply_override, build
+from paw_train.environments import agent_env_maker, own_history_length, panel_name
 from paw_train.evaluation import evaluate_to_folder
-from paw_train.evaluation.environments import agent_env_maker, own_history_length, panel_name
+from paw_train.evaluation.fingerprint import model_hash
 from paw_train.evaluation.panels import (
     Panel,
     PanelSpec,
@@ -20,11 +20,11 @@ from paw_train.evaluation.panels import (
     panel_spec,
     require_known_hash,
 )
-from paw_train.evaluation.fingerprint import model_hash
 from paw_train.evaluation.playing import UNKNOWN_CONTEXT, Plan, evaluation_key, prepare, run
 from paw_train.evaluation.result_folder import LOG, clear, finished_result
-from paw_train.policies.choosing import open_policy, source_of, split_overrides
-from paw_train.policies.protocol import Policy
+from paw_train.policies.factory import open_policy, source_of, split_overrides
+from paw_train.rollouts.policy import Policy
+from paw_train.settings import Settings, apply_override, build
 
 _ALL = 10**9
 """a panel size that takes every task"""
@@ -86,7 +86,7 @@ def evaluate_from_args(
         ValueError: something that the arguments name is not there (names the nearest), the folder
             holds another evaluation, or no task could be played.
     """
-    from paw_train.display import Display
+    from paw_train.reporting.terminal import Display
 
     display = Display(quiet)
     job = make_job(model, overrides, out, agent, panel, seeds)
@@ -132,7 +132,7 @@ def estimate_from_args(
         ValueError: as ``evaluate_from_args``; or the agent asks no model.
     """
     from paw_train.evaluation.estimate import estimate
-    from paw_train.policies.endpoint_settings import EndpointSettings
+    from paw_train.settings.endpoint import EndpointSettings
 
     job = make_job(model, overrides, None, agent, panel, seeds)
     if not job.model_name:
@@ -173,9 +173,7 @@ def make_job(
     plan = make_plan(settings, name, agent_settings, panel, seeds)
     folder = _folder(model, name, panel or plan.split, out, run_folder)
     limited = any(o.startswith("rollout.max_context_tokens=") for o in own)
-    return Job(
-        model, plan, source, settings, run_folder, folder, limited or run_folder is not None
-    )
+    return Job(model, plan, source, settings, run_folder, folder, limited or run_folder is not None)
 
 
 def _open(job: Job) -> Policy | None:
@@ -204,7 +202,7 @@ def _with_limit(plan: Plan, tokens: int) -> Plan:
 
 def _price(policy: Policy | None) -> Callable[[float, float], float] | None:
     """What so many prompt and response tokens cost, where the model has a price."""
-    from paw_train.policies.endpoint_settings import EndpointSettings
+    from paw_train.settings.endpoint import EndpointSettings
 
     settings = getattr(policy, "settings", None)
     priced = isinstance(settings, EndpointSettings) and settings.priced
@@ -357,7 +355,7 @@ def weights_of(path: Path, run: Path | None) -> Path | str:
     """A run's own folder means its final policy: the best on the selection panel, else the last."""
     if run is None or path != run:
         return str(path)
-    from paw_train.checkpoint import find_checkpoint
+    from paw_train.policies.checkpoints import find_checkpoint
 
     for name in ("best", "latest", "warm"):
         folder = find_checkpoint(run / "checkpoints" / name)

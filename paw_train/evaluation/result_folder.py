@@ -84,9 +84,7 @@ def _log_key(path: Path) -> str | None:
         return held if file.readline() else None
 
 
-def _described(
-    plan: Plan, prepared: Prepared, model: str, weights: str | None
-) -> dict[str, Any]:
+def _described(plan: Plan, prepared: Prepared, model: str, weights: str | None) -> dict[str, Any]:
     """What an evaluation is, under the names that its result has."""
     import dataclasses
 

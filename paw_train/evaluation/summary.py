@@ -11,7 +11,7 @@ import numpy as np
 from paw_gym.transition import Episode
 from paw_train.baselines.action_form import CUT
 from paw_train.evaluation.panels import Panel
-from paw_train.statistics import (
+from paw_train.evaluation.statistics import (
     bootstrap_mean_interval,
     crossed_bootstrap_interval,
     mean_rate_interval,
@@ -140,7 +140,9 @@ def _forgotten(episodes: Sequence[Episode]) -> dict[str, int]:
         max((t.info.get("agent", {}).get("forgotten_turns", 0) for t in e.transitions), default=0)
         for e in episodes
     ]
-    ended = sum(bool(e.transitions and e.transitions[-1].info.get("context_full")) for e in episodes)
+    ended = sum(
+        bool(e.transitions and e.transitions[-1].info.get("context_full")) for e in episodes
+    )
     return {"episodes": sum(n > 0 for n in counts), "turns": sum(counts), "ended_episodes": ended}
 
 
@@ -236,9 +238,7 @@ def pass_at(table: Sequence[Sequence[float]]) -> dict[str, dict[str, Any]]:
 
 def _run(seed: int, episodes: Sequence[Episode | None], measured_only: bool) -> dict[str, Any]:
     """One seed: successes as a text of 0 and 1 in the panel's order; scores where they say more."""
-    counts = [
-        e is not None and not (measured_only and e.error is not None) for e in episodes
-    ]
+    counts = [e is not None and not (measured_only and e.error is not None) for e in episodes]
     successes = [int(e.success) if e is not None else 0 for e in episodes]
     measured = [s for s, good in zip(successes, counts, strict=True) if good]
     run: dict[str, Any] = {
@@ -250,9 +250,7 @@ def _run(seed: int, episodes: Sequence[Episode | None], measured_only: bool) -> 
     }
     scores = [round(e.score, 6) if e is not None else 0.0 for e in episodes]
     if scores != successes:
-        run["scores"] = [
-            s if good else None for s, good in zip(scores, counts, strict=True)
-        ]
+        run["scores"] = [s if good else None for s, good in zip(scores, counts, strict=True)]
     return run
 
 

@@ -1,1 +1,4 @@
-"""Models behind an OpenAI-compatible server: what a reply says, what a failure means, what may be spent."""
+"""A policy behind an OpenAI-compatible endpoint: what a reply says, what a failure means, what may be spent.
+
+Needs no torch.
+"""

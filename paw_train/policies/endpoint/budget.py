@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from paw_train.policies.endpoint_settings import EndpointSettings
+from paw_train.settings.endpoint import EndpointSettings
 
 
 class BudgetReached(Exception):

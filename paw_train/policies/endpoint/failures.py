@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from paw_train.policies.endpoint_retry import MalformedAnswer
+from paw_train.policies.endpoint.retry import MalformedAnswer
 
 _LOG = logging.getLogger("paw_train.endpoint")
 _REFUSED = frozenset({400, 422})
@@ -140,7 +140,9 @@ def hint(error: Exception, known_limit: int | None = None) -> str | None:
             "(env.history_length, agent.examples) and rollout.max_response_tokens."
         )
     if isinstance(error, openai.APITimeoutError):
-        return "endpoint.timeout=SECONDS waits longer, endpoint.concurrency=N asks for less at a time."
+        return (
+            "endpoint.timeout=SECONDS waits longer, endpoint.concurrency=N asks for less at a time."
+        )
     if status == 429:
         return (
             "endpoint.requests_per_minute, tokens_per_minute and concurrency keep to the account's "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paw_train.policies.endpoint_retry import MalformedAnswer
+from paw_train.policies.endpoint.retry import MalformedAnswer
 
 _THOUGHT_FIELDS = ("reasoning_content", "reasoning")
 """where servers put a thought that they give apart from the content (vLLM, DeepSeek; OpenRouter)"""
