@@ -92,9 +92,9 @@ class ActionForm:
         called: str | None = None
         for number, message in enumerate(messages):
             if message["role"] == "assistant":
-                told = self._call_message(str(message["content"]), f"call_{number}")
-                called = None if told is None else f"call_{number}"
-                sent.append(message if told is None else told)
+                calling = self._call_message(str(message["content"]), f"call_{number}")
+                called = None if calling is None else f"call_{number}"
+                sent.append(message if calling is None else calling)
             elif called is not None:
                 content = message["content"]
                 sent.append({"role": "tool", "tool_call_id": called, "content": content})
@@ -114,11 +114,11 @@ class ActionForm:
                 function = argument = tag
                 value = action.removeprefix(f"<{tag}>").removesuffix(f"</{tag}>")
         call = {"name": function, "arguments": json.dumps({argument: value})}
-        tag = self.template.think_tag
-        thought = text.partition(f"<{tag}>")[2].rpartition(f"</{tag}>")[0].strip() if tag else ""
+        think = self.template.think_tag
+        thought = text.partition(f"<{think}>")[2].rpartition(f"</{think}>")[0] if think else ""
         return {
             "role": "assistant",
-            "content": thought or None,
+            "content": thought.strip() or None,
             "tool_calls": [{"id": name, "type": "function", "function": call}],
         }
 

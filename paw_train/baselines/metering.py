@@ -51,6 +51,8 @@ class Call:
     response: Response
     text: str
     """of the response, in the form that the environment reads"""
+    acts: bool
+    """whether an action was asked for, not a note of the model's to itself"""
     problem: str | None
     """see ``action_form.problem_of``"""
     tokens: tuple[int, int] | None
@@ -155,7 +157,8 @@ class _MeteredSession:
         received = response.text
         if self.form:
             response.text = self.form.read(response)
-        call = Call(list(request.messages), response, received, problem, tokens)
+        acts = bool(self.sampling.stop)
+        call = Call(list(request.messages), response, received, acts, problem, tokens)
         self.policy.keep(call, request.episode)
 
     def _ending(self, response: Response) -> str:
@@ -207,7 +210,8 @@ class MeteredPool(EnvPool):
         if not calls or episode.error is not None or not episode.transitions:
             return
         response = episode.transitions[-1].response
-        taken = next((c for c in calls if c.response.text == response), calls[-1])
+        acting = [call for call in calls if call.acts]
+        taken = next((c for c in acting if c.response.text == response), calls[-1])
         notes: dict[str, Any] = {"finish_reason": taken.response.finish_reason}
         if taken.problem is not None:
             notes["problem"] = taken.problem

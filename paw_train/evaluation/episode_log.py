@@ -30,6 +30,7 @@ class EpisodeLog:
         self._before = 0.0
         self.replaced = False
         """whether a file of another evaluation lay there"""
+        self._made = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = self._read()
         self._kept = len(lines)
@@ -81,11 +82,13 @@ class EpisodeLog:
         self._kept += 1
 
     def discard_empty(self) -> None:
-        """Removes the file if no episode is in it."""
-        if not self._kept:
-            self.path.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # something else lies there
-                self.path.parent.rmdir()
+        """Removes the file, and the folders that were made for it, if no episode is in it."""
+        if self._kept:
+            return
+        self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # something else lies there by now
+            for folder in self._made:
+                folder.rmdir()
 
     def close(self, complete: bool) -> None:
         """Removes the file when everything is in the result."""

@@ -311,7 +311,7 @@ def run(
     started = time.perf_counter()
     try:
         played = play(plan, prepared, log, progress, watch, records)
-    except NothingPlayed:
+    except BaseException:
         if log:
             log.discard_empty()
         raise

@@ -23,6 +23,7 @@ from paw_train.evaluation.panels import (
 from paw_train.evaluation.playing import UNKNOWN_CONTEXT, Plan, evaluation_key, prepare, run
 from paw_train.evaluation.result_folder import LOG, clear, finished_result
 from paw_train.policies.factory import open_policy, source_of, split_overrides
+from paw_train.reporting.terminal import Display
 from paw_train.rollouts.policy import Policy
 from paw_train.settings import Settings, apply_override, build
 
@@ -86,25 +87,31 @@ def evaluate_from_args(
         ValueError: something that the arguments name is not there (names the nearest), the folder
             holds another evaluation, or no task could be played.
     """
-    from paw_train.reporting.terminal import Display
-
     display = Display(quiet)
     job = make_job(model, overrides, out, agent, panel, seeds)
     policy = _open(job)
+    try:
+        return _evaluate(job, policy, display, fresh)
+    finally:
+        if policy is not None and hasattr(policy, "close"):
+            policy.close()
+
+
+def _evaluate(job: Job, policy: Policy | None, display: Display, fresh: bool) -> Path:
     plan = job.plan if job.own_context else _with_context_limit(job.plan, policy)
-    prepared = prepare(plan, policy)
+    prepared, weights = prepare(plan, policy), model_hash(policy)
     if fresh:
         clear(job.folder)
-    weights = model_hash(policy)
     key = evaluation_key(plan, prepared, job.model_name, weights)
     done = finished_result(job.folder, key, plan, prepared, job.model_name, weights)
     if done is not None:
         display.result(done)
         display.say(f"Finished earlier: {job.folder / 'result.json'} (--fresh plays it again)")
         return job.folder / "result.json"
-    name = plan.agent
-    title = f"evaluating {model}" + ("" if name in ("policy", model) else f" ({name})")
-    with display.evaluation(title, len(plan.panel.task_ids) * seeds, _price(policy)) as bar:
+    title = f"evaluating {job.model}"
+    title += "" if plan.agent in ("policy", job.model) else f" ({plan.agent})"
+    episodes_to_play = len(plan.panel.task_ids) * len(plan.seeds)
+    with display.evaluation(title, episodes_to_play, _price(policy)) as bar:
         result, episodes = run(
             plan, policy, job.model_name, job.folder / LOG, bar.finished, watch=bar.turn,
             prepared=prepared,
@@ -205,8 +212,9 @@ def _price(policy: Policy | None) -> Callable[[float, float], float] | None:
     from paw_train.settings.endpoint import EndpointSettings
 
     settings = getattr(policy, "settings", None)
-    priced = isinstance(settings, EndpointSettings) and settings.priced
-    return settings.cost if priced else None
+    if not isinstance(settings, EndpointSettings) or not settings.priced:
+        return None
+    return settings.cost
 
 
 def _agent_name(model: str, agent: str | None) -> str:

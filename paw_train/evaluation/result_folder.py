@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -86,8 +87,6 @@ def _log_key(path: Path) -> str | None:
 
 def _described(plan: Plan, prepared: Prepared, model: str, weights: str | None) -> dict[str, Any]:
     """What an evaluation is, under the names that its result has."""
-    import dataclasses
-
     return {
         "model": model,
         "model_hash": weights,
@@ -111,9 +110,9 @@ def _differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     ]
     if not names:
         return "another version of paw-gym"
-    told = [f"{name} {old.get(name)!r}, now {new.get(name)!r}" for name in names[:_NAMED]]
+    named = [f"{name} {old.get(name)!r}, now {new.get(name)!r}" for name in names[:_NAMED]]
     more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return "; ".join(told) + more
+    return "; ".join(named) + more
 
 
 def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:

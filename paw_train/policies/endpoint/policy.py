@@ -334,7 +334,7 @@ class EndpointPolicy:
 
     def _in_words(self, error: Exception, tries: int) -> str:
         """An error in words, without the key."""
-        text = f"{type(error).__name__}: {error}"
+        text = " ".join(f"{type(error).__name__}: {error}".split())  # pages have many lines
         if self._key:
             text = text.replace(self._key, "***")
         ended = text[:500] if text[:500].endswith((".", "!", "?")) else f"{text[:500]}."
