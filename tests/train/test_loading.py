@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from paw_train.policies.local import loading  # noqa: E402
 from paw_train.policies.local.loading import (  # noqa: E402
     Place,
     find_model,
@@ -17,10 +18,7 @@ from paw_train.policies.local.loading import (  # noqa: E402
     model_signature,
     weights_fingerprint,
 )
-from paw_train.policies.local.policy import (  # noqa: E402
-    LocalPolicy,
-    loading,
-)
+from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.rollouts.tokens import StepSpans, TokenRow, collate  # noqa: E402
 from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
