@@ -99,6 +99,8 @@ class EndpointPolicy:
         self.usage = Usage()
         self.fallbacks = Fallbacks(self.settings.token_limit_field)
         self._budget = Budget(self.settings)
+        self.stopped: str | None = None
+        """the budget that is used up; it then is the error of every request"""
         self._context_tokens = self.settings.context_tokens
         self._context_asked = self._context_tokens is not None
         self._cache = _cache_of(self.settings)
@@ -148,18 +150,13 @@ class EndpointPolicy:
     async def _answer_all(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
         tasks = [asyncio.ensure_future(self._answer(request, sampling)) for request in requests]
         try:
-            answers = await asyncio.gather(*tasks)
+            return list(await asyncio.gather(*tasks))
         except BaseException:
             for task in (*tasks, *self._under_way.values()):
                 task.cancel()
             raise
-        for answer in answers:
-            if isinstance(answer, BudgetReached):
-                raise answer
-        return [answer for answer in answers if isinstance(answer, Response)]
 
-    async def _answer(self, request: Request, sampling: Sampling) -> Response | BudgetReached:
-        """The response; where a budget allows no request, that: those under way are still answered."""
+    async def _answer(self, request: Request, sampling: Sampling) -> Response:
         body = self._body(request, sampling)
         seed = request.seed if sampling.temperature > 0 else None
         key = request_key(self.url, self.settings.api, body, seed)
@@ -177,7 +174,8 @@ class EndpointPolicy:
                 # shielded: a request that another episode waits for as well outlives this one
                 answer = await asyncio.shield(self._under_way[key])
             except BudgetReached as reached:
-                return reached
+                self.stopped = self.stopped or str(reached)
+                return Response(error=self.stopped)
         if "error" in answer:
             return Response(error=str(answer["error"]), overflow=bool(answer.get("overflow")))
         self.usage.cached += shared
@@ -215,6 +213,8 @@ class EndpointPolicy:
         """
         failures = 0
         while True:
+            if self.stopped is not None:
+                raise BudgetReached(self.stopped)
             sent = self.fallbacks.apply(body)
             try:
                 answer = await self._try(sent)
