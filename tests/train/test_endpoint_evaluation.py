@@ -17,14 +17,18 @@ import pytest
 
 pytest.importorskip("openai")
 
+from rich.progress import Progress
+
 from paw_gym import PromptTemplate
 from paw_gym.transition import Episode, read_jsonl
 from paw_train.baselines.action_form import ActionForm, ask_for_tools
+from paw_train.baselines.metering import Spent
 from paw_train.evaluation.comparison import load_result, reasons_against
 from paw_train.evaluation.conversation import exchanges
 from paw_train.policies.endpoint.budget import Budget, BudgetReached
 from paw_train.policies.endpoint.failures import Fallbacks, overflow_limit
 from paw_train.policies.endpoint.model_info import context_tokens
+from paw_train.reporting.evaluation import EvaluationBar, result_lines
 from paw_train.rollouts.policy import Request, Response
 from paw_train.settings.endpoint import EndpointSettings
 
@@ -507,3 +511,34 @@ def test_the_shell_completes_agents_and_panels() -> None:
         text=True,
     )  # fmt: skip
     assert done.stdout.split() == ["reflexion"], done.stderr
+
+
+def test_the_output_names_score_forgetting_and_causes(server: Any, capsys: Capture) -> None:
+    evaluate(capsys, server, "cot")
+    found = result() | {
+        "score": {"mean": 0.625, "ci95": [0.5, 0.75]},
+        "invalid_causes": {"cut by length": 3, "no <action> block": 1},
+        "forgotten": {"episodes": 1, "turns": 4, "ended_episodes": 2},
+        "context_tokens": 4096,
+    }
+    lines = "\n".join(result_lines(found))
+    assert "score 0.625 (95 % interval 0.500 to 0.750)" in lines
+    assert "invalid turns: cut by length (3), no <action> block (1)" in lines
+    assert "rollout.max_response_tokens=N" in lines
+    assert "4 turns were left out, in 1 episodes (the context limit is 4,096 tokens)" in lines
+    assert "2 episodes ended at it" in lines
+    assert "score" not in "\n".join(result_lines(result()))  # it says no more than success
+
+
+def test_the_bar_counts_turns_tokens_and_cost() -> None:
+    progress = Progress()
+    bar = EvaluationBar(
+        progress,
+        progress.add_task("evaluating", total=4, note=""),
+        EndpointSettings(input_price=1.0, output_price=2.0).cost,
+    )
+    bar.finished(3, 4)
+    bar.turn(1200, Spent(1200, 1_000_000, 500_000))
+    (task,) = progress.tasks
+    assert task.completed == 3
+    assert task.fields["note"] == "1,200 turns, 1,500,000 tokens, cost 2"
