@@ -128,8 +128,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
     @property
     def env_id(self) -> str:
         """The registered id, or the class name of an environment that was made by hand."""
-        spec = self.text_env.spec
-        return spec.id if spec is not None else type(self.text_env).__name__
+        return self.text_env.env_id
 
     @property
     def observation(self) -> str:

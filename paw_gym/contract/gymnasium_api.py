@@ -49,24 +49,17 @@ def vector_sync(subject: Subject) -> str:
 
 
 def vector_async(subject: Subject) -> str:
-    """``make_vec`` in subprocesses without shared memory gives what single environments give."""
+    """``make_vec`` in subprocesses gives what single environments give."""
     return _check_vector(subject, "async")
 
 
 def _make_vector(subject: Subject, mode: str, count: int) -> Any:
     import gymnasium as gym
 
-    options: dict[str, Any] = {"shared_memory": False} if mode == "async" else {}
     if isinstance(subject.env, str):
-        return gym.make_vec(
-            subject.env,
-            num_envs=count,
-            vectorization_mode=mode,
-            vector_kwargs=options,
-            **subject.env_kwargs,
-        )
+        return gym.make_vec(subject.env, count, vectorization_mode=mode, **subject.env_kwargs)
     vector = gym.vector.SyncVectorEnv if mode == "sync" else gym.vector.AsyncVectorEnv
-    return vector([functools.partial(subject.env, **subject.env_kwargs)] * count, **options)
+    return vector([functools.partial(subject.env, **subject.env_kwargs)] * count)
 
 
 def _check_vector(subject: Subject, mode: str, count: int = 2, steps: int = 3) -> str:
