@@ -19,6 +19,9 @@ def check(
     only: Annotated[
         list[str] | None, typer.Option(metavar="CHECK", help="Run this check; repeat it for more.")
     ] = None,
+    time_limit: Annotated[
+        float, typer.Option(metavar="SECONDS", help="A check that takes longer is ended.")
+    ] = 60.0,
     trace: Annotated[
         bool, typer.Option("--trace", help="Show where a failed check failed.")
     ] = False,
@@ -29,6 +32,7 @@ def check(
     from rich.table import Table
 
     from paw_gym.contract import CHECKS, iter_checks
+    from paw_gym.contract.report import count_results
     from paw_train.commands.arguments import check_settings, full_env_id, parse_settings
 
     env_id, settings = full_env_id(env), parse_settings(kw)
@@ -36,12 +40,13 @@ def check(
     console = Console(highlight=False)
     console.print(f"[bold]{env_id}[/bold] {' '.join(kw or [])}")
     width = max(map(len, CHECKS))
-    failed = count = 0
-    results = iter_checks(env_id, tasks=tasks, seed=seed, only=only, **settings)
+    done = []
+    results = iter_checks(
+        env_id, tasks=tasks, seed=seed, only=only, time_limit=time_limit, **settings
+    )
     with console.status("checking ..."):
         for result in results:
-            count += 1
-            failed += result.status == "failed"
+            done.append(result)
             style = "red" if result.status == "failed" else "dim"
             row = Table.grid(padding=(0, 1))
             row.add_row(
@@ -52,11 +57,11 @@ def check(
             console.print(row)
             if trace and result.traceback:
                 console.print(result.traceback, style="dim", markup=False)
-    if failed:
+    if any(result.status == "failed" for result in done):
         hint = "" if trace else " (--trace shows where)"
-        console.print(f"[bold red]{failed} of {count} checks failed.[/bold red]{hint}")
+        console.print(f"[bold red]{count_results(done)}.[/bold red]{hint}")
         raise typer.Exit(1)
-    console.print(f"[bold green]All {count} checks passed.[/bold green]")
+    console.print(f"[bold green]{count_results(done)}.[/bold green]")
     console.print(
         f"Next: paw play {env_id}, paw eval expert env.id={env_id}, "
         f"paw train embedded env.id={env_id} name=first",
