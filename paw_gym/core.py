@@ -280,7 +280,9 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
 
     def reference_solution(self) -> list[str]:
         """Actions that lead from the present state to success, found with no model."""
-        raise NotImplementedError(f"{type(self).__name__} has no reference solver.")
+        raise NotImplementedError(
+            f"{self.env_id} has no reference solver: implement reference_solution()."
+        )
 
     def expert(self) -> Callable[[], str]:
         """A player to learn from: a function that gives the next action. It follows the episode.

@@ -87,7 +87,10 @@ class GeneratorEnv(TextEnv):
     def reference_solution(self) -> list[str]:
         """What is left of the solver's actions; after other actions, what still leads to success."""
         if self._solve is None:
-            return super().reference_solution()
+            raise NotImplementedError(
+                f"{self.env_id} has no reference solver: register it with solve=..., a function "
+                "solve(task, rng) that returns the actions of a solution."
+            )
         answer = self._solve(self.task, np.random.default_rng(self.state["seed"]))
         self._named(_require_actions, answer, f"solve for task {self.task.id!r}")
         plan, done = list(answer), self.state["actions"]

@@ -158,6 +158,8 @@ def _serve(answers: Connection, work: Work, limit: float, dump: Path) -> None:
     """What the subprocess does."""
     if hasattr(os, "setsid"):
         os.setsid()  # a group of its own, which ends as a whole
+    # where it has to be ended, Python's clean-up of shared memory need not complain
+    os.environ["PYTHONWARNINGS"] = "ignore::UserWarning:multiprocessing.resource_tracker"
     with open(dump, "w", encoding="utf-8") as file:
         faulthandler.dump_traceback_later(limit, file=file)
         try:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from paw_train.commands.arguments import EnvName, EnvSettings
+
+if TYPE_CHECKING:
+    from paw_gym.contract import CheckResult
 
 _MARKS = {"passed": "[green]✓[/green]", "failed": "[red]✗[/red]", "skipped": "[yellow]–[/yellow]"}
 
@@ -40,23 +44,21 @@ def check(
     console = Console(highlight=False)
     console.print(f"[bold]{env_id}[/bold] {' '.join(kw or [])}")
     width = max(map(len, CHECKS))
-    done = []
+    done: list[CheckResult] = []
     results = iter_checks(
         env_id, tasks=tasks, seed=seed, only=only, time_limit=time_limit, **settings
     )
     with console.status("checking ..."):
-        for result in results:
-            done.append(result)
-            style = "red" if result.status == "failed" else "dim"
+        for (status, detail, *_), alike in groupby(results, key=_skipped_alike):
+            group = list(alike)
+            done += group
+            style = "red" if status == "failed" else "dim"
+            name = group[0].name if len(group) == 1 else f"{len(group)} checks"
             row = Table.grid(padding=(0, 1))
-            row.add_row(
-                _MARKS[result.status],
-                result.name.ljust(width),
-                f"[{style}]{escape(result.detail)}[/{style}]",
-            )
+            row.add_row(_MARKS[status], name.ljust(width), f"[{style}]{escape(detail)}[/{style}]")
             console.print(row)
-            if trace and result.traceback:
-                console.print(result.traceback, style="dim", markup=False)
+            if trace and group[0].traceback:
+                console.print(group[0].traceback, style="dim", markup=False, soft_wrap=True)
     if any(result.status == "failed" for result in done):
         hint = "" if trace else " (--trace shows where)"
         console.print(f"[bold red]{count_results(done)}.[/bold red]{hint}")
@@ -69,3 +71,9 @@ def check(
         markup=False,
         soft_wrap=True,
     )
+
+
+def _skipped_alike(result: CheckResult) -> tuple[str, ...]:
+    """Equal for checks in a row that were skipped for one reason: they share a line."""
+    alone = () if result.status == "skipped" else (result.name,)
+    return (result.status, result.detail, *alone)
