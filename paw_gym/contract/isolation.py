@@ -96,7 +96,9 @@ class _Runner:
         methods = multiprocessing.get_all_start_methods()
         context: Any = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
         self._answers, theirs = context.Pipe(duplex=False)
-        self._process = context.Process(target=_serve, args=(theirs, work, limit, self._dump))
+        # a daemon: should nobody end it before, the end of this program does
+        arguments = (theirs, work, limit, self._dump)
+        self._process = context.Process(target=_serve, args=arguments, daemon=True)
         with warnings.catch_warnings():
             # Python 3.12 warns of forking beside threads; the vector environments fork as well
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -143,6 +145,10 @@ class _Runner:
         self._answers.close()
         self._folder.cleanup()
 
+    def __del__(self) -> None:
+        if hasattr(self, "_process"):  # whose results nobody took
+            self.end()
+
 
 def _signal_group(process: Any, sign: str) -> None:
     if not hasattr(os, "killpg"):
@@ -156,6 +162,7 @@ def _signal_group(process: Any, sign: str) -> None:
 
 def _serve(answers: Connection, work: Work, limit: float, dump: Path) -> None:
     """What the subprocess does."""
+    multiprocessing.current_process().daemon = False  # vector environments start processes
     if hasattr(os, "setsid"):
         os.setsid()  # a group of its own, which ends as a whole
     # where it has to be ended, Python's clean-up of shared memory need not complain

@@ -90,11 +90,17 @@ OUTCOMES = [
     (Outcome("No.", terminated="no"), "whose terminated is a str, 'no'; expected True or False"),  # type: ignore[arg-type]
     (Outcome("No.", success=1), "whose success is an int, 1; expected True or False"),  # type: ignore[arg-type]
     (Outcome("No.", success=None), "whose success is None; expected True or False"),  # type: ignore[arg-type]
-    (Outcome("No.", score=1.5), "whose score is a float, 1.5; expected None or a number from 0 to 1"),
+    (
+        Outcome("No.", score=1.5),
+        "whose score is a float, 1.5; expected None or a number from 0 to 1",
+    ),
     (Outcome("No.", score=float("nan")), "whose score is a float, nan; expected None or a number"),
     (Outcome("No.", score="1"), "whose score is a str, '1'; expected None or a number"),  # type: ignore[arg-type]
     (Outcome("No.", action_is_valid=0), "whose action_is_valid is an int, 0; expected True or"),  # type: ignore[arg-type]
-    (Outcome("No.", admissible_actions="go"), "admissible_actions is a str, 'go'; expected None or"),
+    (
+        Outcome("No.", admissible_actions="go"),
+        "admissible_actions is a str, 'go'; expected None or",
+    ),
     (Outcome("No.", admissible_actions=[1]), "admissible_actions is a list, [1]; expected None or"),  # type: ignore[list-item]
     (Outcome("No.", admissible_actions={"go"}), "admissible_actions is a set, {'go'}; expected"),  # type: ignore[arg-type]
     (Outcome("No.", info=[("a", 1)]), "info is a list, [('a', 1)]; expected a dict"),  # type: ignore[arg-type]
@@ -156,14 +162,20 @@ BAD_TASKS = [
     ([Task(None, "Say.")], "tasks[0]: the id is None; expected a non-empty str"),  # type: ignore[arg-type]
     ([Task("", "Say.")], "tasks[0]: the id is a str, ''; expected a non-empty str"),
     ([Task(" ", "Say.")], "tasks[0]: the id is a str, ' '; expected a non-empty str"),
-    ([Task("a\nb", "Say.")], r"tasks[0]: the id is a str, 'a\nb'; expected a non-empty str of print"),
+    (
+        [Task("a\nb", "Say.")],
+        r"tasks[0]: the id is a str, 'a\nb'; expected a non-empty str of print",
+    ),
     ([Task("a ", "Say.")], "tasks[0]: the id is 'a '; expected no white space at its ends"),
     ([Task("/etc/a", "Say.")], "tasks[0]: the id is '/etc/a'; expected a name, no path"),
     ([Task("a/../../b", "Say.")], "tasks[0]: the id is 'a/../../b'; expected a name, no path"),
     ([*TASKS, Task("a", "Again.")], "tasks 0 and 2 are both 'a'; expected an id of its own"),
     ([Task("a", "")], "tasks[0] ('a'): its instruction is a str, ''; expected a str that says"),
     ([Task("a", None)], "tasks[0] ('a'): its instruction is None; expected a str"),  # type: ignore[arg-type]
-    ([Task("a", "Say.", type=2)], "tasks[0] ('a'): its type is an int, 2; expected a non-empty str"),  # type: ignore[arg-type]
+    (
+        [Task("a", "Say.", type=2)],
+        "tasks[0] ('a'): its type is an int, 2; expected a non-empty str",
+    ),  # type: ignore[arg-type]
 ]
 
 
@@ -196,12 +208,22 @@ REGISTRATIONS: list[tuple[Any, Any, dict[str, Any], str]] = [
     (ID, lambda task, rng: 1, {"tasks": TASKS}, "neither a class nor a generator function"),
     (ID, 7, {"tasks": TASKS}, "7 is neither a class nor a generator function"),
     (ID, SayEnv, {"tasks": TASKS, "max_step": 5}, "tasks is an option of generator functions"),
-    (ID, SayEnv, {"max_step": 5}, "SayEnv.__init__ has no option 'max_step'; expected 'max_steps'?"),
+    (
+        ID,
+        SayEnv,
+        {"max_step": 5},
+        "SayEnv.__init__ has no option 'max_step'; expected 'max_steps'?",
+    ),
     (ID, SayEnv, {"solve": len}, "solve is an option of generator functions"),
     (ID, SayEnv, {"max_steps": -1}, "max_steps must be at least 1, got -1"),
     (ID, Unfinished, {}, "Unfinished lacks _act; expected a class that implements both"),
     (ID, dict, {}, "dict is no subclass of TextEnv; expected one, or a generator function"),
-    (ID, "tests.maze.MazeEnv", {}, "the entry point is 'tests.maze.MazeEnv'; expected 'module:Class'"),
+    (
+        ID,
+        "tests.maze.MazeEnv",
+        {},
+        "the entry point is 'tests.maze.MazeEnv'; expected 'module:Class'",
+    ),
     (ID, "tests maze:MazeEnv", {}, "'tests maze:MazeEnv'; expected 'module:Class'"),
     (7, SayEnv, {}, "7: the id is an int, 7; expected namespace/Name-vN"),
     ("tests/Bad v0", SayEnv, {}, "the id is a str, 'tests/Bad v0'; expected namespace/Name-vN"),
@@ -321,7 +343,9 @@ class TestSolvers:
     def test_a_wrong_answer_is_named(self, answer: Any) -> None:
         env = self.env(lambda task, rng: answer)
         env.reset(options={"task_id": "a"})
-        with pytest.raises(EnvDefinitionError, match="doors: solve for task 'a' gave .*; expected a"):
+        with pytest.raises(
+            EnvDefinitionError, match="doors: solve for task 'a' gave .*; expected a"
+        ):
             env.reference_solution()
 
     def test_without_one_it_says_how_to_give_it(self) -> None:

@@ -116,7 +116,9 @@ class TestGeneratorFunctions:
 
         env = GeneratorEnv(stops, [Task("a", "x")])
         env.reset(seed=0)
-        with pytest.raises(ValueError, match="stops: stops returned without a last Outcome: yield one"):
+        with pytest.raises(
+            ValueError, match="stops: stops returned without a last Outcome: yield one"
+        ):
             env.step("x")
 
     def test_functions_of_another_kind_are_refused(self) -> None:
