@@ -100,7 +100,7 @@ def register_text_env(
         EnvDefinitionError: anything is wrong with it (a taken id, an option that there is not, wrong
             tasks, ...); names what it is, and what was expected. Nothing is registered then.
     """
-    more = {"tasks": tasks, "max_steps": max_steps, "solve": solve}
+    more: dict[str, Any] = {"tasks": tasks, "max_steps": max_steps, "solve": solve}
     if entry_point is None:
         return lambda function: register_text_env(
             id, function, description=description, replace=replace, **more, **kwargs

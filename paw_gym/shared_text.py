@@ -41,20 +41,28 @@ class TextMemory:
         self.block = SharedMemory(create=True, size=count * self.slot)
         weakref.finalize(self, _release, self.block, os.getpid())
 
+    @property
+    def _buffer(self) -> memoryview:
+        buffer = self.block.buf
+        assert buffer is not None  # it is until the block is closed
+        return buffer
+
     def write(self, index: int, text: str) -> None:
         """Puts an environment's text in its place."""
         data = text.encode("utf-8", "surrogatepass")
         begin = index * self.slot
-        _LENGTH.pack_into(self.block.buf, begin, len(data))
+        buffer = self._buffer
+        _LENGTH.pack_into(buffer, begin, len(data))
         begin += _LENGTH.size
-        self.block.buf[begin : begin + len(data)] = data
+        buffer[begin : begin + len(data)] = data
 
     def read(self, index: int) -> str:
         """The text in an environment's place; empty before the first."""
         begin = index * self.slot
-        (length,) = _LENGTH.unpack_from(self.block.buf, begin)
+        buffer = self._buffer
+        (length,) = _LENGTH.unpack_from(buffer, begin)
         begin += _LENGTH.size
-        return bytes(self.block.buf[begin : begin + length]).decode("utf-8", "surrogatepass")
+        return bytes(buffer[begin : begin + length]).decode("utf-8", "surrogatepass")
 
     def __getstate__(self) -> dict[str, Any]:
         return {"slot": self.slot, "block": self.block}

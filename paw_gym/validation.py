@@ -42,6 +42,10 @@ class EnvDefinitionError(ValueError):
         owner: the environment, once it is known.
     """
 
+    text: str
+    field: str
+    owner: str
+
     def __init__(self, text: object, field: str = "", owner: str = "") -> None:
         if isinstance(text, EnvDefinitionError):  # Gymnasium raises a subprocess's error like this
             text, field, owner = text.text, text.field, text.owner
@@ -81,7 +85,7 @@ def _is_flag(value: object) -> bool:
 
 
 def _is_share(value: object) -> bool:
-    return value is None or (isinstance(value, Real) and 0.0 <= value <= 1.0)
+    return value is None or (isinstance(value, Real) and 0.0 <= float(value) <= 1.0)
 
 
 def _is_listing(value: object) -> bool:
@@ -131,12 +135,11 @@ def check_outcome(outcome: Outcome, when: str) -> None:
 def check_first_outcome(outcome: Outcome, when: str) -> None:
     """The same for the outcome that an episode starts with: nothing was done yet."""
     check_outcome(outcome, when)
-    for name, expected in (("terminated", False), ("success", False), ("reward", 0)):
-        value = getattr(outcome, name)
-        if value != expected:
+    for name in ("terminated", "success"):
+        if getattr(outcome, name):
             raise EnvDefinitionError(
-                f"{when} gave an Outcome whose {name} is already {value!r}; expected {expected}: "
-                "an episode starts before the first action.",
+                f"{when} gave an Outcome whose {name} is already True; expected False: an episode "
+                "starts before the first action.",
                 f"first Outcome.{name}",
             )
 

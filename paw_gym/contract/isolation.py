@@ -26,7 +26,9 @@ TIME_LIMIT = 60.0
 """seconds that one check may take, unless given"""
 _MAKING = "making the environment"
 _GRACE = 1.0
-"""seconds beyond the limit in which the process writes down where it is"""
+"""seconds that it is given to end"""
+_LATE = 20.0
+"""seconds beyond the limit in which it writes down where it is; a busy machine needs more of them"""
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)')
 
 Work = Callable[[], Iterator[CheckResult]]
@@ -61,7 +63,7 @@ def run_isolated(work: Work, names: Sequence[str], limit: float) -> Iterator[Che
 
 def _results(runner: _Runner, names: Sequence[str]) -> Iterator[CheckResult]:
     try:
-        for number, name in enumerate(names):
+        for number in range(len(names)):
             try:
                 yield runner.receive()
             except TimeoutError as error:
@@ -112,7 +114,7 @@ class _Runner:
             TimeoutError: nothing came within the limit; the process was ended.
             EOFError: it is gone.
         """
-        if self._answers.poll(self.limit + _GRACE):
+        if self._answers.poll(self.limit) or self._ends_late():
             return self._answers.recv()
         self.end()
         where = _innermost(self.stack)
@@ -122,6 +124,15 @@ class _Runner:
             + ". If the environment is only slow, give it more: paw check --time-limit "
             f"{10 * self.limit:g}, or check_text_env(..., time_limit={10 * self.limit:g})."
         )
+
+    def _ends_late(self) -> bool:
+        """Waits until it has written down where it is; whether it has ended instead."""
+        for _ in range(int(_LATE / 0.05)):
+            if self._answers.poll(0.05):
+                return True
+            if self._dump.exists() and self._dump.stat().st_size > 0:
+                return self._answers.poll(0.05)
+        return False
 
     def exit_code(self) -> str:
         """How it ended, in words."""

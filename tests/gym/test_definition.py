@@ -114,7 +114,6 @@ STARTS = [
     (("Say it.", {}), "reset of task 'a' gave a tuple, ('Say it.', {}); expected an Outcome"),
     (Outcome("Say it.", terminated=True), "whose terminated is already True; expected False"),
     (Outcome("Say it.", success=True), "whose success is already True; expected False"),
-    (Outcome("Say it.", 1.0), "whose reward is already 1.0; expected 0"),
 ]
 
 

@@ -30,7 +30,7 @@ def busy(box_env: Any) -> Any:
             for _ in itertools.count():
                 try:
                     sum(range(100))
-                except BaseException:  # noqa: BLE001
+                except BaseException:
                     continue
 
     return Busy

@@ -207,12 +207,9 @@ def test_a_parquet_file_has_a_column_for_each_field_with_its_type(tmp_path: Path
     of_steps = [f.name for f in fields(Transition)]
     of_episodes = [f"episode_{f.name}" for f in fields(Episode) if f.name != "transitions"]
     assert list(columns) == [*of_steps, "episode_number", *of_episodes]
-    assert (
-        of_steps
-        == (
-            "env_id task_id episode_id step prompt observation response action reward "
-            "next_observation terminated truncated action_is_valid info"
-        ).split()
+    assert " ".join(of_steps) == (
+        "env_id task_id episode_id step prompt observation response action reward "
+        "next_observation terminated truncated action_is_valid info"
     )
     kinds = ("step", "reward", "terminated", "observation", "info", "episode_group")
     assert [columns[name] for name in kinds] == [

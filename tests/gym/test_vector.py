@@ -52,7 +52,7 @@ def test_any_text_comes_through_and_an_episode_ends() -> None:
         seen = [vector.step(texts)[0] for texts in ((LONG, ""), ("short", LONG), ("a", "b"))]
         assert seen == [(LONG, ""), ("short", LONG), ("a", "b")]
         assert first == ("Say something.",) * 2, "what was given before stays as it was"
-        again, rewards, terminated, truncated, _ = vector.step(("c", "d"))  # a new episode
+        again, _, _, truncated, _ = vector.step(("c", "d"))  # a new episode
         assert again == first and not truncated.any()
     finally:
         vector.close()
