@@ -184,6 +184,7 @@ def episode(task_id: str, success: bool, steps: int, text: str = "") -> Episode:
                 step=step,
                 prompt=f"task put a clean apple in fridge.\nsaw nothing\nnow {seen}\ncan look\ngo to\nopen"
                 + text,
+                observation=seen + text,
                 response=f"<think>The apple may be dirty, step {step}.</think>\n"
                 f"<action>{action}</action>{text}",
                 action=action,
@@ -192,7 +193,7 @@ def episode(task_id: str, success: bool, steps: int, text: str = "") -> Episode:
                 terminated=last and success,
                 truncated=last and not success,
                 action_is_valid=step != 1,
-                info={"observation": seen + text, "success": last and success},
+                info={"success": last and success},
             )
         )
         seen = after
