@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym.transition import Episode, read_jsonl
+from paw_train.report.alarms import Alarm, find_alarms, world_model_loss
 from paw_train.report.results import EvalResult, number
 from paw_train.report.world_model import STAGES
 
@@ -67,6 +68,11 @@ class RunData:
         """RL updates in the settings."""
         planned = number(self.config.get("updates"))
         return None if planned is None else int(planned)
+
+    @property
+    def alarms(self) -> list[Alarm]:
+        """What the measurements say is going wrong, in the order in which it was noticed."""
+        return find_alarms(self.metrics, world_model_loss(self.config))
 
     def setting(self, path: str) -> Any:
         """A nested setting by dotted path, or ``None``."""

@@ -44,14 +44,14 @@ def test_token_colours_are_the_probabilities_in_the_file(
 ) -> None:
     address = view(real_run)
     records = [
-        json.loads(x) for x in (real_run / "tokens" / "000002.jsonl").read_text().splitlines()
+        json.loads(x) for x in (real_run / "tokens" / "000003.jsonl").read_text().splitlines()
     ]
     hues = {}
     for theme in ("light", "dark"):
         pages.theme(theme)
         for number, record in enumerate(records):
-            pages.open(f"{address}/#/smoke/episodes?ep=000002.{number}")
-            pages.is_there(f".detail[data-key='000002.{number}'] .tok")
+            pages.open(f"{address}/#/smoke/episodes?ep=000003.{number}")
+            pages.is_there(f".detail[data-key='000003.{number}'] .tok")
             cards = pages.run(_TOKENS)
             assert len(cards) == len(record["steps"])
             for card, step in zip(cards, record["steps"], strict=True):
@@ -94,8 +94,8 @@ def test_a_real_run_from_curves_to_a_turn(real_run: Path, view: Any, pages: Any)
               "s.value = 'training'; s.dispatchEvent(new Event('change')) })()")  # fmt: skip
     pages.wait_for("document.querySelector('.count').textContent === '16 episodes'")
     pages.key("j", 2)
-    pages.is_there(".detail[data-key='000000.1'] .tok")
-    record = json.loads((real_run / "tokens" / "000000.jsonl").read_text().splitlines()[1])
+    pages.is_there(".detail[data-key='000001.1'] .tok")
+    record = json.loads((real_run / "tokens" / "000001.jsonl").read_text().splitlines()[1])
     marks = pages.run(
         "[...document.querySelectorAll('.turn-card')].map(c => c.classList.contains('selected'))"
     )
@@ -109,7 +109,7 @@ def test_a_real_run_from_curves_to_a_turn(real_run: Path, view: Any, pages: Any)
     assert listed == record["steps"][0]["admissible"]
     pages.key("w")  # without the world model: the plain observation
     pages.wait_for("document.querySelector('.observation .tok') === null")
-    episode = list(read_jsonl(real_run / "rollouts" / "000000.jsonl"))[1]
+    episode = list(read_jsonl(real_run / "rollouts" / "000001.jsonl"))[1]
     shown = pages.run("[...document.querySelectorAll('.observation')].map(e => e.textContent)")
     assert shown == [t.next_observation for t in episode.transitions]
     assert pages.problems() == []
@@ -152,7 +152,7 @@ def test_the_keyboard_and_the_address(small_run: Path, view: Any, pages: Any) ->
     pages.key("n")
     pages.is_there(".turn-card[data-step='3'][aria-current]")
     pages.wait_for(  # the list goes along
-        "document.querySelector('.row[aria-selected=true] .r1')?.textContent.endsWith('u0 · 4')"
+        "document.querySelector('.row[aria-selected=true] .r1')?.textContent.endsWith('u1 · 4')"
     )
     pages.key("/")
     assert pages.run("document.activeElement.id") == "search"
@@ -202,20 +202,20 @@ def test_hostile_text_stays_text(view: Any, pages: Any, tmp_path: Path) -> None:
     step = Transition("e", bad, bad, 0, bad, f"<think>{bad}</think><action>{bad}</action>{bad}", bad,
                       -1.0, bad, False, True, False, {"problem": bad, "success": False})  # fmt: skip
     episode = Episode("e", bad, bad, bad, bad, 0, "window", [step], None)
-    write_jsonl(run / "rollouts" / "000000.jsonl", [episode, episode])
+    write_jsonl(run / "rollouts" / "000001.jsonl", [episode, episode])
     part = {"tokens": [bad, "\ud800"], "logprobs": [-1.0, -0.1], "clipped": "01"}
     record = {"episode_id": bad, "wm": "on", "loss": "cmae", "rho": 0.2, "lambda": 1.0,
               "steps": [{"step": 0, "entropy": 0.1, "advantage": 1, "selected": True, "weight": 1,
                          "admissible": [bad], "observation": part, "response": part}]}  # fmt: skip
-    (run / "tokens" / "000000.jsonl").write_text(json.dumps(record) + "\n")
+    (run / "tokens" / "000001.jsonl").write_text(json.dumps(record) + "\n")
     (run / "config.json").write_text(
         json.dumps({"name": bad, "updates": 1, "algorithm": {"name": bad}})
     )
-    (run / "metrics.jsonl").write_text(json.dumps({"update": 0, bad: 1.0}) + "\n")
+    (run / "metrics.jsonl").write_text(json.dumps({"update": 1, bad: 1.0}) + "\n")
     address = view(tmp_path)
     for tab in ("curves", "groups", "episodes", "turns"):
         name = "%3Cb%3E%22run%22%20%26amp%3B%20100%25"
-        pages.open(f"{address}/#/{name}/{tab}?ep=000000.0&turn=0&resp=1")
+        pages.open(f"{address}/#/{name}/{tab}?ep=000001.0&turn=0&resp=1")
         pages.is_there({"curves": "figure", "groups": ".side"}.get(tab, ".turn-card .tok"))
         if tab == "episodes":
             pages.key("o"), pages.key("a")
