@@ -121,23 +121,21 @@ def checkpoint_sentence(run: RunData) -> tuple[str, ...]:
     done = number(run.metrics[-1].get("update")) if run.metrics else None
     by = "score" if run.setting("evaluation.select_by") == "score" else "success_rate"
     rated = [r for r in run.validation if number(r.get(by)) is not None]
+    head = "The evaluation after RL is of"
     if not rated:
-        return () if done is None else (f"After RL: the last checkpoint, update {done:.0f}.",)
+        return () if done is None else (f"{head} the last checkpoint, update {done:.0f}.",)
     # of equal ones the later, as training keeps them
-    best = max(rated, key=lambda r: (r[by], r["update"]))
+    best, last = max(rated, key=lambda r: (r[by], r["update"])), rated[-1]
     split = run.setting("evaluation.selection_split")
     panel = "the selection panel" + (f" ({split})" if split else "")
-    if best is rated[-1] and done in (None, best["update"]):
-        sentence = f"After RL: the checkpoint of update {best['update']}, the best on {panel}"
-        return (f"{sentence} and the last: {_validated(best, by)}.",)
-    sentence = (
-        f"After RL: the checkpoint of update {best['update']}, the best on {panel} with "
-        f"{_validated(best, by)}, not the last"
-    )
-    last = rated[-1]
-    if last is best or done not in (None, last["update"]):
-        return (f"{sentence}, update {done:.0f}, which was not validated.",)
-    return (f"{sentence}: that, update {last['update']}, has {_validated(last, by)} there.",)
+    found = f"the best on {panel}: {_validated(best, by)}."
+    if done not in (None, last["update"]):
+        rest = f"The last checkpoint, update {done:.0f}, was not validated."
+    elif last is not best:
+        rest = f"The last checkpoint, update {last['update']}, has {_validated(last, by)} there."
+    else:
+        return (f"{head} the last checkpoint, update {last['update']}, also {found}",)
+    return (f"{head} the checkpoint of update {best['update']}, {found} {rest}",)
 
 
 def _validated(record: Record, by: str) -> str:

@@ -254,8 +254,8 @@ def test_verdict_when_it_got_better(tmp_path: Path) -> None:
     )
     assert "The policy got better." in text
     assert (
-        "After RL: the checkpoint of update 30, the best on the selection panel (valid_seen) and the "
-        "last: 68.8 % [56.6, 78.8] on 64 tasks." in text
+        "The evaluation after RL is of the last checkpoint, update 30, also the best on the selection "
+        "panel (valid_seen): 68.8 % [56.6, 78.8] on 64 tasks." in text
     )
 
 
@@ -264,14 +264,14 @@ def test_the_report_says_which_checkpoint_it_speaks_of(tmp_path: Path) -> None:
     rows = [{"update": u, **rate(wins, 64)} for u, wins in ((10, 40), (20, 40), (30, 22))]
     write_lines(run / "validation.jsonl", rows)
     assert (
-        "After RL: the checkpoint of update 20, the best on the selection panel (valid_seen) with "
-        "62.5 % [50.2, 73.3] on 64 tasks, not the last: that, update 30, has 34.4 % [23.9, 46.6] on "
-        "64 tasks there." in page_of(run).text
+        "The evaluation after RL is of the checkpoint of update 20, the best on the selection panel "
+        "(valid_seen): 62.5 % [50.3, 73.3] on 64 tasks. The last checkpoint, update 30, has 34.4 % "
+        "[23.9, 46.6] on 64 tasks there." in page_of(run).text
     )
     write_lines(run / "validation.jsonl", rows[:1])
-    assert "not the last, update 30, which was not validated." in page_of(run).text
+    assert "The last checkpoint, update 30, was not validated." in page_of(run).text
     (run / "validation.jsonl").unlink()
-    assert "After RL: the last checkpoint, update 30." in page_of(run).text
+    assert "The evaluation after RL is of the last checkpoint, update 30." in page_of(run).text
 
 
 def test_alarms_stand_in_the_report_and_in_the_summary(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ export class EpisodeView {
         view.tokens && legend(e)),
       e.turns.map((turn, i) => drawTurn(turn, i, view, most, e)),
       !e.turns.length && h("p", { cls: "muted" }, "No turn was taken."),
-      e.error && h("pre", { cls: "error" }, e.error));
+      e.error && h("pre", { cls: "error-text" }, e.error));
   }
 
   mark(turn) {
