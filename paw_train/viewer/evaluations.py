@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from paw_train.report.results import Rate, number
+from paw_train.reporting.run.results import Rate, number
 
 Record = dict[str, Any]
 
@@ -27,10 +27,10 @@ def evaluation_of(result: Mapping[str, Any]) -> Record:
     """The page of an evaluation as JSON values; what the result lacks is ``None`` or empty.
 
     Keys: ``agent``, ``model``, ``panel``, ``env`` (texts); ``overall`` (``n``, ``success_rate``,
-    ``ci95``; ``None`` where nothing was played); ``score`` (``mean``, ``ci95``) where it says more than success; ``types`` and
-    ``averages`` (rates with ``name``); ``pass_at_k``; ``runs`` (``seed``, ``success_rate``); ``cost``
-    (dollars); ``tokens`` (``prompt``, ``completion``); ``measured`` (other numbers and texts by their
-    name in the file); ``details`` (objects by name).
+    ``ci95``; ``None`` where nothing was played); ``score`` (``mean``, ``ci95``) where it says more
+    than success; ``types`` and ``averages`` (rates with ``name``); ``pass_at_k``; ``runs`` (``seed``,
+    ``success_rate``); ``cost`` (dollars); ``tokens`` (``prompt``, ``completion``); ``measured`` (other
+    numbers and texts by their name in the file); ``details`` (objects by name).
     """
     overall = _rate(result)
     return {
@@ -115,7 +115,7 @@ def _tokens(value: Any) -> Record | None:
 
 
 def _plain(value: Any) -> bool:
-    return isinstance(value, str) or isinstance(value, bool) or number(value) is not None
+    return isinstance(value, str | bool) or number(value) is not None
 
 
 def _text(value: Any) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from paw_train.report.run_data import FILES
+from paw_train.reporting.run.run_data import FILES
 
 PHASES = ("before", "training", "after", "other")
 """of a run, in order: evaluation before RL, rollouts, evaluation after RL, anything else"""
@@ -79,7 +79,10 @@ def _evaluations(run: Path) -> Iterator[Path]:
 
 def is_run(folder: Path) -> bool:
     """Whether a folder holds what a training run or an evaluation leaves."""
-    if any((folder / name).is_file() for name in (*FILES, RESULT)) or (folder / "rollouts").is_dir():
+    if (
+        any((folder / name).is_file() for name in (*FILES, RESULT))
+        or (folder / "rollouts").is_dir()
+    ):
         return True
     return any(any(folder.glob(f"episodes*{suffix}")) for suffix in _SUFFIXES)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from paw_train.report.alarms import Alarm, find_alarms, world_model_loss
-from paw_train.report.results import number
+from paw_train.reporting.run.alarms import Alarm, find_alarms, world_model_loss
+from paw_train.reporting.run.results import number
 from paw_train.viewer.evaluations import evaluation_of, settings_of
 from paw_train.viewer.folders import RESULT
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paw_train.report.alarms import WINDOW, find_alarms, world_model_loss
+from paw_train.reporting.run.alarms import WINDOW, find_alarms, world_model_loss
 
 Rows = list[dict[str, Any]]
 

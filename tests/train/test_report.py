@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from paw_gym.transition import Episode, Transition, write_jsonl
-from paw_train.report import summary_lines, summary_table, write_curves_svg, write_report
-from paw_train.report.charts import ChartStyle, Series, line_chart, path_of, running_mean
-from paw_train.report.markup import escape, tag
-from paw_train.report.scales import (
+from paw_train.evaluation.statistics import difference_interval, wilson_interval
+from paw_train.reporting.run import summary_lines, summary_table, write_curves_svg, write_report
+from paw_train.reporting.run.charts import ChartStyle, Series, line_chart, path_of, running_mean
+from paw_train.reporting.run.markup import escape, tag
+from paw_train.reporting.run.scales import (
     Axis,
     duration_text,
     linear_ticks,
@@ -25,7 +26,6 @@ from paw_train.report.scales import (
     number_text,
     tick_labels,
 )
-from paw_train.statistics import difference_interval, wilson_interval
 
 TYPES = (
     "look_at_obj_in_light",
@@ -66,7 +66,9 @@ def write_run(
     }
     write_json(folder / "config.json", config)
     write_json(folder / "environment.json", {"python": "3.11", "torch": "2.9", "device": "cpu"})
-    write_lines(folder / "metrics.jsonl", [update_record(u, updates, rng) for u in range(1, updates + 1)])
+    write_lines(
+        folder / "metrics.jsonl", [update_record(u, updates, rng) for u in range(1, updates + 1)]
+    )
     write_lines(folder / "validation.jsonl", [validation(u) for u in range(5, updates + 1, 5)])
     warm = [
         {"step": s, "loss": 3 * math.exp(-s / 90) + 0.5, "action_accuracy": 1 - math.exp(-s / 120)}
