@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from paw_train.viewer.conversation import conversation
+from paw_train.viewer.conversation import conversation, notes
 from paw_train.viewer.differences import differences
 from paw_train.viewer.files import EpisodeReader, Place, read_line
 from paw_train.viewer.folders import episode_files, find_runs, is_run
@@ -59,6 +59,11 @@ class Run:
         """Of the index."""
         assert self.index and self._lists is not None
         return self._lists
+
+    def read(self) -> None:
+        """Brings the index up to date and waits for it."""
+        self.index.refresh()
+        self.progress = None
 
     def follow(self, stop: threading.Event) -> None:
         """Brings the index up to date, if the run is being looked at."""
@@ -123,6 +128,10 @@ class RunStore:
                     _LOG.exception("The index of %s could not be brought up to date.", run.name)
             self._wake.wait(_PAUSE)
             self._wake.clear()
+
+    def names(self) -> list[str]:
+        """Of the runs, in the order of ``listed``."""
+        return list(self._runs)
 
     @property
     def first(self) -> str | None:
@@ -229,6 +238,7 @@ class RunStore:
             "outcome": outcome(episode),
             "return": episode.total_reward,
             "error": episode.error,
+            "notes": notes(episode),
             **{name: known.get(name) for name in ("lambda", "rho", "wm", "loss", "temperature")},
             "turns": conversation(episode, tokens),
         }

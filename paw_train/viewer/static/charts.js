@@ -9,7 +9,7 @@ function ticks(low, high, count) {
   const span = high - low || 1;
   const raw = span / count;
   const unit = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map((f) => f * unit).find((size) => size >= raw);
+  const step = [1, 2, 2.5, 5, 10].map((f) => f * unit).find((size) => size >= raw);
   const found = [];
   for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-6; at += step) found.push(Math.abs(at) < step * 1e-9 ? 0 : at);
   return found;
@@ -165,7 +165,7 @@ export class Chart {
     const several = this.lines.length > 1;
     replace(this.value, h("small", null, shown ? `u${several ? update : first[0]} ` : "last "),
       found.map((point, i) => h("span", { title: this.lines[i].label },
-        several && h("i", { cls: `swatch c${this.lines[i].colour}` }), point ? number(point[1], 4) : "–")));
+        several && h("i", { cls: `swatch c${this.lines[i].colour}` }), point ? number(point[1], several ? 3 : 4) : "–")));
   }
 }
 

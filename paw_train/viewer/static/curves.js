@@ -75,7 +75,7 @@ export class CurvesPage {
     this.notes = h("div", { cls: "notes" });
     this.settings = h("details", { cls: "settings" });
     this.node = h("div", { cls: "curves" }, this.alarms, this.cards, this.strip, h("div", { cls: "controls" }, this.kept, this.smoothing.node), this.notes, this.grid, this.settings);
-    new ResizeObserver(() => this.draw()).observe(this.node);
+    new ResizeObserver(() => requestAnimationFrame(() => this.draw())).observe(this.node);
   }
 
   keys() {

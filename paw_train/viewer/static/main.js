@@ -110,7 +110,7 @@ class App {
         this.seen = pulse;
         this.tell(pulse);
         if (!first) await page.news(changed, pulse);
-        else page.begun?.(pulse);
+        else await page.begun?.(pulse);
       }
     } catch (error) {
       if (error instanceof TypeError) this.tell({ state: "gone" });

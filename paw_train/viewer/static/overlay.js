@@ -19,9 +19,9 @@ export class OverlayPage {
     this.range = h("span");
     this.grid = h("div", { cls: "sections" });
     this.tables = h("div");
-    this.node = h("div", { cls: "curves overlay" }, this.legend,
-      h("div", { cls: "controls" }, this.range, this.smoothing.node), this.grid, this.tables);
-    new ResizeObserver(() => this.draw()).observe(this.node);
+    this.node = h("div", { cls: "curves overlay" },
+      h("div", { cls: "controls" }, this.legend, this.range, this.smoothing.node), this.grid, this.tables);
+    new ResizeObserver(() => requestAnimationFrame(() => this.draw())).observe(this.node);
   }
 
   keys() {

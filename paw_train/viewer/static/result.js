@@ -7,9 +7,11 @@ import { format } from "./state.js";
 const LABELS = {
   mean_steps: "turns an episode", mean_reward: "mean return", invalid_rate: "invalid actions", truncated_rate: "truncated answers",
   errors: "failed episodes", seconds: "wall time", model_calls: "model calls", told: "also knows", fingerprint: "tasks (fingerprint)",
-  panel_hash: "panel (hash)", prompt_hash: "prompts (hash)", model_hash: "weights (hash)",
+  tasks: "tasks of the panel", unplayed: "episodes not played", complete: "complete", panel_hash: "panel (hash)", prompt_hash: "prompts (hash)", model_hash: "weights (hash)",
 };
-const DETAILS = { agent_settings: "Agent", sampling: "Sampling", endpoint: "Endpoint", environment: "Environment", settings: "Settings" };
+const DETAILS = { agent_settings: "Agent", sampling: "Sampling", endpoint: "Endpoint", environment: "Environment", settings: "Settings",
+  invalid_causes: "Why actions were invalid", forgotten: "Left out of contexts that were too long" };
+const SAID = new Set(["invalid_rate", "truncated_rate", "mean_steps", "seconds", "model_calls", "first_error"]);
 const CARDS = ["invalid_rate", "truncated_rate", "mean_steps", "seconds"];
 
 export class ResultPage {
@@ -44,15 +46,19 @@ export class ResultPage {
   head(e) {
     return h("header", { cls: "result-head" },
       h("h1", null, e.model || e.agent || this.page.name),
-      h("dl", { cls: "facts" }, [["agent", e.agent], ["model", e.model || "none"], ["environment", e.env], ["panel", e.panel], ["date", day(this.info.date)]]
-        .map(([name, value]) => value && h("div", null, h("dt", null, name), h("dd", null, value)))));
+      h("dl", { cls: "facts" }, [["agent", e.agent], e.model && ["run", this.page.name], ["environment", e.env], ["panel", e.panel], ["date", day(this.info.date)]]
+        .filter(Boolean).map(([name, value]) => value && h("div", null, h("dt", null, name), h("dd", null, value)))));
   }
 
   problem(e) {
-    if (!e.overall) return h("p", { cls: "note" }, "result.json has no success rate: no task was played to its end, or the file is damaged.");
-    const failed = e.measured.errors;
-    return failed > 0 && h("p", { cls: "note" }, `${plural(failed, "episode")} failed with an error and count${failed === 1 ? "s" : ""} as not solved. `,
-      h("a", { href: this.href({ outcome: "error" }) }, "Read them"));
+    const { errors, unplayed, tasks, first_error: first } = e.measured;
+    const parts = [
+      !e.overall && "There is no success rate: no task was played to its end, or result.json is damaged.",
+      e.overall && tasks > e.overall.n && `The rates are of ${e.overall.n} of ${plural(tasks, "task")}.`,
+      errors > 0 && `${plural(errors, "episode")} failed with an error.`, unplayed > 0 && `${plural(unplayed, "episode")} not played.`,
+    ].filter(Boolean);
+    return parts.length > 0 && h("section", { cls: "alarms", role: "alert" }, h("p", null, parts.join(" "), " ",
+      errors > 0 && this.info.outcomes.error > 0 && h("a", { href: this.href({ outcome: "error" }) }, "Read them")), first && h("pre", null, String(first).slice(0, 2000)));
   }
 
   cards(e) {
@@ -73,7 +79,7 @@ export class ResultPage {
 
   links() {
     const { outcomes, episodes } = this.info;
-    return h("p", { cls: "kept" }, h("span", { cls: "muted" }, episodes ? "Episodes, with the conversation as it was sent:" : "No episodes were kept."),
+    return h("p", { cls: "kept" }, h("span", { cls: "muted" }, episodes ? "Episodes, with the conversation as it was sent:" : this.info.indexing ? "Reading the episodes …" : "No episodes were kept."),
       Object.entries(outcomes).map(([name, n]) => h("a", { cls: "chip", href: this.href({ outcome: name }) },
         h("i", { cls: `o ${name}` }), name, h("small", null, ` ${n}`))));
   }
@@ -83,7 +89,7 @@ export class ResultPage {
     const row = (part, cls, link) => h("tr", { cls }, h("th", null, link ? h("a", { href: this.href({ type: part.name }) }, part.name.replaceAll("_", " ")) : part.name),
       h("td", { cls: "num" }, String(part.n)), h("td", { cls: "num" }, h("b", null, rate(part))), h("td", { cls: "bar-cell" }, bar(part)), h("td", { cls: "num muted" }, interval(part)));
     return h("section", null, h("h2", null, "By task type"), h("div", { cls: "scroll" }, h("table", { cls: "plain types" },
-      h("thead", null, h("tr", null, ["task type", "tasks", "success", "", "95 % interval"].map((title, i) => h("th", { cls: i === 1 || i === 2 ? "num" : "" }, title)))),
+      h("thead", null, h("tr", null, ["task type", "tasks", "success", "", "95 % interval"].map((title, i) => h("th", { cls: ["", "num", "num", "bar-cell", ""][i] }, title)))),
       h("tbody", null, row({ name: "all", ...e.overall }, "total"), e.types.map((part) => row(part, "", true)),
         e.averages.map((part) => row({ ...part, name: `mean of ${part.name}` }, "average"))))));
   }
@@ -97,7 +103,7 @@ export class ResultPage {
   }
 
   measured(e) {
-    const rows = Object.entries(e.measured).filter(([name]) => !CARDS.includes(name) && !(name === "errors" && !e.measured.errors));
+    const rows = Object.entries(e.measured).filter(([name, value]) => !SAID.has(name) && !(value === 0 && (name === "errors" || name === "unplayed")));
     return rows.length > 0 && h("section", null, h("h2", null, "Further"), facts(rows.map(([name, value]) => [LABELS[name] || words(name), shown(name, value)])));
   }
 

@@ -52,12 +52,18 @@ export class RunPage {
       replace(this.node, h("p", { cls: "loading" }, error.message, " ", h("a", { href: "#/" }, "All runs")));
       return;
     }
+    this.answered(this.info);
     this.first.described(this.info);
     this.list.described(this.info);
   }
 
-  begun(pulse) {
-    if (pulse.indexing) this.behind = true;
+  // Notes that an answer came while episodes were still being read: it has to be asked for again.
+  answered({ indexing }) {
+    if (indexing) this.behind = true;
+  }
+
+  async begun(pulse) {
+    if (this.behind) await this.news({}, pulse);
   }
 
   async news(changed, pulse) {

@@ -8,23 +8,22 @@ import { current, format, go, runsParam } from "./state.js";
 // [key, title, value to sort by, cell]
 const COLUMNS = [
   ["name", "Run", (run) => run.name, null],
-  ["state", "State", (run) => run.state, (run) => [h("span", { cls: "dot", data: { state: run.state } }), run.state]],
-  ["date", "Date", (run) => run.date, (run) => day(run.date)],
+  ["success", "Success", (run) => (run.after || run.before)?.success_rate, (run) => [
+    run.before && h("small", { cls: "muted", title: `before RL: ${spread(run.before)}` }, `${rate(run.before)} → `), h("b", { title: spread(run.after) }, rate(run.after))]],
   ["env", "Environment", (run) => run.env, (run) => short(run.env)],
   ["model", "Model", (run) => run.model, (run) => h("span", { title: run.model || "" }, run.model ? run.model.split("/").pop() : "–")],
-  ["method", "Method", (run) => method(run), (run) => method(run) || "–"],
-  ["wm", "World model", (run) => run.kind === "training" && world(run.wm), (run) => (run.kind === "training" ? world(run.wm) : "–")],
+  ["method", "Method", (run) => method(run), (run) => h("span", { title: run.kind === "training" ? `world model: ${world(run.wm)}` : "" }, method(run) || "–")],
   ["seed", "Seed", (run) => run.seed, (run) => (run.seed === null ? "–" : String(run.seed))],
   ["updates", "Updates", (run) => run.updates, (run) => (run.kind === "training" ? progress(run) : "–")],
+  ["date", "Date", (run) => run.date, (run) => day(run.date)],
   ["return", "Return", (run) => run.reward_mean, (run) => number(run.reward_mean)],
-  ["before", "Before RL", (run) => run.before?.success_rate, (run) => h("span", { title: spread(run.before) }, rate(run.before))],
-  ["success", "Success", (run) => run.after?.success_rate, (run) => h("b", { title: spread(run.after) }, rate(run.after))],
   ["curve", "In training", null, (run) => sparkline(run.curve)],
 ];
-const NUMBERS = new Set(["date", "seed", "updates", "return", "before", "success"]);
+const NUMBERS = new Set(["date", "seed", "updates", "return", "success"]);
 const spread = (result) => (result ? `95 % interval ${interval(result)}, ${plural(result.n, "task")}` : "");
+const brief = (wm) => (!wm || wm.wm === "off" ? null : wm.loss === "cmae" ? `cmae ρ ${wm.rho}` : String(wm.loss));
 const short = (id) => (id ? id.replace(/^paw_gym\//, "") : "–");
-const method = (run) => (run.kind === "evaluation" ? run.agent : run.algorithm);
+const method = (run) => (run.kind === "evaluation" ? run.agent : [run.algorithm, brief(run.wm)].filter(Boolean).join(" + "));
 
 export class RunsPage {
   constructor(app) {
@@ -96,9 +95,14 @@ export class RunsPage {
     this.drawBar();
     replace(this.body, this.shown.map((run, i) => h("tr", { "aria-selected": String(i === this.index) },
       h("td", { cls: "pick" }, h("input", { type: "checkbox", checked: this.chosen.has(run.name), "aria-label": `choose ${run.name}`, onchange: () => this.choose(run.name) })),
-      COLUMNS.map(([key, , , cell]) => h("td", { cls: NUMBERS.has(key) || key === "wm" ? "num" : "", data: { column: key } },
-        cell ? cell(run) : [h("a", { href: this.href(run) }, run.name), alarms(run)])))));
+      COLUMNS.map(([key, , , cell]) => h("td", { cls: NUMBERS.has(key) ? "num" : "", data: { column: key } },
+        cell ? cell(run) : this.nameCell(run))))));
     if (!this.shown.length) replace(this.body, h("tr", null, h("td", { colspan: COLUMNS.length + 1, cls: "muted" }, "No run has this in its name, environment, model or method.")));
+  }
+
+  nameCell(run) {
+    return [h("span", { cls: "dot", title: run.state, data: { state: run.state } }), h("a", { href: this.href(run) }, run.name),
+      run.state !== "finished" && h("small", { cls: "muted" }, ` ${run.state}`), alarms(run)];
   }
 
   drawHead() {
@@ -140,7 +144,7 @@ export function world(wm) {
 function sparkline(values) {
   const points = (values || []).map((v, i) => [i, v]).filter(([, v]) => v !== null);
   if (points.length < 2) return "";
-  const [w, tall] = [120, 24];
+  const [w, tall] = [100, 24];
   const most = Math.max(...points.map(([, v]) => v), 1e-9);
   const x = (i) => (i / Math.max(1, values.length - 1)) * (w - 4) + 2;
   const y = (v) => tall - 3 - (v / most) * (tall - 6);
