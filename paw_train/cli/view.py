@@ -53,9 +53,12 @@ def view(
 
 
 def _in_terminal(run: Path) -> None:
+    import io
     import sys
 
     from paw_train.viewer.terminal import TerminalViewer
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # episodes may hold what the terminal cannot show
     viewer = TerminalViewer(run)
     viewer.look(viewer.typed() if sys.stdin.isatty() else iter(sys.stdin))

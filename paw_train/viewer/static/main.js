@@ -6,7 +6,7 @@ import { Keys } from "./keys.js";
 import { OverlayPage } from "./overlay.js";
 import { RunPage } from "./run.js";
 import { RunsPage } from "./runs.js";
-import { chosenRuns, current, format, go } from "./state.js";
+import { chosenRuns, current, go, home } from "./state.js";
 
 const PULSE = 1500; // milliseconds between two questions whether anything is new
 
@@ -37,7 +37,7 @@ class App {
     const { runs, folder, first } = await ask("runs");
     this.runs = runs;
     this.folder = folder;
-    if (first !== null && location.hash.length < 3) history.replaceState(null, "", format({ run: first, params: {} }));
+    if (first !== null && location.hash.length < 3) history.replaceState(null, "", home(runs.find((run) => run.name === first)));
     this.show();
     this.beat();
   }

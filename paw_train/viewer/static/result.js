@@ -124,7 +124,7 @@ function flat(value, prefix = "") {
 
 function shown(name, value) {
   if (/_(rate|share)$/.test(name)) return percent(value);
-  if (name === "seconds") return value < 100 ? `${number(value, 2)} s` : value < 6000 ? `${Math.round(value / 60)} min` : `${number(value / 3600, 2)} h`;
+  if (name === "seconds") return value < 100 ? `${number(value)} s` : value < 6000 ? `${Math.round(value / 60)} min` : `${number(value / 3600, 2)} h`;
   return typeof value === "number" ? number(value) : String(value);
 }
 

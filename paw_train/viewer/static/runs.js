@@ -3,7 +3,7 @@
 import { ask } from "./api.js";
 import { day, h, interval, number, plural, rate, replace, s } from "./dom.js";
 import { MOST_RUNS } from "./overlay.js";
-import { current, format, go, runsParam } from "./state.js";
+import { current, format, go, home, runsParam } from "./state.js";
 
 // [key, title, value to sort by, cell]
 const COLUMNS = [
@@ -48,7 +48,7 @@ export class RunsPage {
     return {
       j: () => this.move(1), ArrowDown: () => this.move(1), k: () => this.move(-1), ArrowUp: () => this.move(-1),
       g: () => this.move(-1e9), G: () => this.move(1e9), " ": () => this.shown[this.index] && this.choose(this.shown[this.index].name),
-      Enter: () => this.shown[this.index] && (location.hash = this.href(this.shown[this.index])),
+      Enter: () => this.shown[this.index] && (location.hash = home(this.shown[this.index])),
     };
   }
 
@@ -56,10 +56,6 @@ export class RunsPage {
     if (!changed.runs) return;
     this.app.runs = (await ask("runs")).runs;
     this.draw();
-  }
-
-  href(run) {
-    return format({ run: run.name, params: {} });
   }
 
   move(by) {
@@ -101,7 +97,7 @@ export class RunsPage {
   }
 
   nameCell(run) {
-    return [h("span", { cls: "dot", title: run.state, data: { state: run.state } }), h("a", { href: this.href(run) }, run.name),
+    return [h("span", { cls: "dot", title: run.state, data: { state: run.state } }), h("a", { href: home(run) }, run.name),
       run.state !== "finished" && h("small", { cls: "muted" }, ` ${run.state}`), alarms(run)];
   }
 

@@ -21,6 +21,9 @@ export function format({ run, tab, params }) {
   return text ? `${path}?${text}` : path;
 }
 
+// Where a run begins: its first tab.
+export const home = (run) => format({ run: run.name, tab: TABS[run.kind][0], params: {} });
+
 export const current = () => parse(location.hash);
 
 // Changes part of the address. Moving along a list replaces it, so that "back" leaves the list.
