@@ -127,7 +127,7 @@ function alarms(run) {
 }
 
 function progress(run) {
-  if (!run.planned) return number(run.updates);
+  if (!run.planned || run.updates >= run.planned) return number(run.updates);
   return [h("progress", { max: run.planned, value: run.updates }), ` ${run.updates} / ${run.planned}`];
 }
 
