@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+import paw_train
+
 
 def train(
     recipe: Annotated[
@@ -37,11 +39,7 @@ def train(
 
         typer.echo(render(make_plan(settings)))
         return
-    if settings.engine == "openrlhf":
-        from paw_train.training.openrlhf.launch import train as start
-    else:
-        from paw_train.training.local import train as start
-    folder = start(settings, fresh=fresh, quiet=quiet)
+    folder = paw_train.train(settings, fresh=fresh, quiet=quiet)
     typer.echo(f"The run is in {folder}")
     typer.echo(
         f"Next: open {folder / 'report.html'}; `paw eval {folder}` measures it on more tasks"

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from paw_train.algorithms.experience import informative_groups
 from paw_train.rollouts.rollout import Trajectory
-
-_NAMES = {
-    "pg_loss": "policy_loss",
-    "wm_clipped_share": "clipped_share",
-    "observation_nll": "obs_nll",
-}
 
 
 def outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
@@ -38,8 +32,3 @@ def _groups(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     if not compared:
         return {}
     return {"equal_groups": 1 - len(informative_groups(trajectories)) / len(compared)}
-
-
-def renamed(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """The metrics of the loss, under the names that a run's records have for them."""
-    return {_NAMES.get(name, name): value for name, value in metrics.items()}

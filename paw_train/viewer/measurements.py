@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from paw_train.metrics import METRICS, NOT_MEASURED
 from paw_train.reporting.run.alarms import Alarm, find_alarms, world_model_loss
 from paw_train.reporting.run.results import number
 from paw_train.viewer.evaluations import evaluation_of, settings_of
@@ -61,18 +63,23 @@ class Measurements:
         return known[1]
 
     def curves(self) -> dict[str, Any]:
-        """``{"update": [...], "values": {name: [...]}}``; a value that an update lacks is null."""
+        """``{"update": [...], "values": {name: [...]}}``; a value that an update lacks is null.
+
+        Also ``metrics`` (``name``, ``section``, ``meaning`` of each, in the order to show them in) and
+        ``validation`` (``update``, ``success_rate``).
+        """
         rows: dict[float, Record] = self._file("metrics.jsonl", _rows) or {}
         checks: dict[float, Record] = self._file("validation.jsonl", _rows) or {}
         names: dict[str, None] = {}
         for row in rows.values():
             names.update(dict.fromkeys(k for k, v in row.items() if number(v) is not None))
-        for skipped in ("update", "time", "validation"):
+        for skipped in NOT_MEASURED:
             names.pop(skipped, None)
         order = sorted(rows)
         return {
             "update": [int(u) for u in order],
             "values": {name: [number(rows[u].get(name)) for u in order] for name in names},
+            "metrics": _described(names),
             "validation": [
                 {"update": int(u), "success_rate": number(checks[u].get("success_rate"))}
                 for u in sorted(checks)
@@ -153,6 +160,15 @@ class Measurements:
             if name not in self._kept or self._kept[name][0] != stamp:
                 self._kept[name] = (stamp, read(self.run / name) if stamp else None)
             return self._kept[name][1]
+
+
+def _described(names: Iterable[str]) -> list[dict[str, str]]:
+    """What is known of measurements: the catalogue's first, in its order, then the others."""
+    there = set(names)
+    known = [m for m in METRICS.values() if m.name in there]
+    found = [{"name": m.name, "section": m.section, "meaning": m.meaning} for m in known]
+    others = [name for name in names if name not in METRICS]
+    return found + [{"name": name, "section": "Further", "meaning": ""} for name in others]
 
 
 def _model(settings: Record) -> str:

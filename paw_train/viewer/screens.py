@@ -21,12 +21,6 @@ _PLAIN_BLOCKS = "_.-=+*%#"
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
 )
-_CURVES = (
-    *("reward_mean", "success_rate", "invalid_rate", "steps_mean", "equal_groups", "obs_nll"),
-    *("wm_loss", "clipped_share", "lambda_mean", "entropy_mean", "policy_loss", "kl"),
-    *("clip_fraction", "grad_norm", "lr", "seconds_rollout", "seconds_train"),
-)
-"""measurements that come first, in this order"""
 _TONES = {"solved": "green", "failed": "red", "error": "bold red", "unfinished": "yellow"}
 _WIDE = 110
 """columns of a terminal from which the list of runs has all of its own"""
@@ -222,9 +216,7 @@ def _alarms(alarms: Sequence[Record]) -> Iterator[RenderableType]:
 
 def _curves(curves: Record, width: int, plain: bool) -> Table:
     table = _table("", "curve", "first", "last", "least", "most")
-    names = [name for name in _CURVES if name in curves["values"]]
-    names += [name for name in curves["values"] if name not in names]
-    for name in names:
+    for name in (metric["name"] for metric in curves["metrics"]):
         values = curves["values"][name]
         known = [value for value in values if value is not None]
         ends = (known[0], known[-1], min(known), max(known))

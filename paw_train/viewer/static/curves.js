@@ -6,23 +6,6 @@ import { h, interval, number, plural, rate, replace } from "./dom.js";
 import { world } from "./runs.js";
 import { current, format, go, range } from "./state.js";
 
-export const SECTIONS = [
-  ["Outcome", ["reward_mean", "success_rate", "invalid_rate", "steps_mean", "equal_groups", "failed_episodes"]],
-  ["World model", ["obs_nll", "wm_loss", "wm_term", "clipped_share", "lambda_mean", "entropy_mean", "entropy_threshold", "selected_share", "unique_share"]],
-  ["Policy", ["policy_loss", "kl", "clip_fraction", "ratio_mean", "ratio_max", "ratio_min", "entropy", "value_loss"]],
-  ["Optimiser", ["grad_norm", "grad_norm_policy", "grad_norm_wm", "lr", "skipped"]],
-  ["Cost", ["seconds_rollout", "seconds_train", "tokens", "transitions", "peak_memory_mb"]],
-];
-export const MEANING = {
-  reward_mean: "mean return of an episode", success_rate: "share of episodes solved", invalid_rate: "share of turns with an invalid action",
-  steps_mean: "turns an episode", equal_groups: "share of groups whose returns are all equal", obs_nll: "next observation, −log p a token (nats)", wm_loss: "world-model loss of a transition",
-  wm_term: "world-model term of the objective", clipped_share: "next-observation tokens left out: p > ρ", lambda_mean: "λ = 1 − mean return / R max",
-  entropy_mean: "action entropy", entropy_threshold: "least entropy that was selected", selected_share: "share of transitions selected",
-  policy_loss: "clipped surrogate", kl: "to the reference policy (nats)", clip_fraction: "action tokens held by the clip",
-  grad_norm: "before clipping", lr: "learning rate", seconds_rollout: "seconds of playing", seconds_train: "seconds of learning",
-};
-
-
 const WIDTHS = [1, 3, 5, 9, 17, 33, 65, 129]; // updates that a point is the mean of
 
 // How much curves are smoothed: one control, in the address.
@@ -43,15 +26,11 @@ export class Smoothing {
   }
 }
 
-// The sections of curves that the given measurements fill; calls `make` for each curve's element.
-export function sections(names, make) {
-  const placed = new Set(SECTIONS.flatMap(([, list]) => list));
-  const further = names.filter((name) => !placed.has(name));
-  return [...SECTIONS, ["Further", further]].map(([title, list]) => {
-    const there = list.filter((name) => names.includes(name));
-    if (!there.length) return null;
-    return h("section", null, h("h2", null, title), h("div", { cls: "grid" }, there.map(make)));
-  });
+// The measurements of one run or several under their headings; calls `make` for each one's element.
+export function sections(metrics, make) {
+  const titles = [...new Set(metrics.map((metric) => metric.section))];
+  return titles.map((title) => h("section", null, h("h2", null, title),
+    h("div", { cls: "grid" }, metrics.filter((metric) => metric.section === title).map(make))));
 }
 
 export const seriesOf = (data, name, label = "", colour = 0) => ({
@@ -118,8 +97,8 @@ export class CurvesPage {
   }
 
   build() {
-    const names = Object.keys(this.data.values);
-    const key = names.join();
+    const { metrics } = this.data;
+    const key = metrics.map((metric) => metric.name).join();
     if (key === this.built) {
       for (const chart of this.charts) chart.update([seriesOf(this.data, chart.name)]);
       this.overview?.update(this.data);
@@ -132,13 +111,13 @@ export class CurvesPage {
       clear: () => go({ params: { u: null } }),
     };
     this.charts = [];
-    replace(this.grid, sections(names, (name) => {
-      const chart = new Chart(name, MEANING[name] || "", [seriesOf(this.data, name)], brush);
+    replace(this.grid, sections(metrics, ({ name, meaning }) => {
+      const chart = new Chart(name, meaning, [seriesOf(this.data, name)], brush);
       this.charts.push(chart);
       return chart.node;
     }));
-    if (!names.length) replace(this.grid, h("p", { cls: "muted" }, "No update has been measured yet; curves appear here as they come."));
-    this.overview = names.length ? new Overview(this.data, brush) : null;
+    if (!metrics.length) replace(this.grid, h("p", { cls: "muted" }, "No update has been measured yet; curves appear here as they come."));
+    this.overview = metrics.length ? new Overview(this.data, brush) : null;
     replace(this.strip, this.overview?.node);
   }
 

@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { Chart } from "./charts.js";
-import { MEANING, Smoothing, sections, seriesOf } from "./curves.js";
+import { Smoothing, sections, seriesOf } from "./curves.js";
 import { day, h, interval, number, plural, rate, replace } from "./dom.js";
 import { chosenRuns, current, format, go, range, runsParam } from "./state.js";
 
@@ -72,20 +72,20 @@ export class OverlayPage {
       this.names.length > 1 && h("button", { cls: "remove", title: `without ${name}`, "aria-label": `without ${name}`, onclick: () => this.remove(name) }, "×"))),
     h("a", { cls: "chip plain", href: "#/" }, "all runs"));
     const wanted = (this.words || "").toLowerCase();
-    const all = [...new Set(this.curves.flatMap(({ values }) => Object.keys(values)))];
-    const names = all.filter((name) => name.includes(wanted));
+    const all = [...new Map(this.curves.flatMap(({ metrics }) => metrics).map((metric) => [metric.name, metric])).values()];
+    const shown = all.filter(({ name }) => name.includes(wanted));
     const brush = {
       hover: (u) => this.charts.forEach((chart) => chart.hover(u)),
       choose: (from, to) => go({ params: { u: `${from}-${to}` } }),
       clear: () => go({ params: { u: null } }),
     };
     this.charts = [];
-    replace(this.grid, sections(names, (name) => {
+    replace(this.grid, sections(shown, ({ name, meaning }) => {
       const series = this.curves.map((data, i) => seriesOf(data, name, this.names[i], this.colour(i)));
-      const chart = new Chart(name, MEANING[name] || "", series.filter((one) => one.values.length), brush);
+      const chart = new Chart(name, meaning, series.filter((one) => one.values.length), brush);
       this.charts.push(chart);
       return chart.node;
-    }), all.length > 0 && !names.length && h("p", { cls: "muted" }, "No measurement has this in its name."));
+    }), all.length > 0 && !shown.length && h("p", { cls: "muted" }, "No measurement has this in its name."));
     replace(this.tables, this.results(), this.settings());
     this.draw();
   }
