@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
+from paw_gym.transition import Episode, Transition
 from paw_train.reporting.run.alarms import WINDOW, find_alarms, world_model_loss
+from paw_train.reporting.terminal import Display
+from paw_train.rollouts.rollout import Trajectory
+from paw_train.training.records import outcome_metrics
 
 Rows = list[dict[str, Any]]
 
@@ -129,3 +133,32 @@ def test_the_settings_say_which_loss_it_is() -> None:
     assert world_model_loss({"objective": {"wm": {"wm": "on", "loss": "cmae"}}}) == "cmae"
     for config in ({}, {"objective": 3}, {"objective": {"wm": {"wm": "off", "loss": "cmae"}}}):
         assert world_model_loss(config) is None
+
+
+def test_the_terminal_prints_an_alarm_once(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"reward_mean": 0.0, "steps_mean": 5.0, "seconds_rollout": 1.0, "seconds_train": 1.0}
+    rows = [{**r, **row} for r in put(healthy(6), "success_rate", 80, 0.05)]
+    earlier, [alarm] = rows[:70], find_alarms(rows)
+    with Display().updates(len(rows), earlier) as show:  # as a run that was resumed
+        for record in rows[70:]:
+            show(record)
+    printed = capsys.readouterr().out
+    assert printed.count("Alarm: ") == 1
+    lines = printed.splitlines()
+    [at] = [i for i, line in enumerate(lines) if line.startswith("Alarm: Success has collapsed: ")]
+    assert lines[at - 1].startswith(f"update {alarm.first:4d} ")
+
+
+def test_groups_with_equal_returns_are_counted() -> None:
+    def played(group: int, reward: float, error: str | None = None) -> Trajectory:
+        episode = Episode("e", "t", f"t#{group}", "", "", group, "window", error=error)
+        episode.transitions.append(
+            Transition("e", "t", "t#0", 0, "", "", "", reward, "", True, False, True, {})
+        )
+        return Trajectory(episode, [])
+
+    equal = [played(0, 1.0), played(0, 1.0), played(1, 0.0), played(1, 1.0)]
+    assert outcome_metrics(equal)["equal_groups"] == 0.5
+    # what failed is left out, and a group of one cannot differ
+    assert outcome_metrics([*equal[:2], played(0, 5.0, "broke")])["equal_groups"] == 1.0
+    assert "equal_groups" not in outcome_metrics([played(0, 1.0), played(1, 0.0)])

@@ -497,6 +497,12 @@ def test_a_run_that_is_still_going(tmp_path: Path) -> None:
     assert "Latest validation, after update 10: 37.5 %" in text
 
 
+def test_an_evaluation_is_no_training_run(tmp_path: Path) -> None:
+    write_json(tmp_path / "result.json", {})
+    with pytest.raises(ValueError, match="holds an evaluation.* `paw view"):
+        write_report(tmp_path)
+
+
 def test_damaged_lines_are_left_out_and_told(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     with (run / "metrics.jsonl").open("a") as file:

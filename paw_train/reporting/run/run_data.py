@@ -93,6 +93,11 @@ def load_run(run_dir: str | Path) -> RunData:
         raise ValueError(
             f"There is no run folder {str(folder)!r}; `paw train` writes them to runs/."
         )
+    if (folder / "result.json").exists() and not (folder / "metrics.jsonl").exists():
+        raise ValueError(
+            f"{str(folder)!r} holds an evaluation, and reports are of training runs: "
+            f"`paw view {folder}` shows it."
+        )
     if not any((folder / name).exists() for name in FILES):
         raise ValueError(
             f"{str(folder)!r} holds no file of a training run; expected at least one of "
