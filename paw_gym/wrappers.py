@@ -185,6 +185,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
                 "success": info["success"],
                 "score": info["score"],
                 "problem": problem,
+                "malformed": parsed.problem is not None,
                 **{key: info[key] for key in self.text_env.recorded_info if key in info},
             },
         )

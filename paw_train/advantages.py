@@ -186,7 +186,20 @@ def reinforce_pp(returns: FloatArray, group_ids: IdArray | None = None) -> Tenso
     values = _values(returns, "returns")
     if group_ids is not None:
         values = _standardize(values, as_codes(group_ids, "group_ids", len(values)), divide=False)
-    return _like(_standardize(values, [0] * len(values), divide=True), returns)
+    return _like(standardize(values), returns)
+
+
+def standardize(values: FloatArray) -> Tensor:
+    """`(x - mean) / (std + EPS)` over all values, with the sample standard deviation (n - 1).
+
+    Args:
+        values: [S].
+
+    Returns:
+        [S]; 0 for a single value, and where all are equal.
+    """
+    found = _values(values, "values")
+    return _like(_standardize(found, [0] * len(found), divide=True), values)
 
 
 def _values(values: FloatArray, name: str) -> Tensor:

@@ -215,8 +215,9 @@ class OptimizerSettings:
     minibatches: int = 1
     """optimiser steps an update"""
     minibatch_size: int | None = None
-    """responses of one optimiser step, as the papers give it: an update then takes as many steps as
-    its responses need, all of nearly equal size; null: ``minibatches`` decides"""
+    """sequences of one optimiser step, as the papers give it: responses in window mode, episodes in
+    conversation mode, where a sequence is a whole dialogue. An update then takes as many steps as its
+    sequences need, all of nearly equal size; null: ``minibatches`` decides"""
     micro_batch_tokens: int = 16384
     """padded tokens of one forward pass: memory, not results"""
     max_skipped: int = 3
@@ -240,6 +241,9 @@ class EvalSettings:
     """split that the panel is drawn from, once, by ``seed``"""
     tasks: int = 200
     """panel size; at most the split's"""
+    plays: int = 1
+    """how often the panel is played before and after RL, each time with sampling of its own; the
+    validations during training play theirs once"""
     seed: int = 1234
     """of the panel and of sampling"""
     temperature: float = 0.4
@@ -257,6 +261,8 @@ class EvalSettings:
 
     def __post_init__(self) -> None:
         _one_of("evaluation.select_by", self.select_by, ("success_rate", "score"))
+        if self.plays < 1:
+            raise ValueError(f"evaluation.plays is 1 or more, got {self.plays}.")
 
 
 @dataclass(frozen=True)

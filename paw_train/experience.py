@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paw_train.advantages import EPS, gae, gigpo, grpo, reinforce_pp, rloo
+from paw_train.advantages import gae, gigpo, grpo, reinforce_pp, rloo, standardize
 from paw_train.config import AlgorithmSettings
 from paw_train.lookahead import look_ahead, transition_keys, trimmed
 from paw_train.objective_inputs import ObjectiveSettings
@@ -48,6 +48,14 @@ class Pool:
         return [
             str(t.info.get("observation", "")) for e in self.episodes for t in e.episode.transitions
         ]
+
+    @property
+    def malformed(self) -> Tensor:
+        """[N] bool: the response could not be read, so what follows is a complaint about its form."""
+        found = [
+            bool(t.info.get("malformed")) for e in self.episodes for t in e.episode.transitions
+        ]
+        return torch.tensor(found, dtype=torch.bool)
 
     def per_episode(self, values: Tensor) -> Tensor:
         """[E] sums of the [N] values."""
@@ -240,7 +248,7 @@ def _with_critic(
         reward[tokens], values.double()[tokens], ends[tokens], algorithm.discount, algorithm.lam
     )
     if algorithm.normalize:
-        advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + EPS)
+        advantage = standardize(advantage)
     advantages, targets = torch.zeros_like(reward), torch.zeros_like(reward)
     advantages[tokens], targets[tokens] = advantage, target
     return (advantages[:, 0] if algorithm.level == "turn" else advantages), targets
@@ -280,7 +288,16 @@ def _plan(
     sums = torch.zeros(int(group.max()) + 1, dtype=returns.dtype).index_add_(0, group, returns)
     means = sums / torch.bincount(group)
     keys = transition_keys(pool.rows) if objective.wm.dedup != "off" else None
-    plan = plan_update(objective.wm, entropy, group[pool.episode], means, max_return, keys)
+    plan = plan_update(
+        objective.wm,
+        entropy,
+        group[pool.episode],
+        means,
+        max_return,
+        keys,
+        torch.tensor([b - a for a, b in (step.observation for step in pool.steps)]),
+        pool.malformed,
+    )
     metrics = plan.metrics(entropy)
     # lambda is a property of the rollout: logged for runs without PaW too
     metrics["lambda_mean"] = adaptive_weight(means, max_return).mean().item()

@@ -25,6 +25,9 @@ class ObjectiveSettings:
     """the probability ratio is clipped below at 1 - clip_low; [0, 1)"""
     clip_high: float = 0.2
     """... and above at 1 + clip_high; DAPO's clip-higher is 0.28; 0 or more"""
+    policy_coef: float = 1.0
+    """weight of the surrogate; 0 leaves the policy term out, so that the world model alone learns from
+    the policy's rollouts (the reward-free form of ECHO)"""
     kl_coef: float = 0.01
     """weight of the KL to the reference policy; 0.01 ALFWorld and WebShop, 0.001 search, 0 needs
     none"""
@@ -50,11 +53,17 @@ class ObjectiveSettings:
             raise ValueError(f"`clip_low` must be in [0, 1), got {self.clip_low}.")
         for name, value in (
             ("clip_high", self.clip_high),
+            ("policy_coef", self.policy_coef),
             ("kl_coef", self.kl_coef),
             ("entropy_coef", self.entropy_coef),
         ):
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"`{name}` must be a finite number, 0 or more; got {value}.")
+        if self.policy_coef == 0 and self.wm.wm == "off":
+            raise ValueError(
+                "`policy_coef` is 0 and the world model is off: nothing is learned. Set `wm` to on, or "
+                "`policy_coef` to 1."
+            )
         if self.kl_in not in ("loss", "reward"):
             raise ValueError(f"`kl_in` must be 'loss' or 'reward', got {self.kl_in!r}.")
         if self.aggregation not in get_args(Aggregation):
@@ -123,8 +132,8 @@ class MicroBatch:
 class MiniBatchTotals:
     """What the sums of a mini-batch are divided by; the same for each of its micro-batches."""
 
-    update_size: int
-    """N, rows of the update"""
+    minibatches: int
+    """M, optimiser steps of the update"""
     sequences: int
     """B, rows of the mini-batch"""
     action_tokens: int
@@ -137,7 +146,7 @@ class MiniBatchTotals:
     @classmethod
     def count(
         cls,
-        update_size: int,
+        minibatches: int,
         action_lengths: FloatArray,
         observation_lengths: FloatArray | None = None,
         wm_weights: FloatArray | None = None,
@@ -145,7 +154,7 @@ class MiniBatchTotals:
         """From the lengths, in tokens, of the mini-batch's B responses and next observations.
 
         Args:
-            update_size: N.
+            minibatches: M.
             action_lengths: [B].
             observation_lengths: [B], or None when observations are not appended.
             wm_weights: [B], or None when the world model is off.
@@ -155,7 +164,7 @@ class MiniBatchTotals:
         observations = none if observation_lengths is None else torch.as_tensor(observation_lengths)
         supervised = (none if wm_weights is None else torch.as_tensor(wm_weights)).cpu() != 0
         return cls(
-            update_size=update_size,
+            minibatches=minibatches,
             sequences=len(actions),
             action_tokens=int(actions.sum()),
             observation_tokens=int(observations.sum()),

@@ -141,7 +141,7 @@ class _ReactPlayer:
             self._dialogues[view.episode] = dialogue
         else:
             dialogue.hear(view.prompt)
-        dialogue.fit(self.rollout.max_context_tokens - self.rollout.max_response_tokens)
+        dialogue.fit(self.rollout.max_prompt_tokens)
 
     def _respond(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
         """Whole dialogues share a session that keeps its work; one that has forgotten turns leaves it."""

@@ -50,6 +50,7 @@ class TestTransition:
             "success": False,
             "score": 0.0,
             "problem": None,
+            "malformed": False,
         }
 
     def test_prompts_and_observations_follow_each_other(self, agent: Make) -> None:

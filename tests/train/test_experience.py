@@ -101,7 +101,7 @@ def test_ppo_whitens_over_the_update_and_weighs_every_episode_as_its_own_group(
         pool, AlgorithmSettings(name="ppo"), objective, 10.0, Signals(values=values)
     )
     assert experience.advantages.mean().abs() < 1e-6
-    assert experience.advantages.std(correction=0) == pytest.approx(1.0, abs=1e-4)
+    assert experience.advantages.std() == pytest.approx(1.0, abs=1e-4)  # n - 1, as everywhere
     # lambda is 0 for the two episodes that won and 1 for the others; |G| = 4 groups of one episode
     sizes = [1, 3, 2, 2]
     expected = [(1 - RETURNS[o] / 10) / (4 * sizes[o]) for o in OWNERS]

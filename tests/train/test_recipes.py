@@ -72,6 +72,7 @@ def test_minibatches_follow_from_their_size_where_it_is_given() -> None:
     sized = OptimizerSettings(minibatches=9, minibatch_size=64)
     assert [optimizer_steps(sized, n) for n in (1, 64, 65, 640)] == [1, 1, 2, 10]
     assert optimizer_steps(OptimizerSettings(minibatches=9), 640) == 9
+    assert optimizer_steps(OptimizerSettings(minibatches=9), 4) == 4  # a step takes one sequence
     with pytest.raises(ValueError, match="minibatch_size"):
         OptimizerSettings(minibatch_size=0)
 
