@@ -53,11 +53,15 @@ class EnvSettings:
     ``environment``: its own, such as WebShop's score in [0, 1], which pays for a partial fit"""
     invalid_penalty: float | None = None
     """reward added for an invalid response; null: the environment's own (-0.1 for ALFWorld)"""
+    invalid_when: str = "rejected"
+    """which responses are invalid: ``rejected``, those that are malformed or whose action the environment
+    does not accept; ``malformed``, those without the required tags alone (GiGPO's published code)"""
     max_return: float | None = None
     """R_max of the adaptive weight; null: the environment's success reward"""
 
     def __post_init__(self) -> None:
         _one_of("env.reward", self.reward, ("agent", "environment"))
+        _one_of("env.invalid_when", self.invalid_when, ("rejected", "malformed"))
         refuse_secrets(self.kwargs, "env.kwargs")
         refuse_secrets(self.train_kwargs, "env.train_kwargs")
 
@@ -149,6 +153,12 @@ class AlgorithmSettings:
     """``gigpo``: weight of the step advantage"""
     similarity: float | None = None
     """``gigpo``: null matches anchor states exactly; 0.9 on difflib's ratio for search pages"""
+    autojunk: bool = False
+    """``gigpo`` with a ``similarity``: difflib's heuristic that ignores frequent characters of long
+    texts, which GiGPO's published code leaves on"""
+    statistics: str = "episode"
+    """``grpo``, ``gigpo``: a group's mean and standard deviation are over its episodes, or over its
+    ``step``s, where an episode counts once for each of its steps (GiGPO's published code)"""
     gamma: float | None = None
     """discount a turn (``level: token``: a token); null: 0.95 for ``gigpo``, 1 for ``ppo``"""
     lam: float = 1.0
@@ -167,6 +177,7 @@ class AlgorithmSettings:
         _one_of("algorithm.name", self.name, valid)
         _one_of("algorithm.weighting", self.weighting, ("token", "episode"))
         _one_of("algorithm.level", self.level, ("turn", "token"))
+        _one_of("algorithm.statistics", self.statistics, ("episode", "step"))
         for name in ("gamma", "lam"):
             value = getattr(self, name)
             if value is not None and not 0.0 <= value <= 1.0:

@@ -69,7 +69,7 @@ class Signals:
     """What forward passes over the pool add, each only where the settings ask for it."""
 
     kl: Tensor | None = None
-    """[N] log-ratio of each sampled response to the reference policy, in nats"""
+    """[N, A] log-ratio of each sampled token to the reference policy, in nats, 0 where there is none"""
     entropy: Tensor | None = None
     """[N] full-vocabulary action entropy"""
     values: Tensor | None = None
@@ -150,10 +150,14 @@ def prepare(
         ValueError: a signal that the settings need is missing.
     """
     signals = signals or Signals()
-    rewards = pool.rewards
+    rewards, token_penalties = pool.rewards, None
     if objective.kl_in == "reward" and objective.kl_coef > 0:
-        rewards = rewards - objective.kl_coef * _needed(signals.kl, "kl").double()
-    advantages, targets = _advantages(pool, rewards, algorithm, signals)
+        penalties = objective.kl_coef * _needed(signals.kl, "kl").double()
+        if algorithm.name == "ppo" and algorithm.level == "token":
+            token_penalties = penalties
+        else:
+            rewards = rewards - penalties.sum(-1)
+    advantages, targets = _advantages(pool, rewards, algorithm, signals, token_penalties)
     advantages = _weighted(advantages, pool, algorithm.weighting)
     entropy = _action_entropy(pool, objective, signals)
     groups = _wm_groups(pool, algorithm)
@@ -201,11 +205,16 @@ def _needed(signal: Tensor | None, name: str) -> Tensor:
 
 
 def _advantages(
-    pool: Pool, rewards: Tensor, algorithm: AlgorithmSettings, signals: Signals
+    pool: Pool,
+    rewards: Tensor,
+    algorithm: AlgorithmSettings,
+    signals: Signals,
+    penalties: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
     """([N] or [N, A] advantages, value targets [N, A] of an algorithm with a critic)."""
     if algorithm.name == "ppo":
-        return _with_critic(pool, rewards, algorithm, _needed(signals.values, "values"))
+        values = _needed(signals.values, "values")
+        return _with_critic(pool, rewards, algorithm, values, penalties)
     if algorithm.name == "gigpo":
         steps = [t.step for e in pool.episodes for t in e.episode.transitions]
         return gigpo(
@@ -218,8 +227,13 @@ def _advantages(
             algorithm.omega,
             algorithm.normalize,
             algorithm.similarity,
+            algorithm.statistics,
+            algorithm.autojunk,
         ), None
     returns = pool.per_episode(rewards)
+    if algorithm.name == "grpo" and algorithm.statistics == "step":
+        # one row a step: an episode counts as often as it has steps
+        return grpo(returns[pool.episode], pool.group[pool.episode], algorithm.normalize), None
     if algorithm.name == "grpo":
         per_episode = grpo(returns, pool.group, algorithm.normalize)
     elif algorithm.name == "rloo":
@@ -230,15 +244,24 @@ def _advantages(
 
 
 def _with_critic(
-    pool: Pool, rewards: Tensor, algorithm: AlgorithmSettings, values: Tensor
+    pool: Pool,
+    rewards: Tensor,
+    algorithm: AlgorithmSettings,
+    values: Tensor,
+    penalties: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """GAE by turn, or by action token with each turn's reward on its last token."""
+    """GAE by turn, or by action token with each turn's reward on its last token.
+
+    ``penalties`` [N, A] come off the reward of each token (``level: token``).
+    """
     counts = torch.tensor([s.action[1] - s.action[0] for s in pool.steps])
     if algorithm.level == "turn":
         counts = torch.ones_like(counts)
     tokens = torch.arange(values.shape[1]) < counts[:, None]
     reward = torch.zeros(values.shape, dtype=torch.float64)
     reward[torch.arange(len(counts)), counts - 1] = rewards
+    if penalties is not None:
+        reward = reward - penalties
     ends = torch.zeros_like(reward)
     last = torch.cat([pool.episode[1:] != pool.episode[:-1], torch.tensor([True])])
     ends[torch.arange(len(counts))[last], counts[last] - 1] = 1

@@ -52,6 +52,9 @@ class RolloutSettings:
     ``max_response_tokens`` loses its oldest history (never the task), a dialogue ends"""
     prefill_tokens: int = PREFILL_TOKENS
     """most padded context tokens read in one forward pass: memory, not results"""
+    stop_at_tags: bool = True
+    """end a response at its closing tag; false: only where the policy samples its end token, which is
+    then trained like every other token of the response (as in verl, and so in the published runs)"""
     engine: str = "local"
     """what plays training's episodes: ``local``, the policy itself, or ``vllm``, with its weights"""
     vllm: VLLMSettings = field(default_factory=VLLMSettings)
@@ -73,9 +76,9 @@ class RolloutSettings:
         return self.max_context_tokens - self.max_response_tokens
 
     def sampling(self, stop: Sequence[str]) -> Sampling:
-        """How responses are drawn, given the texts that end one."""
+        """How responses are drawn, given the texts that may end one."""
         return Sampling(
-            self.temperature, self.max_response_tokens, tuple(stop),
+            self.temperature, self.max_response_tokens, tuple(stop) if self.stop_at_tags else (),
             self.top_p, self.top_k, self.min_p,
         )  # fmt: skip
 

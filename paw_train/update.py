@@ -97,7 +97,8 @@ class Updater:
         if self.critic is not None:
             signals.values = self.critic.values(pool.rows, count)
         if self.objective.kl_in == "reward" and self.objective.kl_coef > 0:
-            signals.kl = torch.zeros(count)
+            longest = max(step.action[1] - step.action[0] for step in pool.steps)
+            signals.kl = torch.zeros(count, longest)
         if wm.wm == "on" and wm.entropy == "full":
             signals.entropy = torch.zeros(count)
         if signals.kl is None and signals.entropy is None:
@@ -108,7 +109,9 @@ class Updater:
             mask, index = batch.action_mask, batch.index.cpu()
             if signals.kl is not None:
                 ratio = batch.old_logprobs - self._reference(batch)
-                signals.kl[index] = torch.where(mask, ratio, 0.0).sum(-1).float().cpu()
+                width = int(mask.sum(-1).max())  # actions begin in column 1
+                known = torch.where(mask, ratio, 0.0)[:, 1 : 1 + width]
+                signals.kl[index, :width] = known.float().cpu()
             if signals.entropy is not None:
                 actions = batch.actions_only()
                 _, entropy = self.policy.logprobs(actions, self.temperature, entropy=True)

@@ -35,7 +35,7 @@ from paw_train.cloning import clone, expert_rows
 from paw_train.config import WITHOUT_EFFECT, Settings, load_settings, with_defaults
 from paw_train.critic import Critic
 from paw_train.display import Display
-from paw_train.engines.records import outcome_metrics, renamed
+from paw_train.engines.records import BlindWorldModel, outcome_metrics, renamed
 from paw_train.engines.sharing import shared_evaluation, shared_warm_start
 from paw_train.evaluation import agent_env_maker, evaluate, evaluate_to_folder, make_pool
 from paw_train.experience import collect, informative_groups, prepare
@@ -125,6 +125,7 @@ class Run:
         self.device = _device(settings.model.device)
         self.policy = self._policy()
         self._engine: Policy | None = None
+        self._blind = BlindWorldModel(settings.objective.wm)
         probe = agent_env_maker(settings.env, settings.env.train_split)()
         reward = probe.settings.success_reward
         self.max_return = settings.env.max_return or reward or 1.0
@@ -295,6 +296,8 @@ class Run:
                 ):
                     metrics["validation"] = self._validate(update + 1, updater, pool)
                 append_jsonl(self.folder / "metrics.jsonl", metrics)
+                if warning := self._blind.add(metrics):
+                    self.display.say(warning)
                 _write_scalars(writer, metrics, update)
                 show(metrics)
                 last = update + 1 == s.updates or self.interrupted

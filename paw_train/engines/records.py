@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paw_train.rollout import Trajectory
+from paw_train.world_model_settings import WorldModelSettings
 
 _NAMES = {
     "pg_loss": "policy_loss",
@@ -27,6 +28,34 @@ def outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "failed_episodes": len(trajectories) - len(episodes),
         "prompt_cut_rate": _cut(trajectories) / max(1, len(steps)),
     }
+
+
+class BlindWorldModel:
+    """Notices that a bounded world-model loss learns nothing.
+
+    The gradient of (clipped) MAE is `p (1 - p)`: it vanishes where the policy gives the observations a
+    probability near 0, and the loss then stays near its largest value, 1.
+    """
+
+    NEAR_ONE, UPDATES = 0.95, 5
+
+    def __init__(self, settings: WorldModelSettings) -> None:
+        self.bounded = settings.wm == "on" and settings.loss in ("cmae", "mae")
+        self.loss = settings.loss
+        self.seen = 0
+
+    def add(self, metrics: Mapping[str, Any]) -> str | None:
+        """Takes an update's metrics; the warning, once, when enough of them in a row are near 1."""
+        near = self.bounded and metrics.get("wm_loss", 0.0) >= self.NEAR_ONE
+        self.seen = self.seen + 1 if near else 0
+        if self.seen != self.UPDATES:
+            return None
+        return (
+            f"Warning: wm_loss has been above {self.NEAR_ONE} for {self.UPDATES} updates. The gradient of "
+            f"objective.wm.loss={self.loss} vanishes where observations are improbable, so nothing is "
+            "learned from them: start from a policy that knows their language (a warm start with "
+            "cloning.context_weight above 0), or use objective.wm.loss=gce or ce."
+        )
 
 
 def _cut(trajectories: Sequence[Trajectory]) -> int:

@@ -106,6 +106,25 @@ class TestRewards:
         assert not info["transition"].action_is_valid
         assert info["transition"].info["problem"] == problem
 
+    @pytest.mark.parametrize(
+        ("response", "valid"),
+        [
+            (f"{THINK}<action>dance</action>", True),  # the environment refuses it: no penalty
+            (f"{THINK}look", False),
+        ],
+    )
+    def test_only_a_malformed_response_can_be_made_invalid(
+        self, agent: Make, response: str, valid: bool
+    ) -> None:
+        env = agent(invalid_penalty=-0.25, invalid_when="malformed")
+        _, reward, _, _, info = env.step(response)
+        assert reward == (0.0 if valid else -0.25)
+        assert info["transition"].action_is_valid is valid
+        assert info["transition"].info["problem"]  # what was wrong is recorded all the same
+        assert info["transition"].info["malformed"] is not valid
+        with pytest.raises(ValueError, match="invalid_when"):
+            agent(invalid_when="never")
+
     def test_an_action_without_reasoning_is_still_taken(self, agent: Make) -> None:
         info = agent().step("<action>look</action>")[4]
         assert info["transition"].next_observation == "You look around."

@@ -14,7 +14,7 @@ from paw_train.engines.openrlhf.experience_maker import PaWExperienceMaker, Turn
 from paw_train.engines.openrlhf.run_records import RunRecords
 from paw_train.engines.openrlhf.weights import Sums, require_equal
 from paw_train.engines.openrlhf.worker_settings import worker_settings
-from paw_train.engines.records import outcome_metrics, renamed
+from paw_train.engines.records import BlindWorldModel, outcome_metrics, renamed
 from paw_train.evaluation.environments import agent_env_maker
 
 _Upstream: Any = ppo_trainer.PPOTrainer.__ray_metadata__.modified_class
@@ -50,6 +50,7 @@ class PaWTrainer(_Upstream):
         self.experience_maker.run = self.run
         self.experience_maker.max_return = _max_return(self.run)
         self._outcome: dict[str, float] = {}
+        self._blind = BlindWorldModel(self.run.objective.wm)
 
     def fit(self, global_step: int = 0) -> None:
         """Trains from the last checkpoint, or from the start."""
@@ -74,6 +75,8 @@ class PaWTrainer(_Upstream):
             "seconds_train": time.perf_counter() - started,
         }
         self.records.update(global_step, {**renamed(status), **seconds})
+        if warning := self._blind.add(status):
+            print(warning, flush=True)
         return status, after
 
     def _report_failures(self, update: int, during: str, trajectories: Any) -> None:
