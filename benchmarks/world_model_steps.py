@@ -1,11 +1,12 @@
-"""What the size of an optimiser step decides for clipped MAE: the world-model term alone, under Adam, from one start.
+"""What the size of an optimiser step decides for clipped MAE: the world-model term alone, under Adam.
 
-Every setting starts from the same weights and takes its steps on the same recorded dialogues, all of them in one
-batch, with Eq. 7-8 on every transition (no selection, every transition weighs the same). Told is the probability of
-the first word of the next observation, apart for actions that were refused ("Nothing happens.") and carried out, and
-the mean NLL of all observation tokens.
+Every learning rate starts from the same weights and takes its steps on the same recorded dialogues, all of
+them in one batch, with Eq. 7-8 on every transition (no selection, equal weights). Printed are the median
+probability of the first word of the next observation, apart for actions that were refused ("Nothing
+happens.") and carried out, and the mean NLL of all observation tokens.
 
-    python benchmarks/world_model_steps.py RUN/checkpoints/warm/FOLDER/model --episodes RUN/rollouts/000000.jsonl
+    python benchmarks/world_model_steps.py RUN/checkpoints/warm/model \\
+        --episodes RUN/rollouts/000000.jsonl
 
 Made for the word tokens of the embedded default, in conversation mode.
 """
