@@ -24,9 +24,9 @@ from observation_tokens import kinds_of
 from paw_gym.transition import Episode, read_jsonl
 from paw_gym.wrappers import make_agent_env
 from paw_train.evaluation.world_model import predictions
-from paw_train.policies.local import LocalPolicy
-from paw_train.tokens import TokenBatch, TokenRow, collate
-from paw_train.world_model import WorldModelSettings, world_model_loss
+from paw_train.losses.world_model import WorldModelSettings, world_model_loss
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.rollouts.tokens import TokenBatch, TokenRow, collate
 
 SHOWN = (0, 1, 2, 4, 8, 12, 24, 48)
 
