@@ -66,8 +66,10 @@ docs: $(VENV)/.docs ## build the documentation into site/
 serve-docs: $(VENV)/.docs ## the documentation at http://127.0.0.1:8000, rebuilt on change
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
+# An example that trains has a short form, --smoke.
 examples: $(VENV)/.dev ## run every example and the notebook
-	@set -e; for example in examples/*.py; do echo "== $$example"; $(BIN)/python $$example; done
+	@set -e; for example in examples/*.py; do echo "== $$example"; \
+		$(BIN)/python $$example $$(grep -o -m1 -e --smoke $$example); done
 	@for book in examples/*.ipynb; do echo "== $$book"; $(BIN)/python scripts/run_notebook.py $$book || exit 1; done
 
 bench: $(VENV)/.dev ## measure the environments

@@ -93,10 +93,13 @@ class GeneratorEnvFactory:
         self.tasks = list(tasks)
         self.max_steps = max_steps
 
-    def __call__(self, **kwargs: Any) -> GeneratorEnv:
-        settings = {
-            "max_steps": self.max_steps,
-            "solve": getattr(self.play, "solve", None),
-            **kwargs,
-        }
-        return GeneratorEnv(self.play, self.tasks, **settings)
+    def __call__(
+        self, max_steps: int | None = None, render_mode: str | None = None
+    ) -> GeneratorEnv:
+        return GeneratorEnv(
+            self.play,
+            self.tasks,
+            self.max_steps if max_steps is None else max_steps,
+            getattr(self.play, "solve", None),
+            render_mode,
+        )

@@ -8,12 +8,6 @@ from typing import Any
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.settings.world_model import WorldModelSettings
 
-_NAMES = {
-    "pg_loss": "policy_loss",
-    "wm_clipped_share": "clipped_share",
-    "observation_nll": "obs_nll",
-}
-
 
 def outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     """What came of an update's episodes, failed ones counted and left out of the rest."""
@@ -62,8 +56,3 @@ def _cut(trajectories: Sequence[Trajectory]) -> int:
     """Prompts that lost tokens to the context limit, of the episodes that did not fail."""
     good = [t for t in trajectories if t.episode.error is None]
     return sum(row.prompt_tokens_cut > 0 for t in good for row in t.rows)
-
-
-def renamed(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """The metrics of the loss, under the names that a run's records have for them."""
-    return {_NAMES.get(name, name): value for name, value in metrics.items()}

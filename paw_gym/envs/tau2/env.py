@@ -89,6 +89,8 @@ class Tau2Env(TextEnv):
     agent = AgentDefaults(
         template="tau2", history_length=None, success_reward=None, invalid_penalty=-0.01
     )
+    held_out_splits = ("train", "test")
+    small_template = "tau2"
     recorded_info = (
         "reply_from",
         "tool_error",
