@@ -55,8 +55,8 @@ def webshop(
 ) -> None:
     """Serve the WebShop site, and its JSON API for [cyan]WebShop-v0(server=URL)[/cyan]."""
     from env_servers.service import ServiceSettings, run
+    from env_servers.sessions import SessionStore
     from env_servers.webshop import create_app
-    from env_servers.webshop.sessions import SessionStore
     from paw_gym.envs.webshop.env import ShopSettings
 
     settings = ServiceSettings(host, port, token_or_environment(token))
