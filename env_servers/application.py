@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import PlainTextResponse, Response
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, WithJsonSchema
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 import paw_gym
 from env_servers.problems import MEDIA_TYPE, ProblemError
-from env_servers.service import OPEN_PATHS, Metrics
+from env_servers.service import METHODS, OPEN_PATHS, Metrics
 
 _TOKEN = {
     "bearer": {"type": "http", "scheme": "bearer"},
@@ -29,9 +30,26 @@ BY_KEY: dict[str, Any] = {"security": [{"client": []}]}
 """the part of a route's document (``openapi_extra``) that says that a client must show a secret of its
 own where there is no token"""
 _REFERENCE = "#/components/schemas/{model}"
+_SENTENCES = {
+    404: "There is nothing at this path.",
+    405: "This path does not take this method: the header Allow names those that it takes.",
+}
 _MISTAKES = 20
 """of a malformed request that are listed"""
 
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+"""an integer of a strict model, also where a client writes 3.0, as JSON lets it"""
+Text = Annotated[
+    str,
+    Field(max_length=500_000),
+    WithJsonSchema({"type": "string", "description": "At most 500,000 characters."}),
+]
+"""a long text; its bound stays out of the schema, from which tools make texts of that length"""
 Model = TypeVar("Model", bound=BaseModel)
 Page = Callable[[int, str], Response]
 """renders a status and a sentence for people"""
@@ -139,9 +157,11 @@ def json_answer(content: Any, status: int = 200) -> Response:
 
 def _add_error_handlers(app: FastAPI, page_for: Callable[[str], Page | None]) -> None:
     async def answer(request: Request, error: Exception) -> Response:
-        found = as_problem(error, request.method)
         path = request.url.path
         headers = dict(getattr(error, "headers", None) or {})
+        if "Allow" in headers:  # the router names the methods of one route, a path may have several
+            headers["Allow"] = _allowed(app, request)
+        found = as_problem(error)
         if found.more.get("retry_after"):
             headers["Retry-After"] = str(found.more["retry_after"])
         page = page_for(path)
@@ -153,7 +173,18 @@ def _add_error_handlers(app: FastAPI, page_for: Callable[[str], Page | None]) ->
         app.exception_handler(kind)(answer)
 
 
-def as_problem(error: Exception, method: str = "POST") -> ProblemError:
+def _allowed(app: FastAPI, request: Request) -> str:
+    """The methods that a path takes."""
+    scopes = {method: {**request.scope, "method": method} for method in sorted(METHODS)}
+    found = (
+        method
+        for method, scope in scopes.items()
+        if any(route.matches(scope)[0] is Match.FULL for route in app.routes)
+    )
+    return ", ".join(found)
+
+
+def as_problem(error: Exception) -> ProblemError:
     """What an exception that ends a request is answered with."""
     if isinstance(error, ProblemError):
         return error
@@ -165,11 +196,7 @@ def as_problem(error: Exception, method: str = "POST") -> ProblemError:
     if isinstance(error, HTTPException):
         words = str(error.detail)
         if words == HTTPStatus(error.status_code).phrase:
-            allowed = (error.headers or {}).get("Allow", "other methods")
-            words = {
-                404: "There is nothing at this path.",
-                405: f"This path takes {allowed}, not {method[:20]}.",
-            }.get(error.status_code, f"{words}.")
+            words = _SENTENCES.get(error.status_code, f"{words}.")
         return ProblemError(error.status_code, words)
     return ProblemError(500, "The server failed: its log says why.")
 

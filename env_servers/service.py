@@ -86,7 +86,7 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 
 
 class Gate:
@@ -154,7 +154,7 @@ class Gate:
         return sum(hmac.compare_digest(given, token) for token in self._tokens) > 0
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        method = scope["method"] if scope["method"] in _METHODS else "other"
+        method = scope["method"] if scope["method"] in METHODS else "other"
         self._metrics.requests.labels(method, str(status)).inc()
         self._metrics.seconds.observe(seconds)
         if log.isEnabledFor(logging.INFO):

@@ -65,7 +65,12 @@ def create_app(
         metrics,
         has_token=bool(tokens),
         bodies=BODIES,
-        limits=schema_of(offer),
+        limits={
+            "NewSession": {
+                "env_id": {"enum": sorted(offer.env_ids)},
+                "kwargs": {"propertyNames": {"enum": sorted(offer.kwargs)}},
+            }
+        },
         lifespan=lifespan,
     )
     _add_about(app, gateway)
@@ -93,14 +98,6 @@ class GatewayApp(Gate):
         """Takes no new sessions; the function says whether all are done."""
         self.gateway.drain()
         return lambda: len(self.gateway.sessions) == 0 and self.gateway.pending == 0
-
-
-def schema_of(offer: Offer) -> dict[str, dict[str, Any]]:
-    """What an offer adds to the JSON schemas of calls."""
-    env_id = {"enum": sorted(offer.env_ids)}
-    kwargs = {"propertyNames": {"enum": sorted(offer.kwargs)}}
-    models = ("NewSession", "Open", "Describe", "Tasks", "TaskOf")
-    return {model: {"env_id": env_id, "kwargs": kwargs} for model in models}
 
 
 def client_of(headers: Mapping[str, str], address: str) -> Client:

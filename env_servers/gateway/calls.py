@@ -6,16 +6,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from env_servers.application import Text, Whole
+
 _Plain = ConfigDict(extra="forbid", strict=True)
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 SESSION_ID = r"^[A-Za-z0-9_-]{1,64}$"
 SessionId = Annotated[str, Field(pattern=SESSION_ID)]
 Generator = Annotated[str, Field(pattern=r"^[0-9a-f]{73}$")]
-Text = Annotated[str, Field(max_length=500_000)]
 Value = Annotated[str, Field(max_length=2_000)] | bool | int | float | None
 Kwargs = Annotated[dict[Name, Value], Field(max_length=32)]
 Options = Annotated[dict[Name, Value], Field(max_length=16)]
-Seed = Annotated[int, Field(ge=0, lt=2**128)]
+Seed = Annotated[Whole, Field(ge=0, lt=2**128)]
+
+
+def _unbounded(schema: dict[str, Any]) -> None:
+    """Keeps a large bound out of a schema, from which tools make lists of that length."""
+    schema["description"] = f"At most {schema.pop('maxItems'):,} items."
 
 
 class NewSession(BaseModel):
@@ -36,8 +42,8 @@ class Tasks(NewSession):
     """The ids of its tasks, a piece at a time."""
 
     op: Literal["tasks"]
-    offset: int = Field(default=0, ge=0, lt=2**31)
-    limit: int = Field(default=10_000, ge=1, le=10_000)
+    offset: Whole = Field(default=0, ge=0, lt=2**31)
+    limit: Whole = Field(default=10_000, ge=1, le=10_000)
 
 
 class TaskOf(NewSession):
@@ -96,7 +102,7 @@ class Action(BaseModel):
 class NextAction(Action):
     """An action in its place."""
 
-    at: int | None = Field(default=None, ge=0, lt=2**31)
+    at: Whole | None = Field(default=None, ge=0, lt=2**31)
     """how many actions were taken before it: so that one sent twice is taken once"""
 
 
@@ -112,7 +118,7 @@ class Question(BaseModel):
     model_config = _Plain
     what: Literal["admissible", "shown", "solution", "expert", "advice"]
     text: Text = ""
-    number: int = Field(default=0, ge=0, lt=2**31)
+    number: Whole = Field(default=0, ge=0, lt=2**31)
     rng: Generator | None = None
 
 
@@ -127,7 +133,7 @@ class Episode(BaseModel):
 
     model_config = _Plain
     reset: Start
-    steps: list[Action] = Field(max_length=10_000)
+    steps: Annotated[list[Action], Field(max_length=10_000, json_schema_extra=_unbounded)]
 
 
 class Restore(Episode, OfSession):
@@ -147,7 +153,7 @@ class Request(BaseModel):
 
     model_config = _Plain
     calls: list[Call] = Field(max_length=1024)
-    id: int | str | None = None
+    id: Whole | str | None = None
     """given back with the answer; for a WebSocket"""
 
 

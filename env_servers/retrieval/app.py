@@ -14,7 +14,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from pydantic import BaseModel, ConfigDict, Field
 
 import paw_gym
-from env_servers.application import json_answer, new_app, read, refuses, takes
+from env_servers.application import Whole, json_answer, new_app, read, refuses, takes
 from env_servers.problems import ProblemError
 from env_servers.retrieval.batching import Batcher
 from env_servers.service import Gate, Metrics
@@ -39,7 +39,7 @@ class PlainRequest(BaseModel):
 
     model_config = ConfigDict(strict=True)
     queries: list[str]
-    topk: int | None = None
+    topk: Whole | None = None
     return_scores: bool = False
 
 
@@ -49,7 +49,7 @@ class Context(BaseModel):
     model_config = ConfigDict(strict=True)
     question: str
     golden_answers: list[str] = Field(default_factory=list)
-    seed: int = 0
+    seed: Whole = 0
     progress: float | None = Field(default=None, ge=0, le=1)
 
 
@@ -58,7 +58,7 @@ class TypedRequest(BaseModel):
 
     model_config = ConfigDict(strict=True)
     queries: list[str]
-    top_k: int = 3
+    top_k: Whole = 3
     contexts: list[Context] | None = None
 
 

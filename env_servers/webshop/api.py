@@ -7,30 +7,32 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from env_servers.application import read, refuses, takes
+from env_servers.application import Text, Whole, read, refuses, takes
 from env_servers.problems import ProblemError
 from env_servers.webshop.store import Store, Visitor
 from paw_gym.envs.webshop.actions import parse_action
 from paw_gym.envs.webshop.outcome import outcome_of
 from paw_gym.envs.webshop.shop import Visit
+from paw_gym.envs.webshop.tasks import SPLITS
 
 SessionId = Annotated[str, Path(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
+Split = Annotated[str, Path(max_length=40, json_schema_extra={"enum": list(SPLITS)})]
 _Plain = ConfigDict(extra="forbid", strict=True)
 
 
-class NewSession(BaseModel):
+class ShopTask(BaseModel):
     """Which task to shop for."""
 
     model_config = _Plain
-    split: str = Field(default="train", max_length=40)
+    split: str = Field(default="train", max_length=40, json_schema_extra={"enum": list(SPLITS)})
     task_id: str = Field(max_length=200)
 
 
-class Step(BaseModel):
+class ShopAction(BaseModel):
     """An action."""
 
     model_config = _Plain
-    action: str = Field(max_length=500_000)
+    action: Text
 
 
 class VisitState(BaseModel):
@@ -38,9 +40,9 @@ class VisitState(BaseModel):
 
     model_config = _Plain
     page: str = Field(pattern="^(search|results|item|sub|done)$")
-    query: str = Field(max_length=500_000)
-    number: int = Field(ge=-1_000_000, le=1_000_000)
-    product: int = Field(ge=-1, lt=2**31)
+    query: Text
+    number: Whole = Field(ge=-1_000_000, le=1_000_000)
+    product: Whole = Field(ge=-1, lt=2**31)
     options: list[Annotated[list[str], Field(min_length=2, max_length=2)]] = Field(max_length=100)
     sub_page: str = Field(max_length=40)
 
@@ -49,7 +51,7 @@ class Restored(BaseModel):
     """A task and the visit to go back to."""
 
     model_config = _Plain
-    split: str = Field(default="train", max_length=40)
+    split: str = Field(default="train", max_length=40, json_schema_extra={"enum": list(SPLITS)})
     task_id: str = Field(max_length=200)
     visit: VisitState
 
@@ -95,7 +97,13 @@ class Solution(BaseModel):
     actions: list[str]
 
 
-BODIES = (NewSession, Step, Restored)
+_A_TASK = {"split": "$request.path.split", "task_id": "$response.body#/ids/0"}
+_TASK_LINKS = {
+    "task": {"operationId": "task", "parameters": _A_TASK},
+    "open_session": {"operationId": "open_session", "requestBody": _A_TASK},
+}
+"""where the ids of tasks go"""
+BODIES = (ShopTask, ShopAction, Restored)
 _LINKED = ("show_session", "close_session", "start", "step", "restore", "solution")
 
 
@@ -104,16 +112,18 @@ def api_routes(store: Store) -> APIRouter:
     router = APIRouter(prefix="/api", generate_unique_id_function=lambda route: route.name)
     own = "/sessions/{session_id}"
 
-    @router.get("/tasks/{split}", response_model=TaskList, responses=refuses(404))
-    async def tasks(split: Annotated[str, Path(max_length=40)]) -> dict[str, Any]:
+    @router.get(
+        "/tasks/{split}",
+        response_model=TaskList,
+        responses={200: {"links": _TASK_LINKS}, **refuses(404)},
+    )
+    async def tasks(split: Split) -> dict[str, Any]:
         """The ids of a split's tasks."""
         found = store.tasks(split)
         return {"split": split, "fingerprint": found.fingerprint, "ids": list(found.ids)}
 
     @router.get("/tasks/{split}/{task_id:path}", response_model=OneTask, responses=refuses(404))
-    async def task(
-        split: Annotated[str, Path(max_length=40)], task_id: Annotated[str, Path(max_length=200)]
-    ) -> dict[str, Any]:
+    async def task(split: Split, task_id: Annotated[str, Path(max_length=200)]) -> dict[str, Any]:
         """One task."""
         found = store.task(split, task_id)
         return {"id": found.id, "type": found.type, "instruction": found.instruction}
@@ -123,11 +133,11 @@ def api_routes(store: Store) -> APIRouter:
         status_code=201,
         response_model=View,
         responses={201: {"links": _links()}, **refuses(404, 429)},
-        openapi_extra=takes(NewSession),
+        openapi_extra=takes(ShopTask),
     )
     async def open_session(request: Request) -> dict[str, Any]:
         """Opens a session."""
-        new = await read(NewSession, request)
+        new = await read(ShopTask, request)
         task = store.task(new.split, new.task_id)
         return _view(store, store.open(task, new.split, request), True)
 
@@ -146,13 +156,13 @@ def api_routes(store: Store) -> APIRouter:
         f"{own}/start",
         response_model=View,
         responses=refuses(404),
-        openapi_extra=takes(NewSession),
+        openapi_extra=takes(ShopTask),
     )
     async def start(session_id: SessionId, request: Request) -> dict[str, Any]:
         """Begins anew, with any task."""
-        new = await read(NewSession, request)
+        new = await read(ShopTask, request)
         session = store.visitor(session_id, request)
-        session.task = store.task(new.split, new.task_id)
+        session.task = store.task(new.split, new.task_id, unknown=422)
         session.split, session.visit = new.split, Visit()
         return _view(store, session, True)
 
@@ -160,11 +170,11 @@ def api_routes(store: Store) -> APIRouter:
         f"{own}/step",
         response_model=View,
         responses=refuses(404, 409),
-        openapi_extra=takes(Step),
+        openapi_extra=takes(ShopAction),
     )
     async def step(session_id: SessionId, request: Request) -> dict[str, Any]:
         """Takes an action."""
-        taken = await read(Step, request)
+        taken = await read(ShopAction, request)
         session = store.visitor(session_id, request)
         if session.visit.page == "done":
             raise ProblemError(409, "The purchase is made: start anew.")
@@ -183,12 +193,12 @@ def api_routes(store: Store) -> APIRouter:
         """Goes back to a task and a visit."""
         restored = await read(Restored, request)
         session = store.visitor(session_id, request)
-        task = store.task(restored.split, restored.task_id)
+        task = store.task(restored.split, restored.task_id, unknown=422)
         visit = Visit.from_json(restored.visit.model_dump())
         if visit.page in ("item", "sub", "done") and not (
             0 <= visit.product < len(store.shop.catalogue)
         ):
-            raise ProblemError(404, "The visit names a product that there is not.")
+            raise ProblemError(422, "The visit names a product that there is not.")
         session.task, session.split, session.visit = task, restored.split, visit
         return _view(store, session, True)
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 import paw_gym
 from env_servers.application import Page, new_app
-from env_servers.gateway.app import add_calls, schema_of
+from env_servers.gateway.app import add_calls
 from env_servers.gateway.calls import Request as Calls
 from env_servers.gateway.gateway import Gateway
 from env_servers.gateway.local import LocalFleet
@@ -63,7 +63,6 @@ def create_app(
         metrics,
         has_token=token is not None,
         bodies=(*BODIES, Calls),
-        limits=schema_of(gateway.offer),
         page_for=page_for,
     )
     app.include_router(api_routes(store))

@@ -38,18 +38,19 @@ class Store:
     def __post_init__(self) -> None:
         self.shop, _ = open_shop(self.settings, next(iter(SPLITS)))
 
-    def tasks(self, split: str) -> TaskSet:
-        """The tasks of a split; an unknown split is answered with 404."""
+    def tasks(self, split: str, unknown: int = 404) -> TaskSet:
+        """The tasks of a split; an unknown split is answered with the status ``unknown``."""
         if split not in SPLITS:
-            raise ProblemError(404, f"There is no split of that name; valid: {', '.join(SPLITS)}.")
+            words = f"There is no split of that name; valid: {', '.join(SPLITS)}."
+            raise ProblemError(unknown, words)
         return open_shop(self.settings, split)[1]
 
-    def task(self, split: str, task_id: str) -> Task:
-        """A task; an unknown one is answered with 404."""
+    def task(self, split: str, task_id: str, unknown: int = 404) -> Task:
+        """A task; an unknown one is answered with the status ``unknown``."""
         try:
-            found: Task = self.tasks(split)[task_id]
+            found: Task = self.tasks(split, unknown)[task_id]
         except KeyError:
-            raise ProblemError(404, f"There is no such task in split {split!r}.") from None
+            raise ProblemError(unknown, f"There is no such task in split {split!r}.") from None
         return found
 
     def open(self, task: Task, split: str, request: Request) -> Visitor:
