@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any
 
@@ -13,6 +13,7 @@ from fastapi.responses import Response
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, ValidationError
+from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocketDisconnect
 
 import paw_gym
@@ -100,12 +101,13 @@ class GatewayApp(Gate):
         return lambda: len(self.gateway.sessions) == 0 and self.gateway.pending == 0
 
 
-def client_of(headers: Mapping[str, str], address: str) -> Client:
+def client_of(connection: HTTPConnection) -> Client:
     """Who asks, by what only they can show.
 
     Raises:
         ProblemError: neither a token nor a key of the client's own.
     """
+    headers = connection.headers
     key, token = headers.get(KEY_HEADER, ""), headers.get("authorization", "")
     if key and len(key) not in _KEY_LENGTHS:
         raise ProblemError(401, f"{KEY_HEADER} has 16 to 256 characters, got {len(key)}.")
@@ -113,27 +115,14 @@ def client_of(headers: Mapping[str, str], address: str) -> Client:
         raise ProblemError(
             401, f"Send a secret of your own as the header {KEY_HEADER}: sessions are bound to it."
         )
+    address = connection.client.host if connection.client else "unknown"
     hashed = hashlib.sha256(token.encode()).hexdigest()
     owner = hashlib.sha256(json.dumps([token, key]).encode()).digest()
     return Client(owner, f"{address} {hashed[:16]}")
 
 
-def _client(request: Request | WebSocket) -> Client:
-    return client_of(request.headers, request.client.host if request.client else "unknown")
-
-
-class Health(BaseModel):
-    """How the gateway fares."""
-
-    status: str
-    version: str
-    sessions: int
-    pending: int
-    workers: int
-
-
 def _add_about(app: FastAPI, gateway: Gateway) -> None:
-    @app.get("/health", response_model=Health, responses={503: {"model": Health}})
+    @app.get("/health", responses={503: {"content": {"application/json": {}}}})
     async def health() -> Response:
         """How the gateway fares; 503 while it shuts down."""
         content = {
@@ -169,7 +158,7 @@ def add_calls(app: FastAPI, gateway: Gateway) -> None:
     )
     async def calls(request: Request) -> Response:
         """Many calls for different sessions; they are executed at the same time."""
-        client = _client(request)
+        client = client_of(request)
         parsed = await read(asked.Request, request)
         results = await gateway.answer(client, parsed.calls)
         return Response(_joined(results), media_type="application/json")
@@ -177,7 +166,7 @@ def add_calls(app: FastAPI, gateway: Gateway) -> None:
 
 def _add_sessions(app: FastAPI, gateway: Gateway) -> None:
     async def one(request: Request, call: BaseModel) -> Response:
-        [result] = await gateway.answer(_client(request), [call])
+        [result] = await gateway.answer(client_of(request), [call])
         if result.status < 400:
             return Response(result.body, media_type="application/json")
         content = {**json.loads(result.body), "instance": request.url.path}
@@ -234,7 +223,7 @@ def _add_websocket(app: FastAPI, gateway: Gateway) -> None:
     @app.websocket(CALLS_PATH)
     async def calls(socket: WebSocket) -> None:
         try:
-            client = _client(socket)
+            client = client_of(socket)
         except ProblemError as error:
             await socket.close(1008, error.detail)
             return

@@ -9,15 +9,16 @@ import secrets
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from env_servers.gateway import calls as asked
 from env_servers.gateway.fleet import Fleet
 from env_servers.gateway.frames import OK
+from env_servers.gateway.local import LocalFleet
 from env_servers.gateway.process import EnvironmentDiedError, WorkerGoneError
-from env_servers.gateway.session import EnvSession, Worker
+from env_servers.gateway.session import EnvSession
 from env_servers.gateway.settings import Limits, Offer
-from env_servers.problems import ProblemError, problem_bytes
+from env_servers.problems import ProblemError
 from env_servers.sessions import Client, SessionStore
 
 CONFLICT, LOST, REFUSED, TOO_MANY, BUSY = 409, 410, 422, 429, 503
@@ -38,31 +39,9 @@ class Result(NamedTuple):
     """JSON"""
 
 
-class Workers(Protocol):
-    """The workers of a gateway: other processes (``Fleet``), or this one (``LocalFleet``)."""
-
-    @property
-    def ready(self) -> int:
-        """How many can work."""
-        ...
-
-    deaths: int
-    """workers that died unasked"""
-
-    async def start(self) -> None:
-        """Starts them."""
-
-    async def place(self) -> Worker:
-        """The worker for one more environment."""
-        ...
-
-    async def close(self) -> None:
-        """Ends them."""
-
-
 def refusal(status: int, detail: str, **more: Any) -> Result:
     """A problem as a result."""
-    return Result(status, problem_bytes(status, detail, **more))
+    return Result(status, ProblemError(status, detail, **more).content())
 
 
 class Gateway:
@@ -83,7 +62,7 @@ class Gateway:
         limits: Limits,
         modules: Sequence[str] = (),
         sessions: SessionStore | None = None,
-        fleet: Workers | None = None,
+        fleet: Fleet | LocalFleet | None = None,
     ) -> None:
         self.offer, self.limits = offer, limits
         if sessions is None:  # an empty store is false
@@ -91,7 +70,7 @@ class Gateway:
                 limits.session_seconds, limits.sessions, limits.sessions_per_client
             )
         self.sessions = sessions
-        self.fleet: Workers = fleet or Fleet(limits.workers, modules, limits.memory_mb)
+        self.fleet = fleet or Fleet(limits.workers, modules, limits.memory_mb)
         self.pending = 0
         """calls that are being answered"""
         self.draining = False
@@ -177,7 +156,8 @@ class Gateway:
         session = self.sessions.get(call.session, client, EnvSession)
         async with session.lock:
             self.sessions.get(call.session, client, EnvSession)  # it may have been closed meanwhile
-            return await self._of_session(session, call)
+            method: Callable[[EnvSession, Any], Awaitable[Result]] = getattr(self, f"_{call.op}")
+            return await method(session, call)
 
     # --- without a session ---------------------------------------------------------------------------
 
@@ -220,16 +200,6 @@ class Gateway:
         return Result(OK, json.dumps(answer).encode())
 
     # --- of a session --------------------------------------------------------------------------------
-
-    async def _of_session(self, session: EnvSession, call: Any) -> Result:
-        methods: dict[str, Callable[[EnvSession, Any], Awaitable[Result]]] = {
-            "close": self._close,
-            "reset": self._reset,
-            "step": self._step,
-            "ask": self._ask,
-            "restore": self._restore,
-        }
-        return await methods[call.op](session, call)
 
     async def _close(self, session: EnvSession, call: asked.Close) -> Result:
         self.sessions.remove(session)

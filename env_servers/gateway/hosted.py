@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from env_servers.gateway.frames import OK
-from env_servers.problems import problem_bytes
+from env_servers.problems import ProblemError
 from paw_gym.core import TextEnv
 from paw_gym.prompts import builtin_templates
 from paw_gym.remote.generator_state import generator_text, set_generator
@@ -145,12 +145,12 @@ class Host:
         try:
             return OK, json.dumps(self.execute(call)).encode()
         except RefusedError as refusal:
-            return _REFUSED, problem_bytes(_REFUSED, str(refusal), exception=refusal.kind)
+            return _REFUSED, ProblemError(_REFUSED, str(refusal), exception=refusal.kind).content()
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # the environment's own
             log.warning("%s failed", call.get("op"), exc_info=True)
             self.drop(call.get("session", ""))
             reason = f"it raised {type(error).__name__}: {str(error)[:300]}"
-            return _LOST, problem_bytes(_LOST, reason)
+            return _LOST, ProblemError(_LOST, reason).content()
 
     def execute(self, call: dict[str, Any]) -> dict[str, Any]:
         """Does what a call asks.

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from env_servers.sessions import Session
+
+if TYPE_CHECKING:
+    from env_servers.gateway.local import LocalWorker
+    from env_servers.gateway.process import Worker
 
 _JOURNAL_BYTES = 4_000_000
 """an episode with more than that is not played again"""
 _DROP_SECONDS = 30.0
-
-
-class Worker(Protocol):
-    """Where environments run."""
-
-    sessions: int
-    """environments placed here"""
-    gone: bool
-    """whether it can be asked no more"""
-
-    def call(self, body: dict[str, Any], seconds: float) -> asyncio.Future[tuple[int, bytes]]:
-        """Executes a call. The future gives its status and answer."""
-        ...
 
 
 @dataclass(eq=False, kw_only=True)
@@ -32,7 +23,7 @@ class EnvSession(Session):
 
     env_id: str
     kwargs: dict[str, Any]
-    worker: Worker | None = None
+    worker: Worker | LocalWorker | None = None
     """where its environment is; ``None``: nowhere yet, or its worker died"""
     journal: list[dict[str, Any]] | None = None
     """the reset and the steps since, which make the same state again; ``None``: no episode, or one
@@ -75,7 +66,7 @@ class EnvSession(Session):
         """Whether its journal is kept short enough."""
         return self._size <= _JOURNAL_BYTES
 
-    def place(self, worker: Worker) -> None:
+    def place(self, worker: Worker | LocalWorker) -> None:
         """Notes where its environment is made."""
         worker.sessions += 1
         self.worker = worker

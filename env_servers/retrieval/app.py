@@ -68,19 +68,11 @@ class PlainResults(BaseModel):
     result: list[list[dict[str, Any]]]
 
 
-class Found(BaseModel):
-    """A passage."""
-
-    id: str
-    contents: str
-    score: float
-
-
 class QueryResults(BaseModel):
     """The passages of one query, best first."""
 
     query: str
-    hits: list[Found]
+    hits: list[Hit]
 
 
 class TypedResults(BaseModel):
@@ -171,13 +163,8 @@ def create_app(
         """Passages with their scores."""
         asked_for = await read(TypedRequest, request)
         results = await answer(asked_for.queries, asked_for.top_k, asked_for.contexts)
-        typed = [
-            {
-                "query": query,
-                "hits": [{"id": h.id, "contents": h.contents, "score": h.score} for h in hits],
-            }
-            for query, hits in zip(asked_for.queries, results, strict=True)
-        ]
+        found = zip(asked_for.queries, results, strict=True)
+        typed = [{"query": query, "hits": [asdict(hit) for hit in hits]} for query, hits in found]
         return json_answer({"results": typed})
 
     @app.get("/v1/info")

@@ -56,22 +56,6 @@ class Restored(BaseModel):
     visit: VisitState
 
 
-class TaskList(BaseModel):
-    """The tasks of a split."""
-
-    split: str
-    fingerprint: str
-    ids: list[str]
-
-
-class OneTask(BaseModel):
-    """A task."""
-
-    id: str
-    type: str
-    instruction: str
-
-
 class View(BaseModel):
     """What a shopper sees, and what the last action was worth."""
 
@@ -91,12 +75,6 @@ class View(BaseModel):
     reward_parts: dict[str, Any] | None
 
 
-class Solution(BaseModel):
-    """Actions that lead from the search page to a score of 1."""
-
-    actions: list[str]
-
-
 _A_TASK = {"split": "$request.path.split", "task_id": "$response.body#/ids/0"}
 _TASK_LINKS = {
     "task": {"operationId": "task", "parameters": _A_TASK},
@@ -104,7 +82,7 @@ _TASK_LINKS = {
 }
 """where the ids of tasks go"""
 BODIES = (ShopTask, ShopAction, Restored)
-_LINKED = ("show_session", "close_session", "start", "step", "restore", "solution")
+_LINKED = ("show_session", "close_session", "start", "step", "restore")
 
 
 def api_routes(store: Store) -> APIRouter:
@@ -114,7 +92,6 @@ def api_routes(store: Store) -> APIRouter:
 
     @router.get(
         "/tasks/{split}",
-        response_model=TaskList,
         responses={200: {"links": _TASK_LINKS}, **refuses(404)},
     )
     async def tasks(split: Split) -> dict[str, Any]:
@@ -122,7 +99,7 @@ def api_routes(store: Store) -> APIRouter:
         found = store.tasks(split)
         return {"split": split, "fingerprint": found.fingerprint, "ids": list(found.ids)}
 
-    @router.get("/tasks/{split}/{task_id:path}", response_model=OneTask, responses=refuses(404))
+    @router.get("/tasks/{split}/{task_id:path}", responses=refuses(404))
     async def task(split: Split, task_id: Annotated[str, Path(max_length=200)]) -> dict[str, Any]:
         """One task."""
         found = store.task(split, task_id)
@@ -201,13 +178,6 @@ def api_routes(store: Store) -> APIRouter:
             raise ProblemError(422, "The visit names a product that there is not.")
         session.task, session.split, session.visit = task, restored.split, visit
         return _view(store, session, True)
-
-    @router.get(f"{own}/solution", response_model=Solution, responses=refuses(404))
-    async def solution(session_id: SessionId, request: Request) -> dict[str, Any]:
-        """How the task is solved."""
-        from paw_gym.envs.webshop.expert import solve
-
-        return {"actions": solve(store.shop, store.visitor(session_id, request).task.data)}
 
     return router
 

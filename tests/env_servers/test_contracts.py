@@ -38,7 +38,9 @@ def made(server: str, token: str | None = TOKEN) -> Gate:
         tokens = [] if token is None else [token]
         return env_servers.gateway.create_app(offer, limits, tokens=tokens)
     if server == "retriever":
-        return env_servers.retrieval.create_app(make_retriever("bm25", corpus=PASSAGES), token=token)
+        return env_servers.retrieval.create_app(
+            make_retriever("bm25", corpus=PASSAGES), token=token
+        )
     return env_servers.webshop.create_app(token=token)
 
 

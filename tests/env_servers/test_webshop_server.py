@@ -238,7 +238,6 @@ _PATHS = (
     "/shop/{s}/buy/{a}", "/shop/{s}/done", "/shop/{s}/leave", "/style.css", "/health", "/metrics",
     "/api/tasks/train", "/api/tasks/{a}/{s}", "/api/sessions", "/api/sessions/{s}",
     "/api/sessions/{s}/step", "/api/sessions/{s}/start", "/api/sessions/{s}/visit",
-    "/api/sessions/{s}/solution",
 )  # fmt: skip
 _JUNK = (
     "", "..", "%00", "\u202e", "' OR 1=1", "{{7*7}}", "\ud800", "💥" * 40, "-1", "NaN", "a/../../etc",

@@ -11,8 +11,8 @@ import gymnasium as gym
 import pytest
 
 from paw_gym import AgentInterface, EnvPool, check_text_env, make_remote
-from paw_gym.remote import RemoteError, ServerUnavailableError, SessionLostError
 from paw_gym.http import JsonClient
+from paw_gym.remote import RemoteError, ServerUnavailableError, SessionLostError
 
 from .conftest import RunningGateway, free_port
 

@@ -157,7 +157,8 @@ class WebShopEnv(TextEnv):
 
     def prompt_observation(self, observation: str) -> str:
         """Without the instruction, which the prompt's own slot holds."""
-        return without_instruction(observation, self.task.instruction)
+        instruction = self.task.instruction.strip()
+        return observation.replace(f"Instruction: [SEP] {instruction} [SEP] ", "", 1)
 
     def reference_solution(self) -> list[str]:
         """A purchase with score 1, by an expert that knows the goal's product."""
@@ -176,11 +177,6 @@ class WebShopEnv(TextEnv):
             return shopper.act(self._last.observation, self._last.admissible_actions or (), chosen)
 
         return act
-
-
-def without_instruction(observation: str, instruction: str) -> str:
-    """An observation without its instruction."""
-    return observation.replace(f"Instruction: [SEP] {instruction.strip()} [SEP] ", "", 1)
 
 
 @dataclass(frozen=True)
