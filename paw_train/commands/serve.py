@@ -53,7 +53,7 @@ def webshop(
     token: Token = None,
     verbose: Verbose = False,
 ) -> None:
-    """Serve the WebShop site, and its JSON API for [cyan]WebShop-v0(server=URL)[/cyan]."""
+    """Serve the WebShop site, its JSON API, and [cyan]WebShop-v0(server=URL)[/cyan]."""
     from env_servers.service import ServiceSettings, run
     from env_servers.sessions import SessionStore
     from env_servers.webshop import create_app

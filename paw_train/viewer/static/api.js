@@ -13,7 +13,7 @@ export async function ask(name, params = {}, signal = undefined) {
     if (value !== null && value !== undefined && value !== "") query.set(key, value);
   const answer = await fetch(`/api/${name}?${query}`, { signal, credentials: "same-origin" });
   const body = await answer.json();
-  if (!answer.ok) throw new Refused(answer.status, body.message || answer.statusText);
+  if (!answer.ok) throw new Refused(answer.status, body.detail || body.message || answer.statusText);
   return body;
 }
 
