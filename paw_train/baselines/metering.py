@@ -6,15 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paw_train.chat import ChatFormat
-from paw_train.policies.protocol import (
-    PREFILL_TOKENS,
-    Policy,
-    Request,
-    Response,
-    Sampling,
-    Session,
-)
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.policy import Policy, Request, Response, Sampling, Session
+from paw_train.settings.rollout import PREFILL_TOKENS
 
 
 @dataclass(slots=True)
