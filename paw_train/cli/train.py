@@ -33,7 +33,10 @@ def train(
     """Train a policy. An unfinished run of the same name and settings goes on where it stopped."""
     from paw_train.settings import load_settings
 
-    settings = load_settings(recipe, list(overrides or []))
+    def say(text: str) -> None:
+        typer.echo(text, err=True)
+
+    settings = load_settings(recipe, list(overrides or []), say)
     if plan:
         from paw_train.training.plan import make_plan, render
 

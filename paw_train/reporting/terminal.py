@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import (
@@ -16,7 +16,12 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
-from rich.table import Table
+from rich.text import Text
+
+from paw_train.reporting.run.alarms import find_alarms
+
+if TYPE_CHECKING:
+    from paw_train.reporting.evaluation import EvaluationBar
 
 Advance = Callable[..., None]
 
@@ -48,11 +53,19 @@ class Display:
         self.say(f"{name}: done")
 
     @contextmanager
-    def updates(self, total: int, start: int) -> Iterator[UpdateDisplay]:
-        """A bar for the RL updates."""
+    def updates(
+        self, total: int, earlier: Sequence[Mapping[str, Any]] = (), wm_loss: str | None = None
+    ) -> Iterator[UpdateDisplay]:
+        """A bar for the RL updates.
+
+        Args:
+            total: how many there will be.
+            earlier: metrics of those that are done already.
+            wm_loss: the world-model loss; ``None``: there is none.
+        """
         with _bars(self.console) as progress:
-            bar = progress.add_task("training", total=total, completed=start, note="")
-            yield UpdateDisplay(progress, bar)
+            bar = progress.add_task("training", total=total, completed=len(earlier), note="")
+            yield UpdateDisplay(progress, bar, earlier, wm_loss)
 
     def summary(self, folder: Path) -> None:
         """Before and after, as a table."""
@@ -64,35 +77,40 @@ class Display:
         self.console.print(summary_table(folder))
 
     def result(self, result: Mapping[str, Any]) -> None:
-        """An evaluation as a table: success by task type with 95 % intervals."""
-        table = Table(title=f"{result['panel']}: {result['model'] or result['agent']}")
-        table.add_column("task type")
-        for column in ("tasks", "success", "95 % interval"):
-            table.add_column(column, justify="right")
-        averages = {
-            f"mean of {len(part['types'])}: {name}": part
-            for name, part in result.get("averages", {}).items()
-        }
-        for name, part in [*result["by_type"].items(), ("all", result), *averages.items()]:
-            low, high = part["ci95"]
-            table.add_row(
-                name,
-                str(part["n"]),
-                f"{100 * part['success_rate']:.1f} %",
-                f"{100 * low:.1f} to {100 * high:.1f}",
-            )
-        self.console.print(table)
-        self.say(
-            f"mean steps {result['mean_steps']:.1f}, invalid {100 * result['invalid_rate']:.1f} %, "
-            f"{result['seconds']:.0f} s, panel {result['panel_hash'][:12]}"
-        )
+        """An evaluation as a table, success by task type with 95 % intervals, and what else it says."""
+        from paw_train.reporting.evaluation import print_result
+
+        print_result(self.console, result)
+
+    @contextmanager
+    def evaluation(
+        self, name: str, total: int, price: Callable[[float, float], float] | None
+    ) -> Iterator[EvaluationBar]:
+        """A bar for an evaluation.
+
+        Args:
+            name: what is evaluated.
+            total: episodes.
+            price: what so many prompt and response tokens cost; ``None``: unknown.
+        """
+        from paw_train.reporting.evaluation import EvaluationBar
+
+        with _bars(self.console) as progress:
+            yield EvaluationBar(progress, progress.add_task(name, total=total, note=""), price)
 
 
 class UpdateDisplay:
-    """The bar of the RL updates: called with an update's metrics, it prints their line."""
+    """The bar of the RL updates: called with an update's metrics, it prints their line and alarms."""
 
-    def __init__(self, progress: Progress, bar: Any) -> None:
+    def __init__(
+        self,
+        progress: Progress,
+        bar: Any,
+        earlier: Sequence[Mapping[str, Any]] = (),
+        wm_loss: str | None = None,
+    ) -> None:
         self.progress, self.bar = progress, bar
+        self._records, self._wm_loss = list(earlier), wm_loss
 
     def rollout(self, update: int, running: int, episodes: int) -> None:
         """Episodes are being played."""
@@ -105,13 +123,18 @@ class UpdateDisplay:
         self.progress.update(self.bar, note="learning")
 
     def __call__(self, metrics: dict[str, Any]) -> None:
-        self.progress.update(self.bar, completed=metrics["update"] + 1)
+        self.progress.update(self.bar, completed=metrics["update"])
         self.progress.console.print(_line(metrics), soft_wrap=True)
+        self._records.append(metrics)
+        for alarm in find_alarms(self._records, self._wm_loss):
+            if alarm.first == metrics["update"]:
+                words = Text.assemble((f"Alarm: {alarm.title}", "bold red"), f": {alarm.text}")
+                self.progress.console.print(words, soft_wrap=True)
 
 
 def _line(m: dict[str, Any]) -> str:
     parts = [
-        f"update {m['update'] + 1:4d}",
+        f"update {m['update']:4d}",
         f"success {100 * m['success_rate']:5.1f} %",
         f"reward {m['reward_mean']:6.2f}",
         f"steps {m['steps_mean']:4.1f}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +20,7 @@ from paw_gym.naming import did_you_mean
 
 ENGINES = ("bm25", "lucene")
 GOAL_KINDS = ("synthetic", "human")
+_INSTRUCTION = re.compile(r"Instruction: \[SEP\] .*? \[SEP\] ", re.DOTALL)
 
 
 class WebShopEnv(TextEnv):
@@ -69,6 +71,7 @@ class WebShopEnv(TextEnv):
     agent = AgentDefaults(
         template="webshop", history_length=2, success_reward=10.0, invalid_penalty=-0.1
     )
+    held_out_splits = ("valid", "test")
 
     def __new__(
         cls,
@@ -157,8 +160,8 @@ class WebShopEnv(TextEnv):
 
     def prompt_observation(self, observation: str) -> str:
         """Without the instruction, which the prompt's own slot holds."""
-        instruction = self.task.instruction.strip()
-        return observation.replace(f"Instruction: [SEP] {instruction} [SEP] ", "", 1)
+        own = self._task.instruction if self._task is not None else None
+        return without_instruction(observation, own)
 
     def reference_solution(self) -> list[str]:
         """A purchase with score 1, by an expert that knows the goal's product."""
@@ -177,6 +180,15 @@ class WebShopEnv(TextEnv):
             return shopper.act(self._last.observation, self._last.admissible_actions or (), chosen)
 
         return act
+
+
+def without_instruction(observation: str, instruction: str | None) -> str:
+    """An observation without its instruction: the given one, or, in a record of another task, its own."""
+    if instruction is not None:
+        shown = f"Instruction: [SEP] {instruction.strip()} [SEP] "
+        if shown in observation:
+            return observation.replace(shown, "", 1)
+    return _INSTRUCTION.sub("", observation, count=1)
 
 
 @dataclass(frozen=True)
