@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from paw_gym.http import JsonClient
 from paw_gym.naming import did_you_mean
 from paw_gym.retrieval.base import Hit, SearchContext, check_top_k, settings_digest
-from paw_gym.retrieval.transport import JsonClient
 from paw_gym.retrieval.writers import DocumentWriter, EndpointWriter, ScriptWriter
 
 WRITERS = ("model", "script")
