@@ -50,9 +50,10 @@ def write_run(
     rng = random.Random(seed)
     for name in ("rollouts", "tokens"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    done = update = 0
+    done = update = 0  # the first update is 1
     with (folder / "metrics.jsonl").open("w", encoding="utf-8") as metrics:
         while done < transitions:
+            update += 1
             made = list(_update(update, groups, group_size, rng))
             episodes = [episode for episode, _ in made]
             path = folder / "rollouts" / f"{update:06d}.{form}"
@@ -62,7 +63,6 @@ def write_run(
                 (folder / "tokens" / f"{update:06d}.jsonl").write_text(lines, encoding="utf-8")
             metrics.write(json.dumps(_metrics(update, episodes, rng)) + "\n")
             done += sum(len(e.transitions) for e in episodes)
-            update += 1
     settings = {
         "name": folder.name,
         "seed": seed,
@@ -122,11 +122,11 @@ def _episode(
         thought = f"I should look for the {thing} near the {place}."
         episode.transitions.append(
             Transition(
-                episode.env_id, task, name, step, prompt,
+                episode.env_id, task, name, step, prompt, seen,
                 f"<think>{thought}</think><action>{action}</action>", action,
                 (10.0 if solved and last else 0.0) - (0.0 if valid else 0.1),
                 answer, solved and last, last and not solved, valid,
-                {"observation": seen, "success": solved and last, "score": float(solved and last),
+                {"success": solved and last, "score": float(solved and last),
                  "problem": None if valid else "the environment did not accept the action"},
             )
         )  # fmt: skip
