@@ -74,6 +74,14 @@ _ALL = (
         optional=True,
     ),
     Metric(
+        "wm_scale",
+        _WORLD,
+        "World-model scale",
+        "factor that keeps the term's gradient at its set ratio to the policy's",
+        log=True,
+        optional=True,
+    ),
+    Metric(
         "lambda_mean",
         _WORLD,
         "Adaptive weight λ",
@@ -215,6 +223,14 @@ _ALL = (
         "turns without tags, or with an action that was not accepted",
         "share",
         label="invalid",
+    ),
+    Metric(
+        "prompt_cut_rate",
+        _COST,
+        "Prompts cut",
+        "prompts that lost history to the context limit",
+        "share",
+        optional=True,
     ),
     Metric(
         "failed_episodes",

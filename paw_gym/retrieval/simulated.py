@@ -112,7 +112,7 @@ class SimulatedRetriever:
         self.curriculum = given if isinstance(given, Curriculum) else Curriculum(**given)
         if writer == "model":
             if url is None or model is None:
-                raise TypeError(
+                raise ValueError(
                     "The retriever 'simulated' needs url and model, the endpoint of a language model; "
                     "only writer='script' goes without."
                 )

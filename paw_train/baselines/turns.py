@@ -137,6 +137,6 @@ def note(episode: Episode, **values: Any) -> None:
         episode.transitions[-1].info.setdefault("agent", {}).update(values)
 
 
-def context_ids(policy: Policy, prompt: str, limit: int) -> list[int] | None:
-    """The tokens of a complete prompt, where the policy has a tokenizer; a longer one loses its start."""
-    return policy.chat.first(prompt)[-limit:] if policy.chat else None
+def context_ids(policy: Policy, prompt: str, task: str, limit: int) -> list[int] | None:
+    """The tokens of a complete prompt, where the policy has a tokenizer; see ``ChatFormat.first_within``."""
+    return policy.chat.first_within(prompt, task, limit)[0] if policy.chat else None

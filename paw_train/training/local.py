@@ -497,7 +497,7 @@ class Run:
             found = json.loads((shared / "result.json").read_text(encoding="utf-8"))
             write_json(path, {**found, "model": self.settings.name})
             return
-        with self.display.task(f"evaluating {when} RL", e.tasks) as advance:
+        with self.display.task(f"evaluating {when} RL", e.tasks * e.plays) as advance:
             result, episodes = evaluate(
                 policy,
                 self.settings.env,
@@ -509,6 +509,7 @@ class Run:
                 e.batch,
                 model=self.settings.name,
                 progress=lambda done, _: advance(done),
+                plays=e.plays,
             )
         kept = episodes[: self.settings.keep_episodes]
         write_jsonl(episodes_path, kept)

@@ -21,6 +21,7 @@ def outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "steps_mean": len(steps) / count,
         "invalid_rate": sum(not t.action_is_valid for t in steps) / max(1, len(steps)),
         "failed_episodes": len(trajectories) - len(episodes),
+        "prompt_cut_rate": _cut(trajectories) / max(1, len(steps)),
         **_groups(trajectories),
     }
 
@@ -32,3 +33,9 @@ def _groups(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     if not compared:
         return {}
     return {"equal_groups": 1 - len(informative_groups(trajectories)) / len(compared)}
+
+
+def _cut(trajectories: Sequence[Trajectory]) -> int:
+    """Prompts that lost tokens to the context limit, of the episodes that did not fail."""
+    good = [t for t in trajectories if t.episode.error is None]
+    return sum(row.prompt_tokens_cut > 0 for t in good for row in t.rows)

@@ -204,7 +204,7 @@ class WorldModelStages:
             self.policy.chat,
             probe.text_env.prompt_observation,
             probe.template,
-            self.settings.rollout.max_context_tokens,
+            self.settings.rollout.max_prompt_tokens,
         )
         probe.close()
         if not found:
@@ -308,7 +308,7 @@ class WorldModelStages:
             self.policy.chat,
             probe.text_env.prompt_observation,
             probe.template,
-            s.rollout.max_context_tokens,
+            s.rollout.max_prompt_tokens,
         )
         probe.close()
         if not wanted:

@@ -153,8 +153,12 @@ def test_groups_with_equal_returns_are_counted() -> None:
     def played(group: int, reward: float, error: str | None = None) -> Trajectory:
         episode = Episode("e", "t", f"t#{group}", "", "", group, "window", error=error)
         episode.transitions.append(
-            Transition("e", "t", "t#0", 0, "", "", "", reward, "", True, False, True, {})
-        )
+            Transition(
+                env_id="e", task_id="t", episode_id="t#0", step=0, observation="", prompt="",
+                response="", action="", reward=reward, next_observation="", terminated=True,
+                truncated=False, action_is_valid=True, info={},
+            )
+        )  # fmt: skip
         return Trajectory(episode, [])
 
     equal = [played(0, 1.0), played(0, 1.0), played(1, 0.0), played(1, 1.0)]

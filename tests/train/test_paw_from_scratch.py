@@ -97,7 +97,7 @@ def test_loss_and_gradient_are_those_of_the_library(
     output = _library(played, moved, s)
     # the cases that the formulas tell apart all occur
     assert 0 < output.metrics["clip_fraction"] < 0.9
-    assert 0 < output.metrics["wm_clipped_share"] < 1
+    assert 0 < output.metrics["clipped_share"] < 1
     assert 0 < (weights > 0).double().mean() < 1
     assert advantages.unique().numel() > 2
     for ours, theirs in ((policy, output.policy_loss), (s.wm_coef * wm, output.wm_loss)):
@@ -146,7 +146,7 @@ def _library(played: SimpleNamespace, model: Any, s: Any) -> Any:
     batch = collate(experience.rows, pad_id=0)
     logprobs = batch.gather(token_logprobs(model(batch.input_ids), batch.input_ids))
     inputs = loss_inputs(batch, experience, None, None)
-    totals = minibatch_totals(experience.rows, experience)
+    totals = minibatch_totals(experience.rows, experience, 1)
     return combined_loss(logprobs, inputs, totals, objective)
 
 

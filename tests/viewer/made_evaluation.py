@@ -65,9 +65,22 @@ def _episode(number: int, kind: str) -> Episode:
             agent |= {"trial": 2, "reflections": [REFLECTION], "spent": {"calls": 2,
                       "prompt_tokens": 201, "completion_tokens": 18, "counted": True}}  # fmt: skip
         episode.transitions.append(
-            Transition(episode.env_id, task, episode.episode_id, step, first, thought, "look",
-                       float(solved and last), seen, solved and last, last and not solved,
-                       number != 1, {"agent": agent, "success": solved and last})
-        )  # fmt: skip
+            Transition(
+                env_id=episode.env_id,
+                task_id=task,
+                episode_id=episode.episode_id,
+                step=step,
+                observation="You are in a kitchen.",
+                prompt=first,
+                response=thought,
+                action="look",
+                reward=float(solved and last),
+                next_observation=seen,
+                terminated=solved and last,
+                truncated=last and not solved,
+                action_is_valid=number != 1,
+                info={"agent": agent, "success": solved and last},
+            )
+        )
         dialogue += [{"role": "assistant", "content": thought}, {"role": "user", "content": seen}]
     return episode
