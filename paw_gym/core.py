@@ -239,6 +239,11 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
     """keys of ``info`` that every transition keeps beside ``success`` and ``score``"""
     type_groups: ClassVar[Mapping[str, Sequence[str]]] = {}
     """groups of task types whose mean success an evaluation tells too, each type counting once"""
+    held_out_splits: ClassVar[tuple[str, str]] = ("valid_seen", "valid_unseen")
+    """of an environment with a ``split``: what checkpoints are chosen on, and what results are
+    reported on, unless the user says otherwise"""
+    small_template: ClassVar[str] = "compact"
+    """prompt template for a small model that is trained from scratch on this environment"""
 
     def __init__(self, tasks: TaskSet, max_steps: int, render_mode: str | None = None) -> None:
         if not isinstance(tasks, TaskSet):

@@ -206,7 +206,11 @@ class GeneratorEnvFactory:
         self.max_steps = max_steps
         self._solve = solve
 
-    def __call__(self, **kwargs: Any) -> GeneratorEnv:
+    def __call__(
+        self, max_steps: int | None = None, render_mode: str | None = None
+    ) -> GeneratorEnv:
+        given = {"max_steps": max_steps, "render_mode": render_mode}
+        kwargs = {name: value for name, value in given.items() if value is not None}
         # a solver may also be given as the function's attribute, which is set after registration
         solve = self._solve or getattr(self.play, "solve", None)
         settings = {"max_steps": self.max_steps, "solve": solve, **kwargs}

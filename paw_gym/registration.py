@@ -1,12 +1,13 @@
 """Registering text environments with Gymnasium: by string, so that it costs nothing until one is made.
 
-Other packages announce theirs with an entry point of the group ``paw_gym.envs`` that names a module
-(or a function) which calls ``register_text_env``. Gymnasium 1.0 dropped its own plug-in group
-``gymnasium.envs``; ``paw_gym_autoload.pth`` brings our ids back into a bare ``import gymnasium``.
+``import paw_gym`` registers; so does ``gymnasium.make("paw_gym:paw_gym/ALFWorld-v0")``, which imports the
+module before the colon. Other packages announce theirs with an entry point of the group ``paw_gym.envs``
+that names a module (or a function) which calls ``register_text_env``.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -220,10 +221,19 @@ def make_text_env(id: str, **kwargs: Any) -> Any:
     """``gymnasium.make`` without the per-step checkers, which cost more than our environments do.
 
     Raises:
-        ValueError: no such id (a clear one, with the nearest id).
+        ValueError: no such id (a clear one, with the nearest id), or an argument that it does not take.
     """
     import gymnasium as gym
 
+    from paw_gym.constructors import registered_id
+
+    env_id = registered_id(id)
     if ":" not in id:
-        text_env_spec(id)
-    return gym.make(id, disable_env_checker=True, **kwargs)
+        text_env_spec(env_id)
+    try:
+        return gym.make(env_id, disable_env_checker=True, **kwargs)
+    except TypeError as error:
+        refused = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if refused is None or refused[1] not in kwargs:
+            raise
+        raise ValueError(f"{env_id} has no setting {refused[1]!r}. ({error})") from error

@@ -184,11 +184,11 @@ def read_jsonl(path: str | Path) -> Iterator[Episode]:
     Raises:
         ValueError: a line is damaged; names the file and the line.
     """
-    with open(path, encoding="utf-8") as file:
+    with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                yield Episode.from_dict(json.loads(line))
-            except (json.JSONDecodeError, TypeError, KeyError, RecursionError) as error:
+                yield Episode.from_dict(json.loads(line.decode("utf-8")))
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
                 raise ValueError(
                     f"{path}, line {number}: not an episode record ({error})."
                 ) from error
@@ -280,7 +280,10 @@ def read_parquet(path: str | Path) -> Iterator[Episode]:
     """
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(path)
+    try:
+        file = pq.ParquetFile(path)
+    except ValueError as error:  # pyarrow's own are ValueErrors too, and do not name the file
+        raise ValueError(f"{path} is not a whole Parquet file ({error})") from error
     needed = [name for name in _schema().names if name not in _ADDED_LATER]
     missing = [name for name in needed if name not in file.schema_arrow.names]
     if missing:

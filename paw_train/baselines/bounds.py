@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable
 
 from paw_train.baselines.turns import Answer, Player, TurnAgent, View
-from paw_train.policies.protocol import response_seed
+from paw_train.rollouts.policy import response_seed
 
 _BLANK = "[...]"
 """stands in an admissible action where the agent is to write words of its own"""

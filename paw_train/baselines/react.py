@@ -17,8 +17,8 @@ from paw_train.baselines.examples import ExampleSource, write_examples
 from paw_train.baselines.protocol import require
 from paw_train.baselines.texts import fill
 from paw_train.baselines.turns import Answer, Player, TurnAgent, View
-from paw_train.policies.protocol import Policy, Request, Response, Sampling, Session, response_seed
-from paw_train.rollout import RolloutSettings
+from paw_train.rollouts.policy import Policy, Request, Response, Sampling, Session, response_seed
+from paw_train.settings.rollout import RolloutSettings
 
 _METHOD = """\
 You solve a task step by step, in one long dialogue. In every answer, first think inside <{think}> \
@@ -29,6 +29,8 @@ _NOTES = """\
 You have tried this very task before without success. These are the notes you left for yourself:
 {notes}"""
 _TASK = "Now the task that you are to solve."
+_SHARES = (1.0, 0.8, 0.6)
+"""of a context limit that is tried in turn, since tokens may have been counted too few"""
 
 
 @dataclass(frozen=True)
@@ -120,28 +122,43 @@ class _ReactPlayer:
         sampling = self.rollout.sampling(views[0].template.closing_tags)
         for view in views:
             self._hear(view)
-        requests = [
-            Request(
-                view.episode,
-                response_seed(self.seed, view.episode, len(view.history)),
-                dialogue.messages,
-                dialogue.ids,
-            )
-            for view in views
-            for dialogue in [self._dialogues[view.episode]]
-        ]
-        responses = self._respond(requests, sampling)
+        responses = self._respond([self._request(view) for view in views], sampling)
+        self._shorten(views, responses, sampling)
         return [self._answer(view, r) for view, r in zip(views, responses, strict=True)]
+
+    def _request(self, view: View) -> Request:
+        dialogue = self._dialogues[view.episode]
+        seed = response_seed(self.seed, view.episode, len(view.history))
+        return Request(view.episode, seed, dialogue.messages, dialogue.ids)
+
+    def _shorten(
+        self, views: Sequence[View], responses: list[Response], sampling: Sampling
+    ) -> None:
+        """Asks again, with less of the dialogue, where it was too long and the limit is known by now."""
+        for share in _SHARES:
+            limit = getattr(self.policy, "context_tokens", None)
+            long = [i for i, response in enumerate(responses) if response.overflow]
+            if not long or limit is None:
+                return
+            for i in long:
+                room = int(limit * share) - self.rollout.max_response_tokens
+                self._dialogues[views[i].episode].fit(room)
+            again = self._respond([self._request(views[i]) for i in long], sampling)
+            for i, response in zip(long, again, strict=True):
+                responses[i] = response
 
     def _hear(self, view: View) -> None:
         dialogue = self._dialogues.get(view.episode)
         if dialogue is None:
             preface = self.agent.preface(view.template, self.notes.get(view.task_id, ()))
-            dialogue = Dialogue(self.policy.chat, f"{preface}\n{view.prompt}")
+            count = getattr(self.policy, "count_tokens", None)
+            dialogue = Dialogue(self.policy.chat, f"{preface}\n{view.prompt}", count)
             self._dialogues[view.episode] = dialogue
         else:
             dialogue.hear(view.prompt)
-        dialogue.fit(self.rollout.max_context_tokens - self.rollout.max_response_tokens)
+        known = getattr(self.policy, "context_tokens", None)
+        limit = min(self.rollout.max_context_tokens, known or self.rollout.max_context_tokens)
+        dialogue.fit(limit - self.rollout.max_response_tokens)
 
     def _respond(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
         """Whole dialogues share a session that keeps its work; one that has forgotten turns leaves it."""

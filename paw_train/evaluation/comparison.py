@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from paw_train.statistics import (
+from paw_train.evaluation.statistics import (
     crossed_difference_interval,
     difference_interval,
     paired_difference,
@@ -88,6 +88,11 @@ def reasons_against(first: Result, second: Result) -> list[str]:
             reasons.append(
                 f"{result['errors']} episodes of the {name} failed by an error and were not measured; "
                 "the same `paw eval` again plays just these"
+            )
+        elif not result.get("complete", True):
+            reasons.append(
+                f"only {result['n']} of {result['tasks']} tasks of the {name} were played "
+                f"({result.get('stopped') or 'stopped'}); the same `paw eval` goes on"
             )
     return reasons
 

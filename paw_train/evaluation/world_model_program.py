@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from paw_gym.files import write_json
 from paw_gym.transition import Episode, read_jsonl
-from paw_train.checkpoint import write_json
-from paw_train.config import EnvSettings
+from paw_train.environments import agent_env_maker, own_history_length
 from paw_train.evaluation import world_model
-from paw_train.evaluation.environments import agent_env_maker, own_history_length
 from paw_train.evaluation.fingerprint import environment_record, model_hash
 from paw_train.evaluation.panels import panel_spec
 from paw_train.evaluation.playing import Plan, play, prepare
@@ -27,8 +26,9 @@ from paw_train.evaluation.program import (
     weights_of,
     with_data,
 )
-from paw_train.policies.choosing import source_of
-from paw_train.policies.local import LocalPolicy
+from paw_train.policies.factory import source_of
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.settings import EnvSettings
 
 SOURCES = ("expert", "random", "policy")
 
@@ -63,19 +63,25 @@ def evaluate_from_args(
         ValueError: the model is behind an endpoint, or something that is named is not there.
     """
     from paw_gym.naming import did_you_mean
-    from paw_train.display import Display
+    from paw_train.reporting.terminal import Display
 
     if source_of(model) is not None:
         raise ValueError(
             f"{model!r} does not tell the probabilities of given tokens; a world model is measured on "
             "weights that run in this process: give a folder or a hub name."
         )
+    if model in ("expert", "random") and not Path(model).exists():
+        raise ValueError(
+            f"{model!r} is an agent without a model, and predicts nothing: give a run's folder, or the "
+            f"folder or hub name of a model. Who plays is --source {model}."
+        )
     if source not in SOURCES:
         raise ValueError(f"--source: unknown value {source!r}. {did_you_mean(source, SOURCES)}")
     started = time.perf_counter()
     run_folder = run_of(Path(model))
     spec = panel_spec(panel) if panel else None
-    settings = settings_of(run_folder, spec, overrides)
+    display = Display()
+    settings = settings_of(run_folder, spec, overrides, display.say)
     if spec is not None and panel is not None:
         settings = with_data(settings, spec, panel)
     recorded = [e for file in episodes for e in read_jsonl(file)]
@@ -83,7 +89,6 @@ def evaluate_from_args(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     weights = weights_of(Path(model), run_folder)
     policy = LocalPolicy.load(weights, device, settings.model.dtype)
-    display = Display()
     where: dict[str, Any]
     if episodes:
         played, where = recorded, {"source": "recorded", "panel": None, "panel_hash": None}
@@ -128,7 +133,8 @@ def _env_of(recorded: Sequence[Episode], env: EnvSettings) -> EnvSettings:
 
 def _play(plan: Plan, policy: LocalPolicy, progress: Any) -> list[Episode]:
     prepared = prepare(plan, policy)
-    return play(plan, prepared, progress=progress)[plan.seeds[0]]
+    played = play(plan, prepared, progress=progress).runs[plan.seeds[0]]
+    return [episode for episode in played if episode is not None]
 
 
 def _measure(

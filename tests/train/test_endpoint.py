@@ -19,17 +19,19 @@ pytest.importorskip("torch")
 pytest.importorskip("openai")
 
 from paw_train.evaluation import evaluate_from_args
-from paw_train.policies.endpoint_cache import AnswerCache, request_key
-from paw_train.policies.endpoint_retry import (
+from paw_train.policies.endpoint.cache import AnswerCache, request_key
+from paw_train.policies.endpoint.policy import EndpointPolicy
+from paw_train.policies.endpoint.reply import finish_text
+from paw_train.policies.endpoint.retry import (
     Backoff,
     EndpointError,
     Pace,
     asked_wait,
 )
-from paw_train.policies.endpoint_settings import EndpointSettings
-from paw_train.policies.openai_endpoint import EndpointPolicy, finish_text
-from paw_train.policies.protocol import Policy, Request, Sampling, complete
-from paw_train.rollout import RolloutSettings, rollout
+from paw_train.rollouts.policy import Policy, Request, Sampling, complete
+from paw_train.rollouts.rollout import rollout
+from paw_train.settings.endpoint import EndpointSettings
+from paw_train.settings.rollout import RolloutSettings
 
 _spec = importlib.util.spec_from_file_location(
     "fake_endpoint", Path(__file__).with_name("fake_endpoint.py")
@@ -383,7 +385,7 @@ def test_completions_send_ids_in_which_control_tokens_are_plain_text(
 def test_of_several_tags_the_one_left_open_is_closed() -> None:
     for tag in ("search", "answer"):
         said = {"text": f"<think>no <answer> yet</think><{tag}>x", "finish_reason": "stop"}
-        assert finish_text(said, ("</search>", "</answer>")).endswith(f"<{tag}>x</{tag}>")
+        assert finish_text(said, ("</search>", "</answer>"))[0].endswith(f"<{tag}>x</{tag}>")
 
 
 @pytest.mark.parametrize(
@@ -400,7 +402,7 @@ def test_of_several_tags_the_one_left_open_is_closed() -> None:
 def test_the_stop_text_is_put_back_where_the_server_left_it_out(
     answer: dict[str, Any], text: str
 ) -> None:
-    assert finish_text(answer, ("</action>",)) == text
+    assert finish_text(answer, ("</action>",))[0] == text
 
 
 # --- spelling ----------------------------------------------------------------------------------------------

@@ -11,18 +11,16 @@ from paw_gym import Outcome, Task  # noqa: E402
 from paw_gym.functional import GeneratorEnv  # noqa: E402
 from paw_gym.pool import EnvPool  # noqa: E402
 from paw_gym.wrappers import AgentInterface  # noqa: E402
-from paw_train.config import AlgorithmSettings, OptimizerSettings  # noqa: E402
-from paw_train.experience import collect, prepare  # noqa: E402
-from paw_train.objective import ObjectiveSettings  # noqa: E402
-from paw_train.policies.local import LocalPolicy  # noqa: E402
-from paw_train.policies.scratch import (  # noqa: E402
-    ScratchModelSettings,
-    scratch_model,
-    word_tokenizer,
-)
-from paw_train.rollout import RolloutSettings, rollout  # noqa: E402
-from paw_train.update import Updater  # noqa: E402
-from paw_train.world_model_settings import WorldModelSettings  # noqa: E402
+from paw_train.algorithms.experience import collect, prepare  # noqa: E402
+from paw_train.algorithms.update import Updater  # noqa: E402
+from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
+from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
+from paw_train.rollouts.rollout import rollout  # noqa: E402
+from paw_train.settings import AlgorithmSettings, OptimizerSettings  # noqa: E402
+from paw_train.settings.rollout import RolloutSettings  # noqa: E402
+from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
+from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
 
 SMALL = ScratchModelSettings(hidden=32, layers=1, heads=2, kv_heads=1, intermediate=64)
 COLOURS = ("red", "green", "blue")
@@ -69,7 +67,7 @@ def test_reward_rises_and_the_world_becomes_predictable(mode: str, minibatches: 
         played = rollout(policy, pool, settings, torch.Generator().manual_seed(update))
         rewards.append(np.mean([t.episode.total_reward for t in played]))
         experience = prepare(collect(played), AlgorithmSettings(), objective, 1.0)
-        nlls.append(updater.step(experience, update, update)["observation_nll"])
+        nlls.append(updater.step(experience, update, update)["obs_nll"])
     assert np.mean(rewards[:5]) < 0.3
     assert np.mean(rewards[-5:]) > 0.8
     assert np.mean(nlls[-5:]) < 0.5 * np.mean(nlls[:5])

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from paw_gym.transition import Episode, Transition, write_jsonl
-from paw_train.report import summary_lines, summary_table, write_curves_svg, write_report
-from paw_train.report.charts import ChartStyle, Series, line_chart, path_of, running_mean
-from paw_train.report.markup import escape, tag
-from paw_train.report.scales import (
+from paw_train.evaluation.statistics import difference_interval, wilson_interval
+from paw_train.reporting.run import summary_lines, summary_table, write_curves_svg, write_report
+from paw_train.reporting.run.charts import ChartStyle, Series, line_chart, path_of, running_mean
+from paw_train.reporting.run.markup import escape, tag
+from paw_train.reporting.run.scales import (
     Axis,
     duration_text,
     linear_ticks,
@@ -25,7 +26,6 @@ from paw_train.report.scales import (
     number_text,
     tick_labels,
 )
-from paw_train.statistics import difference_interval, wilson_interval
 
 TYPES = (
     "look_at_obj_in_light",
@@ -119,7 +119,7 @@ def update_record(update: int, updates: int, rng: random.Random) -> dict[str, An
         "seconds_rollout": 4.1 + rng.gauss(0, 0.3),
         "seconds_train": 6.2 + rng.gauss(0, 0.4),
         "tokens": int(410_000 - 120_000 * done + rng.gauss(0, 9000)),
-        "skipped": 0.0,
+        "own_measurement": 0.0,
         "time": 1_760_000_000 + 11 * update,
     }
 
@@ -367,7 +367,7 @@ def test_page_shows_what_was_measured(tmp_path: Path) -> None:
     assert "update 30\ntraining rollouts: " in text
     low, high = (100 * end for end in wilson_interval(44, 64))
     assert f"validation (64 tasks): 68.8 % [{low:.1f} %, {high:.1f} %]" in text
-    assert "skipped" in text  # a measurement that the report knows nothing about
+    assert "own_measurement" in text  # one that the catalogue knows nothing about
     assert "objective.wm.coef" in text and "GRPO + WM (cmae × 0.1)" in text
     assert "What is missing" not in text and "Not measured" not in text
 

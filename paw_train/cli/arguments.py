@@ -1,0 +1,94 @@
+"""What several commands take: the name of an environment, and its settings as ``key=value``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+EnvName = Annotated[
+    str,
+    typer.Argument(
+        metavar="ENV",
+        help="A registered id, or its name alone ([cyan]ALFWorld[/cyan]), or "
+        "[cyan]module:id[/cyan] to import a module first.",
+    ),
+]
+EnvSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kw",
+        "-k",
+        metavar="KEY=VALUE",
+        help="A setting of the environment; repeat it for more.",
+    ),
+]
+
+
+def full_env_id(name: str) -> str:
+    """The id that a name means: the id itself, or one that ends in it, whatever the case.
+
+    ``module:id`` stays as it is; the module is imported.
+
+    Raises:
+        ValueError: there is no such module or id, or there are several; names them.
+    """
+    from paw_gym.constructors import registered_id
+    from paw_gym.naming import did_you_mean
+    from paw_gym.registration import not_installed, text_env_ids
+
+    if ":" in name:
+        registered_id(name)
+        return name
+    ids = text_env_ids()
+    if name in ids:
+        return name
+    wanted = name.lower()
+    found: list[str] = [i for i in ids if wanted in _short_names(i)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ValueError(f"{name!r} could be {' or '.join(found)}: give the full id.")
+    nearest = f"{did_you_mean(name, _closest_first(name, ids))} `paw envs` lists them all."
+    raise ValueError(f"There is no text environment {name!r}. {not_installed(name) or nearest}")
+
+
+def _short_names(env_id: str) -> set[str]:
+    tail = env_id.lower().rpartition("/")[2]
+    return {env_id.lower(), tail, tail.rpartition("-v")[0] or tail}
+
+
+def _closest_first(name: str, ids: Sequence[str]) -> list[str]:
+    """The ids whose short name resembles ``name``; all of them where none does."""
+    from paw_gym.naming import nearest
+
+    by_tail = {i.rpartition("/")[2]: i for i in ids}
+    return [by_tail[tail] for tail in nearest(name, by_tail)]
+
+
+def parse_settings(pairs: Sequence[str] | None) -> dict[str, Any]:
+    """``key=value`` pairs as a dictionary; values are read as YAML (numbers, true, null, lists).
+
+    Raises:
+        ValueError: not of that form.
+    """
+    import yaml
+
+    settings: dict[str, Any] = {}
+    for pair in pairs or []:
+        key, sign, value = pair.partition("=")
+        if not sign or not key.isidentifier():
+            raise ValueError(f"Expected key=value, got {pair!r} (for example --kw split=train).")
+        try:
+            settings[key] = yaml.safe_load(value)
+        except (yaml.YAMLError, RecursionError, ValueError):  # a date that is none is a ValueError
+            settings[key] = value
+    return settings
+
+
+def check_settings(env_id: str, settings: dict[str, Any]) -> None:
+    """Raises ``ValueError`` for a setting that the environment does not take; names the nearest."""
+    from paw_gym.constructors import check_arguments
+
+    check_arguments(env_id, settings)

@@ -1,0 +1,94 @@
+"""Errors on the command line: a red line for a mistake of the user's, a traceback for one of ours."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+USER_ERRORS = (ValueError, KeyError, IndexError, OSError, ImportError, SyntaxError)
+"""raised with a sentence that says what to do"""
+
+_EXTRAS = {
+    "torch": "train",
+    "transformers": "train",
+    "tokenizers": "train",
+    "tensorboard": "train",
+    "openai": "eval",
+    "openrlhf": "openrlhf",
+    "pyarrow": "parquet",
+    "minari": "export",
+    "PIL": "export",
+    "datasets": "export",
+    "trl": "sft",
+    "textworld": "alfworld",
+    "alfworld": "alfworld",
+    "spacy": "webshop",
+    "jnius": "lucene",
+    "pyserini": "lucene",
+    "fastapi": "server",
+    "jinja2": "server",
+    "prometheus_client": "server",
+    "uvicorn": "server",
+}
+"""the optional part of paw-gym that brings a module"""
+
+
+class ErrorTellingGroup(TyperGroup):
+    """A group of commands that names the nearest command and tells errors without a traceback."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Finds the command; an unknown one is an error that names the nearest."""
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and self.get_command(ctx, name) is None:
+            from paw_gym.naming import did_you_mean
+
+            ctx.fail(f"There is no command {name!r}. {did_you_mean(name, self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command. A mistake of the user's exits with 2, Ctrl-C with 130."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("\nStopped.", err=True)
+            raise typer.Exit(130) from None
+        except BrokenPipeError:  # `paw envs | head`; the interpreter must not flush into it again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from None
+        except Exception as error:
+            if ctx.find_root().params.get("debug") or not is_told(error):
+                raise
+            tell(error)
+            raise typer.Exit(2) from None
+
+
+def is_told(error: BaseException) -> bool:
+    """Whether an error speaks to people: a bare ``KeyError: 'x'`` is a defect and needs its traceback."""
+    if isinstance(error, OSError | ImportError):
+        return True
+    known = isinstance(error, USER_ERRORS) or type(error).__module__.startswith("gymnasium.")
+    return known and " " in message_of(error)
+
+
+def message_of(error: BaseException) -> str:
+    """The sentence in an error, on one line."""
+    bare = str(error).startswith("No module named")
+    if isinstance(error, ModuleNotFoundError) and error.name and bare:
+        extra = _EXTRAS.get(error.name.partition(".")[0])
+        hint = f'; pip install "paw-gym[{extra}]" brings it' if extra else ""
+        return f"This needs the package {error.name!r}, which is not installed{hint}."
+    text = str(error.args[0]) if type(error) is KeyError and error.args else str(error)
+    return " ".join(text.split()) or type(error).__name__
+
+
+def tell(error: BaseException) -> None:
+    """Prints an error's sentence in red, to stderr."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(stderr=True, soft_wrap=True)
+    console.print(Text.assemble(("Error: ", "bold red"), (message_of(error), "red")))

@@ -1,0 +1,93 @@
+"""``paw export``: recorded episodes as a data set for other tools, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from paw_gym.export.staging import Tally
+    from paw_gym.transition import Episode
+
+
+def export(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="The folder of a run or of an evaluation, a [cyan].jsonl[/cyan] or "
+            "[cyan].parquet[/cyan] file of episodes, or what an earlier export wrote."
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Argument(help="The folder (datasets, minari) or the file to write.")
+    ],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            help="[cyan]datasets[/cyan]: a folder for Hugging Face's library and hub; "
+            "[cyan]parquet[/cyan]: one file; [cyan]minari[/cyan]: a Minari data set; "
+            "[cyan]jsonl[/cyan]: an episode a line, also back from the others.",
+        ),
+    ],
+    part: Annotated[
+        str,
+        typer.Option(
+            help="Of a run: [cyan]rollouts[/cyan] (training), [cyan]before[/cyan], "
+            "[cyan]after[/cyan] or [cyan]all[/cyan]."
+        ),
+    ] = "all",
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+) -> None:
+    """Write recorded episodes as a data set for other tools, or turn one back into episodes."""
+    from rich.console import Console
+
+    from paw_gym.export import read_episodes
+    from paw_gym.export.exporters import EXPORTERS
+
+    exporter = EXPORTERS[to]
+    with counting() as progress:
+        episodes = _some(read_episodes(source, part), source)
+        tally = exporter.write(out, episodes, force=force, progress=progress)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(
+        f"[green]Wrote[/green] {tally.transitions:,} transitions of {tally.episodes:,} episodes "
+        f"({tally.successes:,} successful) to {out}"
+    )
+    console.print(f"Use it: {exporter.use.format(path=str(out))}", markup=False)
+
+
+def _some(episodes: Iterator[Episode], source: str) -> Iterator[Episode]:
+    """The episodes; none at all are a mistake."""
+    first = next(episodes, None)
+    if first is None:
+        raise ValueError(f"{source} holds no episode: there is nothing to write.")
+    return chain([first], episodes)
+
+
+@contextmanager
+def counting() -> Iterator[Callable[[Tally], None]]:
+    """A line that counts what has been written, on a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as display:
+        line = display.add_task("reading ...", total=None)
+
+        def show(tally: Tally) -> None:
+            if tally.episodes % 50 == 1:
+                display.update(
+                    line,
+                    description=f"{tally.episodes:,} episodes, {tally.transitions:,} transitions",
+                )
+
+        yield show

@@ -1,0 +1,89 @@
+"""The configured environment on one split, alone or many at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from paw_gym.constructors import check_arguments, creator_of, has_splits, registered_id
+from paw_gym.pool import EnvPool
+from paw_gym.wrappers import AgentInterface, make_agent_env
+from paw_train.settings import EnvSettings
+from paw_train.settings.secrets import with_secrets
+
+
+def make_pool(env: EnvSettings, split: str, groups: int, group_size: int, seed: int) -> EnvPool:
+    """A pool of the configured environment on one split."""
+    return EnvPool(agent_env_maker(env, split), groups, group_size, seed=seed)
+
+
+def agent_env_maker(
+    env: EnvSettings, split: str, interface: Mapping[str, Any] | None = None
+) -> Callable[[], AgentInterface]:
+    """A function that makes the configured agent environment.
+
+    Args:
+        env: the environment and how an agent meets it.
+        split: of the tasks, for environments that have splits.
+        interface: settings of ``make_agent_env`` that differ from the configured ones.
+
+    Raises:
+        ValueError: the environment does not take one of the configured arguments; names the nearest.
+    """
+    check_arguments(env.id, env.kwargs, "env.kwargs")
+    agent: dict[str, Any] = {
+        "history_length": env.history_length,
+        "require_admissible": env.require_admissible,
+        "mode": env.mode,
+    }
+    if env.reward == "environment":
+        agent["success_reward"] = None
+    if env.invalid_penalty is not None:
+        agent["invalid_penalty"] = env.invalid_penalty
+    if env.template is not None:
+        agent["template"] = env.template
+    agent |= interface or {}
+    kwargs = with_secrets(env.kwargs)
+    if has_splits(env.id):
+        kwargs["split"] = split
+    return lambda: make_agent_env(env.id, **agent, **kwargs)
+
+
+def training_env(env: EnvSettings) -> EnvSettings:
+    """The environment of training's rollouts."""
+    return dataclasses.replace(env, kwargs={**env.kwargs, **env.train_kwargs})
+
+
+def has_solver(env: EnvSettings, split: str) -> bool:
+    """Whether an environment can play itself, tried on one task of a split."""
+    probe = agent_env_maker(env, split)()
+    try:
+        probe.reset(seed=0)
+        probe.text_env.expert()
+    except NotImplementedError:
+        return False
+    finally:
+        probe.close()
+    return True
+
+
+def require_solver(env: EnvSettings, split: str) -> None:
+    """Raises ``ValueError`` for an environment that cannot play itself, where its expert is to play."""
+    if not has_solver(env, split):
+        raise ValueError(
+            f"{registered_id(env.id)} has no expert: it implements no reference_solution (a generator "
+            "function: solve=...). `random` needs none."
+        )
+
+
+def panel_name(env_id: str, split: str, tasks: int) -> str:
+    """What a panel without a name of its own is called; it names a split only where there are splits."""
+    registered = registered_id(env_id)
+    return f"{registered}/{split}/{tasks}" if has_splits(env_id) else f"{registered}/{tasks}"
+
+
+def own_history_length(env_id: str) -> int | None:
+    """How many past steps the environment itself wants in a prompt; ``None``: all."""
+    agent = getattr(creator_of(env_id), "agent", None)
+    return agent.history_length if agent is not None else 2

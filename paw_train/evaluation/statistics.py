@@ -1,0 +1,486 @@
+"""Intervals and comparisons of success rates: pure functions, no torch, every random one takes a seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+Z95 = 1.959963984540054
+"""97.5 % quantile of the standard normal distribution: half of a two-sided 95 % interval"""
+
+_CHUNK = 1_000_000
+"""bootstrap draws held in memory at a time"""
+
+
+def wilson_interval(successes: float, n: int, z: float = Z95) -> tuple[float, float]:
+    """Score interval of a success rate.
+
+    Unlike the normal approximation it stays inside [0, 1] and keeps its coverage near both ends.
+    Source: Wilson, JASA 22 (1927); recommended by Brown, Cai and DasGupta, Statistical Science 16 (2001).
+
+    Args:
+        successes: how many of the ``n`` trials succeeded, in [0, n].
+        n: trials; 0 gives (0, 1), since nothing is known.
+        z: normal quantile, the default gives 95 %.
+
+    Returns:
+        (low, high), fractions in [0, 1].
+
+    Raises:
+        ValueError: ``n`` is negative or ``successes`` is outside [0, n].
+    """
+    if n < 0 or not 0 <= successes <= n:
+        raise ValueError(f"expected 0 <= successes <= n, got successes={successes}, n={n}.")
+    if n == 0:
+        return 0.0, 1.0
+    rate = successes / n
+    shrink = 1 + z * z / n
+    centre = (rate + z * z / (2 * n)) / shrink
+    half = z / shrink * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
+    low = 0.0 if successes == 0 else max(0.0, centre - half)
+    high = 1.0 if successes == n else min(1.0, centre + half)
+    return low, high
+
+
+def difference_interval(
+    first: tuple[float, float, float], second: tuple[float, float, float]
+) -> tuple[float, float]:
+    """95 % interval of ``second - first`` for two success rates, from the interval of each.
+
+    The rates are taken as independent; on one panel, where tasks that are easy for one policy tend to be
+    easy for the other, that makes the interval wider than needed. ``paired_difference`` uses the pairs.
+    Source: Newcombe, Statistics in Medicine 17 (1998) 873-890, method 10.
+
+    Args:
+        first: (rate, low, high) with the Wilson interval, fractions.
+        second: the same of the other rate.
+
+    Returns:
+        (low, high) in [-1, 1].
+    """
+    rate_1, low_1, high_1 = first
+    rate_2, low_2, high_2 = second
+    difference = rate_2 - rate_1
+    down = math.hypot(rate_2 - low_2, high_1 - rate_1)
+    up = math.hypot(high_2 - rate_2, rate_1 - low_1)
+    return max(-1.0, difference - down), min(1.0, difference + up)
+
+
+def mean_rate_interval(rates: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
+    """95 % interval of the plain mean of several independent rates, from the interval of each.
+
+    The distances of a mean from its limits are those of its parts, added as squares, so each part's
+    interval may be lopsided (Wilson's is). Source: Zou and Donner, Statistics in Medicine 27 (2008)
+    1693-1702.
+
+    Args:
+        rates: (rate, low, high) of each part, fractions; one or more.
+
+    Returns:
+        (low, high), fractions in [0, 1].
+
+    Raises:
+        ValueError: there are none, or one does not lie in its interval.
+
+    >>> low, high = mean_rate_interval([(0.5, 0.3, 0.7), (0.1, 0.1, 0.4)])
+    >>> round(low, 3), round(high, 3)
+    (0.2, 0.48)
+    """
+    if not rates:
+        raise ValueError("expected at least one rate.")
+    for rate, low, high in rates:
+        if not low <= rate <= high:
+            raise ValueError(f"the rate {rate} is not inside its interval [{low}, {high}].")
+    mean = sum(rate for rate, _, _ in rates) / len(rates)
+    below = math.sqrt(sum((rate - low) ** 2 for rate, low, _ in rates)) / len(rates)
+    above = math.sqrt(sum((high - rate) ** 2 for rate, _, high in rates)) / len(rates)
+    return max(mean - below, 0.0), min(mean + above, 1.0)
+
+
+def bootstrap_mean_interval(
+    values: Sequence[float], seed: int, level: float = 0.95, resamples: int = 10_000
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of a mean.
+
+    Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13. Below about ten values
+    it is too narrow, and a constant sample gives an interval of width 0.
+
+    Args:
+        values: [N] one number per independent unit (task or episode), N >= 1.
+        seed: of the resampling.
+        level: coverage, in (0, 1).
+        resamples: bootstrap samples.
+
+    Returns:
+        (low, high) in the unit of ``values``.
+
+    Raises:
+        ValueError: no values, a value that is not finite, or a level outside (0, 1).
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, got {level}.")
+    sample = _finite_array(values, "values")
+    generator = np.random.default_rng(seed)
+    rows = max(1, _CHUNK // len(sample))
+    means = [
+        sample[generator.integers(0, len(sample), (min(rows, resamples - done), len(sample)))].mean(
+            1
+        )
+        for done in range(0, resamples, rows)
+    ]
+    tail = (1 - level) / 2
+    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def mcnemar_exact(improved: int, worsened: int) -> float:
+    """Two-sided p-value that two policies succeed equally often on the same tasks.
+
+    Only tasks on which they differ count: under equality each is improved or worsened with probability
+    1/2. Source: McNemar, Psychometrika 12 (1947), with the exact binomial tail.
+
+    Args:
+        improved: tasks that only the second policy solves.
+        worsened: tasks that only the first policy solves.
+
+    Raises:
+        ValueError: a negative count.
+    """
+    if improved < 0 or worsened < 0:
+        raise ValueError(f"counts must be 0 or more, got {improved} and {worsened}.")
+    n = improved + worsened
+    tail = sum(math.comb(n, i) for i in range(min(improved, worsened) + 1))
+    return min(1.0, 2 * tail / (1 << n))
+
+
+@dataclass(frozen=True, slots=True)
+class PairedDifference:
+    """How a second run differs from a first on the same tasks."""
+
+    n: int
+    """tasks"""
+    difference: float
+    """mean of second - first, in the unit of the values"""
+    ci95: tuple[float, float]
+    """bootstrap interval of ``difference``, tasks resampled as pairs"""
+    improved: int
+    """tasks with a higher value in the second run"""
+    worsened: int
+    """tasks with a lower value in the second run"""
+    p_value: float | None
+    """exact McNemar where all values are 0 or 1, else ``None``"""
+
+
+def paired_difference(
+    first: Sequence[float], second: Sequence[float], seed: int, resamples: int = 10_000
+) -> PairedDifference:
+    """Compares two runs task by task; pairs remove the difficulty of the tasks from the noise.
+
+    Args:
+        first: [N] success (0 or 1), score or return of each task of the panel.
+        second: [N] the same of the other run, in the same order of tasks.
+        seed: of the bootstrap.
+        resamples: bootstrap samples.
+
+    Raises:
+        ValueError: the lengths differ, there are no tasks, or a value is not finite.
+    """
+    a, b = _finite_array(first, "first"), _finite_array(second, "second")
+    if len(a) != len(b):
+        raise ValueError(
+            f"paired runs need the same tasks in the same order, got {len(a)} and {len(b)} values."
+        )
+    delta = b - a
+    improved, worsened = int((delta > 0).sum()), int((delta < 0).sum())
+    binary = bool(np.isin(a, (0, 1)).all() and np.isin(b, (0, 1)).all())
+    return PairedDifference(
+        n=len(delta),
+        difference=float(delta.mean()),
+        ci95=bootstrap_mean_interval(delta.tolist(), seed, resamples=resamples),
+        improved=improved,
+        worsened=worsened,
+        p_value=mcnemar_exact(improved, worsened) if binary else None,
+    )
+
+
+def pass_at_k(n: int, successes: int, k: int) -> float:
+    """Unbiased estimate of the chance that at least one of ``k`` attempts at a task succeeds.
+
+    ``1 - C(n - c, k) / C(n, k)``. Source: Chen et al., arXiv 2107.03374, Eq. 1.
+
+    Args:
+        n: attempts made.
+        successes: c, how many of them succeeded.
+        k: attempts allowed, 1 <= k <= n.
+
+    Raises:
+        ValueError: the counts do not fit together.
+    """
+    if not 0 <= successes <= n:
+        raise ValueError(f"expected 0 <= successes <= n, got successes={successes}, n={n}.")
+    if not 1 <= k <= n:
+        raise ValueError(f"pass@{k} needs 1 <= k <= n; there are n={n} attempts.")
+    return 1.0 - math.comb(n - successes, k) / math.comb(n, k)
+
+
+def student_t_cdf(t: float, df: int) -> float:
+    """P(T <= t) of Student's t.
+
+    Raises:
+        ValueError: ``df``, the degrees of freedom, is below 1.
+    """
+    from scipy.special import stdtr  # here: what needs no t distribution runs without SciPy
+
+    if df < 1:
+        raise ValueError(f"degrees of freedom must be 1 or more, got {df}.")
+    return float(stdtr(df, t))
+
+
+def student_t_quantile(p: float, df: int) -> float:
+    """The t with ``student_t_cdf(t, df) = p``.
+
+    Raises:
+        ValueError: ``p`` is outside (0, 1), or ``df`` is below 1.
+    """
+    from scipy.special import stdtrit
+
+    if df < 1:
+        raise ValueError(f"degrees of freedom must be 1 or more, got {df}.")
+    if not 0 < p < 1:
+        raise ValueError(f"p must lie between 0 and 1, got {p}.")
+    return float(stdtrit(df, p))
+
+
+def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    """t interval of a mean: exact for normal values, also for very few (two make it 12.7 standard
+    errors wide on each side at 95 %).
+
+    Args:
+        values: [N] independent values, one per seed, N >= 2.
+        level: coverage, in (0, 1).
+
+    Raises:
+        ValueError: fewer than two values, one that is not finite, or a level outside (0, 1).
+    """
+    sample = _finite_array(values, "values")
+    if len(sample) < 2:
+        raise ValueError("an interval over seeds needs at least two of them.")
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, got {level}.")
+    half = student_t_quantile((1 + level) / 2, len(sample) - 1) * _standard_error(sample)
+    return float(sample.mean() - half), float(sample.mean() + half)
+
+
+def paired_t_p_value(differences: Sequence[float]) -> float:
+    """Two-sided p-value that paired differences have mean 0 (one-sample t test).
+
+    Args:
+        differences: [N] one per seed, N >= 2.
+
+    Returns:
+        The p-value; where all differences are equal, 1 if they are 0, else 0.
+
+    Raises:
+        ValueError: fewer than two values, or one that is not finite.
+    """
+    sample = _finite_array(differences, "differences")
+    if len(sample) < 2:
+        raise ValueError("a paired test over seeds needs at least two of them.")
+    error, mean = _standard_error(sample), float(sample.mean())
+    if error <= 1e-12 * abs(mean) or error == 0:
+        return 1.0 if mean == 0 else 0.0
+    return 2 * student_t_cdf(-abs(mean) / error, len(sample) - 1)
+
+
+def _standard_error(sample: np.ndarray) -> float:
+    return float(sample.std(ddof=1)) / math.sqrt(len(sample))
+
+
+def crossed_bootstrap_interval(
+    values: Sequence[Sequence[float]], seed: int, level: float = 0.95, resamples: int = 4000
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean of a table of seeds x tasks, both resampled.
+
+    Every seed is evaluated on the same tasks, so the two are crossed: seeds and tasks are drawn with
+    replacement, each apart, and each pair drawn counts. The interval therefore also speaks about other
+    tasks than the panel's. Deviations from the mean are widened by sqrt(n / (n - 1)), n the number of
+    seeds, which a bootstrap of few seeds lacks; for fewer than five seeds it stays optimistic, since it
+    has no t quantile. Source: Owen, The pigeonhole bootstrap, Annals of Applied Statistics 1 (2007).
+
+    Args:
+        values: [S, N] one row a seed, one column a task; successes, or differences of successes.
+        seed: of the resampling.
+        level: coverage, in (0, 1).
+        resamples: bootstrap samples.
+
+    Raises:
+        ValueError: the rows differ in length, there are none, or the level is outside (0, 1).
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, got {level}.")
+    if not values or len({len(row) for row in values}) > 1:
+        raise ValueError("expected rows of equal length, one per seed.")
+    table = np.stack([_finite_array(row, "values") for row in values])
+    seeds, tasks = table.shape
+    generator = np.random.default_rng(seed)
+    rows = generator.multinomial(seeds, np.full(seeds, 1 / seeds), resamples)
+    columns = generator.multinomial(tasks, np.full(tasks, 1 / tasks), resamples)
+    means = ((rows @ table) * columns).sum(1) / (seeds * tasks)
+    centre = float(table.mean())
+    wider = math.sqrt(seeds / (seeds - 1)) if seeds > 1 else 1.0
+    tail = (1 - level) / 2
+    low, high = np.quantile(centre + wider * (means - centre), [tail, 1 - tail])
+    bound = float(np.abs(table).max())
+    return max(float(low), -bound), min(float(high), bound)
+
+
+def crossed_difference_interval(
+    first: Sequence[Sequence[float]],
+    second: Sequence[Sequence[float]],
+    seed: int,
+    level: float = 0.95,
+    resamples: int = 4000,
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of ``mean(second) - mean(first)``, two tables of seeds x tasks.
+
+    Both tables have the same tasks, which are drawn together; seeds have nothing to do with each other
+    and are drawn in each table apart. As in ``crossed_bootstrap_interval`` deviations are widened for
+    few seeds, by the smaller number of them.
+
+    Args:
+        first: [S1, N] one row a seed, one column a task.
+        second: [S2, N] the same tasks in the same order.
+        seed: of the resampling.
+        level: coverage, in (0, 1).
+        resamples: bootstrap samples.
+
+    Raises:
+        ValueError: the rows differ in length, there are none, or the level is outside (0, 1).
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, got {level}.")
+    if not first or not second or len({len(row) for row in (*first, *second)}) > 1:
+        raise ValueError("expected two tables with rows of equal length, one per seed.")
+    a = np.stack([_finite_array(row, "first") for row in first])
+    b = np.stack([_finite_array(row, "second") for row in second])
+    generator = np.random.default_rng(seed)
+    tasks = a.shape[1]
+    columns = generator.multinomial(tasks, np.full(tasks, 1 / tasks), resamples)
+    means = []
+    for table in (a, b):
+        rows = generator.multinomial(len(table), np.full(len(table), 1 / len(table)), resamples)
+        means.append(((rows @ table) * columns).sum(1) / (len(table) * tasks))
+    centre = float(b.mean() - a.mean())
+    fewest = min(len(a), len(b))
+    wider = math.sqrt(fewest / (fewest - 1)) if fewest > 1 else 1.0
+    tail = (1 - level) / 2
+    low, high = np.quantile(centre + wider * (means[1] - means[0] - centre), [tail, 1 - tail])
+    return float(low), float(high)
+
+
+_EXACT_FLIPS = 16
+"""up to so many differences all 2^n signs are tried"""
+
+
+def sign_flip_p_value(differences: Sequence[float], seed: int, resamples: int = 20_000) -> float:
+    """Two-sided p-value that paired differences are symmetric around 0 (permutation test).
+
+    If two runs are alike, each difference is as likely to have the other sign. Exact for few
+    differences that are not 0, else by random signs. For differences of -1, 0 and 1 it is McNemar's
+    test. Source: Fisher, The Design of Experiments (1935), section 21.
+
+    Args:
+        differences: [N] one per task.
+        seed: of the random signs.
+        resamples: random signs tried.
+
+    Raises:
+        ValueError: no values, or one that is not finite.
+    """
+    sample = _finite_array(differences, "differences")
+    sample = sample[sample != 0]
+    n = len(sample)
+    if n == 0:
+        return 1.0
+    observed = abs(sample.sum()) - 1e-9 * np.abs(sample).sum()
+    if n <= _EXACT_FLIPS:
+        bits = (np.arange(2**n)[:, None] >> np.arange(n)) & 1
+        return float((np.abs((1 - 2 * bits) @ sample) >= observed).mean())
+    generator = np.random.default_rng(seed)
+    rows = max(1, _CHUNK // n)
+    hits = 0
+    for done in range(0, resamples, rows):
+        signs = generator.choice((-1.0, 1.0), (min(rows, resamples - done), n))
+        hits += int((np.abs(signs @ sample) >= observed).sum())
+    return (hits + 1) / (resamples + 1)
+
+
+def ratio_interval(
+    numerators: Sequence[float],
+    denominators: Sequence[float],
+    seed: int,
+    level: float = 0.95,
+    resamples: int = 4000,
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of ``sum(numerators) / sum(denominators)``, units resampled.
+
+    For means over tokens: the tokens of an episode are anything but independent, episodes are.
+
+    Args:
+        numerators: [N] sum of the values in each unit.
+        denominators: [N] how many there are in it, 0 or more, some above 0.
+        seed: of the resampling.
+        level: coverage, in (0, 1).
+        resamples: bootstrap samples; those that hold nothing are left out.
+
+    Raises:
+        ValueError: lengths differ, a value is not finite, nothing is counted, or a wrong level.
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, got {level}.")
+    top, bottom = (
+        _finite_array(numerators, "numerators"),
+        _finite_array(denominators, "denominators"),
+    )
+    if len(top) != len(bottom) or (bottom < 0).any() or bottom.sum() == 0:
+        raise ValueError(
+            "expected as many numerators as denominators, these not negative and not all 0."
+        )
+    n = len(top)
+    draws = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), resamples)
+    counts = draws @ bottom
+    ratios = (draws @ top)[counts > 0] / counts[counts > 0]
+    tail = (1 - level) / 2
+    low, high = np.quantile(ratios, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values adjusted for how many there are: the chance of any false finding stays below the level.
+
+    Source: Holm, Scandinavian Journal of Statistics 6 (1979).
+
+    Args:
+        p_values: [N] in [0, 1].
+
+    Returns:
+        [N] in the same order, at most 1.
+    """
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    adjusted, highest = [0.0] * len(p_values), 0.0
+    for rank, i in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        adjusted[i] = highest
+    return adjusted
+
+
+def _finite_array(values: Sequence[float], name: str) -> np.ndarray:
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1 or not len(array):
+        raise ValueError(f"{name}: expected at least one number, got shape {array.shape}.")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name}: value {int(np.argmin(np.isfinite(array)))} is not finite.")
+    return array

@@ -1,0 +1,448 @@
+"""A policy behind any OpenAI-compatible endpoint: OpenAI's own, vLLM's, llama.cpp's, a gateway's.
+
+All requests of a turn are under way together. What fails by chance is asked again; what was
+answered once is read from disk, so a run that was cut goes on where it stopped, for nothing. A
+request that fails for good fails its episode; an endpoint that cannot serve the run ends it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from paw_train.policies.endpoint.budget import Budget, BudgetReached
+from paw_train.policies.endpoint.cache import AnswerCache, request_key
+from paw_train.policies.endpoint.failures import Fallbacks, hint, is_overflow, overflow_limit
+from paw_train.policies.endpoint.model_info import context_tokens
+from paw_train.policies.endpoint.reply import finish_text, read_reply
+from paw_train.policies.endpoint.retry import (
+    Backoff,
+    EndpointError,
+    Gate,
+    MalformedAnswer,
+    asked_wait,
+    concerns_the_run,
+    is_passing,
+)
+from paw_train.rollouts.policy import Message, Request, Response, Sampling
+from paw_train.settings.endpoint import EndpointSettings
+from paw_train.settings.rollout import PREFILL_TOKENS
+
+if TYPE_CHECKING:
+    from paw_train.rollouts.chat import ChatFormat
+
+_LOG = logging.getLogger("paw_train.endpoint")
+_OPENAI = "https://api.openai.com/v1"
+_FIRST_CONTACT_RETRIES = 3
+"""a server that never answered yet is a wrong address sooner than a passing fault"""
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class Usage:
+    """What was asked and what it took."""
+
+    requests: int = 0
+    """answered by the server"""
+    cached: int = 0
+    """answered from disk, or by an equal request under way: free"""
+    retries: int = 0
+    """tries that failed and were repeated"""
+    failed: int = 0
+    """requests given up"""
+    prompt_tokens: int = 0
+    """read by the server"""
+    completion_tokens: int = 0
+    """written by it"""
+    uncounted: int = 0
+    """answers whose tokens the server did not count: the numbers of tokens are then too low"""
+    cost: float | None = None
+    """of both, where prices are given"""
+
+
+class EndpointPolicy:
+    """Answers through an endpoint. It gives text, so it can be evaluated but not trained.
+
+    Args:
+        model: the model's name there.
+        settings: address, limits, prices, cache.
+        api_key: instead of the one in the environment; kept in memory only.
+
+    Raises:
+        EndpointError: no key for OpenAI's own address.
+    """
+
+    trainable = False
+
+    def __init__(
+        self, model: str, settings: EndpointSettings | None = None, api_key: str | None = None
+    ) -> None:
+        self.model, self.settings = model, settings or EndpointSettings()
+        self.url = self.settings.url or os.environ.get("OPENAI_BASE_URL") or _OPENAI
+        self._key = api_key or os.environ.get(self.settings.api_key_env) or ""
+        if not self._key and self.url == _OPENAI:
+            raise EndpointError(
+                f"No address and no key: give endpoint.url=http://HOST:PORT/v1 for a server of your "
+                f"own, or put a key for {_OPENAI} into {self.settings.api_key_env}."
+            )
+        tokenized = _tokenizer_format(self.settings)
+        self.chat = tokenized if self.settings.api == "completions" else None
+        self._counter = tokenized
+        self.usage = Usage()
+        self.fallbacks = Fallbacks(self.settings.token_limit_field)
+        self._budget = Budget(self.settings)
+        self.stopped: str | None = None
+        """the budget that is used up; it then is the error of every request"""
+        self._context_tokens = self.settings.context_tokens
+        self._context_asked = self._context_tokens is not None
+        self._cache = _cache_of(self.settings)
+        self._backoff = Backoff(self.settings)
+        self._thread = _LoopThread()
+        self._client, self._gate = self._thread.run(self._connect())
+        self._under_way: dict[str, asyncio.Task[dict[str, Any]]] = {}
+        self._reached = False
+
+    async def _connect(self) -> tuple[Any, Gate]:
+        from openai import AsyncOpenAI
+
+        client = AsyncOpenAI(
+            api_key=self._key or "none",
+            base_url=self.url,
+            timeout=self.settings.timeout,
+            max_retries=0,  # ours count, pace and share the waits
+        )
+        return client, Gate(self.settings)
+
+    @property
+    def context_tokens(self) -> int | None:
+        """The model's limit on context and response together, where it is known by now."""
+        if not self._context_asked:
+            self._context_asked = True
+            self._context_tokens = self._thread.run(self._ask_context_tokens())
+        return self._context_tokens
+
+    def count_tokens(self, messages: Sequence[Message]) -> int | None:
+        """The tokens of a dialogue by the model's own tokenizer (``endpoint.tokenizer``), or ``None``."""
+        return None if self._counter is None else len(self._counter.dialogue(messages))
+
+    def session(
+        self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
+    ) -> EndpointSession:
+        """Opens a session on a batch of episodes (see ``protocol.Policy``)."""
+        return EndpointSession(self, sampling)
+
+    def answer(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
+        """A response to each request.
+
+        Raises:
+            EndpointError: no request of this run can succeed.
+        """
+        return self._thread.run(self._answer_all(requests, sampling))
+
+    async def _answer_all(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
+        tasks = [asyncio.ensure_future(self._answer(request, sampling)) for request in requests]
+        try:
+            return list(await asyncio.gather(*tasks))
+        except BaseException:
+            for task in (*tasks, *self._under_way.values()):
+                task.cancel()
+            raise
+
+    async def _answer(self, request: Request, sampling: Sampling) -> Response:
+        body = self._body(request, sampling)
+        seed = request.seed if sampling.temperature > 0 else None
+        key = request_key(self.url, self.settings.api, body, seed)
+        answer = self._cache.get(key) if self._cache else None
+        self._reached |= answer is not None  # at this address, by an earlier run
+        shared = answer is not None or key in self._under_way
+        if answer is not None:
+            self.fallbacks.recall(answer.get("fallbacks"))
+        else:
+            if key not in self._under_way:
+                task = asyncio.ensure_future(self._ask(key, body))
+                self._under_way[key] = task
+                task.add_done_callback(lambda _: self._under_way.pop(key, None))
+            try:
+                # shielded: a request that another episode waits for as well outlives this one
+                answer = await asyncio.shield(self._under_way[key])
+            except BudgetReached as reached:
+                self.stopped = self.stopped or str(reached)
+                return Response(error=self.stopped)
+        if "error" in answer:
+            return Response(error=str(answer["error"]), overflow=bool(answer.get("overflow")))
+        self.usage.cached += shared
+        return self._response(answer, sampling)
+
+    # --- one request ---------------------------------------------------------------------------------
+
+    def _body(self, request: Request, sampling: Sampling) -> dict[str, Any]:
+        s = self.settings
+        body: dict[str, Any] = {"model": self.model, s.token_limit_field: sampling.max_tokens}
+        if s.api == "chat":
+            body["messages"] = [dict(message) for message in request.messages]
+        else:
+            assert self.chat is not None
+            ids = request.ids if request.ids is not None else self.chat.dialogue(request.messages)
+            body["prompt"] = list(ids)
+        body["temperature"] = sampling.temperature
+        if request.tools:
+            body |= {"tools": [dict(tool) for tool in request.tools], "tool_choice": s.tool_choice}
+        elif s.send_stop and sampling.stop:
+            body["stop"] = list(sampling.stop)
+        if sampling.temperature > 0:
+            if s.send_seed:
+                body["seed"] = request.seed % 2**31
+            optional = {"top_p": (sampling.top_p, 1.0), "top_k": (sampling.top_k, 0),
+                        "min_p": (sampling.min_p, 0.0)}  # fmt: skip
+            body |= {name: value for name, (value, off) in optional.items() if value != off}
+        return body | s.extra
+
+    async def _ask(self, key: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The server's answer, or ``{"error": ...}`` once it has failed for good.
+
+        Raises:
+            BudgetReached: nothing more may be spent.
+        """
+        failures = 0
+        while True:
+            if self.stopped is not None:
+                raise BudgetReached(self.stopped)
+            sent = self.fallbacks.apply(body)
+            try:
+                answer = await self._try(sent)
+            except BudgetReached:
+                raise
+            except Exception as error:
+                if self.fallbacks.learn(error, sent):
+                    continue
+                failures += 1
+                self._raise_if_hopeless(error, failures)
+                if not is_passing(error) or failures > self.settings.retries:
+                    return self._given_up(error, failures)
+                await self._wait(failures, error)
+                continue
+            self._reached = True
+            self._count(answer)
+            if self.fallbacks.taken:
+                answer["fallbacks"] = self.fallbacks.taken
+            if self._cache:
+                self._cache.put(key, answer)
+            return answer
+
+    async def _wait(self, failures: int, error: Exception) -> None:
+        """Waits before the next try."""
+        if self.usage.retries == 0:
+            _LOG.warning("%s: %s Trying again.", self.url, self._in_words(error, 1))
+        self.usage.retries += 1
+        asked = asked_wait(error, time.time())
+        if asked and _is_overload(error):
+            self._gate.pause(asked)
+        await asyncio.sleep(self._backoff.wait(failures, error))
+
+    def _given_up(self, error: Exception, failures: int) -> dict[str, Any]:
+        """What stands for the answer to a request that failed for good."""
+        self.usage.failed += 1
+        overflow = is_overflow(error)
+        if overflow and self._context_tokens is None:
+            self._context_tokens, self._context_asked = overflow_limit(error), True
+        advice = hint(error, self._context_tokens)
+        text = self._in_words(error, failures)
+        return {"error": f"{text} {advice}" if advice else text, "overflow": overflow}
+
+    async def _try(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        chat = self.settings.api == "chat"
+        prompt, most = _estimate(body, self.settings.token_limit_field)
+        used = (0.0, 0.0)  # a request that fails is taken to be free
+        await self._gate.enter(prompt + most)
+        try:
+            claim = await self._budget.enter(prompt, most)
+            try:
+                # the raw call: the typed one would check field names, and servers have their own
+                reply = await self._client.post(
+                    "/chat/completions" if chat else "/completions", body=dict(body), cast_to=object
+                )
+                answer = read_reply(reply, chat)
+                counted = (answer["prompt_tokens"], answer["completion_tokens"])
+                used = counted if any(counted) else (prompt, most)
+                return answer
+            finally:
+                await self._budget.leave(claim, *used)
+        finally:
+            self._gate.leave(sum(used) - prompt - most)
+
+    async def _ask_context_tokens(self) -> int | None:
+        """What the server says of the model's context limit; a server need not say anything."""
+        key = request_key(self.url, "models", {"model": self.model}, None)
+        known = self._cache.get(key) if self._cache else None
+        if known is not None:
+            limit: int | None = known["context_tokens"]
+            return limit
+        failures = 0
+        while True:
+            try:
+                reply = await self._client.get("/models", cast_to=object)
+            except Exception as error:
+                failures += 1
+                if not is_passing(error) or failures > _FIRST_CONTACT_RETRIES:
+                    return None  # a request of the run says what is wrong, if something is
+                await asyncio.sleep(self._backoff.wait(failures, error))
+                continue
+            limit = context_tokens(reply, self.model)
+            if self._cache:
+                self._cache.put(key, {"context_tokens": limit})
+            return limit
+
+    def _raise_if_hopeless(self, error: Exception, failures: int) -> None:
+        import openai
+
+        first_contact = not self._reached and failures > _FIRST_CONTACT_RETRIES
+        unreachable = isinstance(error, openai.APIConnectionError) and not isinstance(
+            error, openai.APITimeoutError
+        )
+        if unreachable and first_contact:
+            cause = error.__cause__ or error
+            raise EndpointError(
+                f"Nothing answers at {self.url} ({cause}). Is the server running, and does the address "
+                "end in /v1 (endpoint.url=...)?"
+            ) from error
+        if isinstance(error, MalformedAnswer) and first_contact:
+            raise EndpointError(
+                f"{self.url} answers, but not as an OpenAI-compatible API: {error}. "
+                f"{hint(error) or 'Is endpoint.url right? It usually ends in /v1.'}"
+            ) from error
+        if concerns_the_run(error):
+            raise EndpointError(self._run_error(error)) from error
+
+    def _run_error(self, error: Any) -> str:
+        hints = {
+            401: f"The key in {self.settings.api_key_env} is missing or wrong.",
+            402: "The account is empty.",
+            403: f"The key in {self.settings.api_key_env} may not use this model.",
+            404: f"There is no model {self.model!r} there, or the address is not that of an "
+            "OpenAI-compatible API (it usually ends in /v1).",
+        }
+        advice = hints.get(error.status_code, "The account's quota is used up.")
+        return f"{self.url} refuses: {advice} It says: {self._in_words(error, 1)}"
+
+    def _in_words(self, error: Exception, tries: int) -> str:
+        """An error in words, without the key."""
+        text = " ".join(f"{type(error).__name__}: {error}".split())  # pages have many lines
+        if self._key:
+            text = text.replace(self._key, "***")
+        ended = text[:500] if text[:500].endswith((".", "!", "?")) else f"{text[:500]}."
+        return f"{ended[:-1]} (after {tries} tries)." if tries > 1 else ended
+
+    def _count(self, answer: Mapping[str, Any]) -> None:
+        u, s = self.usage, self.settings
+        u.requests += 1
+        u.prompt_tokens += answer["prompt_tokens"]
+        u.completion_tokens += answer["completion_tokens"]
+        u.uncounted += not (answer["prompt_tokens"] or answer["completion_tokens"])
+        if s.priced:
+            u.cost = s.cost(u.prompt_tokens, u.completion_tokens)
+
+    def _response(self, answer: Mapping[str, Any], sampling: Sampling) -> Response:
+        text, reason = finish_text(answer, sampling.stop)
+        ids = answer.get("ids") or (self.chat.content(text) if self.chat else [])
+        used = (answer.get("prompt_tokens", 0), answer.get("completion_tokens", 0))
+        return Response(
+            list(ids),
+            list(answer.get("logprobs") or []),
+            text,
+            usage=used if any(used) else None,
+            reasoning=answer.get("reasoning"),
+            finish_reason=reason,
+            tool_calls=list(answer.get("tool_calls") or []),
+            refusal=answer.get("refusal"),
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Address, usage and fallbacks, for a result file; no secret is among them."""
+        address = urlsplit(self.url)
+        host = address.netloc.rpartition("@")[2]  # a password in the address stays out
+        return {
+            "url": address._replace(netloc=host).geturl(),
+            **asdict(self.usage),
+            "fallbacks": self.fallbacks.taken,
+        }
+
+    def close(self) -> None:
+        """Ends the connections."""
+        self._thread.run(self._client.close())
+        self._thread.stop()
+        if self._cache:
+            self._cache.close()
+
+
+class EndpointSession:
+    """An endpoint at work on a batch of episodes; it keeps nothing, contexts are sent whole."""
+
+    def __init__(self, policy: EndpointPolicy, sampling: Sampling) -> None:
+        self.policy, self.sampling = policy, sampling
+
+    def respond(self, requests: Sequence[Request]) -> list[Response]:
+        """See ``protocol.Session``."""
+        return self.policy.answer(requests, self.sampling)
+
+
+def _estimate(body: Mapping[str, Any], limit_field: str) -> tuple[float, float]:
+    """(prompt tokens, by about four characters each; the longest response) that a request may take."""
+    most = next(float(body[n]) for n in (limit_field, "max_completion_tokens") if n in body)
+    if "prompt" in body:
+        return float(len(body["prompt"])), most
+    return sum(len(str(m["content"] or "")) for m in body["messages"]) / 4, most
+
+
+def _is_overload(error: Exception) -> bool:
+    return getattr(error, "status_code", None) in (429, 503)
+
+
+def _tokenizer_format(settings: EndpointSettings) -> ChatFormat | None:
+    if settings.tokenizer is None:
+        return None
+    from transformers import AutoTokenizer
+
+    from paw_train.rollouts.chat import ChatFormat
+
+    return ChatFormat(AutoTokenizer.from_pretrained(settings.tokenizer))
+
+
+def _cache_of(settings: EndpointSettings) -> AnswerCache | None:
+    if settings.cache is None:
+        return None
+    if settings.cache == "auto":
+        from paw_gym.cache import cache_dir
+
+        return AnswerCache(cache_dir() / "endpoint" / "answers.sqlite")
+    return AnswerCache(Path(settings.cache))
+
+
+class _LoopThread:
+    """An event loop in a thread of its own, so that it lives from call to call, in notebooks too."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """The work's result; Ctrl-C cancels it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """Ends the loop."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=5.0)

@@ -1,0 +1,216 @@
+"""Which measurements a report plots, how, and what each one means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paw_train.metrics import METRICS, NOT_MEASURED, Metric
+from paw_train.reporting.run.charts import ChartStyle, Series, line_chart, smoothing_window
+from paw_train.reporting.run.markup import Markup, join, tag
+from paw_train.reporting.run.results import Rate, number
+from paw_train.reporting.run.run_data import Record, RunData
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One chart: the keys of ``metrics.jsonl`` it shows, with their labels."""
+
+    title: str
+    note: str
+    keys: tuple[tuple[str, str], ...]
+    share: bool = False
+    full: bool = False
+    log: bool = False
+    smooth: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Charts under one heading."""
+
+    title: str
+    curves: tuple[Curve, ...]
+
+
+def _cataloged() -> tuple[Section, ...]:
+    """The charts of the catalogue: metrics with one title share a chart."""
+    sections: dict[str, dict[str, list[Metric]]] = {}
+    for metric in METRICS.values():
+        sections.setdefault(metric.section, {}).setdefault(metric.chart, []).append(metric)
+    return tuple(
+        Section(title, tuple(_chart(name, metrics) for name, metrics in charts.items()))
+        for title, charts in sections.items()
+    )
+
+
+def _chart(title: str, metrics: Sequence[Metric]) -> Curve:
+    first = metrics[0]
+    names = [f"{m.title}: {m.meaning}" if len(metrics) > 1 else m.meaning for m in metrics]
+    unit = f" ({first.unit})" if first.unit not in ("", "share") else ""
+    return Curve(
+        title,
+        "; ".join(names) + unit,
+        tuple((m.name, m.title) for m in metrics),
+        share=first.unit == "share",
+        full=first.name == "success_rate",
+        log=first.log,
+        smooth=first.smooth,
+    )
+
+
+SECTIONS = _cataloged()
+_WARM_START = Section(
+    "Warm start",
+    (
+        Curve("Cloning loss", "next-token loss on the expert's episodes", (("loss", "loss"),)),
+        Curve(
+            "Action accuracy",
+            "tokens of the expert's responses predicted right",
+            (("action_accuracy", "accuracy"),),
+            share=True,
+        ),
+    ),
+)
+_WORLD_MODEL_LEARNING = Section(
+    "World-model learning before RL",
+    (
+        Curve(
+            "Right predictions",
+            "of the sampled ones: within the threshold, and word for word",
+            (("right_share", "right"), ("exact_share", "exact")),
+            share=True,
+        ),
+        Curve(
+            "Similarity",
+            "cosine of sampled prediction and realised observation",
+            (("similarity", "cosine"),),
+        ),
+        Curve(
+            "Informative groups",
+            "transitions whose predictions differ in reward",
+            (("informative_share", "informative"),),
+            share=True,
+        ),
+        Curve(
+            "Complete and different",
+            "predictions that end by themselves; different texts among them",
+            (("complete_share", "complete"), ("different_share", "different")),
+            share=True,
+        ),
+        Curve(
+            "Observation NLL",
+            "nats a token of the observations learned from (WM-SFT)",
+            (("nll_per_token", "NLL"),),
+        ),
+        Curve("KL", "to the start policy", (("kl", "KL"),)),
+    ),
+)
+_MAX_OTHERS = 24
+
+
+def curve_sections(run: RunData) -> Markup:
+    """All charts that the run has data for, and a line naming the measurements it lacks."""
+    parts = [_section(section, run.metrics, "update", 1, run) for section in SECTIONS]
+    parts.append(_section(_others(run.metrics), run.metrics, "update", 1, run))
+    learning = run.world_model_learning
+    parts.append(_section(_WORLD_MODEL_LEARNING, learning, "update", 1, run))
+    parts.append(_section(_WARM_START, run.warmstart, "step", 0, run))
+    missing = sorted(
+        m.name for m in METRICS.values() if not (m.optional or _has(run.metrics, m.name))
+    )
+    if run.metrics and missing:
+        names = join((tag("code", key) for key in missing), ", ")
+        parts.append(tag("p", "Not measured in this run: ", names, ".", class_="muted"))
+    return join(parts)
+
+
+def success_series(run: RunData) -> list[Series]:
+    """Success in training rollouts and on the selection panel, by number of finished updates."""
+    series = [
+        Series("training rollouts", _points(run.metrics, "success_rate", "update", 1), 1, (), True)
+    ]
+    rates: list[tuple[float, Rate]] = []
+    for record in run.validation:
+        try:
+            rates.append((float(record["update"]), Rate.from_dict(record)))
+        except ValueError:
+            continue
+    if rates:
+        points = [(x, rate.rate) for x, rate in rates]
+        intervals = [(x, rate.low, rate.high) for x, rate in rates]
+        label = f"validation ({rates[-1][1].n} tasks)"
+        series.append(Series(label, points, 2, intervals))
+    return [s for s in series if s.values]
+
+
+def _others(records: Sequence[Record]) -> Section:
+    """Measurements that this report knows nothing about, plotted all the same."""
+    keys = sorted({key for r in records for key in r} - set(METRICS) - NOT_MEASURED)
+    plotted = [key for key in keys if _has(records, key)][:_MAX_OTHERS]
+    return Section("Other measurements", tuple(Curve(k, "", ((k, k),)) for k in plotted))
+
+
+def _section(
+    section: Section, records: Sequence[Record], x_key: str, shift: int, run: RunData
+) -> Markup:
+    drawn: list[tuple[Curve, list[Series]]] = []
+    for curve in section.curves:
+        if curve.full:
+            series = success_series(run)
+        else:
+            series = [
+                Series(label, _points(records, key, x_key, shift), i, (), curve.smooth)
+                for i, (key, label) in enumerate(curve.keys, 1)
+                if _has(records, key)
+            ]
+        if series:
+            drawn.append((curve, series))
+    if not drawn:
+        return Markup()
+    wide = len(drawn) in (1, 2, 4)
+    figures = [_figure(curve, series, x_key, wide) for curve, series in drawn]
+    longest = max((len(s.points) for _, ss in drawn for s in ss if s.smooth), default=0)
+    window = smoothing_window(longest)
+    explained = f"Thin lines: each {x_key}; thick lines: mean of {window} neighbours."
+    return tag(
+        "section",
+        tag("h2", section.title),
+        tag("p", explained, class_="muted") if window > 1 else None,
+        tag("div", *figures, class_="charts wide" if wide else "charts"),
+    )
+
+
+def _figure(curve: Curve, series: Sequence[Series], x_label: str, wide: bool) -> Markup:
+    style = ChartStyle(
+        width=440 if wide else 380,
+        height=226 if wide else 208,
+        share=curve.share,
+        full=curve.full,
+        log=curve.log,
+        x_label=x_label,
+    )
+    legend = tag("span", *(_key(s) for s in series), class_="legend") if len(series) > 1 else None
+    caption = tag(
+        "figcaption",
+        tag("b", curve.title),
+        tag("span", curve.note, class_="muted") if curve.note else None,
+        legend,
+    )
+    readout = tag("p", class_="readout", aria_live="polite")
+    return tag("figure", caption, line_chart(series, curve.title, style), readout)
+
+
+def _key(series: Series) -> Markup:
+    return tag("span", tag("i", class_=f"swatch c{series.colour}"), series.label)
+
+
+def _has(records: Sequence[Record], key: str) -> bool:
+    return any(number(record.get(key)) is not None for record in records)
+
+
+def _points(
+    records: Sequence[Record], key: str, x_key: str, shift: int
+) -> list[tuple[float, float | None]]:
+    """(x, y) of every record; ``shift`` 1 turns the index of an update into how many are finished."""
+    return [(float(r[x_key]) + shift, number(r.get(key))) for r in records]

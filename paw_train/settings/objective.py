@@ -1,0 +1,53 @@
+"""The settings of the loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from annotated_types import Interval
+
+from paw_train.settings.ranges import AtLeastZero, Positive, check_fields
+from paw_train.settings.world_model import WorldModelSettings
+
+Aggregation = Literal["token-mean", "sequence-mean", "fixed-length"]
+
+
+@dataclass(frozen=True)
+class ObjectiveSettings:
+    """How per-token terms become one loss.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+
+    clip_low: Annotated[float, Interval(ge=0, lt=1)] = 0.2
+    """the probability ratio is clipped below at 1 - clip_low; [0, 1)"""
+    clip_high: AtLeastZero = 0.2
+    """... and above at 1 + clip_high; DAPO's clip-higher is 0.28; 0 or more"""
+    kl_coef: AtLeastZero = 0.01
+    """weight of the KL to the reference policy; 0.01 ALFWorld and WebShop, 0.001 search, 0 needs
+    none"""
+    kl_in: Literal["loss", "reward"] = "loss"
+    """`loss`: the k3 estimate beside the surrogate; `reward`: the log-ratio of each response is
+    taken off the reward of its step, before advantages (PPO's form in RLHF)"""
+    entropy_coef: AtLeastZero = 0.0
+    """weight of the entropy bonus, over the whole vocabulary at each action token; 0 costs nothing"""
+    aggregation: Aggregation = "token-mean"
+    """`token-mean` over all action tokens of the mini-batch; `sequence-mean` over each response
+    first, then over responses; `fixed-length` the sum divided by B * fixed_length (Dr.GRPO: no
+    length normalisation)"""
+    fixed_length: Positive | None = None
+    """tokens, for `fixed-length` only: usually the largest response length"""
+    log_observations: bool = False
+    """log the NLL of observations that nothing is learned from too (of all of them without PaW);
+    their tokens then go through the forward pass"""
+    wm: WorldModelSettings = field(default_factory=WorldModelSettings)
+    """the world-model term"""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "objective")
+        if self.aggregation == "fixed-length" and not (self.fixed_length or 0) > 0:
+            raise ValueError(
+                "`aggregation=fixed-length` needs `fixed_length`, a number of tokens above 0."
+            )

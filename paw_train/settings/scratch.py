@@ -1,0 +1,48 @@
+"""The settings of a small model that is trained from scratch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge
+
+from paw_train.settings.ranges import Positive, check_fields
+
+FEWEST_PIECES = 512
+"""256 bytes, what marks a dialogue, and some pieces"""
+
+
+@dataclass(frozen=True)
+class ScratchModelSettings:
+    """Size of a model that is trained from nothing (Llama architecture)."""
+
+    hidden: Positive = 128
+    """width"""
+    layers: Positive = 3
+    """transformer blocks"""
+    heads: Positive = 4
+    """attention heads"""
+    kv_heads: Positive = 1
+    """key-value heads; one keeps the cache small, and reading the cache is what sampling costs"""
+    intermediate: Positive = 384
+    """width of the feed-forward layers"""
+    max_positions: Positive = 4096
+    """longest context, in tokens"""
+    tokenizer: Literal["words", "pieces"] = "words"
+    """``words``: those of the training tasks, any other is unknown; ``pieces``: byte-level BPE, which
+    knows every text, for environments whose held-out tasks have names of their own"""
+    pieces: Annotated[int, Ge(FEWEST_PIECES)] = 1024
+    """vocabulary of ``tokenizer: pieces``; fewer leave names in more, and more familiar, pieces"""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "model.scratch")
+        if self.hidden % (2 * self.heads):
+            raise ValueError(
+                f"model.scratch.hidden={self.hidden} does not divide into model.scratch.heads="
+                f"{self.heads} of an even width."
+            )
+        if self.heads % self.kv_heads:
+            raise ValueError(
+                f"model.scratch.kv_heads={self.kv_heads} does not divide model.scratch.heads={self.heads}."
+            )
