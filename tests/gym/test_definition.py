@@ -19,6 +19,7 @@ from paw_gym import (
     register_text_env,
     text_env_ids,
 )
+from paw_gym.constructors import check_arguments
 from paw_gym.core import EnvDefinitionError
 from paw_gym.functional import GeneratorEnv
 
@@ -256,6 +257,9 @@ def test_the_decorator_refuses_as_well() -> None:
 def test_the_arguments_of_a_class_can_be_looked_up() -> None:
     names = ["start", "answer", "tasks", "max_steps", "render_mode"]
     assert list(inspect.signature(SayEnv).parameters) == names
+    register_text_env(ID, say, tasks=TASKS)
+    with pytest.raises(ValueError, match=r"has no setting 'max_step'. Did you mean 'max_steps'"):
+        check_arguments(ID, ["max_step"])
 
 
 def test_a_list_for_a_task_set_says_what_to_write() -> None:
