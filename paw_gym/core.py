@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import inspect
 import json
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -198,6 +199,12 @@ class AgentDefaults:
 
 class _Construction(ABCMeta):
     """Keeps what an environment was made with, for copies, and names it in errors about its tasks."""
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """Its arguments; without this, those of ``__call__`` below would be shown."""
+        own = inspect.signature(cls.__init__)  # type: ignore[misc]
+        return own.replace(parameters=list(own.parameters.values())[1:])
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         try:

@@ -205,6 +205,10 @@ class GeneratorEnvFactory:
             raise EnvDefinitionError("tasks is empty; expected at least one Task.", "tasks")
         self.max_steps = max_steps
         self._solve = solve
+        # what gymnasium.make may be given, for those who look it up
+        arguments = inspect.signature(GeneratorEnv)
+        kept = [p for name, p in arguments.parameters.items() if name not in ("play", "tasks")]
+        self.__signature__ = arguments.replace(parameters=kept)
 
     def __call__(
         self, max_steps: int | None = None, render_mode: str | None = None

@@ -97,6 +97,8 @@ def iter_checks(
         try:
             subject = Subject(env, tasks=tasks, seed=seed, env_kwargs=env_kwargs)
         except EnvDefinitionError as error:  # wrong tasks: nothing can be played
+            if error.field in env_kwargs:  # the caller's mistake, not the environment's
+                raise
             return iter(_not_made(chosen, error))
         known: dict[str, str] = {}
         return (run_check(name, CHECKS[name], subject, known) for name in chosen)

@@ -95,4 +95,4 @@ def test_one_of_theirs_plays_as_ours() -> None:
 def test_one_of_theirs_keeps_the_contract() -> None:
     checks = ["task_ids", "task_options", "check_env", "determinism", "save_restore", "info_keys",
               "save_restore_agent", "saved_state_is_frozen", "step_after_end", "transitions"]  # fmt: skip
-    check_text_env(_gsm8k, tasks=2, only=checks).raise_for_failures()
+    check_text_env(_gsm8k, tasks=2, only=checks, time_limit=None).raise_for_failures()

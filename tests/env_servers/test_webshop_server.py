@@ -294,12 +294,16 @@ def test_ten_thousand_malformed_requests_never_fail(client: Client) -> None:
         seen[status // 100] = seen.get(status // 100, 0) + 1
     assert seen[4] > 5_000
     assert client.json("GET", "/health")["status"] == "ok"
-    check_text_env("paw_gym/WebShop-v0", tasks=1, only=["determinism"]).raise_for_failures()
+    check_text_env(
+        "paw_gym/WebShop-v0", tasks=1, only=["determinism"], time_limit=None
+    ).raise_for_failures()
 
 
 def test_the_environment_on_a_server_keeps_the_contract(serve: Any) -> None:
     server = serve("webshop")
-    check_text_env("paw_gym/WebShop-v0", tasks=2, server=server.url).raise_for_failures()
+    check_text_env(
+        "paw_gym/WebShop-v0", tasks=2, server=server.url, time_limit=None
+    ).raise_for_failures()
     status, said = server.stop()
     assert status in (0, -signal.SIGTERM) and "Traceback" not in said
     for line in said.splitlines()[1:]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from paw_gym import (
     register_text_env,
     text_env_ids,
 )
+from paw_gym.constructors import check_arguments
 from paw_gym.core import EnvDefinitionError
 from paw_gym.functional import GeneratorEnv
 
@@ -250,6 +252,14 @@ def test_a_wrong_registration_is_one_error(
 def test_the_decorator_refuses_as_well() -> None:
     with pytest.raises(EnvDefinitionError, match=r"tests/Bad-v0: .*expected 'max_steps'\?"):
         register_text_env(ID, tasks=TASKS, max_stepz=3)(say)
+
+
+def test_the_arguments_of_a_class_can_be_looked_up() -> None:
+    names = ["start", "answer", "tasks", "max_steps", "render_mode"]
+    assert list(inspect.signature(SayEnv).parameters) == names
+    register_text_env(ID, say, tasks=TASKS)
+    with pytest.raises(ValueError, match=r"has no setting 'max_step'. Did you mean 'max_steps'"):
+        check_arguments(ID, ["max_step"])
 
 
 def test_a_list_for_a_task_set_says_what_to_write() -> None:

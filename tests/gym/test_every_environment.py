@@ -14,16 +14,18 @@ from paw_gym.registration import _OWN, text_env_spec
 def test_it_keeps_the_contract(env_id: str) -> None:
     if "Tau2" in env_id:
         pytest.importorskip("tau2", reason="pip install 'paw-gym[tau2]'")
-    check_text_env(env_id, tasks=4, seed=1).raise_for_failures()
+    check_text_env(env_id, tasks=4, seed=1, time_limit=None).raise_for_failures()
     assert text_env_spec(env_id).description
 
 
 @pytest.mark.parametrize("split", ["train", "valid_seen"])
 def test_alfworld_keeps_it_on_real_games(split: str, alfworld_data: Path) -> None:
     check_text_env(
-        "paw_gym/ALFWorld-v0", tasks=6, seed=2, split=split, data_dir=alfworld_data
+        "paw_gym/ALFWorld-v0", tasks=6, seed=2, split=split, data_dir=alfworld_data, time_limit=None
     ).raise_for_failures()
 
 
 def test_alfworld_keeps_it_with_the_newer_grammar() -> None:
-    check_text_env("paw_gym/ALFWorld-v0", split="valid_unseen", grammar="move").raise_for_failures()
+    check_text_env(
+        "paw_gym/ALFWorld-v0", split="valid_unseen", grammar="move", time_limit=None
+    ).raise_for_failures()

@@ -43,13 +43,18 @@ def make(retriever: Retriever | str = "bm25", **kwargs: Any) -> Any:
 @pytest.mark.parametrize("difficulty", ["easy", "hard"])
 def test_the_contract(difficulty: str) -> None:
     check_text_env(
-        ENV, tasks=3, seed=2, difficulty=difficulty, num_passages=400, world_seed=1
+        ENV, tasks=3, seed=2, difficulty=difficulty, num_passages=400, world_seed=1, time_limit=None
     ).raise_for_failures()
 
 
 def test_the_contract_on_a_benchmark(shared_data: Path) -> None:
     check_text_env(
-        ENV, tasks=2, dataset="aligned_hotpotqa", split="questions", data_dir=shared_data / "qa"
+        ENV,
+        tasks=2,
+        dataset="aligned_hotpotqa",
+        split="questions",
+        data_dir=shared_data / "qa",
+        time_limit=None,
     ).raise_for_failures()
 
 
