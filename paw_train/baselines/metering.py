@@ -13,7 +13,11 @@ from paw_train.policies.protocol import (
     Request,
     Response,
     Sampling,
+    ScoreRequest,
+    Scores,
+    ScoringSession,
     Session,
+    require_scoring,
 )
 
 
@@ -65,6 +69,15 @@ class MeteredPolicy:
         """A session of the inner policy that counts."""
         return _MeteredSession(self, self.inner.session(sampling, growing, prefill_tokens))
 
+    def scoring(self, growing: bool, prefill_tokens: int = PREFILL_TOKENS) -> ScoringSession:
+        """A scoring session of the inner policy that counts.
+
+        Raises:
+            ValueError: the inner policy cannot score.
+        """
+        inner = require_scoring(self.inner).scoring(growing, prefill_tokens)
+        return _MeteredScoring(self, inner)
+
     def take(self, task_id: str) -> Spent:
         """What a task has cost; the count starts anew."""
         return self._spent.pop(task_id, Spent())
@@ -76,6 +89,17 @@ class MeteredPolicy:
         spent = self._spent.setdefault(task_of(request.episode), Spent())
         spent.calls += 1
         prompt, completion = self._tokens(request, response)
+        spent.prompt_tokens += prompt
+        spent.completion_tokens += completion
+
+    def count_scores(self, request: ScoreRequest, scores: Scores) -> None:
+        """Adds one call; everything that is scored was read, nothing was written."""
+        if scores.error is not None:
+            return
+        spent = self._spent.setdefault(task_of(request.episode), Spent())
+        spent.calls += 1
+        read = len(request.ids) + sum(map(len, request.continuations))
+        prompt, completion = scores.usage or (read, 0)
         spent.prompt_tokens += prompt
         spent.completion_tokens += completion
 
@@ -98,3 +122,14 @@ class _MeteredSession:
         for request, response in zip(requests, responses, strict=True):
             self.policy.count(request, response)
         return responses
+
+
+class _MeteredScoring:
+    def __init__(self, policy: MeteredPolicy, inner: ScoringSession) -> None:
+        self.policy, self.inner = policy, inner
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
+        scores = self.inner.score(requests)
+        for request, found in zip(requests, scores, strict=True):
+            self.policy.count_scores(request, found)
+        return scores

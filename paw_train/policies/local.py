@@ -20,6 +20,7 @@ from paw_train.policies.loading import load_model, no_progress_bars
 from paw_train.policies.lora import Base, LoraSettings
 from paw_train.policies.protocol import PREFILL_TOKENS, Sampling
 from paw_train.policies.reference import AdapterReference, CopyReference, Reference
+from paw_train.policies.scoring import LocalScoringSession
 from paw_train.policies.sessions import LocalSession
 from paw_train.tokens import TokenBatch
 
@@ -99,6 +100,10 @@ class LocalPolicy:
     ) -> LocalSession:
         """Opens a session on a batch of episodes (see ``protocol.Policy``)."""
         return LocalSession(self.model, self.chat, sampling, growing, prefill_tokens)
+
+    def scoring(self, growing: bool, prefill_tokens: int = PREFILL_TOKENS) -> LocalScoringSession:
+        """Opens a session that scores given responses (see ``protocol.ScoringPolicy``)."""
+        return LocalScoringSession(self.model, growing, prefill_tokens)
 
     @overload
     def logprobs(
