@@ -83,10 +83,15 @@ $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer was found. Install one, or give it: make PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(CLUSTER_VENV)/.ready: tests/openrlhf/requirements-cpu.txt
+# DeepSpeed has no wheels. Its build needs torch and setuptools 80 or newer (77 lacks what torch's
+# extension builder passes on); without pip's cache, so that a wheel from another day hides no failure.
+BUILT_FROM_SOURCE := tests/openrlhf/requirements-cpu-source.txt
+$(CLUSTER_VENV)/.ready: tests/openrlhf/requirements-cpu.txt $(BUILT_FROM_SOURCE)
 	python3.11 -m venv $(CLUSTER_VENV)
-	$(CLUSTER_VENV)/bin/pip install --quiet setuptools==77.0.3 wheel torch==2.13.0
-	DS_BUILD_OPS=0 $(CLUSTER_VENV)/bin/pip install --quiet --no-deps -r $<
+	$(CLUSTER_VENV)/bin/pip install --quiet setuptools==80.9.0 wheel torch==2.13.0
+	$(CLUSTER_VENV)/bin/pip install --quiet --no-deps -r $<
+	DS_BUILD_OPS=0 $(CLUSTER_VENV)/bin/pip install --quiet --no-deps --no-build-isolation --no-cache-dir \
+		-r $(BUILT_FROM_SOURCE)
 	@touch $@
 
 $(VENV)/.train: $(INPUTS) scripts/install_torch.py | $(BIN)/python

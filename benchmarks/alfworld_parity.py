@@ -20,10 +20,10 @@ from pathlib import Path
 
 from alfworld_data import game_files, newer_rules
 
-from paw_gym.envs.alfworld.compiled import CompiledGame
-from paw_gym.envs.alfworld.engine import NativeEngine
 from paw_gym.envs.alfworld.errors import UnsolvableGameError
 from paw_gym.envs.alfworld.games import load_game
+from paw_gym.envs.alfworld.native.compiled import CompiledGame
+from paw_gym.envs.alfworld.native.engine import NativeEngine
 from paw_gym.envs.alfworld.parity import (
     ParityError,
     compare,

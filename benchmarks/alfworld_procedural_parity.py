@@ -20,11 +20,11 @@ from typing import Any
 
 import alfworld_data  # noqa: F401  keeps alfworld.py here from hiding the package of that name
 
-from paw_gym.envs.alfworld.compiled import CompiledGame
-from paw_gym.envs.alfworld.engine import NativeEngine
-from paw_gym.envs.alfworld.generate import SPLITS, generate_game, write_game
-from paw_gym.envs.alfworld.goal import TASK_TYPES
+from paw_gym.envs.alfworld.native.compiled import CompiledGame
+from paw_gym.envs.alfworld.native.engine import NativeEngine
+from paw_gym.envs.alfworld.native.goal import TASK_TYPES
 from paw_gym.envs.alfworld.parity import ParityError, compare, random_walker, script_walker
+from paw_gym.envs.alfworld.procedural.generate import SPLITS, generate_game, write_game
 from paw_gym.envs.alfworld.textworld_engine import TextWorldEngine
 
 

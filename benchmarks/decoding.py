@@ -23,10 +23,11 @@ from typing import Any
 
 import torch
 
-from paw_train.policies.decoding import BatchDecoder, respond
-from paw_train.policies.local import LocalPolicy
-from paw_train.policies.protocol import Sampling
-from paw_train.policies.scratch import ScratchModelSettings, scratch_model
+from paw_train.policies.local.generate import BatchDecoder, respond
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.policies.local.scratch import scratch_model
+from paw_train.rollouts.policy import Sampling
+from paw_train.settings.scratch import ScratchModelSettings
 
 
 @dataclass
@@ -127,7 +128,7 @@ def load_models(name: str | None) -> tuple[Any, Any, int]:
         stock = LocalPolicy.load(name).model
         stock.set_attn_implementation("sdpa")
         return policy.model.eval(), stock.eval(), policy.model.config.vocab_size
-    from paw_train.attention import use_grouped_attention
+    from paw_train.policies.local.attention import use_grouped_attention
 
     model = scratch_model(ScratchModelSettings(), 1500, 0).eval()
     stock = copy.deepcopy(model)

@@ -28,8 +28,8 @@ from paw_gym.transition import read_jsonl
 from paw_gym.wrappers import make_agent_env
 from paw_train.evaluation.program import run_of, weights_of
 from paw_train.evaluation.world_model import Prediction, predictions
-from paw_train.policies.local import LocalPolicy
-from paw_train.tokens import collate, micro_batches
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.rollouts.tokens import collate, micro_batches
 
 KINDS = ("refused", "carried out", "object", "number", "location", "other")
 """of tokens: first word of "Nothing happens.", first word of any other answer, ..."""

@@ -44,9 +44,10 @@ def make_model(folder: Path) -> None:
     import numpy as np
 
     from paw_gym.pool import EnvPool
-    from paw_train.policies.local import LocalPolicy
-    from paw_train.policies.scratch import ScratchModelSettings, scratch_model, word_tokenizer
-    from paw_train.rollout import demonstrations
+    from paw_train.policies.local.policy import LocalPolicy
+    from paw_train.policies.local.scratch import scratch_model, word_tokenizer
+    from paw_train.rollouts.rollout import demonstrations
+    from paw_train.settings.scratch import ScratchModelSettings
 
     pool = EnvPool("paw_gym/ALFWorld-v0", split="train", template="compact", mode="conversation")
     texts = []

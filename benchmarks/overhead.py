@@ -32,19 +32,20 @@ from rich.console import Console
 from rich.table import Table
 
 from paw_gym.transition import Episode, Transition
-from paw_train.config import AlgorithmSettings, OptimizerSettings, load_settings
-from paw_train.display import Display
-from paw_train.engines.local import Run
+from paw_train.algorithms.experience import collect, prepare
 from paw_train.evaluation import make_pool
-from paw_train.experience import collect, prepare
-from paw_train.objective import ObjectiveSettings
-from paw_train.policies.local import LocalPolicy
-from paw_train.policies.protocol import Request, Sampling
-from paw_train.policies.scratch import ScratchModelSettings, scratch_model, word_tokenizer
-from paw_train.rollout import Trajectory, rollout
-from paw_train.tokens import StepSpans, TokenRow
-from paw_train.update import Updater
-from paw_train.world_model_settings import WorldModelSettings
+from paw_train.losses.objective import ObjectiveSettings
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.policies.local.scratch import scratch_model, word_tokenizer
+from paw_train.reporting.terminal import Display
+from paw_train.rollouts.policy import Request, Sampling
+from paw_train.rollouts.rollout import Trajectory, rollout
+from paw_train.rollouts.tokens import StepSpans, TokenRow
+from paw_train.settings import AlgorithmSettings, OptimizerSettings, load_settings
+from paw_train.settings.scratch import ScratchModelSettings
+from paw_train.settings.world_model import WorldModelSettings
+from paw_train.training.local import Run
+from paw_train.training.update import Updater
 
 VARIANTS = ("off", "paw")
 MAX_RETURN = 10.0

@@ -3,7 +3,7 @@
     pip install openvino-genai safetensors      # in an environment of its own; it brings no torch
     python benchmarks/serve_openvino.py MODEL.gguf FOLDER --name SmolLM2-135M-Instruct --port 8765
 
-FOLDER holds the same model for transformers (``paw_train.policies.loading.model_folder`` makes it). Its
+FOLDER holds the same model for transformers (``paw_train.policies.local.loading.model_folder`` makes it). Its
 weights replace those that OpenVINO reads from the GGUF file, because OpenVINO rounds the offsets of
 4-bit groups (Q4_1), which changes what a small model says. They are kept in 8 bits with a scale for
 each 32, which loses less than 1 %.

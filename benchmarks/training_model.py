@@ -14,7 +14,8 @@ from typing import Any
 
 from transformers.utils import logging
 
-from paw_train.policies.scratch import ScratchModelSettings, scratch_model, word_tokenizer
+from paw_train.policies.local.scratch import scratch_model, word_tokenizer
+from paw_train.settings.scratch import ScratchModelSettings
 
 
 @dataclass(frozen=True)

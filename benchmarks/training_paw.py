@@ -17,13 +17,14 @@ from paw_gym.core import Outcome, Task
 from paw_gym.pool import EnvPool
 from paw_gym.prompts import PromptTemplate
 from paw_gym.registration import register_text_env
-from paw_train.config import AlgorithmSettings, OptimizerSettings
-from paw_train.experience import collect, prepare
-from paw_train.objective_inputs import ObjectiveSettings
-from paw_train.policies.local import LocalPolicy
-from paw_train.rollout import RolloutSettings, Trajectory, rollout
-from paw_train.update import Updater
-from paw_train.world_model_settings import WorldModelSettings
+from paw_train.algorithms.experience import collect, prepare
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.rollouts.rollout import Trajectory, rollout
+from paw_train.settings import AlgorithmSettings, OptimizerSettings
+from paw_train.settings.objective import ObjectiveSettings
+from paw_train.settings.rollout import RolloutSettings
+from paw_train.settings.world_model import WorldModelSettings
+from paw_train.training.update import Updater
 
 ENV_ID = "bench/OneTurn-v0"
 
@@ -55,7 +56,7 @@ def rollout_settings(job: Job) -> RolloutSettings:
 
 
 class Trainer:
-    """The parts that one update of ``paw_train.engines.local`` is made of."""
+    """The parts that one update of ``paw_train.training.local`` is made of."""
 
     def __init__(self, job: Job) -> None:
         self.job, self.pool = job, make_pool(job)

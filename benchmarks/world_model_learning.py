@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paw_train.report.world_model import STAGES
-from paw_train.statistics import mean_interval
+from paw_train.evaluation.statistics import mean_interval
+from paw_train.reporting.run.world_model import STAGES
 
 ARMS = ("base", "wm-sft", "rwml")
 METRICS = (

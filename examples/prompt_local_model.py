@@ -10,9 +10,10 @@ from __future__ import annotations
 import sys
 
 from paw_gym import make_agent_env
-from paw_train.policies.local import LocalPolicy
-from paw_train.policies.protocol import Sampling, complete
-from paw_train.policies.scratch import ScratchModelSettings, scratch_model, word_tokenizer
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.policies.local.scratch import scratch_model, word_tokenizer
+from paw_train.rollouts.policy import Sampling, complete
+from paw_train.settings.scratch import ScratchModelSettings
 
 
 def random_model(text: str) -> LocalPolicy:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from paw_gym import Outcome, Task, register_text_env
-from paw_train.engines.local import train_from_recipe
+from paw_train.training.local import train_from_recipe
 
 DOORS = ["red", "green", "blue"]
 TASKS = [Task(color, f"Open the {color} door.", data=color) for color in DOORS]

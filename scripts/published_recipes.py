@@ -184,7 +184,7 @@ def _published() -> list[tuple[str, str, str, str, str]]:
 PAGE = """# Recipes
 
 A recipe is a YAML file in `recipes/` with the settings of one training run; what it leaves out has the
-defaults that `paw_train/config.py` documents. Any setting can be given behind it:
+defaults that `paw_train/settings` documents. Any setting can be given behind it:
 
 ```bash
 paw train embedded updates=5 optimizer.lr=5e-4

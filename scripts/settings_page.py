@@ -48,8 +48,8 @@ class Section:
 
 def sections() -> list[Section]:
     """All groups, outer ones first, in the order of their fields; then those of ``paw eval`` alone."""
-    from paw_train.config import Settings
-    from paw_train.policies.endpoint_settings import EndpointSettings
+    from paw_train.settings import Settings
+    from paw_train.settings.endpoint import EndpointSettings
 
     return [*_nested(Section("", Settings)), Section("endpoint", EndpointSettings)]
 

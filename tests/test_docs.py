@@ -67,7 +67,7 @@ def shown_commands(program: str) -> list[str]:
 def test_shown_command_exists(command: str) -> None:
     import typer
 
-    from paw_train.cli import app
+    from paw_train.cli.program import app
 
     assert command in typer.main.get_command(app).commands  # type: ignore[attr-defined]
 

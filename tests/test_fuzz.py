@@ -18,19 +18,19 @@ from hypothesis import strategies as st
 
 from paw_gym.data.manifest import Manifest
 from paw_gym.envs.alfworld.errors import GameFileError
-from paw_gym.envs.alfworld.game_file import parse_game
-from paw_gym.envs.alfworld.goal import parse_goal
-from paw_gym.envs.alfworld.pddl import parse_problem
-from paw_gym.envs.alfworld.rules import recognise_grammar
-from paw_gym.envs.alfworld.wording import parse_task, read_event
+from paw_gym.envs.alfworld.experts.wording import parse_task, read_event
+from paw_gym.envs.alfworld.native.game_file import parse_game
+from paw_gym.envs.alfworld.native.goal import parse_goal
+from paw_gym.envs.alfworld.native.pddl import parse_problem
+from paw_gym.envs.alfworld.native.rules import recognise_grammar
 from paw_gym.envs.search_qa.datasets import read_questions
 from paw_gym.envs.webshop.goals import given_goals, given_prices
 from paw_gym.export import read_episodes
 from paw_gym.prompts import PromptTemplate
 from paw_gym.retrieval.corpus import Corpus
 from paw_gym.transition import read_jsonl, read_parquet
-from paw_train.commands.arguments import parse_settings
-from paw_train.scaffold import Names
+from paw_train.cli.arguments import parse_settings
+from paw_train.cli.scaffold import Names
 
 fuzz = settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None)
 
@@ -227,7 +227,7 @@ class TestTraining:
     @example(DEEP, "optimizer.betas", "[")
     def test_recipes_and_overrides(self, place: Path, raw: bytes, key: str, value: Any) -> None:
         pytest.importorskip("torch")
-        from paw_train.config import load_settings
+        from paw_train.settings import load_settings
 
         file = place / "mine.yaml"
         file.write_bytes(raw)
@@ -241,7 +241,7 @@ class TestTraining:
     @given(values)
     def test_settings_of_a_record(self, value: Any) -> None:
         pytest.importorskip("torch")
-        from paw_train.config import Settings, build, with_defaults
+        from paw_train.settings import Settings, build, with_defaults
 
         only(ValueError, lambda: build(Settings, value))
         only(ValueError, lambda: build(Settings, {"env": value, "rollout": value}))
@@ -252,7 +252,9 @@ class TestTraining:
     @given(st.binary(max_size=200))
     def test_training_states(self, place: Path, raw: bytes) -> None:
         pytest.importorskip("torch")
-        from paw_train.checkpoint import STATE_FILE, _read_state, truncate_jsonl
+        from paw_gym.files import truncate_jsonl
+        from paw_train.policies.checkpoints import STATE_FILE
+        from paw_train.training.checkpoint import _read_state
 
         (place / STATE_FILE).write_bytes(raw)
         only(ValueError, lambda: _read_state(place / STATE_FILE))
@@ -262,7 +264,7 @@ class TestTraining:
 
     def test_code_in_a_training_state_is_not_run(self, place: Path) -> None:
         torch = pytest.importorskip("torch")
-        from paw_train.checkpoint import _read_state
+        from paw_train.training.checkpoint import _read_state
 
         class Evil:
             def __reduce__(self) -> tuple[Any, ...]:
@@ -281,7 +283,7 @@ class TestTraining:
     @example([b'{"n": 0}', b'{"update": null}', DEEP])
     def test_a_report_is_made_of_whatever_lies_there(self, place: Path, raw: list[bytes]) -> None:
         pytest.importorskip("torch")
-        from paw_train.report.run_data import load_run
+        from paw_train.reporting.run.run_data import load_run
 
         folder = place / "run"
         folder.mkdir(exist_ok=True)

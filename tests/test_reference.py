@@ -48,7 +48,7 @@ def test_the_page_of_settings_is_current(script: ModuleType) -> None:
 
 def test_every_setting_of_the_program_is_there(script: ModuleType) -> None:
     """Compared with what a recipe may hold, by another way than the page was made."""
-    from paw_train.config import Settings
+    from paw_train.settings import Settings
 
     def names(values: dict[str, object], above: str) -> set[str]:
         found: set[str] = set()
@@ -131,7 +131,7 @@ FUNCTIONS = [
     pair
     for line in METHOD.splitlines()
     if line.startswith("| ") and not line.startswith("| `objective.")
-    for pair in re.findall(r"`(\w+)\.([a-zA-Z]\w+)`", line.rstrip("| ").rpartition("|")[2])
+    for pair in re.findall(r"`([a-z_.]+)\.([a-zA-Z]\w+)`", line.rstrip("| ").rpartition("|")[2])
     if pair != ("algorithm", "name")
 ]
 """what the last column of a table names"""
@@ -143,7 +143,7 @@ def test_every_row_of_the_method_names_a_function() -> None:
     )
     rows = [line for table in tables for line in table.splitlines()]
     assert len(rows) >= 14
-    assert [row for row in rows if not re.search(r"\| `\w+\.\w+`", row)] == []
+    assert [row for row in rows if not re.search(r"\| `[\w.]+\.\w+`", row)] == []
 
 
 @pytest.mark.parametrize(("module", "name"), sorted(set(FUNCTIONS)))
@@ -159,7 +159,7 @@ def test_an_equation_stands_next_to_its_function(row: str) -> None:
     """The number that the page gives stands in the docstring of the function it names, or beside it."""
     pytest.importorskip("torch")
     number = re.search(r"Eq\. (\d+)", row)
-    place = re.search(r"`(\w+)\.(\w+)` \|$", row)
+    place = re.search(r"`([\w.]+)\.(\w+)` \|$", row)
     assert number and place
     function = getattr(importlib.import_module(f"paw_train.{place[1]}"), place[2])
     assert re.search(
@@ -237,7 +237,7 @@ def test_files_that_the_root_pages_link_to_exist(name: str) -> None:
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda p: p.name)
 def test_files_of_the_project_that_a_page_names_exist(page: Path) -> None:
-    """``paw_train/objective.py`` and the like, in inline code."""
+    """``paw_train/losses/objective.py`` and the like, in inline code."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     roots = "paw_gym|paw_train|env_servers|tests|benchmarks|examples|scripts|recipes"
     for name in re.findall(rf"`((?:{roots})/[\w./-]+\.\w+)`", text):

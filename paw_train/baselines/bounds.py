@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from paw_train.baselines.blanks import BLANK
 from paw_train.baselines.turns import Answer, Player, TurnAgent, View
-from paw_train.policies.protocol import response_seed
+from paw_train.rollouts.policy import response_seed
 
 
 class ExpertAgent(TurnAgent):

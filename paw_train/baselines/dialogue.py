@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from paw_train.baselines.examples import CHARACTERS_A_TOKEN
-from paw_train.chat import ChatFormat
-from paw_train.policies.protocol import Message, Response
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.policy import Message, Response
 
 
 class Dialogue:

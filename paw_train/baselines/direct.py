@@ -11,7 +11,7 @@ from paw_gym.pool import EnvPool
 from paw_gym.prompts import PromptTemplate
 from paw_gym.transition import Episode
 from paw_train.baselines.protocol import Agent, Done
-from paw_train.rollout import rollout
+from paw_train.rollouts.rollout import rollout
 
 
 class PolicyAgent(Agent):

@@ -19,8 +19,8 @@ from paw_train.baselines.blanks import filled
 from paw_train.baselines.dialogue import Dialogue
 from paw_train.baselines.examples import ExampleSource
 from paw_train.baselines.turns import Answer, Player, TurnAgent, View, context_ids
-from paw_train.chat import ChatFormat
-from paw_train.policies.protocol import Response, ScoreRequest, Scores, ScoringSession
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.policy import Response, ScoreRequest, Scores, ScoringSession
 
 NORMALISATIONS = ("tokens", "characters", "none")
 PROMPTS = ("environment", "bare")

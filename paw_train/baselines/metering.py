@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paw_train.chat import ChatFormat
-from paw_train.policies.protocol import (
-    PREFILL_TOKENS,
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.policy import (
     Policy,
     Request,
     Response,
@@ -19,6 +18,7 @@ from paw_train.policies.protocol import (
     Session,
     require_scoring,
 )
+from paw_train.settings.rollout import PREFILL_TOKENS
 
 
 @dataclass(slots=True)

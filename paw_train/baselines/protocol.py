@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paw_gym.pool import EnvPool
 from paw_gym.prompts import PromptTemplate
 from paw_gym.transition import Episode
-from paw_train.policies.protocol import Policy
-from paw_train.rollout import RolloutSettings
+from paw_train.rollouts.policy import Policy
+from paw_train.settings.rollout import RolloutSettings
 
 if TYPE_CHECKING:
     from paw_train.baselines.examples import ExampleSource

@@ -17,8 +17,8 @@ from paw_train.baselines.examples import ExampleSource, write_examples
 from paw_train.baselines.protocol import require
 from paw_train.baselines.texts import fill
 from paw_train.baselines.turns import Answer, Player, TurnAgent, View
-from paw_train.policies.protocol import Policy, Request, Response, Sampling, Session, response_seed
-from paw_train.rollout import RolloutSettings
+from paw_train.rollouts.policy import Policy, Request, Response, Sampling, Session, response_seed
+from paw_train.settings.rollout import RolloutSettings
 
 _METHOD = """\
 You solve a task step by step, in one long dialogue. In every answer, first think inside <{think}> \

@@ -15,7 +15,7 @@ from paw_train.baselines.protocol import Done, require
 from paw_train.baselines.react import ReactAgent, ReactSettings
 from paw_train.baselines.texts import fill
 from paw_train.baselines.turns import note, play_turns
-from paw_train.policies.protocol import Request, response_seed
+from paw_train.rollouts.policy import Request, response_seed
 
 _REFLECT = """\
 You have just tried to solve a task in a text environment, and it did not succeed. Look through what \

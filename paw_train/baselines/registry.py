@@ -16,8 +16,8 @@ from typing import Any
 
 from paw_gym.naming import did_you_mean
 from paw_train.baselines.protocol import Agent
-from paw_train.policies.protocol import Policy
-from paw_train.rollout import RolloutSettings
+from paw_train.rollouts.policy import Policy
+from paw_train.settings.rollout import RolloutSettings
 
 PLUGIN_GROUP = "paw_train.agents"
 
@@ -70,7 +70,7 @@ def make_agent(
     Raises:
         ValueError: an unknown agent or setting (names the nearest), or one that makes no sense.
     """
-    from paw_train.config import build
+    from paw_train.settings import build
 
     cls = agent_class(name)
     return cls(policy, rollout, build(cls.Settings, settings or {}, "agent"))

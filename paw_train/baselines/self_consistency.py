@@ -14,7 +14,7 @@ from paw_gym.prompts import PromptTemplate
 from paw_train.baselines.direct import require_reasoning
 from paw_train.baselines.protocol import require
 from paw_train.baselines.turns import Answer, Player, TurnAgent, View, context_ids
-from paw_train.policies.protocol import Request, Response, response_seed
+from paw_train.rollouts.policy import Request, Response, response_seed
 
 
 @dataclass(frozen=True)

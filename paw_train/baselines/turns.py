@@ -12,7 +12,7 @@ from paw_gym.prompts import PromptTemplate
 from paw_gym.transition import Episode
 from paw_gym.wrappers import AgentInterface
 from paw_train.baselines.protocol import Agent, Done
-from paw_train.policies.protocol import Policy
+from paw_train.rollouts.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym.transition import Episode
-from paw_train.config import EnvSettings
-from paw_train.evaluation.environments import agent_env_maker, make_pool, panel_name
+from paw_train.environments import agent_env_maker, make_pool, panel_name
 from paw_train.evaluation.panels import PANELS, Panel, make_panel, panel_spec
 from paw_train.evaluation.playing import Plan, Progress, run
-from paw_train.policies.protocol import Policy
-from paw_train.rollout import RolloutSettings
+from paw_train.rollouts.policy import Policy
+from paw_train.settings import EnvSettings
+from paw_train.settings.rollout import RolloutSettings
 
 __all__ = [
     "PANELS",
@@ -92,8 +92,8 @@ def evaluate_to_folder(
     folder: Path, result: Mapping[str, Any], episodes: Sequence[Episode]
 ) -> Path:
     """Writes ``result.json`` and ``episodes.jsonl`` and returns the path of the result."""
+    from paw_gym.files import write_json
     from paw_gym.transition import write_jsonl
-    from paw_train.checkpoint import write_json
 
     folder.mkdir(parents=True, exist_ok=True)
     write_jsonl(folder / "episodes.jsonl", episodes)

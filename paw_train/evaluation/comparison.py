@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from paw_train.statistics import (
+from paw_train.evaluation.statistics import (
     crossed_difference_interval,
     difference_interval,
     paired_difference,

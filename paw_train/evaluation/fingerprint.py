@@ -15,10 +15,10 @@ from typing import Any
 from paw_gym import __version__
 from paw_gym.core import TextEnv
 from paw_gym.wrappers import AgentInterface
-from paw_train.config import EnvSettings
-from paw_train.evaluation.environments import constructor_parameters
+from paw_train.environments import constructor_parameters
 from paw_train.evaluation.panels import Panel
-from paw_train.policies.protocol import Policy
+from paw_train.rollouts.policy import Policy
+from paw_train.settings import EnvSettings
 
 _PROBED_TASKS = 4
 _PROBED_STEPS = 8
@@ -165,7 +165,7 @@ def model_hash(policy: Policy | None) -> str | None:
     model: Any = getattr(policy, "model", None)
     if not hasattr(model, "named_parameters"):
         return None
-    from paw_train.policies.loading import weights_fingerprint
+    from paw_train.policies.local.loading import weights_fingerprint
 
     digest = hashlib.sha256(weights_fingerprint(model).encode())
     for name, parameter in sorted(model.named_parameters()):

@@ -21,14 +21,14 @@ from paw_train.baselines.examples import ExampleSource, example_kwargs
 from paw_train.baselines.metering import MeteredPolicy
 from paw_train.baselines.protocol import Agent
 from paw_train.baselines.turns import note
-from paw_train.config import EnvSettings
-from paw_train.evaluation.environments import agent_env_maker
+from paw_train.environments import agent_env_maker
 from paw_train.evaluation.episode_log import EpisodeLog
 from paw_train.evaluation.fingerprint import environment_record, model_hash, prompt_hash
 from paw_train.evaluation.panels import Panel
 from paw_train.evaluation.summary import summarise
-from paw_train.policies.protocol import Policy
-from paw_train.rollout import RolloutSettings
+from paw_train.rollouts.policy import Policy
+from paw_train.settings import EnvSettings
+from paw_train.settings.rollout import RolloutSettings
 
 Progress = Callable[[int, int], None]
 """called with (finished episodes, all)"""

@@ -12,10 +12,8 @@ from typing import Any
 import torch
 
 from paw_train.baselines import agent_class
-from paw_train.checkpoint import find_checkpoint
-from paw_train.config import Settings, apply_override, build
+from paw_train.environments import agent_env_maker, own_history_length, panel_name
 from paw_train.evaluation import evaluate_to_folder
-from paw_train.evaluation.environments import agent_env_maker, own_history_length, panel_name
 from paw_train.evaluation.panels import (
     Panel,
     PanelSpec,
@@ -24,8 +22,10 @@ from paw_train.evaluation.panels import (
     require_known_hash,
 )
 from paw_train.evaluation.playing import Plan, run
-from paw_train.policies.choosing import open_policy, split_overrides
-from paw_train.policies.protocol import Policy
+from paw_train.policies.checkpoints import find_checkpoint
+from paw_train.policies.factory import open_policy, split_overrides
+from paw_train.rollouts.policy import Policy
+from paw_train.settings import Settings, apply_override, build
 
 _ALL = 10**9
 """a panel size that takes every task"""
@@ -60,7 +60,7 @@ def evaluate_from_args(
     Raises:
         ValueError: something that the arguments name is not there; names the nearest.
     """
-    from paw_train.display import Display
+    from paw_train.reporting.terminal import Display
 
     if seeds < 1:
         raise ValueError(f"--seeds is 1 or more, got {seeds}.")

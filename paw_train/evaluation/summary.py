@@ -9,7 +9,7 @@ import numpy as np
 
 from paw_gym.transition import Episode
 from paw_train.evaluation.panels import Panel
-from paw_train.statistics import (
+from paw_train.evaluation.statistics import (
     bootstrap_mean_interval,
     crossed_bootstrap_interval,
     mean_rate_interval,

@@ -1,7 +1,7 @@
 """How well a model predicts what the environment will answer, on transitions it has not learned from.
 
 Each transition is one sequence: what the agent saw, what it answered, then the next observation, laid
-out as in training (``paw_train.tokens``). Only tokens of that observation are measured.
+out as in training (``paw_train.rollouts.tokens``). Only tokens of that observation are measured.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import torch
 
 from paw_gym.prompts import PromptTemplate
 from paw_gym.transition import Episode
-from paw_train.chat import ChatFormat
-from paw_train.policies.local import LocalPolicy
-from paw_train.policies.protocol import Request, Sampling
-from paw_train.statistics import ratio_interval
-from paw_train.tokens import StepSpans, TokenRow, collate, micro_batches
+from paw_train.evaluation.statistics import ratio_interval
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.policy import Request, Sampling
+from paw_train.rollouts.tokens import StepSpans, TokenRow, collate, micro_batches
 
 _SEED = 0
 Embed = Callable[[Sequence[str]], np.ndarray]

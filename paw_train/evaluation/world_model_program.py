@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from paw_gym.files import write_json
 from paw_gym.transition import Episode, read_jsonl
-from paw_train.checkpoint import write_json
-from paw_train.config import EnvSettings
+from paw_train.environments import agent_env_maker, own_history_length
 from paw_train.evaluation import world_model
-from paw_train.evaluation.environments import agent_env_maker, own_history_length
 from paw_train.evaluation.fingerprint import environment_record, model_hash
 from paw_train.evaluation.panels import panel_spec
 from paw_train.evaluation.playing import Plan, play, prepare
@@ -27,8 +26,9 @@ from paw_train.evaluation.program import (
     weights_of,
     with_data,
 )
-from paw_train.policies.choosing import source_of
-from paw_train.policies.local import LocalPolicy
+from paw_train.policies.factory import source_of
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.settings import EnvSettings
 
 SOURCES = ("expert", "random", "policy")
 
@@ -63,7 +63,7 @@ def evaluate_from_args(
         ValueError: the model is behind an endpoint, or something that is named is not there.
     """
     from paw_gym.naming import did_you_mean
-    from paw_train.display import Display
+    from paw_train.reporting.terminal import Display
 
     if source_of(model) is not None:
         raise ValueError(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from paw_train.report.run_data import FILES
+from paw_train.reporting.run.run_data import FILES
 
 PHASES = ("before", "training", "after", "other")
 """of a run, in order: evaluation before RL, rollouts, evaluation after RL, anything else"""

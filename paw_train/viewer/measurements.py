@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from paw_train.report.results import number
+from paw_train.reporting.run.results import number
 
 _QUIET = 180.0
 """seconds without a new update after which a run counts as stopped, or four updates' time"""

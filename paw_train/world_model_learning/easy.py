@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from paw_train.settings.world_model_learning import EasyFilterSettings
 from paw_train.world_model_learning.examples import Example
 from paw_train.world_model_learning.predicting import Guess
-from paw_train.world_model_learning.settings import EasyFilterSettings
 from paw_train.world_model_learning.similarity import Similarity
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from paw_gym.prompts import PromptTemplate
 from paw_gym.transition import Episode
-from paw_train.chat import ChatFormat
 from paw_train.evaluation import world_model
-from paw_train.tokens import StepSpans, TokenRow
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.tokens import StepSpans, TokenRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from paw_train.chat import ChatFormat
-from paw_train.policies.local import LocalPolicy
-from paw_train.policies.protocol import Request, Response, Sampling, response_seed
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.policy import Request, Response, Sampling, response_seed
 from paw_train.world_model_learning.examples import Example, ending
 
 

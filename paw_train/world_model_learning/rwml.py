@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from paw_train.advantages import grpo
-from paw_train.config import OptimizerSettings, Settings
-from paw_train.experience import Experience
-from paw_train.policies.local import LocalPolicy
-from paw_train.tokens import StepSpans, TokenRow
-from paw_train.update import Updater
+from paw_train.algorithms.advantages import grpo
+from paw_train.algorithms.experience import Experience
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.rollouts.tokens import StepSpans, TokenRow
+from paw_train.settings import OptimizerSettings, Settings
+from paw_train.settings.world_model import WorldModelSettings
+from paw_train.training.update import Updater
 from paw_train.world_model_learning.examples import Example
 from paw_train.world_model_learning.predicting import Guess, predict
 from paw_train.world_model_learning.similarity import Similarity
-from paw_train.world_model_settings import WorldModelSettings
 
 
 class RWMLLearner:

@@ -1,6 +1,6 @@
 """WM-SFT's second stage: cross-entropy on the tokens of the next observation.
 
-The loss is the world-model term of co-training (``paw_train.objective``) without a policy term.
+The loss is the world-model term of co-training (``paw_train.losses.objective``) without a policy term.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from paw_train.config import Settings
-from paw_train.experience import Experience
-from paw_train.policies.local import LocalPolicy
-from paw_train.tokens import StepSpans, TokenRow
-from paw_train.update import Updater
+from paw_train.algorithms.experience import Experience
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.rollouts.tokens import StepSpans, TokenRow
+from paw_train.settings import Settings
+from paw_train.settings.world_model import WorldModelSettings
+from paw_train.training.update import Updater
 from paw_train.world_model_learning.examples import Example, packed
 from paw_train.world_model_learning.rwml import stage_optimizer, stage_seed
-from paw_train.world_model_settings import WorldModelSettings
 
 
 class SFTLearner:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paw_gym.envs.alfworld.rooms import engine_texts
+from paw_gym.envs.alfworld.procedural.rooms import engine_texts
 
 RECEPTACLES = {
     # name: (id, location, openable); the two drawers and the shelf share a location.

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from paw_gym.envs.alfworld.compiled import CompiledGame
 from paw_gym.envs.alfworld.errors import GameFileError, UnsupportedGameError
-from paw_gym.envs.alfworld.naming import display_names
+from paw_gym.envs.alfworld.native.compiled import CompiledGame
+from paw_gym.envs.alfworld.native.naming import display_names
 
 TinyGame = Callable[..., dict[str, Any]]
 

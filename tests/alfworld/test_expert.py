@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from paw_gym.envs.alfworld.compiled import CompiledGame
-from paw_gym.envs.alfworld.engine import NativeEngine
-from paw_gym.envs.alfworld.expert import NoPlanError, PrivilegedExpert, SweepExpert, solve
-from paw_gym.envs.alfworld.generate import SPLITS, generate_game
-from paw_gym.envs.alfworld.goal import TASK_TYPES
-from paw_gym.envs.alfworld.wording import parse_task
+from paw_gym.envs.alfworld.experts.expert import NoPlanError, PrivilegedExpert, SweepExpert, solve
+from paw_gym.envs.alfworld.experts.wording import parse_task
+from paw_gym.envs.alfworld.native.compiled import CompiledGame
+from paw_gym.envs.alfworld.native.engine import NativeEngine
+from paw_gym.envs.alfworld.native.goal import TASK_TYPES
+from paw_gym.envs.alfworld.procedural.generate import SPLITS, generate_game
 
 STEPS = 50
 Step = tuple[str, str]

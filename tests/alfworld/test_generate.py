@@ -12,22 +12,22 @@ from typing import Any
 
 import pytest
 
-from paw_gym.envs.alfworld.compiled import CompiledGame, bits
-from paw_gym.envs.alfworld.engine import NativeEngine
-from paw_gym.envs.alfworld.game_file import load_compiled
 from paw_gym.envs.alfworld.games import GameIndex
-from paw_gym.envs.alfworld.generate import (
+from paw_gym.envs.alfworld.native.compiled import CompiledGame, bits
+from paw_gym.envs.alfworld.native.engine import NativeEngine
+from paw_gym.envs.alfworld.native.game_file import load_compiled
+from paw_gym.envs.alfworld.native.goal import TASK_TYPES
+from paw_gym.envs.alfworld.parity import compare, random_walker, script_walker
+from paw_gym.envs.alfworld.procedural.generate import (
     SPLITS,
     VARIATIONS,
     generate_game,
     share_of,
     write_game,
 )
-from paw_gym.envs.alfworld.goal import TASK_TYPES
-from paw_gym.envs.alfworld.parity import compare, random_walker, script_walker
-from paw_gym.envs.alfworld.placement import SCENERY
-from paw_gym.envs.alfworld.rooms import UNSEEN_ROOMS, facts, rooms
-from paw_gym.envs.alfworld.scene import placement_hash
+from paw_gym.envs.alfworld.procedural.placement import SCENERY
+from paw_gym.envs.alfworld.procedural.rooms import UNSEEN_ROOMS, facts, rooms
+from paw_gym.envs.alfworld.procedural.scene import placement_hash
 
 ALL_KINDS = list(itertools.product(SPLITS, TASK_TYPES))
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from paw_gym.envs.alfworld.compiled import CompiledGame
-from paw_gym.envs.alfworld.engine import NOTHING_HAPPENS, NativeEngine
+from paw_gym.envs.alfworld.native.compiled import CompiledGame
+from paw_gym.envs.alfworld.native.engine import NOTHING_HAPPENS, NativeEngine
 
 Started = Callable[..., NativeEngine]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from paw_gym.envs.alfworld.compiled import CompiledGame
-from paw_gym.envs.alfworld.engine import NativeEngine
 from paw_gym.envs.alfworld.errors import UnsolvableGameError
-from paw_gym.envs.alfworld.game_file import parse_game
+from paw_gym.envs.alfworld.native.compiled import CompiledGame
+from paw_gym.envs.alfworld.native.engine import NativeEngine
+from paw_gym.envs.alfworld.native.game_file import parse_game
 from paw_gym.envs.alfworld.parity import (
     ParityError,
     compare,
@@ -21,7 +21,7 @@ from paw_gym.envs.alfworld.parity import (
     winning_commands,
     with_newer_grammar,
 )
-from paw_gym.envs.alfworld.rooms import engine_texts
+from paw_gym.envs.alfworld.procedural.rooms import engine_texts
 from paw_gym.envs.alfworld.textworld_engine import TextWorldEngine
 
 TinyGame = Callable[..., dict[str, Any]]

@@ -15,10 +15,10 @@ from paw_gym.transition import Episode
 from paw_train.baselines import make_agent
 from paw_train.baselines.examples import ExampleSource
 from paw_train.baselines.protocol import Agent
-from paw_train.config import EnvSettings
 from paw_train.evaluation import agent_env_maker
-from paw_train.policies.protocol import Request, Response
-from paw_train.rollout import RolloutSettings
+from paw_train.rollouts.policy import Request, Response
+from paw_train.settings import EnvSettings
+from paw_train.settings.rollout import RolloutSettings
 
 Answers = Callable[[Request], str | Exception]
 

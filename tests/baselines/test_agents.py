@@ -13,9 +13,9 @@ pytest.importorskip("torch")
 from paw_gym.prompts import PromptTemplate
 from paw_gym.registration import _OWN
 from paw_train.baselines import agents, make_agent
-from paw_train.config import EnvSettings
-from paw_train.policies.protocol import Request
-from paw_train.rollout import RolloutSettings
+from paw_train.rollouts.policy import Request
+from paw_train.settings import EnvSettings
+from paw_train.settings.rollout import RolloutSettings
 
 
 def act(action: str, thought: str = "hm") -> str:

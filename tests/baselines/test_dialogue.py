@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 
 from paw_train.baselines.dialogue import Dialogue  # noqa: E402
 from paw_train.baselines.thoughts import thought  # noqa: E402
-from paw_train.chat import ChatFormat  # noqa: E402
-from paw_train.policies.local import LocalPolicy  # noqa: E402
-from paw_train.policies.protocol import Request, Sampling  # noqa: E402
+from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.rollouts.chat import ChatFormat  # noqa: E402
+from paw_train.rollouts.policy import Request, Sampling  # noqa: E402
 
 _spec = importlib.util.spec_from_file_location(
     "hostile", Path(__file__).parents[1] / "train" / "hostile.py"
@@ -60,7 +60,7 @@ def test_what_is_forgotten_is_whole_turns_from_the_start() -> None:
     chat = ChatFormat(TOKENIZER)
 
     def made(with_chat: Any) -> Dialogue:
-        from paw_train.policies.protocol import Response
+        from paw_train.rollouts.policy import Response
 
         talk = Dialogue(with_chat, "The task.")
         for i in range(6):

@@ -108,7 +108,8 @@ def test_a_step_of_trl(kind: str, played: list[Episode], tmp_path: Path) -> None
     datasets = pytest.importorskip("datasets")
     import torch
 
-    from paw_train.policies.scratch import ScratchModelSettings, scratch_model, word_tokenizer
+    from paw_train.policies.local.scratch import scratch_model, word_tokenizer
+    from paw_train.settings.scratch import ScratchModelSettings
 
     write_sft(tmp_path / "data", played)
     data = datasets.load_dataset(

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from paw_gym.registration import register_text_env
 from paw_gym.transition import read_jsonl
-from paw_train.cli import app
+from paw_train.cli.program import app
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -106,7 +106,7 @@ class TestErrors:
     def test_help_is_cheap(self) -> None:
         """Help must not wait for what only the commands need."""
         code = (
-            "import sys\nfrom paw_train.cli import app\n"
+            "import sys\nfrom paw_train.cli.program import app\n"
             "try: app(['--help'])\nexcept SystemExit: pass\n"
             "print(sorted({'torch', 'numpy', 'gymnasium', 'pyarrow', 'transformers'} & set(sys.modules)))"
         )
@@ -337,7 +337,7 @@ class TestNewEnv:
 
     @pytest.mark.parametrize("name", ["my-maze", "my_maze", "MyMaze", "myMaze"])
     def test_all_spellings_give_the_same_names(self, name: str) -> None:
-        from paw_train.scaffold import Names
+        from paw_train.cli.scaffold import Names
 
         assert Names.of(name) == Names("my-maze", "my_maze", "MyMaze")
 
@@ -354,7 +354,7 @@ class TestData:
         """A folder with small archives of playable games, named as the official ones."""
         import zipfile
 
-        from paw_gym.envs.alfworld.generate import generate_game
+        from paw_gym.envs.alfworld.procedural.generate import generate_game
 
         folder = tmp_path / "usb"
         folder.mkdir()

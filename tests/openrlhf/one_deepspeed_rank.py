@@ -24,10 +24,11 @@ from deepspeed.utils import safe_get_full_grad  # noqa: E402
 from openrlhf.models import Actor  # noqa: E402
 from openrlhf.utils.deepspeed import DeepspeedStrategy  # noqa: E402
 
-from paw_train.engines.openrlhf.actor import PaWActorTrainer  # noqa: E402
-from paw_train.engines.openrlhf.critic import PaWCriticTrainer, critic_from_zero  # noqa: E402
-from paw_train.engines.openrlhf.worker_settings import worker_environment  # noqa: E402
-from paw_train.policies.scratch import ScratchModelSettings, scratch_model  # noqa: E402
+from paw_train.policies.local.scratch import scratch_model  # noqa: E402
+from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
+from paw_train.training.openrlhf.actor import PaWActorTrainer  # noqa: E402
+from paw_train.training.openrlhf.critic import PaWCriticTrainer, critic_from_zero  # noqa: E402
+from paw_train.training.openrlhf.worker_settings import worker_environment  # noqa: E402
 
 
 def arguments(stage: int, packing: bool) -> Any:

@@ -15,8 +15,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paw_train.engines.openrlhf.learning import learn, pass_loss, pass_value_loss
-from paw_train.policies.scratch import ScratchModelSettings, scratch_model
+from paw_train.policies.local.scratch import scratch_model
+from paw_train.settings.scratch import ScratchModelSettings
+from paw_train.training.openrlhf.learning import learn, pass_loss, pass_value_loss
 
 SMALL = ScratchModelSettings(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=32)
 

@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")
 
-from paw_train.engines.openrlhf.adapters import WholeModel, is_adapted  # noqa: E402
-from paw_train.policies.scratch import scratch_model  # noqa: E402
+from paw_train.policies.local.scratch import scratch_model  # noqa: E402
+from paw_train.training.openrlhf.adapters import WholeModel, is_adapted  # noqa: E402
 
 
 def _adapted(one_rank: Any) -> tuple[Any, dict[str, Any]]:

@@ -12,20 +12,20 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from paw_train.config import Settings, load_settings  # noqa: E402
-from paw_train.engines.openrlhf.episode_player import EpisodePlayer  # noqa: E402
-from paw_train.engines.openrlhf.episodes import (  # noqa: E402
+from paw_train.environments import agent_env_maker, make_pool  # noqa: E402
+from paw_train.policies.local.scratch import word_tokenizer  # noqa: E402
+from paw_train.settings import Settings, load_settings  # noqa: E402
+from paw_train.training.openrlhf.episode_player import EpisodePlayer  # noqa: E402
+from paw_train.training.openrlhf.episodes import (  # noqa: E402
     GroupLabel,
     panel_groups,
     training_groups,
     write_data_sets,
 )
-from paw_train.engines.openrlhf.worker_settings import (  # noqa: E402
+from paw_train.training.openrlhf.worker_settings import (  # noqa: E402
     worker_environment,
     worker_settings,
 )
-from paw_train.evaluation.environments import agent_env_maker, make_pool  # noqa: E402
-from paw_train.policies.scratch import word_tokenizer  # noqa: E402
 
 
 def _settings(*overrides: str) -> Settings:
@@ -157,7 +157,7 @@ def test_an_environment_that_raises_is_not_used_again(monkeypatch: pytest.Monkey
 
         return made_env
 
-    monkeypatch.setattr("paw_train.engines.openrlhf.episode_player.agent_env_maker", maker)
+    monkeypatch.setattr("paw_train.training.openrlhf.episode_player.agent_env_maker", maker)
     player, label = EpisodePlayer(settings), _label(settings)
     first = _play(player, label, Engine(TOKENIZER, LOOK))
     assert sum("ZeroDivisionError" in (t.episode.error or "") for t in first) == 1

@@ -17,13 +17,13 @@ from openrlhf.models import Actor, get_llm_for_sequence_regression  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience import Experience as Carrier  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker  # noqa: E402
 
-from paw_train.config import load_settings  # noqa: E402
-from paw_train.critic import Critic  # noqa: E402
-from paw_train.engines.openrlhf.experience_maker import PaWExperienceMaker  # noqa: E402
-from paw_train.experience import Signals, collect, prepare  # noqa: E402
-from paw_train.policies.local import LocalPolicy  # noqa: E402
-from paw_train.policies.scratch import scratch_model, word_tokenizer  # noqa: E402
-from paw_train.tokens import collate  # noqa: E402
+from paw_train.algorithms.critic import Critic  # noqa: E402
+from paw_train.algorithms.experience import Signals, collect, prepare  # noqa: E402
+from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
+from paw_train.rollouts.tokens import collate  # noqa: E402
+from paw_train.settings import load_settings  # noqa: E402
+from paw_train.training.openrlhf.experience_maker import PaWExperienceMaker  # noqa: E402
 
 
 def _known(ids: Any) -> Any:

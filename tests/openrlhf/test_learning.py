@@ -16,26 +16,26 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from paw_train.config import (  # noqa: E402
+from paw_train.algorithms.critic import Critic  # noqa: E402
+from paw_train.algorithms.experience import Experience, Pool, Signals, collect, prepare  # noqa: E402
+from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
+from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
+from paw_train.settings import (  # noqa: E402
     AlgorithmSettings,
     CriticSettings,
     OptimizerSettings,
     Settings,
 )
-from paw_train.critic import Critic  # noqa: E402
-from paw_train.engines.openrlhf.update_cut import cut  # noqa: E402
-from paw_train.experience import Experience, Pool, Signals, collect, prepare  # noqa: E402
-from paw_train.objective import ObjectiveSettings  # noqa: E402
-from paw_train.policies.local import LocalPolicy  # noqa: E402
-from paw_train.policies.scratch import scratch_model, word_tokenizer  # noqa: E402
-from paw_train.rollout import RolloutSettings  # noqa: E402
-from paw_train.update import (  # noqa: E402
+from paw_train.settings.rollout import RolloutSettings  # noqa: E402
+from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
+from paw_train.training.openrlhf.update_cut import cut  # noqa: E402
+from paw_train.training.update import (  # noqa: E402
     TrainingDivergedError,
     Updater,
     minibatches,
     optimizer_steps,
 )
-from paw_train.world_model_settings import WorldModelSettings  # noqa: E402
 
 TEMPERATURE, SEED = 0.8, 3
 OBJECTIVE = ObjectiveSettings(kl_coef=0.05, entropy_coef=0.02, wm=WorldModelSettings())

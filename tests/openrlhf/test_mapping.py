@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from paw_train.config import Settings, load_settings
-from paw_train.engines.openrlhf.mapping import (
+from paw_train.settings import Settings, load_settings
+from paw_train.training.openrlhf.mapping import (
     RULES,
     arguments,
     command_line,

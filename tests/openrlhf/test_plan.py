@@ -11,10 +11,10 @@ pytest.importorskip("torch")
 
 from typer.testing import CliRunner
 
-from paw_train.cli import app
-from paw_train.config import Settings, load_settings, recipe_names
-from paw_train.engines.model_shape import KNOWN, model_shape
-from paw_train.engines.plan import make_plan, render
+from paw_train.cli.program import app
+from paw_train.settings import Settings, load_settings, recipe_names
+from paw_train.training.model_shape import KNOWN, model_shape
+from paw_train.training.plan import make_plan, render
 
 PUBLISHED = [name for name in recipe_names() if "qwen" in name or "llama" in name]
 

@@ -11,12 +11,12 @@ import pytest
 pytest.importorskip("torch")
 
 from paw_gym.transition import Episode, Transition
-from paw_train.config import Settings, load_settings
-from paw_train.engines.openrlhf import launch
-from paw_train.engines.openrlhf.deaths import is_death
-from paw_train.engines.openrlhf.run_records import RunRecords, note_restart, restarts
-from paw_train.report.run_data import load_run
-from paw_train.rollout import Trajectory
+from paw_train.reporting.run.run_data import load_run
+from paw_train.rollouts.rollout import Trajectory
+from paw_train.settings import Settings, load_settings
+from paw_train.training.openrlhf import launch
+from paw_train.training.openrlhf.deaths import is_death
+from paw_train.training.openrlhf.run_records import RunRecords, note_restart, restarts
 
 
 def _rows(folder: Path, kind: str) -> list[dict[str, Any]]:

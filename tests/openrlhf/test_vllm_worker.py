@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 if not os.environ.get("PAW_CLUSTER_TESTS"):
     pytest.skip("OpenRLHF is imported: make test-openrlhf", allow_module_level=True)
 
-from paw_train.engines.openrlhf import vllm_worker
+from paw_train.training.openrlhf import vllm_worker
 
 
 def _asked(monkeypatch: pytest.MonkeyPatch, answer: Any, dies: bool) -> Any:

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from paw_train.engines.openrlhf.weights import (  # noqa: E402
+from paw_train.training.openrlhf.weights import (  # noqa: E402
     StaleWeightsError,
     Sums,
     require_equal,

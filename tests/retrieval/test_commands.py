@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from paw_gym.retrieval import make_retriever
-from paw_train.cli import app
+from paw_train.cli.program import app
 
 
 def paw(*words: object) -> tuple[int, str]:

@@ -14,12 +14,12 @@ pytest.importorskip("torch")
 
 from rich.console import Console
 
-from paw_train.config import EnvSettings
-from paw_train.display import Display
+from paw_train.environments import agent_env_maker
 from paw_train.evaluation import Plan, evaluate_from_args, make_panel, run
-from paw_train.evaluation.environments import agent_env_maker
-from paw_train.policies.protocol import Request, Response
-from paw_train.rollout import RolloutSettings
+from paw_train.reporting.terminal import Display
+from paw_train.rollouts.policy import Request, Response
+from paw_train.settings import EnvSettings
+from paw_train.settings.rollout import RolloutSettings
 
 QUESTIONS = {"nq": (2, 8), "hotpotqa": (1, 2), "popqa": (3, 4), "musique": (0, 5), "mine": (5, 5)}
 """data set: (questions whose answer is yes, all of them)"""

@@ -13,21 +13,18 @@ torch = pytest.importorskip("torch")
 
 from paw_gym.retrieval.simulated import Curriculum  # noqa: E402
 from paw_gym.retrieval.writers import ScriptWriter  # noqa: E402
-from paw_train.config import EnvSettings, Settings, load_settings  # noqa: E402
-from paw_train.display import Display  # noqa: E402
-from paw_train.engines.local import Run, claim_folder  # noqa: E402
+from paw_train.algorithms.experience import Signals, collect, prepare  # noqa: E402
 from paw_train.evaluation import make_pool  # noqa: E402
-from paw_train.experience import Signals, collect, prepare  # noqa: E402
-from paw_train.objective import combined_loss  # noqa: E402
-from paw_train.policies.local import LocalPolicy  # noqa: E402
-from paw_train.policies.scratch import (  # noqa: E402
-    ScratchModelSettings,
-    scratch_model,
-    word_tokenizer,
-)
-from paw_train.rollout import Trajectory, demonstrations  # noqa: E402
-from paw_train.tokens import collate  # noqa: E402
-from paw_train.update import loss_inputs, minibatch_totals  # noqa: E402
+from paw_train.losses.objective import combined_loss  # noqa: E402
+from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
+from paw_train.reporting.terminal import Display  # noqa: E402
+from paw_train.rollouts.rollout import Trajectory, demonstrations  # noqa: E402
+from paw_train.rollouts.tokens import collate  # noqa: E402
+from paw_train.settings import EnvSettings, Settings, load_settings  # noqa: E402
+from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
+from paw_train.training.local import Run, claim_folder  # noqa: E402
+from paw_train.training.update import loss_inputs, minibatch_totals  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ SIZES = {
 
 
 def test_the_panels_are_the_packages_splits(tau2: Any) -> None:
-    from paw_train.config import EnvSettings
+    from paw_train.environments import agent_env_maker
     from paw_train.evaluation import PANELS, make_panel
-    from paw_train.evaluation.environments import agent_env_maker
+    from paw_train.settings import EnvSettings
 
     assert {name for name in PANELS if name.startswith("tau2/")} == set(SIZES)
     hashes = set()

@@ -19,8 +19,8 @@ def _trajectories(conversation: bool) -> list[Any]:
     import torch
 
     from paw_gym.transition import Episode, Transition
-    from paw_train.rollout import Trajectory
-    from paw_train.tokens import StepSpans, TokenRow
+    from paw_train.rollouts.rollout import Trajectory
+    from paw_train.rollouts.tokens import StepSpans, TokenRow
 
     generator = torch.Generator().manual_seed(1)
 

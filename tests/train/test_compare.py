@@ -21,11 +21,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from paw_train.compare.analysis import compare
-from paw_train.compare.cells import differing_setting, is_finished
-from paw_train.compare.curves import Measurement, pairs
-from paw_train.compare.execute import Runner, Work
-from paw_train.compare.grid import (
+from paw_train.reporting.compare.analysis import compare
+from paw_train.reporting.compare.cells import differing_setting, is_finished
+from paw_train.reporting.compare.curves import Measurement, pairs
+from paw_train.reporting.compare.execute import Runner, Work
+from paw_train.reporting.compare.grid import (
     Arm,
     Cell,
     Grid,
@@ -34,19 +34,19 @@ from paw_train.compare.grid import (
     grid_names,
     load_grid,
 )
-from paw_train.compare.overhead import overheads
-from paw_train.compare.page import write_page
-from paw_train.compare.pictures import curves_picture
-from paw_train.compare.progress import Progress
-from paw_train.compare.results import (
+from paw_train.reporting.compare.overhead import overheads
+from paw_train.reporting.compare.page import write_page
+from paw_train.reporting.compare.pictures import curves_picture
+from paw_train.reporting.compare.progress import Progress
+from paw_train.reporting.compare.results import (
     CellResult,
     known_results,
     read_grid,
     read_results,
     write_results,
 )
-from paw_train.compare.run import GridRun, report_of
-from paw_train.compare.tables import COLUMNS, markdown, rich_table
+from paw_train.reporting.compare.run import GridRun, report_of
+from paw_train.reporting.compare.tables import COLUMNS, markdown, rich_table
 
 FAKE = textwrap.dedent(
     """
@@ -113,10 +113,10 @@ class Fakes:
 def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fakes:
     """Fake training in ``tmp_path/grid``; warm starts are shared by seed."""
     monkeypatch.setattr(
-        "paw_train.compare.execute.warm_start_place",
+        "paw_train.reporting.compare.execute.warm_start_place",
         lambda cell: Path(cell.settings.warm_starts or "") / f"seed{cell.seed}",
     )
-    monkeypatch.setattr("paw_train.compare.execute._POLL_SECONDS", 0.02)
+    monkeypatch.setattr("paw_train.reporting.compare.execute._POLL_SECONDS", 0.02)
     return Fakes(tmp_path / "grid")
 
 
@@ -290,7 +290,7 @@ PARENT = textwrap.dedent(
     from pathlib import Path
     sys.path.insert(0, sys.argv[2])
     import tests_compare as t
-    import paw_train.compare.execute as execute
+    import paw_train.reporting.compare.execute as execute
     execute.warm_start_place = lambda cell: Path(cell.settings.warm_starts) / f"seed{cell.seed}"
     fakes = t.Fakes(Path(sys.argv[1]))
     fakes.modes = {"grpo-seed0": "hang"}

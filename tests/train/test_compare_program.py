@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from paw_train.cli import app
+from paw_train.cli.program import app
 
 pytest.importorskip("torch")
 

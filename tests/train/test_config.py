@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from paw_train.config import Settings, find_recipe, load_settings, recipe_names
+from paw_train.settings import Settings, find_recipe, load_settings, recipe_names
 
 
 def _recipe(folder: Path, text: str) -> Path:

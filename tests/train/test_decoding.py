@@ -16,13 +16,13 @@ from hypothesis import settings as hypothesis_settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
-from paw_train.chat import ChatFormat  # noqa: E402
-from paw_train.policies.decoding import BatchDecoder, respond  # noqa: E402
-from paw_train.policies.drawing import draw, truncate, uniforms  # noqa: E402
-from paw_train.policies.local import LocalPolicy  # noqa: E402
-from paw_train.policies.protocol import Request, Sampling, complete  # noqa: E402
-from paw_train.policies.sessions import LocalSession  # noqa: E402
-from paw_train.policies.stopping import StopTexts  # noqa: E402
+from paw_train.policies.local.generate import BatchDecoder, respond  # noqa: E402
+from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.policies.local.sampling import draw, truncate, uniforms  # noqa: E402
+from paw_train.policies.local.sessions import LocalSession  # noqa: E402
+from paw_train.policies.local.stop_strings import StopTexts  # noqa: E402
+from paw_train.rollouts.chat import ChatFormat  # noqa: E402
+from paw_train.rollouts.policy import Request, Sampling, complete  # noqa: E402
 
 _spec = importlib.util.spec_from_file_location("hostile", Path(__file__).with_name("hostile.py"))
 assert _spec and _spec.loader

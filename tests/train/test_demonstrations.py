@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 from paw_gym import EnvPool, Outcome, Task, TaskSet, TextEnv, make_agent_env
 from paw_gym.registration import register_text_env
-from paw_train.rollout import demonstrations
+from paw_train.rollouts.rollout import demonstrations
 
 
 class CorridorEnv(TextEnv):

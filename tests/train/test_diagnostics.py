@@ -13,19 +13,16 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from paw_gym.transition import write_jsonl  # noqa: E402
-from paw_train import diagnostics as d  # noqa: E402
-from paw_train.checkpoint import save_checkpoint  # noqa: E402
-from paw_train.config import EnvSettings, load_settings  # noqa: E402
 from paw_train.evaluation import agent_env_maker, make_pool  # noqa: E402
-from paw_train.noise import observation_row, write_noise_gradient  # noqa: E402
-from paw_train.policies.local import LocalPolicy  # noqa: E402
-from paw_train.policies.scratch import (  # noqa: E402
-    ScratchModelSettings,
-    scratch_model,
-    word_tokenizer,
-)
-from paw_train.report import write_report  # noqa: E402
-from paw_train.rollout import Trajectory, demonstrations  # noqa: E402
+from paw_train.evaluation.noise import observation_row, write_noise_gradient  # noqa: E402
+from paw_train.losses import noise_gradients as d  # noqa: E402
+from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
+from paw_train.reporting.run import write_report  # noqa: E402
+from paw_train.rollouts.rollout import Trajectory, demonstrations  # noqa: E402
+from paw_train.settings import EnvSettings, load_settings  # noqa: E402
+from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
+from paw_train.training.checkpoint import save_checkpoint  # noqa: E402
 
 SMALL = ScratchModelSettings(hidden=32, layers=1, heads=2, kv_heads=1, intermediate=64)
 
@@ -108,9 +105,9 @@ def test_every_piece_of_a_noisy_word_is_noisy() -> None:
 def test_a_rule_is_the_environments_own_or_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert d.labeller_for("paw_gym/WebShop-v0") is d.webshop_noise
     assert d.labeller_for("paw_gym/ALFWorld-v0") is None
-    assert d.labeller_for("x", "paw_train.diagnostics:webshop_noise") is d.webshop_noise
+    assert d.labeller_for("x", "paw_train.losses.noise_gradients:webshop_noise") is d.webshop_noise
     assert d.labeller_for("x", "paw_gym/WebShop-v0") is d.webshop_noise
-    for name in ("paw_gym/WebShop", "paw_train.diagnostics:nothing", "no_module:at_all"):
+    for name in ("paw_gym/WebShop", "paw_train.losses.noise_gradients:nothing", "no_module:at_all"):
         with pytest.raises(ValueError, match=name):
             d.labeller_for("x", name)
 

@@ -19,17 +19,18 @@ pytest.importorskip("torch")
 pytest.importorskip("openai")
 
 from paw_train.evaluation import evaluate_from_args
-from paw_train.policies.endpoint_cache import AnswerCache, request_key
-from paw_train.policies.endpoint_retry import (
+from paw_train.policies.endpoint.cache import AnswerCache, request_key
+from paw_train.policies.endpoint.policy import EndpointPolicy, finish_text
+from paw_train.policies.endpoint.retry import (
     Backoff,
     EndpointError,
     Pace,
     asked_wait,
 )
-from paw_train.policies.endpoint_settings import EndpointSettings
-from paw_train.policies.openai_endpoint import EndpointPolicy, finish_text
-from paw_train.policies.protocol import Policy, Request, Sampling, complete
-from paw_train.rollout import RolloutSettings, rollout
+from paw_train.rollouts.policy import Policy, Request, Sampling, complete
+from paw_train.rollouts.rollout import rollout
+from paw_train.settings.endpoint import EndpointSettings
+from paw_train.settings.rollout import RolloutSettings
 
 _spec = importlib.util.spec_from_file_location(
     "fake_endpoint", Path(__file__).with_name("fake_endpoint.py")

@@ -17,17 +17,17 @@ import pytest
 
 pytest.importorskip("torch")
 
-from paw_train.config import EnvSettings
+from paw_train.environments import agent_env_maker
 from paw_train.evaluation import PANELS, Plan, evaluate_from_args, make_panel, program, run
 from paw_train.evaluation.comparison import compare, load_result, reasons_against
-from paw_train.evaluation.environments import agent_env_maker
 from paw_train.evaluation.fingerprint import behaviour_hash, public
 from paw_train.evaluation.leaderboard import add_result, page
 from paw_train.evaluation.playing import evaluation_key, prepare
+from paw_train.evaluation.statistics import pass_at_k, wilson_interval
 from paw_train.evaluation.summary import pass_at
-from paw_train.policies.protocol import Request, Response
-from paw_train.rollout import RolloutSettings
-from paw_train.statistics import pass_at_k, wilson_interval
+from paw_train.rollouts.policy import Request, Response
+from paw_train.settings import EnvSettings
+from paw_train.settings.rollout import RolloutSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 ENV = EnvSettings(kwargs={"max_steps": 3, "num_tasks": 40})
@@ -186,8 +186,8 @@ class TestPanels:
         """Pinned hashes come from other processes, which had other hash seeds and caches."""
         code = (
             "from paw_train.evaluation import PANELS, make_panel\n"
-            "from paw_train.evaluation.environments import agent_env_maker\n"
-            "from paw_train.config import EnvSettings\n"
+            "from paw_train.environments import agent_env_maker\n"
+            "from paw_train.settings import EnvSettings\n"
             "for name, s in PANELS.items():\n"
             "    if s.hash:\n"
             "        tasks = agent_env_maker(EnvSettings(s.env_id, dict(s.kwargs)), s.split)().tasks\n"
@@ -422,7 +422,7 @@ class TestLeaderboard:
 def test_the_programs_say_no_with_a_status(results: Results, tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
-    from paw_train.cli import app
+    from paw_train.cli.program import app
 
     for name, result in (("a", results("random")), ("b", results("random", "evaluation.seed=7"))):
         (tmp_path / f"{name}.json").write_text(json.dumps(result))

@@ -15,13 +15,13 @@ torch = pytest.importorskip("torch")
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from paw_gym.transition import Episode, write_jsonl  # noqa: E402
-from paw_train.config import EnvSettings  # noqa: E402
+from paw_train.environments import agent_env_maker  # noqa: E402
 from paw_train.evaluation import world_model, world_model_program  # noqa: E402
-from paw_train.evaluation.environments import agent_env_maker  # noqa: E402
 from paw_train.evaluation.world_model import Prediction  # noqa: E402
-from paw_train.policies.local import LocalPolicy  # noqa: E402
-from paw_train.rollout import demonstrations  # noqa: E402
-from paw_train.tokens import collate  # noqa: E402
+from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.rollouts.rollout import demonstrations  # noqa: E402
+from paw_train.rollouts.tokens import collate  # noqa: E402
+from paw_train.settings import EnvSettings  # noqa: E402
 
 _spec = importlib.util.spec_from_file_location("hostile", Path(__file__).with_name("hostile.py"))
 assert _spec and _spec.loader

@@ -10,21 +10,18 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from paw_train.advantages import gigpo, reinforce_pp, rloo  # noqa: E402
-from paw_train.config import AlgorithmSettings, CriticSettings, OptimizerSettings  # noqa: E402
-from paw_train.critic import Critic  # noqa: E402
-from paw_train.experience import Signals, collect, informative_groups, prepare  # noqa: E402
-from paw_train.lookahead import look_ahead, transition_keys, trimmed  # noqa: E402
-from paw_train.objective import ObjectiveSettings  # noqa: E402
-from paw_train.policies.local import LocalPolicy  # noqa: E402
-from paw_train.policies.scratch import (  # noqa: E402
-    ScratchModelSettings,
-    scratch_model,
-    word_tokenizer,
-)
-from paw_train.tokens import StepSpans, TokenRow, collate  # noqa: E402
-from paw_train.update import Updater  # noqa: E402
-from paw_train.world_model_settings import WorldModelSettings  # noqa: E402
+from paw_train.algorithms.advantages import gigpo, reinforce_pp, rloo  # noqa: E402
+from paw_train.algorithms.critic import Critic  # noqa: E402
+from paw_train.algorithms.experience import Signals, collect, informative_groups, prepare  # noqa: E402
+from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
+from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
+from paw_train.rollouts.rows import look_ahead, transition_keys, trimmed  # noqa: E402
+from paw_train.rollouts.tokens import StepSpans, TokenRow, collate  # noqa: E402
+from paw_train.settings import AlgorithmSettings, CriticSettings, OptimizerSettings  # noqa: E402
+from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
+from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
+from paw_train.training.update import Updater  # noqa: E402
 
 PLAIN = ObjectiveSettings(kl_coef=0.0, wm=WorldModelSettings.preset("off"))
 OWNERS = [0, 1, 1, 1, 2, 2, 3, 3]
@@ -330,7 +327,7 @@ def test_informative_groups_are_those_with_unequal_returns(made_up: Any) -> None
 
 
 def test_group_algorithms_refuse_groups_of_one() -> None:
-    from paw_train.config import Settings, build
+    from paw_train.settings import Settings, build
 
     with pytest.raises(ValueError, match=r"group_size is 1.*ppo"):
         build(Settings, {"rollout": {"group_size": 1}})
@@ -340,7 +337,7 @@ def test_group_algorithms_refuse_groups_of_one() -> None:
 
 
 def test_presets_of_the_world_model_in_recipes() -> None:
-    from paw_train.config import Settings, build
+    from paw_train.settings import Settings, build
 
     echo = build(Settings, {"objective": {"wm": {"preset": "echo", "coef": 0.5}}}).objective.wm
     assert (echo.loss, echo.alpha, echo.adaptive, echo.coef) == ("ce", 1.0, False, 0.5)

@@ -19,7 +19,7 @@ UPDATES = 8
 
 RUN = """
 import importlib, os, signal, sys
-from paw_train.engines.local import train_from_recipe
+from paw_train.training.local import train_from_recipe
 
 def arm(name, count):
     module, *path, last = name.split(":")
@@ -51,7 +51,7 @@ MOMENTS = {
     "os:replace": 10,  # the renames that put a checkpoint, or a record, in its place
     "os:fsync": 12,
     "shutil:rmtree": 6,
-    "paw_train.engines.local:append_jsonl": 3,  # between an update and its record
+    "paw_train.training.local:append_jsonl": 3,  # between an update and its record
 }
 """where a run is killed, and the most calls it may make before"""
 

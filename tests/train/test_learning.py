@@ -11,18 +11,16 @@ from paw_gym import Outcome, Task  # noqa: E402
 from paw_gym.functional import GeneratorEnv  # noqa: E402
 from paw_gym.pool import EnvPool  # noqa: E402
 from paw_gym.wrappers import AgentInterface  # noqa: E402
-from paw_train.config import AlgorithmSettings, OptimizerSettings  # noqa: E402
-from paw_train.experience import collect, prepare  # noqa: E402
-from paw_train.objective import ObjectiveSettings  # noqa: E402
-from paw_train.policies.local import LocalPolicy  # noqa: E402
-from paw_train.policies.scratch import (  # noqa: E402
-    ScratchModelSettings,
-    scratch_model,
-    word_tokenizer,
-)
-from paw_train.rollout import RolloutSettings, rollout  # noqa: E402
-from paw_train.update import Updater  # noqa: E402
-from paw_train.world_model_settings import WorldModelSettings  # noqa: E402
+from paw_train.algorithms.experience import collect, prepare  # noqa: E402
+from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
+from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
+from paw_train.rollouts.rollout import rollout  # noqa: E402
+from paw_train.settings import AlgorithmSettings, OptimizerSettings  # noqa: E402
+from paw_train.settings.rollout import RolloutSettings  # noqa: E402
+from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
+from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
+from paw_train.training.update import Updater  # noqa: E402
 
 SMALL = ScratchModelSettings(hidden=32, layers=1, heads=2, kv_heads=1, intermediate=64)
 COLOURS = ("red", "green", "blue")

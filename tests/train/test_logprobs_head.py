@@ -12,14 +12,11 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from paw_train.head import linear_scores, logits_scores  # noqa: E402
-from paw_train.policies.local import LocalPolicy  # noqa: E402
-from paw_train.policies.scratch import (  # noqa: E402
-    ScratchModelSettings,
-    scratch_model,
-    word_tokenizer,
-)
-from paw_train.tokens import StepSpans, TokenRow, collate  # noqa: E402
+from paw_train.losses.lm_head_logprobs import linear_scores, logits_scores  # noqa: E402
+from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
+from paw_train.rollouts.tokens import StepSpans, TokenRow, collate  # noqa: E402
+from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
 
 SMALL = ScratchModelSettings(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=64)
 SHAPE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "pad_token_id": 0} | {
@@ -183,7 +180,7 @@ def test_a_head_that_is_more_than_linear_takes_the_plain_path(
         model = make().double().eval()
     policy = LocalPolicy(model, TOKENIZER)
     batch = collate(_rows(2), policy.pad_id)
-    with caplog.at_level(logging.WARNING, "paw_train.head"):
+    with caplog.at_level(logging.WARNING, "paw_train.losses.lm_head_logprobs"):
         values, entropy = policy.logprobs(batch, 0.7, entropy=True)
     assert "cap or a scale" in str(policy.fallback_reason())
     assert len(caplog.records) == 1

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paw_train.objective import (
+from paw_train.losses.objective import (
     MicroBatch,
     MiniBatchTotals,
     ObjectiveSettings,
@@ -21,7 +21,7 @@ from paw_train.objective import (
     merge_metrics,
     token_logprobs,
 )
-from paw_train.world_model import WorldModelSettings, plan_update, wm_weights
+from paw_train.losses.world_model import WorldModelSettings, plan_update, wm_weights
 
 VOCABULARY = 23
 OFF = WorldModelSettings.preset("off")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from paw_train.config import OptimizerSettings, load_settings, recipe_names, with_defaults
+from paw_train.settings import OptimizerSettings, load_settings, recipe_names, with_defaults
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,7 +67,7 @@ def test_bases_that_lead_in_a_circle_or_nowhere_are_named(tmp_path: Path) -> Non
 
 
 def test_minibatches_follow_from_their_size_where_it_is_given() -> None:
-    from paw_train.update import optimizer_steps
+    from paw_train.training.update import optimizer_steps
 
     sized = OptimizerSettings(minibatches=9, minibatch_size=64)
     assert [optimizer_steps(sized, n) for n in (1, 64, 65, 640)] == [1, 1, 2, 10]

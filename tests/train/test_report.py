@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from paw_gym.transition import Episode, Transition, write_jsonl
-from paw_train.report import summary_lines, summary_table, write_curves_svg, write_report
-from paw_train.report.charts import ChartStyle, Series, line_chart, path_of, running_mean
-from paw_train.report.markup import escape, tag
-from paw_train.report.scales import (
+from paw_train.evaluation.statistics import difference_interval, wilson_interval
+from paw_train.reporting.run import summary_lines, summary_table, write_curves_svg, write_report
+from paw_train.reporting.run.charts import ChartStyle, Series, line_chart, path_of, running_mean
+from paw_train.reporting.run.markup import escape, tag
+from paw_train.reporting.run.scales import (
     Axis,
     duration_text,
     linear_ticks,
@@ -25,7 +26,6 @@ from paw_train.report.scales import (
     number_text,
     tick_labels,
 )
-from paw_train.statistics import difference_interval, wilson_interval
 
 TYPES = (
     "look_at_obj_in_light",

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def _train(out: Path) -> subprocess.Popen[str]:
     code = (
-        "import sys; from paw_train.engines.local import train_from_recipe; "
+        "import sys; from paw_train.training.local import train_from_recipe; "
         "train_from_recipe('smoke', [f'out={sys.argv[1]}', 'checkpoint_every=1'])"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

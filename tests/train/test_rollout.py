@@ -16,11 +16,12 @@ from paw_gym import Outcome, Task  # noqa: E402
 from paw_gym.functional import GeneratorEnv  # noqa: E402
 from paw_gym.pool import EnvPool  # noqa: E402
 from paw_gym.wrappers import AgentInterface  # noqa: E402
-from paw_train.config import EnvSettings  # noqa: E402
 from paw_train.evaluation import evaluate  # noqa: E402
-from paw_train.policies.local import LocalPolicy  # noqa: E402
-from paw_train.policies.protocol import Policy, response_seed  # noqa: E402
-from paw_train.rollout import RolloutSettings, Trajectory, rollout  # noqa: E402
+from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.rollouts.policy import Policy, response_seed  # noqa: E402
+from paw_train.rollouts.rollout import Trajectory, rollout  # noqa: E402
+from paw_train.settings import EnvSettings  # noqa: E402
+from paw_train.settings.rollout import RolloutSettings  # noqa: E402
 
 _spec = importlib.util.spec_from_file_location("hostile", Path(__file__).with_name("hostile.py"))
 assert _spec and _spec.loader

@@ -21,11 +21,12 @@ torch = pytest.importorskip("torch")
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from paw_gym.pool import EnvPool  # noqa: E402
-from paw_train.config import EnvSettings, Settings, load_settings  # noqa: E402
-from paw_train.evaluation.environments import agent_env_maker  # noqa: E402
-from paw_train.policies.local import LocalPolicy  # noqa: E402
-from paw_train.policies.protocol import Response  # noqa: E402
-from paw_train.rollout import demonstrations  # noqa: E402
+from paw_train.environments import agent_env_maker  # noqa: E402
+from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.rollouts.policy import Response  # noqa: E402
+from paw_train.rollouts.rollout import demonstrations  # noqa: E402
+from paw_train.settings import EnvSettings, Settings, load_settings  # noqa: E402
+from paw_train.settings.world_model_learning import EasyFilterSettings  # noqa: E402
 from paw_train.world_model_learning import easy, rwml, sft  # noqa: E402
 from paw_train.world_model_learning.examples import (  # noqa: E402
     Example,
@@ -35,7 +36,6 @@ from paw_train.world_model_learning.examples import (  # noqa: E402
     unique,
 )
 from paw_train.world_model_learning.predicting import Guess, predict  # noqa: E402
-from paw_train.world_model_learning.settings import EasyFilterSettings  # noqa: E402
 from paw_train.world_model_learning.similarity import (  # noqa: E402
     Embedder,
     Similarity,
@@ -404,7 +404,7 @@ def test_closed_it_leaves_a_policy_of_narrow_weights_to_the_next(policy: LocalPo
 
 
 def test_drawn_rows_fit_the_budget() -> None:
-    from paw_train.tokens import TokenRow
+    from paw_train.rollouts.tokens import TokenRow
 
     rows = [TokenRow(list(range(n))) for n in (5, 50, 7, 9, 3)]
     for seed in range(20):
@@ -439,8 +439,8 @@ def test_a_run_without_it_is_recorded_as_before() -> None:
 
 
 def test_recipes_and_grid_differ_in_the_method_alone() -> None:
-    from paw_train.compare.grid import load_grid
-    from paw_train.engines.sharing import shared_evaluation, shared_transitions, shared_warm_start
+    from paw_train.reporting.compare.grid import load_grid
+    from paw_train.settings.sharing import shared_evaluation, shared_transitions, shared_warm_start
 
     cells = {c.arm: c.settings for c in load_grid("rwml").cells("out") if c.seed == 0}
     assert {arm: s.world_model_learning.method for arm, s in cells.items()} == {

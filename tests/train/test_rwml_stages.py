@@ -15,9 +15,9 @@ import pytest
 pytest.importorskip("torch")
 
 from paw_gym.transition import read_jsonl
-from paw_train.config import load_settings
-from paw_train.engines import local
-from paw_train.report import write_report
+from paw_train.reporting.run import write_report
+from paw_train.settings import load_settings
+from paw_train.training import local
 from paw_train.world_model_learning import stages
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,7 +120,7 @@ def test_asked_to_stop_it_stops_in_the_second_stage_and_goes_on(
 
 RUN = """
 import importlib, os, signal, sys
-from paw_train.engines.local import train_from_recipe
+from paw_train.training.local import train_from_recipe
 
 name, count, *overrides = sys.argv[1:]
 if name != "-":
@@ -143,7 +143,7 @@ MOMENTS = (
     ("paw_train.world_model_learning.stages:rollout", 1),  # between held-out and training episodes
     ("paw_train.world_model_learning.stages:append_jsonl", 1),  # after an update, before its record
     ("os:replace", 3),  # in the renames of what comes then
-    ("paw_train.engines.local:append_jsonl", 0),  # in policy RL
+    ("paw_train.training.local:append_jsonl", 0),  # in policy RL
 )
 
 

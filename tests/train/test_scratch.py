@@ -8,12 +8,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
-from paw_train.chat import ChatFormat
-from paw_train.policies.scratch import (
-    ScratchModelSettings,
-    piece_tokenizer,
-    scratch_tokenizer,
-)
+from paw_train.policies.local.scratch import piece_tokenizer, scratch_tokenizer
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.settings.scratch import ScratchModelSettings
 
 SEEN = [
     "In which town was Zeil Ketom born?",

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paw_train import statistics as stats
+from paw_train.evaluation import statistics as stats
 
 
 @pytest.mark.parametrize(

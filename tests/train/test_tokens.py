@@ -13,16 +13,14 @@ from paw_gym import Outcome, Task  # noqa: E402
 from paw_gym.functional import GeneratorEnv  # noqa: E402
 from paw_gym.pool import EnvPool  # noqa: E402
 from paw_gym.wrappers import AgentInterface  # noqa: E402
-from paw_train.chat import ChatFormat  # noqa: E402
-from paw_train.policies.decoding import BatchDecoder  # noqa: E402
-from paw_train.policies.local import LocalPolicy  # noqa: E402
-from paw_train.policies.scratch import (  # noqa: E402
-    ScratchModelSettings,
-    scratch_model,
-    word_tokenizer,
-)
-from paw_train.rollout import RolloutSettings, Trajectory, rollout  # noqa: E402
-from paw_train.tokens import collate, micro_batches  # noqa: E402
+from paw_train.policies.local.generate import BatchDecoder  # noqa: E402
+from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
+from paw_train.rollouts.chat import ChatFormat  # noqa: E402
+from paw_train.rollouts.rollout import Trajectory, rollout  # noqa: E402
+from paw_train.rollouts.tokens import collate, micro_batches  # noqa: E402
+from paw_train.settings.rollout import RolloutSettings  # noqa: E402
+from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
 
 WORDS = "red green blue go stop left right you see a door the is now <action> </action> . , :"
 SMALL = ScratchModelSettings(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=64)

@@ -19,10 +19,10 @@ os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
-from paw_train.policies.local import LocalPolicy  # noqa: E402
-from paw_train.policies.protocol import Sampling, complete  # noqa: E402
-from paw_train.policies.vllm_engine import FollowingVLLM, VLLMPolicy  # noqa: E402
-from paw_train.policies.vllm_settings import VLLMSettings  # noqa: E402
+from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.policies.vllm.engine import FollowingVLLM, VLLMPolicy  # noqa: E402
+from paw_train.rollouts.policy import Sampling, complete  # noqa: E402
+from paw_train.settings.vllm import VLLMSettings  # noqa: E402
 
 _spec = importlib.util.spec_from_file_location("hostile", Path(__file__).with_name("hostile.py"))
 assert _spec and _spec.loader
@@ -91,7 +91,7 @@ def test_new_weights_are_those_that_answer(both: Any) -> None:
     [Sampling(0.7, 12, ()), Sampling(1.0, 12, (), top_p=0.8), Sampling(1.0, 12, (), top_k=5)],
 )
 def test_sampled_logprobs_are_those_of_the_distribution(both: Any, sampling: Sampling) -> None:
-    from paw_train.policies.drawing import truncate
+    from paw_train.policies.local.sampling import truncate
 
     local, engine = both
     answers = complete(engine, DIALOGUES, sampling, seed=5)
@@ -134,8 +134,9 @@ def test_a_rollout_can_be_learned_from(both: Any, mode: str) -> None:
     from paw_gym.functional import GeneratorEnv
     from paw_gym.pool import EnvPool
     from paw_gym.wrappers import AgentInterface
-    from paw_train.rollout import RolloutSettings, rollout
-    from paw_train.tokens import collate
+    from paw_train.rollouts.rollout import rollout
+    from paw_train.rollouts.tokens import collate
+    from paw_train.settings.rollout import RolloutSettings
 
     def play(task: Any, rng: Any) -> Any:
         for _ in range(2):

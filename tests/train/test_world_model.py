@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paw_train.world_model import (
+from paw_train.losses.world_model import (
     WorldModelSettings,
     action_entropy,
     adaptive_weight,

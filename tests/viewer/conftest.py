@@ -41,7 +41,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def real_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A training run of the real engine that kept every episode of every update."""
     pytest.importorskip("torch")
-    from paw_train.engines.local import train_from_recipe
+    from paw_train.training.local import train_from_recipe
 
     out = tmp_path_factory.mktemp("runs")
     overrides = [f"out={out}", "record.every=1", "record.groups=2"]

@@ -14,13 +14,14 @@ pytest.importorskip("torch")
 import torch
 
 from paw_gym.transition import Episode, Transition, read_jsonl
-from paw_train.config import AlgorithmSettings, Settings, build
-from paw_train.experience import collect, prepare
-from paw_train.policies.local import LocalPolicy
-from paw_train.policies.scratch import ScratchModelSettings, scratch_model, word_tokenizer
-from paw_train.recording import TokenTexts, record, token_records
-from paw_train.rollout import Trajectory
-from paw_train.tokens import StepSpans, TokenRow
+from paw_train.algorithms.experience import collect, prepare
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.policies.local.scratch import scratch_model, word_tokenizer
+from paw_train.rollouts.rollout import Trajectory
+from paw_train.rollouts.tokens import StepSpans, TokenRow
+from paw_train.settings import AlgorithmSettings, Settings, build
+from paw_train.settings.scratch import ScratchModelSettings
+from paw_train.training.recording import TokenTexts, record, token_records
 
 WORDS = "you see a red mug on the desk 1 and an egg in fridge 2 . take put go to look open"
 
@@ -196,7 +197,7 @@ def test_a_run_keeps_what_it_is_asked_to(real_run: Path) -> None:
 
 @pytest.mark.slow
 def test_recording_changes_nothing_that_is_computed(real_run: Path, tmp_path: Path) -> None:
-    from paw_train.engines.local import train_from_recipe
+    from paw_train.training.local import train_from_recipe
 
     again = train_from_recipe("smoke", [f"out={tmp_path}", "record.every=0"], quiet=True)
     assert not (again / "rollouts").exists() and not (again / "tokens").exists()

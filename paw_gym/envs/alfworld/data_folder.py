@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from paw_gym.envs.alfworld.errors import DataFolderError
-from paw_gym.envs.alfworld.game_file import GAME_FILE
+from paw_gym.envs.alfworld.native.game_file import GAME_FILE
 from paw_gym.naming import did_you_mean
 
 SPLITS = ("train", "valid_seen", "valid_unseen")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv
-from paw_gym.envs.alfworld.compiled import CompiledGame
-from paw_gym.envs.alfworld.engine import Engine, NativeEngine
+from paw_gym.envs.alfworld.native.compiled import CompiledGame
+from paw_gym.envs.alfworld.native.engine import Engine, NativeEngine
 from paw_gym.naming import did_you_mean
 
 ENGINES = ("native", "textworld")
@@ -133,7 +133,7 @@ class ALFWorldEnv(TextEnv):
 
     def reference_solution(self) -> list[str]:
         """A short solution by an expert that sees the whole state."""
-        from paw_gym.envs.alfworld.expert import solve
+        from paw_gym.envs.alfworld.experts.expert import solve
 
         return solve(self._native())
 
@@ -150,7 +150,7 @@ class ALFWorldEnv(TextEnv):
 
     def expert(self) -> Callable[[], str]:
         """An expert that acts on the text alone, as a policy must: the source of demonstrations."""
-        from paw_gym.envs.alfworld.expert import SweepExpert
+        from paw_gym.envs.alfworld.experts.expert import SweepExpert
 
         expert = SweepExpert()
         expert.reset(self._last.observation, self._admissible())
@@ -172,7 +172,7 @@ class ProceduralGame:
 
     def json(self) -> dict[str, Any]:
         """The content of its ``game.tw-pddl``."""
-        from paw_gym.envs.alfworld.generate import generate_game
+        from paw_gym.envs.alfworld.procedural.generate import generate_game
 
         return generate_game(*self.arguments)  # type: ignore[arg-type]
 
@@ -183,7 +183,7 @@ class ProceduralGame:
 
 @lru_cache(maxsize=1024)
 def _compiled(arguments: tuple[Any, ...]) -> CompiledGame:
-    from paw_gym.envs.alfworld.generate import generate_game
+    from paw_gym.envs.alfworld.procedural.generate import generate_game
 
     return CompiledGame.from_json(generate_game(*arguments))
 
@@ -203,7 +203,7 @@ def procedural_tasks(
     Raises:
         ValueError: an unknown split, grammar or variation; names the nearest.
     """
-    from paw_gym.envs.alfworld import generate
+    from paw_gym.envs.alfworld.procedural import generate
 
     for name, value, valid in (
         ("split", split, generate.SPLITS),

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from paw_gym.envs.alfworld.data_folder import SPLITS, find_root, left_out_by_name, trials
 from paw_gym.envs.alfworld.errors import DataFolderError, GameFileError, UnsolvableGameError
-from paw_gym.envs.alfworld.game_file import GAME_FILE, load_compiled, load_game
 from paw_gym.envs.alfworld.index_cache import GameRecord, IndexCache, read_record
+from paw_gym.envs.alfworld.native.game_file import GAME_FILE, load_compiled, load_game
 
 __all__ = ["SPLITS", "GameEntry", "GameIndex", "fingerprint_of", "load_compiled", "load_game"]
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from paw_gym.cache import cache_dir as default_cache_dir
-from paw_gym.envs.alfworld.compiled import game_digest
 from paw_gym.envs.alfworld.data_folder import Stamp
 from paw_gym.envs.alfworld.errors import GameFileError
-from paw_gym.envs.alfworld.game_file import GAME_FILE, parse_game
-from paw_gym.envs.alfworld.goal import TASK_TYPES, parse_goal
-from paw_gym.envs.alfworld.pddl import parse_problem
-from paw_gym.envs.alfworld.rules import task_text
+from paw_gym.envs.alfworld.native.compiled import game_digest
+from paw_gym.envs.alfworld.native.game_file import GAME_FILE, parse_game
+from paw_gym.envs.alfworld.native.goal import TASK_TYPES, parse_goal
+from paw_gym.envs.alfworld.native.pddl import parse_problem
+from paw_gym.envs.alfworld.native.rules import task_text
 
 _VERSION = 1
 _log = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from paw_gym.envs.alfworld.compiled import CompiledGame
-from paw_gym.envs.alfworld.engine import Engine, NativeEngine
-from paw_gym.envs.alfworld.expert import solve
+from paw_gym.envs.alfworld.experts.expert import solve
+from paw_gym.envs.alfworld.native.compiled import CompiledGame
+from paw_gym.envs.alfworld.native.engine import Engine, NativeEngine
 
 Walker = Callable[[Sequence[str]], str | None]
 """chooses the next command from the admissible ones; None ends the walk"""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from paw_gym.envs.alfworld.errors import UnsolvableGameError
-from paw_gym.envs.alfworld.game_file import load_game
+from paw_gym.envs.alfworld.native.game_file import load_game
 
 INSTALL_HINT = 'pip install "paw-gym[alfworld]"'
 

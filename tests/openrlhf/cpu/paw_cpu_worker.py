@@ -10,7 +10,7 @@ import paw_cpu_standin
 import paw_faults
 import torch
 
-from paw_train.engines.openrlhf.vllm_worker import PaWRollout, PaWWorker
+from paw_train.training.openrlhf.vllm_worker import PaWRollout, PaWWorker
 
 
 def _plain_product(layer: Any, remove_weight: bool) -> None:

@@ -52,11 +52,12 @@ def make_model(folder: Path) -> None:
     import numpy as np
 
     from paw_gym.pool import EnvPool
-    from paw_train.cloning import clone, expert_rows
-    from paw_train.config import CloningSettings
-    from paw_train.policies.local import LocalPolicy
-    from paw_train.policies.scratch import ScratchModelSettings, scratch_model, word_tokenizer
-    from paw_train.rollout import demonstrations
+    from paw_train.policies.local.policy import LocalPolicy
+    from paw_train.policies.local.scratch import scratch_model, word_tokenizer
+    from paw_train.rollouts.rollout import demonstrations
+    from paw_train.settings import CloningSettings
+    from paw_train.settings.scratch import ScratchModelSettings
+    from paw_train.training.cloning import clone, expert_rows
 
     pool = EnvPool("paw_gym/ALFWorld-v0", split="train", template="compact", mode="conversation")
     texts, few = [], pool.tasks.ids[:40]
@@ -96,9 +97,9 @@ def main() -> None:
     paw_cpu_standin.install()
     import ray
 
-    from paw_train.config import Settings, load_settings
-    from paw_train.engines.openrlhf import launch
-    from paw_train.engines.openrlhf.worker_settings import worker_environment
+    from paw_train.settings import Settings, load_settings
+    from paw_train.training.openrlhf import launch
+    from paw_train.training.openrlhf.worker_settings import worker_environment
 
     settings = load_settings(
         "smoke", [*SETTINGS, f"out={out}", f"model.path={out / 'model'}", *overrides]

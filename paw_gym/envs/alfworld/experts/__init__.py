@@ -1,0 +1,1 @@
+"""Experts: one that knows everything, one that acts on the text alone."""

@@ -1,0 +1,229 @@
+"""An expert that acts on the text alone, in a way that a policy with a short memory can copy.
+
+It looks through the room in one fixed order, likeliest receptacles first, so that where to look next
+follows from the task and from where it stands; what to do with a thing follows from the task and from
+what has just happened. Whatever it uses was said in the current observation, in the admissible
+commands or in the two observations before, but for one bit: that the thing in hand is already clean,
+hot or cool. (Even that shows, as it goes to the target only then.)
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Collection, Sequence
+from functools import cache
+
+from paw_gym.envs.alfworld.experts.wording import (
+    Event,
+    listed_receptacles,
+    number_of,
+    parse_task,
+    read_event,
+    type_of,
+)
+from paw_gym.envs.alfworld.native.goal import Goal
+from paw_gym.envs.alfworld.procedural.placement import SCENERY, accepting_types, attraction
+from paw_gym.envs.alfworld.procedural.plan import PUT_COMMANDS, TOOL_VERBS
+from paw_gym.envs.alfworld.procedural.rooms import facts
+
+OPENING_COST = 2.0
+"""looking into a closed receptacle takes two commands, into another one"""
+WINDOW = 2
+"""observations before the current one that the expert may use"""
+
+
+class SweepExpert:
+    """Plays any ALFWorld game from its texts and admissible commands, in both grammars.
+
+    It also knows what to do where somebody else's actions have led, as long as it has read all
+    observations since `reset`: it learns what was done from them, not from its own answers.
+
+    Args:
+        seed: None for the fixed order (types by likelihood, then numbers upwards). A number shuffles
+            the receptacles within a type: other ways through the same games, harder to copy.
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._rng = None if seed is None else random.Random(seed)
+
+    def reset(self, opening_text: str, admissible: Collection[str] = ()) -> None:
+        """Start an episode.
+
+        Args:
+            opening_text: the text that a game starts with, task included.
+            admissible: not needed; accepted so that agents can be called alike.
+
+        Raises:
+            ValueError: when the task is not worded by one of ALFWorld's templates.
+        """
+        self.goal: Goal = parse_task(opening_text)
+        self._receptacles = sorted(listed_receptacles(opening_text), key=number_of)
+        if self._rng is not None:
+            self._rng.shuffle(self._receptacles)
+        self._order = [p for p in self._by_promise(self.goal.object_type) if not self._barred(p)]
+        self._lamp_order = self._by_promise(self.goal.lamp_type or "")
+        self._events: deque[Event] = deque(maxlen=WINDOW + 1)
+        self._place: str | None = None
+        self._treated = False
+        """whether the thing in hand is clean, hot or cool, as the goal asks"""
+        self._begun: str | None = None
+        """the target receptacle in which the first of two things lies"""
+
+    def act(self, observation: str, admissible: Collection[str]) -> str:
+        """The next command.
+
+        Args:
+            observation: what the last step answered (the opening text at first).
+            admissible: the commands that work now.
+
+        Returns:
+            one of `admissible`.
+        """
+        self._read(observation)
+        options = frozenset(admissible)
+        held = self._held(options)
+        if held is None:
+            choice = self._search(options)
+        elif type_of(held) != self.goal.object_type:
+            choice = self._put(held, self._accepting(held), options)
+        elif self.goal.lamp_type is not None:
+            choice = self._light(options)
+        elif self.goal.state is not None and not self._treated:
+            choice = self._treat(held, options)
+        else:
+            choice = self._put(held, self._targets(), options)
+        return choice or "look"
+
+    def _read(self, observation: str) -> None:
+        event = read_event(observation)
+        self._events.append(event)
+        if event.taken:
+            self._treated = False
+        elif event.treated:
+            self._treated = True
+        elif event.put and event.place and type_of(event.put) == self.goal.object_type:
+            self._begun = event.place
+        self._place = event.place or self._place
+
+    def _search(self, options: Collection[str]) -> str | None:
+        """Take a wanted thing that is here, else look into the next receptacle."""
+        takes = [
+            (number_of(thing), option)
+            for option in options
+            if option.startswith(f"take {self.goal.object_type} ")
+            for thing, place in [option.removeprefix("take ").split(" from ")]
+            if not self._barred(place)
+        ]
+        if takes:
+            return min(takes)[1]
+        if self._place in self._order and f"open {self._place}" in options:
+            return f"open {self._place}"
+        return self._onward(self._order, self._search_start(), options)
+
+    def _barred(self, place: str) -> bool:
+        """Where not to look: what lies in the target already is done, unless it needs treatment."""
+        return self.goal.state is None and type_of(place) == self.goal.receptacle_type
+
+    def _search_start(self) -> int:
+        """Index in the order of the receptacle to look into next.
+
+        After one of two things was put down: where it came from, if that was in the last two
+        observations (another may lie there), else the beginning.
+        """
+        if self._events[-1].put:
+            sources = [event.place for event in self._events if event.taken]
+            return max((self._order.index(p) for p in sources if p in self._order), default=0)
+        return self._order.index(self._place) + 1 if self._place in self._order else 0
+
+    def _light(self, options: Collection[str]) -> str | None:
+        """Use a lamp that is here, else go where lamps are likely."""
+        lamp = self.goal.lamp_type or ""
+        here = [option for option in options if option.startswith(f"use {lamp} ")]
+        if here:
+            return min(here)
+        start = 0
+        if self._place in self._lamp_order and not self._events[-1].taken:
+            start = self._lamp_order.index(self._place) + 1
+        return self._onward(self._lamp_order, start, options, look_inside=False)
+
+    def _treat(self, held: str, options: Collection[str]) -> str | None:
+        verb, types = TOOL_VERBS[self.goal.state or ""]
+        here = [option for option in options if option.startswith(f"{verb} {held} with ")]
+        if here:
+            return min(here)
+        return self._onward(self._of_types(types), 0, options, look_inside=False)
+
+    def _put(self, held: str, places: Sequence[str], options: Collection[str]) -> str | None:
+        """Put the thing into the first of these places, opened if need be."""
+        for place in places:
+            puts = {form.format(thing=held, place=place) for form in PUT_COMMANDS.values()}
+            steps = [*puts, f"open {place}", f"go to {place}"]
+            for step in steps:
+                if step in options:
+                    return step
+        return None
+
+    def _onward(
+        self,
+        order: Sequence[str],
+        start: int,
+        options: Collection[str],
+        look_inside: bool = True,
+    ) -> str | None:
+        """To the next receptacle in the order, round and round.
+
+        One that is used from here is no go-to target: it is opened if closed, else already seen.
+        """
+        for place in [*order[start:], *order[:start]]:
+            if f"go to {place}" in options:
+                return f"go to {place}"
+            if look_inside and f"open {place}" in options:
+                return f"open {place}"
+        return None
+
+    def _by_promise(self, kind: str) -> list[str]:
+        """All receptacles, those first in which a thing of this type most likely lies."""
+        return sorted(
+            self._receptacles, key=lambda place: (-likelihood(kind, type_of(place)), type_of(place))
+        )
+
+    def _held(self, options: Collection[str]) -> str | None:
+        """The thing in hand: of all things, only that one can be examined."""
+        examined = {option[8:] for option in options if option.startswith("examine ")}
+        return next(iter(examined.difference(self._receptacles)), None)
+
+    def _targets(self) -> list[str]:
+        """Receptacles of the target type, the one to put the thing into first."""
+        targets = self._of_types({self.goal.receptacle_type or ""})
+        return sorted(targets, key=lambda place: place != self._begun)
+
+    def _of_types(self, types: Collection[str]) -> list[str]:
+        return [place for place in self._receptacles if type_of(place) in types]
+
+    def _accepting(self, held: str) -> list[str]:
+        """Places for a thing that is in the way, the likeliest first."""
+        kind = type_of(held)
+        return [p for p in self._by_promise(kind) if likelihood(kind, type_of(p)) > 0]
+
+
+@cache
+def likelihood(kind: str, place: str) -> float:
+    """How promising a look into a receptacle type is, in search of a thing; types as displayed.
+
+    The share of such things that lie there in official games, over the commands a look costs.
+    """
+    known_kinds, known_places = _spellings()
+    thing, receptacle = known_kinds.get(kind, kind), known_places.get(place, place)
+    if receptacle not in accepting_types(thing):
+        return 0.0
+    cost = OPENING_COST if receptacle in facts().openable else 1.0
+    return attraction(thing, receptacle) / cost
+
+
+@cache
+def _spellings() -> tuple[dict[str, str], dict[str, str]]:
+    """PDDL spelling of object and receptacle types, by the displayed one."""
+    contain = facts().can_contain
+    kinds = frozenset().union(*contain.values(), SCENERY)
+    return {kind.lower(): kind for kind in kinds}, {place.lower(): place for place in contain}

@@ -1,0 +1,1 @@
+"""The engine: the original's text and rules, about a thousand times faster."""

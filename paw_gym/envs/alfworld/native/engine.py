@@ -1,0 +1,224 @@
+"""The native ALFWorld engine: the original's text and rules, about a thousand times faster.
+
+It steps on bit masks (`CompiledGame`) with the domain's rules written by hand. What the original
+works out with a planner and a text grammar at every step, this engine works out once for each
+situation (`menu.py`, `text.py`) and keeps with the game.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from paw_gym.envs.alfworld.native import text
+from paw_gym.envs.alfworld.native.compiled import CompiledGame
+from paw_gym.envs.alfworld.native.menu import Action, Menu, Verb, menu_for
+
+NOTHING_HAPPENS = "Nothing happens."
+
+
+class Engine(Protocol):
+    """What both engines offer. One engine plays one game, any number of times."""
+
+    won: bool
+    """whether the goal holds now"""
+
+    def reset(self) -> str:
+        """Go back to the start; returns the opening text, which ends with the task."""
+
+    def step(self, command: str) -> tuple[str, bool]:
+        """Try a command; returns the answer and whether the game is won.
+
+        White space around the command is ignored, its letter case is not. What is not among the
+        admissible commands answers "Nothing happens." and changes nothing.
+        """
+
+    def admissible_commands(self) -> list[str]:
+        """The commands that work now, sorted, without duplicates; the list is the caller's."""
+
+    def save_state(self) -> object:
+        """A picklable snapshot for `restore_state`."""
+
+    def restore_state(self, state: object) -> None:
+        """Go to a snapshot of the same game."""
+
+
+class NativeState(NamedTuple):
+    """Everything that changes during an episode of the native engine."""
+
+    game: str
+    """`CompiledGame.digest`"""
+    location: int
+    held: int
+    contents: tuple[int, ...]
+    taken_from: tuple[int, ...]
+    objects_at: tuple[int, ...]
+    opened: int
+    clean: int
+    hot: int
+    cool: int
+    sliced: int
+    toggled: int
+
+
+class NativeEngine:
+    """Plays a `CompiledGame`. Cheap to construct; many engines share one game."""
+
+    __slots__ = (
+        "_menu",
+        "clean",
+        "contents",
+        "cool",
+        "game",
+        "held",
+        "hot",
+        "location",
+        "objects_at",
+        "opened",
+        "sliced",
+        "taken_from",
+        "toggled",
+        "won",
+    )
+
+    def __init__(self, game: CompiledGame) -> None:
+        self.game = game
+        self.reset()
+
+    def reset(self) -> str:
+        game = self.game
+        self.location = game.start
+        self.held = -1
+        """index of the object in hand, -1 for empty hands"""
+        self.contents = list(game.contents)
+        self.taken_from = [0] * len(game.receptacles)
+        """objects taken from a receptacle and not put back: the only ones the original "sees"
+        beside it, since it looks for explicit negative facts"""
+        self.objects_at = list(game.objects_at)
+        self.opened = game.opened
+        self.clean = game.clean
+        self.hot = game.hot
+        self.cool = game.cool
+        self.sliced = game.sliced
+        self.toggled = game.toggled
+        self._refresh()
+        return text.opening(game)
+
+    def step(self, command: str) -> tuple[str, bool]:
+        action = self._menu.actions.get(command)
+        if action is None:
+            action = self._menu.actions.get(command.strip())
+            if action is None:
+                return NOTHING_HAPPENS, self.won
+        observation = self._apply(action)
+        if action.verb >= Verb.GO:
+            self._refresh()
+        return observation, self.won
+
+    def admissible_commands(self) -> list[str]:
+        return list(self._menu.commands)
+
+    def save_state(self) -> NativeState:
+        return NativeState(
+            game=self.game.digest,
+            location=self.location,
+            held=self.held,
+            contents=tuple(self.contents),
+            taken_from=tuple(self.taken_from),
+            objects_at=tuple(self.objects_at),
+            opened=self.opened,
+            clean=self.clean,
+            hot=self.hot,
+            cool=self.cool,
+            sliced=self.sliced,
+            toggled=self.toggled,
+        )
+
+    def restore_state(self, state: object) -> None:
+        """Go to a snapshot of the same game.
+
+        Raises:
+            TypeError: when `state` is not from this engine.
+            ValueError: when it is from another game.
+        """
+        if not isinstance(state, NativeState):
+            raise TypeError(f"expected a NativeState of save_state(), got {type(state).__name__}")
+        if state.game != self.game.digest:
+            raise ValueError("the saved state belongs to another game")
+        self.location = state.location
+        self.held = state.held
+        self.contents = list(state.contents)
+        self.taken_from = list(state.taken_from)
+        self.objects_at = list(state.objects_at)
+        self.opened = state.opened
+        self.clean = state.clean
+        self.hot = state.hot
+        self.cool = state.cool
+        self.sliced = state.sliced
+        self.toggled = state.toggled
+        self._refresh()
+
+    def _apply(self, action: Action) -> str:
+        game, verb, r, o = self.game, action.verb, action.receptacle, action.object
+        if verb is Verb.GO:
+            self.location = action.location
+            return action.text + self._view(r)
+        if verb is Verb.EXAMINE_RECEPTACLE:
+            return self._view(r)
+        if verb is Verb.LOOK:
+            return text.surroundings(game, self.location, self.objects_at, self.taken_from)
+        if verb is Verb.EXAMINE_OBJECT:
+            return text.object_view(self, o)
+        if verb is Verb.OPEN:
+            self.opened |= 1 << r
+            return action.text + self._view(r)
+        if verb is Verb.CLOSE:
+            self.opened &= ~(1 << r)
+        elif verb is Verb.TAKE:
+            self.contents[r] &= ~(1 << o)
+            self.taken_from[r] |= 1 << o
+            self.objects_at[self.location] &= ~(1 << o)
+            self.held = o
+        elif verb is Verb.PUT:
+            self.contents[r] |= 1 << o
+            self.taken_from[r] &= ~(1 << o)
+            self.objects_at[self.location] |= 1 << o
+            self.held = -1
+        elif verb is Verb.CLEAN:
+            self.clean |= 1 << o
+        elif verb is Verb.HEAT:
+            self.hot |= 1 << o
+            self.cool &= ~(1 << o)
+        elif verb is Verb.COOL:
+            self.cool |= 1 << o
+            self.hot &= ~(1 << o)
+        elif verb is Verb.USE:
+            self.toggled |= 1 << o
+        elif verb is Verb.SLICE:
+            self.sliced |= 1 << o
+        return action.text
+
+    def _view(self, receptacle: int) -> str:
+        is_open = self.opened >> receptacle & 1
+        return text.receptacle_view(self.game, receptacle, is_open, self.contents[receptacle])
+
+    def _refresh(self) -> None:
+        self._menu: Menu = menu_for(
+            self.game, self.location, self.held, self.contents, self.objects_at, self.opened
+        )
+        self.won = self._goal_holds()
+
+    def _goal_holds(self) -> bool:
+        game = self.game
+        if game.goal.lamp_type is not None:
+            if self.held < 0 or not game.goal_objects >> self.held & 1:
+                return False
+            lit = self.toggled & game.goal_lamps
+            return any(self.contents[r] & lit for r in game.receptacles_at[self.location])
+        wanted = game.goal_objects
+        state = game.goal.state
+        if state is not None:
+            wanted &= self.clean if state == "clean" else self.hot if state == "hot" else self.cool
+        if not wanted:
+            return False
+        count = game.goal.count
+        return any((self.contents[r] & wanted).bit_count() >= count for r in game.goal_receptacles)

@@ -1,0 +1,194 @@
+"""Procedural ALFWorld games: fresh, solvable, reproducible by seed, playable in both engines.
+
+A game is drawn top down (room, goal, receptacles, things), then kept only if what lies where hashes
+into the split's share; so no placement of one split can ever occur in another.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from paw_gym.envs.alfworld.native.goal import TASK_TYPES
+from paw_gym.envs.alfworld.procedural.placement import (
+    SCENERY,
+    lay_things,
+    modified_receptacles,
+    real_receptacles,
+    types_of_kind,
+)
+from paw_gym.envs.alfworld.procedural.plan import plan
+from paw_gym.envs.alfworld.procedural.problem import problem_text
+from paw_gym.envs.alfworld.procedural.rooms import Cell, engine_texts, facts, random_place
+from paw_gym.envs.alfworld.procedural.scene import Receptacle, Scene, SceneGoal
+from paw_gym.envs.alfworld.procedural.tasks import draw_goal, draw_room, structured_goal
+from paw_gym.envs.alfworld.procedural.worlds import world_of_scene
+
+SPLITS = ("train", "valid_seen", "valid_unseen")
+SHARES = {"train": frozenset({0, 1}), "valid_seen": frozenset({2}), "valid_unseen": frozenset({3})}
+"""which quarters of the placement hashes belong to a split"""
+
+Variation = Literal["real", "modified", "mixed"]
+VARIATIONS: tuple[Variation, ...] = ("real", "modified", "mixed")
+MODIFIED_SHARE = 0.8
+"""share of modified rooms in "mixed": most, since a small policy generalises from these"""
+THINGS_PER_RECEPTACLE = (0.9, 1.8)
+"""range from which a modified room's number of things is drawn; official rooms average 1.1 to 1.6"""
+
+
+def draw_scene(split: str, task_type: str, seed: int, variation: Variation | None = None) -> Scene:
+    """Draw what a game consists of; see `generate_game` for the arguments."""
+    _check("split", split, SPLITS)
+    _check("task type", task_type, TASK_TYPES)
+    variation = _variation(split, variation)
+    rng = random.Random(f"{split}|{task_type}|{seed}|{variation}")
+    while True:
+        modified = variation == "modified" or (
+            variation == "mixed" and rng.random() < MODIFIED_SHARE
+        )
+        scene = _draw(split, task_type, modified, rng)
+        if share_of(scene.placement_hash()) == split:
+            return scene
+
+
+def share_of(placement_hash: str) -> str:
+    """The split that owns a placement."""
+    quarter = int(placement_hash[:8], 16) % 4
+    return next(split for split, quarters in SHARES.items() if quarter in quarters)
+
+
+def generate_game(
+    split: str,
+    task_type: str,
+    seed: int,
+    grammar: Literal["put", "move"] = "put",
+    variation: Variation | None = None,
+) -> dict[str, Any]:
+    """One game as the JSON content of a `game.tw-pddl`.
+
+    Args:
+        split: one of `SPLITS`. `valid_unseen` uses rooms of which no other split has games; `train`
+            and `valid_seen` share rooms; what lies where is never the same in two splits.
+        task_type: one of ALFRED's six names (`TASK_TYPES`).
+        seed: same arguments, same game. The grammar has no influence on what is drawn.
+        grammar: "put" (`put apple 1 in/on fridge 1`, that of the official games) or "move"
+            (`move apple 1 to fridge 1`, that of `alfworld` 0.4).
+        variation: "real": receptacles as in the AI2-THOR room; "modified": a subset of 6 to 14 of them,
+            renumbered, and things from all rooms of that kind; "mixed": four in five games are
+            modified. Default: "mixed" for train, "real" for the others.
+
+    Returns:
+        `pddl_domain, grammar, pddl_problem, solvable, walkthrough` as in official game files, and
+        `task_type, task` (its wording)`, room, pddl_params, placement_hash, split, seed, variation`.
+
+    Raises:
+        ValueError: for an unknown split, task type, grammar or variation.
+    """
+    return game_json(
+        draw_scene(split, task_type, seed, variation),
+        grammar,
+        {"split": split, "seed": seed, "variation": _variation(split, variation)},
+    )
+
+
+def game_json(scene: Scene, grammar: str, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The game file's content for a scene; `extra` goes into it as it is."""
+    _check("grammar", grammar, ("put", "move"))
+    texts = engine_texts()
+    digest = scene.placement_hash()
+    return {
+        "pddl_domain": texts[f"domain_{grammar}"],
+        "grammar": texts[f"grammar_{grammar}"].replace("UNKNOWN GOAL.", scene.goal.sentence),
+        "pddl_problem": problem_text(scene, f"paw_{scene.room}_{digest[:12]}"),
+        "solvable": True,
+        "walkthrough": plan(world_of_scene(scene, grammar), structured_goal(scene.goal)),
+        "task_type": scene.goal.task_type,
+        "task": scene.goal.sentence,
+        "room": scene.room,
+        "pddl_params": _pddl_params(scene.goal),
+        "placement_hash": digest,
+        **(extra or {}),
+    }
+
+
+def write_game(folder: Path, game: Mapping[str, Any]) -> Path:
+    """Store a game in the official layout: `<folder>/<split>/<task>/<trial>/game.tw-pddl`.
+
+    The task folder is named as in ALFRED (`pick_and_place_simple-Mug-None-Shelf-303`), and a small
+    `traj_data.json` with `task_type`, `pddl_params`, `scene`, `template` and `turk_annotations` lies
+    next to the game, which is what `alfworld`'s own loader and other trainers look for.
+
+    Args:
+        game: what `generate_game` returned.
+
+    Returns:
+        the path of `game.tw-pddl`.
+    """
+    params, room = game["pddl_params"], game["room"]
+    target = params["parent_target"] or params["toggle_target"]
+    task = f"{game['task_type']}-{params['object_target']}-None-{target}-{room}"
+    trial = f"trial_P{game['seed']:08d}_{game['placement_hash'][:12]}"
+    path = Path(folder, game["split"], task, trial, "game.tw-pddl")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(game), encoding="utf-8")
+    trajectory = {
+        "task_id": trial,
+        "task_type": game["task_type"],
+        "pddl_params": params,
+        "scene": {"floor_plan": f"FloorPlan{room}", "scene_num": room},
+        "template": {"task_desc": game["task"].removesuffix(".")},
+        "turk_annotations": {"anns": [{"task_desc": game["task"], "high_descs": []}]},
+    }
+    (path.parent / "traj_data.json").write_text(json.dumps(trajectory, indent=1), encoding="utf-8")
+    return path
+
+
+def _draw(split: str, task_type: str, modified: bool, rng: random.Random) -> Scene:
+    room = draw_room(task_type, split == "valid_unseen", not modified, rng)
+    kinds = types_of_kind(room.kind) if modified else room.object_types
+    goal = draw_goal(task_type, room.receptacle_types, kinds, rng)
+    most = None
+    if modified:
+        receptacles = modified_receptacles(room, goal, rng)
+        most = round(len(receptacles) * rng.uniform(*THINGS_PER_RECEPTACLE))
+    else:
+        receptacles = real_receptacles(room)
+    # Chairs, windows and light switches lie in no receptacle, so no text ever shows them.
+    shown = kinds & (facts().pickupable | SCENERY.keys())
+    things = lay_things(receptacles, shown, goal, most, rng)
+    return Scene(room.number, receptacles, things, _start(receptacles, rng), goal)
+
+
+def _start(receptacles: Sequence[Receptacle], rng: random.Random) -> Cell:
+    """Official games start away from every receptacle."""
+    taken = {receptacle.cell for receptacle in receptacles}
+    while True:
+        _, cell = random_place(rng)
+        if cell not in taken:
+            return cell
+
+
+def _pddl_params(goal: SceneGoal) -> dict[str, Any]:
+    look = goal.task_type == "look_at_obj_in_light"
+    return {
+        "object_target": goal.object_type,
+        "object_sliced": False,
+        "parent_target": "" if look else goal.target_type,
+        "toggle_target": goal.target_type if look else "",
+        "mrecep_target": "",
+    }
+
+
+def _variation(split: str, variation: Variation | None) -> Variation:
+    if variation is None:
+        return "mixed" if split == "train" else "real"
+    _check("variation", variation, VARIATIONS)
+    return variation
+
+
+def _check(what: str, value: object, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ValueError(f"unknown {what} {value!r}; expected one of: {', '.join(known)}")

@@ -1,0 +1,305 @@
+"""Trajectories -> the update's pool of transitions -> what each transition is worth.
+
+``collect`` numbers the transitions; ``prepare`` turns rewards into advantages and entropies into
+world-model weights, both over the whole update, before any mini-batch is cut.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paw_train.algorithms.advantages import EPS, gae, gigpo, grpo, reinforce_pp, rloo
+from paw_train.losses.world_model import (
+    WorldModelPlan,
+    action_entropy,
+    adaptive_weight,
+    plan_update,
+)
+from paw_train.rollouts.rollout import Trajectory
+from paw_train.rollouts.rows import look_ahead, transition_keys, trimmed
+from paw_train.rollouts.tokens import StepSpans, TokenRow
+from paw_train.settings import AlgorithmSettings
+from paw_train.settings.objective import ObjectiveSettings
+
+
+@dataclass(slots=True)
+class Pool:
+    """The pool P of one update: N transitions of E episodes in G rollout groups, numbered in order.
+
+    Episodes that failed by an error of their environment are not in it.
+    """
+
+    episodes: list[Trajectory]
+    """[E]"""
+    steps: list[StepSpans]
+    """[N]"""
+    episode: Tensor
+    """[N] episode of each transition, 0..E-1"""
+    group: Tensor
+    """[E] rollout group of each episode, 0..G-1"""
+    rewards: Tensor
+    """[N] float64, as the environment's agent interface gave them"""
+    rows: list[TokenRow]
+    """all token rows, in order"""
+
+    @property
+    def anchors(self) -> list[str]:
+        """[N] the raw observation that each action answered: GiGPO's anchor states."""
+        return [
+            str(t.info.get("observation", "")) for e in self.episodes for t in e.episode.transitions
+        ]
+
+    def per_episode(self, values: Tensor) -> Tensor:
+        """[E] sums of the [N] values."""
+        return torch.zeros(len(self.episodes), dtype=values.dtype).index_add_(
+            0, self.episode, values
+        )
+
+
+@dataclass(slots=True)
+class Signals:
+    """What forward passes over the pool add, each only where the settings ask for it."""
+
+    kl: Tensor | None = None
+    """[N] log-ratio of each sampled response to the reference policy, in nats"""
+    entropy: Tensor | None = None
+    """[N] full-vocabulary action entropy"""
+    values: Tensor | None = None
+    """[N, A] the critic's values before each action token, padded on the right"""
+
+
+@dataclass(slots=True)
+class Experience:
+    """The pool, with what each of its N transitions is worth."""
+
+    rows: list[TokenRow]
+    """as the update reads them: trimmed, or with later observations"""
+    advantages: Tensor
+    """[N], or [N, A] by action token, padded on the right"""
+    wm_weights: Tensor
+    """[N] the w_i of spec section 2 (zeros when the world model is off)"""
+    lengths: Tensor
+    """[N, 2] tokens of action and next observation in ``rows``"""
+    metrics: dict[str, float]
+    value_targets: Tensor | None = None
+    """[N, A] what the critic is to predict before each action token (``level: turn``: column 0)"""
+    old_values: Tensor | None = None
+    """[N, A] what it predicted before the update"""
+    plan: WorldModelPlan | None = None
+    """what the world-model weights were made from; [G] lambdas are of ``wm_groups``"""
+    entropy: Tensor | None = None
+    """[N] action entropy of each transition"""
+    wm_groups: Tensor | None = None
+    """[N] the group, 0..G-1, whose lambda weighs each transition"""
+
+
+def collect(trajectories: Sequence[Trajectory]) -> Pool:
+    """The pool of an update's trajectories, all groups; failed episodes are left out.
+
+    Raises:
+        ValueError: no episode is left; the first traceback is in the message.
+    """
+    good = [t for t in trajectories if t.episode.error is None and t.episode.transitions]
+    if not good:
+        raise ValueError(
+            "Every episode of the rollout failed in its environment; the first traceback:\n"
+            + str(trajectories[0].episode.error if trajectories else "no episodes")
+        )
+    numbers = {g: i for i, g in enumerate(sorted({t.episode.group for t in good}))}
+    owned = [(i, step) for i, t in enumerate(good) for row in t.rows for step in row.steps]
+    for index, (_, step) in enumerate(owned):
+        step.index = index
+    rewards = [t.reward for e in good for t in e.episode.transitions]
+    return Pool(
+        good,
+        [step for _, step in owned],
+        torch.tensor([i for i, _ in owned]),
+        torch.tensor([numbers[t.episode.group] for t in good]),
+        torch.tensor(rewards, dtype=torch.float64),
+        [row for t in good for row in t.rows],
+    )
+
+
+def prepare(
+    pool: Pool,
+    algorithm: AlgorithmSettings,
+    objective: ObjectiveSettings,
+    max_return: float,
+    signals: Signals | None = None,
+    ask: Sequence[int] = (),
+) -> Experience:
+    """Advantages and world-model weights of one update.
+
+    Args:
+        pool: of ``collect``.
+        algorithm: how rewards become advantages.
+        objective: holds the world-model settings.
+        max_return: R_max.
+        signals: what the settings need of forward passes: see ``needs``.
+        ask: ids between an observation and the next response, for world-model horizons above 1.
+
+    Raises:
+        ValueError: a signal that the settings need is missing.
+    """
+    signals = signals or Signals()
+    rewards = pool.rewards
+    if objective.kl_in == "reward" and objective.kl_coef > 0:
+        rewards = rewards - objective.kl_coef * _needed(signals.kl, "kl").double()
+    advantages, targets = _advantages(pool, rewards, algorithm, signals)
+    advantages = _weighted(advantages, pool, algorithm.weighting)
+    entropy = _action_entropy(pool, objective, signals)
+    groups = _wm_groups(pool, algorithm)
+    plan, metrics = _plan(pool, objective, max_return, entropy, groups)
+    keep = plan.selected | torch.full_like(plan.selected, objective.log_observations)
+    horizon = objective.wm.horizon if objective.wm.wm == "on" else 1
+    rows = [
+        trimmed(row, [bool(keep[step.index]) for step in row.steps])
+        for e in pool.episodes
+        for row in look_ahead(e.rows, horizon, ask)
+    ]
+    lengths = torch.zeros(len(pool.steps), 2, dtype=torch.long)
+    for step in itertools.chain.from_iterable(row.steps for row in rows):
+        lengths[step.index] = torch.tensor([b - a for a, b in (step.action, step.observation)])
+    return Experience(
+        rows,
+        advantages.float(),
+        plan.weights.float(),
+        lengths,
+        metrics,
+        None if targets is None else targets.float(),
+        signals.values,
+        plan,
+        entropy,
+        groups[pool.episode],
+    )
+
+
+def informative_groups(trajectories: Sequence[Trajectory]) -> set[int]:
+    """Groups whose episodes differ in return: the ones that move a group-relative policy (DAPO)."""
+    returns: dict[int, set[float]] = {}
+    for t in trajectories:
+        if t.episode.error is None:
+            returns.setdefault(t.episode.group, set()).add(t.episode.total_reward)
+    return {group for group, values in returns.items() if len(values) > 1}
+
+
+def _needed(signal: Tensor | None, name: str) -> Tensor:
+    if signal is None:
+        raise ValueError(f"the settings need the signal {name!r}, which was not computed.")
+    return signal
+
+
+# --- advantages ---------------------------------------------------------------------------------
+
+
+def _advantages(
+    pool: Pool, rewards: Tensor, algorithm: AlgorithmSettings, signals: Signals
+) -> tuple[Tensor, Tensor | None]:
+    """([N] or [N, A] advantages, value targets [N, A] of an algorithm with a critic)."""
+    if algorithm.name == "ppo":
+        return _with_critic(pool, rewards, algorithm, _needed(signals.values, "values"))
+    if algorithm.name == "gigpo":
+        steps = [t.step for e in pool.episodes for t in e.episode.transitions]
+        return gigpo(
+            rewards,
+            pool.episode,
+            steps,
+            pool.group[pool.episode],
+            pool.anchors,
+            algorithm.discount,
+            algorithm.omega,
+            algorithm.normalize,
+            algorithm.similarity,
+        ), None
+    returns = pool.per_episode(rewards)
+    if algorithm.name == "grpo":
+        per_episode = grpo(returns, pool.group, algorithm.normalize)
+    elif algorithm.name == "rloo":
+        per_episode = rloo(returns, pool.group)
+    else:
+        per_episode = reinforce_pp(returns, pool.group if algorithm.group_baseline else None)
+    return per_episode[pool.episode], None
+
+
+def _with_critic(
+    pool: Pool, rewards: Tensor, algorithm: AlgorithmSettings, values: Tensor
+) -> tuple[Tensor, Tensor]:
+    """GAE by turn, or by action token with each turn's reward on its last token."""
+    counts = torch.tensor([s.action[1] - s.action[0] for s in pool.steps])
+    if algorithm.level == "turn":
+        counts = torch.ones_like(counts)
+    tokens = torch.arange(values.shape[1]) < counts[:, None]
+    reward = torch.zeros(values.shape, dtype=torch.float64)
+    reward[torch.arange(len(counts)), counts - 1] = rewards
+    ends = torch.zeros_like(reward)
+    last = torch.cat([pool.episode[1:] != pool.episode[:-1], torch.tensor([True])])
+    ends[torch.arange(len(counts))[last], counts[last] - 1] = 1
+    # an episode cut by its step budget ended: the budget is part of the task, nothing is
+    # bootstrapped
+    advantage, target = gae(
+        reward[tokens], values.double()[tokens], ends[tokens], algorithm.discount, algorithm.lam
+    )
+    if algorithm.normalize:
+        advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + EPS)
+    advantages, targets = torch.zeros_like(reward), torch.zeros_like(reward)
+    advantages[tokens], targets[tokens] = advantage, target
+    return (advantages[:, 0] if algorithm.level == "turn" else advantages), targets
+
+
+def _weighted(advantages: Tensor, pool: Pool, weighting: str) -> Tensor:
+    """Advantages scaled so that a token mean weighs every episode the same, if asked."""
+    if weighting == "token":
+        return advantages
+    # the surrogate is linear in the advantage, clip included: scaling it weighs the tokens
+    lengths = torch.tensor([float(s.action[1] - s.action[0]) for s in pool.steps])
+    tokens = pool.per_episode(lengths)
+    scale = (tokens.mean() / tokens.clamp(min=1))[pool.episode]
+    return advantages * (scale if advantages.ndim == 1 else scale[:, None])
+
+
+# --- world model ----------------------------------------------------------------------------------
+
+
+def _action_entropy(pool: Pool, objective: ObjectiveSettings, signals: Signals) -> Tensor:
+    """[N] the entropy that transitions are selected by."""
+    if objective.wm.wm == "on" and objective.wm.entropy == "full":
+        return _needed(signals.entropy, "entropy")
+    return _entropies([step.logprobs for step in pool.steps])
+
+
+def _wm_groups(pool: Pool, algorithm: AlgorithmSettings) -> Tensor:
+    """[E] the group whose mean return decides each episode's lambda."""
+    # PPO plays independent episodes: each is a group of its own (spec section 3)
+    return torch.arange(len(pool.episodes)) if algorithm.name == "ppo" else pool.group
+
+
+def _plan(
+    pool: Pool, objective: ObjectiveSettings, max_return: float, entropy: Tensor, group: Tensor
+) -> tuple[WorldModelPlan, dict[str, float]]:
+    returns = pool.per_episode(pool.rewards)
+    sums = torch.zeros(int(group.max()) + 1, dtype=returns.dtype).index_add_(0, group, returns)
+    means = sums / torch.bincount(group)
+    keys = transition_keys(pool.rows) if objective.wm.dedup != "off" else None
+    plan = plan_update(objective.wm, entropy, group[pool.episode], means, max_return, keys)
+    metrics = plan.metrics(entropy)
+    # lambda is a property of the rollout: logged for runs without PaW too
+    metrics["lambda_mean"] = adaptive_weight(means, max_return).mean().item()
+    if keys is not None:
+        metrics["unique_share"] = len(set(keys)) / len(keys)
+    return plan, metrics
+
+
+def _entropies(logprobs: Sequence[Sequence[float]]) -> Tensor:
+    """[N] action entropies from the log-probabilities at sampling time."""
+    width = max(len(values) for values in logprobs)
+    table = torch.zeros(len(logprobs), width)
+    mask = torch.zeros(len(logprobs), width, dtype=torch.bool)
+    for i, values in enumerate(logprobs):
+        table[i, : len(values)] = torch.tensor(values)
+        mask[i, : len(values)] = True
+    return action_entropy(table, mask)

@@ -1,0 +1,5 @@
+"""``python -m paw_train.cli``."""
+
+from paw_train.cli import main
+
+main()

@@ -1,0 +1,127 @@
+"""``paw compare``: methods x seeds over one recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def compare(
+    grid: Annotated[
+        str,
+        typer.Argument(
+            metavar="GRID",
+            help="A grid's name, the path of its [cyan].yaml[/cyan] file, or a recipe with --arm.",
+        ),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings of all arms."),
+    ] = None,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--arm",
+            "-a",
+            metavar="NAME[:KEY=VALUE,...]",
+            help="With a recipe: a method; repeat it. The first is the baseline. "
+            "With a grid: run only these of its arms.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(help="How many ([cyan]5[/cyan]) or which ([cyan]0,3,4[/cyan]) to run."),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", help="Runs at once. Default: one a core.", min=1)
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Names the folder.")] = None,
+    out: Annotated[str, typer.Option(help="The folder that it lies in.")] = "runs",
+    import_: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--import", metavar="FILE", help="Results of another machine: those are done."
+        ),
+    ] = None,
+    export: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Write the results here too, after each run."),
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--show", help="Run nothing: the table of what has finished.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+) -> None:
+    """Compare methods over seeds. Stopped or killed, the same command goes on where it was."""
+    from paw_train.reporting.compare.progress import Progress
+    from paw_train.reporting.compare.run import GridRun, default_jobs
+
+    chosen = _seeds(seeds)
+    wanted, arms = _grid(grid, arm or [], chosen, overrides or [], name)
+    folder = Path(out) / wanted.name
+    progress = Progress(folder, quiet)
+    run = GridRun(wanted, out, import_ or [], export or [], progress.say, arms, chosen)
+    work = None
+    if not show:
+        todo = sum(state not in ("finished", "imported") for _, state in run.states())
+        progress.say(f"{folder}: {len(run.chosen)} runs, {todo} to do")
+        work = run.execute(jobs or default_jobs(), progress)
+    run.save()
+    _print(run, progress)
+    for failure in work.failures if work else ():
+        progress.failure(failure)
+    if work and (work.failures or work.stopping):
+        raise typer.Exit(1 if work.failures else 130)
+
+
+def _grid(
+    name: str, arms: list[str], seeds: tuple[int, ...], overrides: list[str], folder: str | None
+) -> tuple[Any, list[str]]:
+    """The grid that the arguments mean, and which of its arms to run (empty: all)."""
+    import dataclasses
+
+    from paw_train.reporting.compare.grid import (
+        grid_from_arguments,
+        grid_names,
+        load_grid,
+        parse_pairs,
+    )
+    from paw_train.settings import recipe_names
+
+    is_recipe = name not in grid_names() and (
+        name in recipe_names() or any(":" in arm for arm in arms)
+    )
+    if is_recipe and arms:
+        grid, chosen = grid_from_arguments(name, arms, seeds or 5, overrides), []
+    else:
+        grid, chosen = load_grid(name), arms
+        grid = dataclasses.replace(grid, overrides={**grid.overrides, **parse_pairs(overrides)})
+    return (dataclasses.replace(grid, name=folder) if folder else grid), chosen
+
+
+def _seeds(text: str | None) -> tuple[int, ...]:
+    """The seeds named; none: those of the grid."""
+    if text is None:
+        return ()
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise ValueError(f"--seeds: expected a number or a list such as 0,3,4; got {text!r}.")
+    numbers = tuple(int(part) for part in parts)
+    return tuple(range(numbers[0])) if len(numbers) == 1 else numbers
+
+
+def _print(run: Any, progress: Any) -> None:
+    """The table, what is left, and where the files are."""
+    from paw_train.reporting.compare.tables import EXPLANATION, rich_table
+
+    left = [(cell, state) for cell, state in run.states() if state not in ("finished", "imported")]
+    comparison = run.comparison()
+    console = progress.console
+    if comparison.arms:
+        console.print(rich_table(comparison, console.width))
+        console.print(" ".join([EXPLANATION, *comparison.notes]), style="dim", markup=False)
+    for cell, state in left:
+        console.print(f"{cell.name}: {state}", style="yellow", markup=False)
+    console.print(f"Results: {run.paths.results}; page: {run.paths.page}", soft_wrap=True)

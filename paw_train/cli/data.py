@@ -1,0 +1,154 @@
+"""``paw data``: list, download and verify data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from paw_train.cli.errors import ErrorTellingGroup
+
+if TYPE_CHECKING:
+    from paw_gym.data.fetch import Progress as ProgressCall
+
+app = typer.Typer(
+    cls=ErrorTellingGroup, no_args_is_help=True, help="List, download and verify data sets."
+)
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="A data set of [cyan]paw data list[/cyan].")
+]
+Dest = Annotated[
+    Path | None,
+    typer.Option(help="The data folder. Default: below $PAW_CACHE_DIR or the user's cache folder."),
+]
+
+
+@app.command("list")
+def list_() -> None:
+    """Which data sets there are, and which are here."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from paw_gym.data import dataset_names, default_folder, load_manifest
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for header in ("data set", "what it is", "licence", "here"):
+        table.add_column(header, style="bold" if header == "data set" else "", overflow="fold")
+    for name in dataset_names():
+        manifest, folder = load_manifest(name), default_folder(name)
+        here = str(folder) if folder.is_dir() else "[dim]no[/dim]"
+        table.add_row(
+            name, f"{manifest.title}\n[dim]{manifest.homepage}[/dim]", manifest.licence, here
+        )
+    Console().print(table)
+
+
+@app.command()
+def download(
+    name: Name,
+    dest: Dest = None,
+    mirror: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Fetch the files from below this address instead."),
+    ] = None,
+    from_folder: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Take the files from this folder instead of the network."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    keep_archives: Annotated[
+        bool, typer.Option("--keep-archives", help="Keep the archives beside the data folder.")
+    ] = False,
+) -> None:
+    """Download a data set. What was interrupted goes on where it stopped."""
+    from rich.console import Console
+
+    from paw_gym.data import default_folder, download_dataset, load_manifest, read_receipt
+
+    if mirror is not None and from_folder is not None:
+        raise ValueError("Give either --mirror or --from-folder, not both.")
+    manifest = load_manifest(name)
+    console = Console(highlight=False, soft_wrap=True)
+    before = read_receipt(dest or default_folder(name))
+    with _progress_bars() as progress:
+        folder = download_dataset(
+            manifest,
+            dest,
+            mirror=mirror,
+            from_folder=from_folder,
+            force=force,
+            keep_archives=keep_archives,
+            progress=progress,
+        )
+    receipt = read_receipt(folder) or {"archives": [], "files": {}}
+    if before is not None and not force:
+        console.print(f"[green]Already here:[/green] {folder} (--force downloads it anew)")
+    else:
+        console.print(f"[green]Done:[/green] {len(receipt['files']):,} files in {folder}")
+        unknown = [a["name"] for a in receipt["archives"] if not a["sha256_was_known"]]
+        if unknown:
+            console.print(
+                f"[yellow]No checksum is published for {', '.join(unknown)}[/yellow]: the archives "
+                "are whole by their own CRCs; what came is recorded for `paw data verify`."
+            )
+    if manifest.use:
+        console.print(f"Use it: {manifest.use.format(folder=folder)}", markup=False)
+
+
+@app.command()
+def verify(
+    name: Name,
+    dest: Dest = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Compare sizes only.")] = False,
+) -> None:
+    """Compare a data set on disk with its receipt; exit code 1 if something changed."""
+    from rich.console import Console
+
+    from paw_gym.data import default_folder, load_manifest, read_receipt, verify_dataset
+
+    folder = dest or default_folder(load_manifest(name).name)
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"There is no {folder}: `paw data download {name}` brings it, or name it with --dest."
+        )
+    with _progress_bars() as progress:
+        problems = verify_dataset(folder, quick=quick, progress=progress)
+    console = Console(highlight=False, soft_wrap=True)
+    for problem in problems[:20]:
+        console.print(problem, style="red", markup=False)
+    if problems:
+        console.print(
+            f"[bold red]{len(problems)} files differ[/bold red] in {folder}; "
+            f"`paw data download {name} --force` brings them back."
+        )
+        raise typer.Exit(1)
+    count = len((read_receipt(folder) or {"files": {}})["files"])
+    what = "sizes" if quick else "checksums"
+    console.print(f"[green]All {count:,} files have the recorded {what}[/green]: {folder}")
+
+
+@contextmanager
+def _progress_bars() -> Iterator[ProgressCall]:
+    """A bar for each file, made when it is first heard of."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+    bars: dict[str, TaskID] = {}
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as display:
+
+        def show(name: str, done: int, total: int | None) -> None:
+            if name not in bars:
+                bars[name] = display.add_task(name, total=total)
+            display.update(bars[name], completed=done, total=total)
+
+        yield show

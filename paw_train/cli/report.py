@@ -1,0 +1,53 @@
+"""``paw report``: the page of a run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def report(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="The folder of a run or of a comparison, or a file of its results."
+        ),
+    ],
+    noise: Annotated[
+        bool,
+        typer.Option(
+            "--noise",
+            help="First measure the share of the world model's gradient that falls on noisy tokens.",
+        ),
+    ] = False,
+    noise_rule: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="Says which spans of an observation are noise. Default: the environment's own rule.",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(help="Of --noise: [cyan]warm[/cyan], latest or best. Default: the best."),
+    ] = None,
+    transitions: Annotated[int, typer.Option(help="Of --noise: how many to draw.", min=1)] = 100,
+) -> None:
+    """Write the page of a run or of a comparison (anew)."""
+    from pathlib import Path
+
+    from paw_train.reporting.run import write_report
+
+    results = Path(run) if run.endswith(".json") else Path(run) / "results.json"
+    if results.is_file():
+        from paw_train.reporting.compare.run import report_of
+
+        typer.echo(f"The report is {report_of(results)}")
+        return
+    if noise or noise_rule is not None:
+        from paw_train.evaluation.noise import write_noise_gradient
+
+        path = write_noise_gradient(run, noise_rule, checkpoint, transitions)
+        typer.echo(f"Noise and gradient: {path}")
+    typer.echo(f"The report is {write_report(run)}")

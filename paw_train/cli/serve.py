@@ -1,0 +1,202 @@
+"""``paw serve``: starts a service. Each service is a command of this group."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paw_train.cli.errors import ErrorTellingGroup
+
+app = typer.Typer(
+    cls=ErrorTellingGroup,
+    no_args_is_help=True,
+    help="Start a service: the WebShop site, a retriever, a gateway to any environment.",
+    rich_markup_mode="rich",
+)
+
+Host = Annotated[
+    str, typer.Option(help="Address to listen on; others than this machine's need a token.")
+]
+Port = Annotated[int, typer.Option(help="Port to listen on; 0 takes any free one.")]
+Token = Annotated[
+    str | None,
+    typer.Option(help="What clients must show. Better in the environment: PAW_SERVE_TOKEN."),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Log every request.")]
+
+
+def token_or_environment(token: str | None) -> str | None:
+    """The token of the command line, or that of the environment variable ``PAW_SERVE_TOKEN``."""
+    return token if token is not None else os.environ.get("PAW_SERVE_TOKEN")
+
+
+@app.command("webshop")
+def webshop(
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Folder with items_*.json. Default: generated products."),
+    ] = None,
+    num_products: Annotated[int | None, typer.Option(help="Use the first so many.")] = None,
+    search: Annotated[str, typer.Option(help="bm25 or lucene.")] = "bm25",
+    goals: Annotated[str | None, typer.Option(help="synthetic, human, or a JSON file.")] = None,
+    prices: Annotated[str | None, typer.Option(help="A JSON file: dollars by asin.")] = None,
+    nouns: Annotated[str | None, typer.Option(help="spacy or rules.")] = None,
+    session_minutes: Annotated[
+        float, typer.Option(help="An unused session is forgotten after so long.")
+    ] = 60.0,
+    sessions_per_client: Annotated[int, typer.Option(help="Sessions of one address.")] = 1024,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    token: Token = None,
+    verbose: Verbose = False,
+) -> None:
+    """Serve the WebShop site, and its JSON API for [cyan]WebShop-v0(server=URL)[/cyan]."""
+    from env_servers.service import ServiceSettings, run
+    from env_servers.webshop import create_app
+    from env_servers.webshop.sessions import SessionStore
+    from paw_gym.envs.webshop.env import ShopSettings
+
+    settings = ServiceSettings(host, port, token_or_environment(token))
+    shop = ShopSettings(
+        None if data_dir is None else str(data_dir), num_products, search, goals, prices, nouns
+    )
+    sessions = SessionStore(session_minutes * 60, limit_per_client=sessions_per_client)
+    service = create_app(shop, sessions=sessions, token=settings.token)
+    typer.echo(f"WebShop on http://{host}:{port or '(any free port)'} (Ctrl-C stops it)", err=True)
+    run(service, settings, verbose=verbose)
+
+
+@app.command("retriever")
+def retriever(
+    name: Annotated[
+        str, typer.Option("--retriever", help="bm25, lucene, e5, hybrid or simulated.")
+    ] = "bm25",
+    corpus: Annotated[
+        Path | None, typer.Option(help="The passages: a [cyan].jsonl[/cyan] file.")
+    ] = None,
+    index: Annotated[
+        Path | None, typer.Option(help="A folder that [cyan]paw index build[/cyan] made.")
+    ] = None,
+    kw: Annotated[
+        list[str] | None,
+        typer.Option("--kw", "-k", metavar="KEY=VALUE", help="A setting of the retriever."),
+    ] = None,
+    max_batch: Annotated[int, typer.Option(help="Queries answered in one call.")] = 64,
+    max_wait_ms: Annotated[
+        float, typer.Option(help="How long a lone request waits for company.")
+    ] = 0.0,
+    threads: Annotated[int, typer.Option(help="Calls at a time.")] = 2,
+    max_pending: Annotated[int, typer.Option(help="Queries that may wait.")] = 20_000,
+    cache: Annotated[int, typer.Option(help="Results to remember.")] = 0,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    token: Token = None,
+    verbose: Verbose = False,
+) -> None:
+    """Serve a retriever, for [cyan]SearchQA-v0(retriever=URL)[/cyan] and for Search-R1 clients."""
+    from env_servers.retrieval import create_app
+    from env_servers.service import ServiceSettings, run
+    from paw_gym.retrieval import make_retriever
+    from paw_train.cli.arguments import parse_settings
+
+    settings = ServiceSettings(host, port, token_or_environment(token))
+    chosen = parse_settings(kw)
+    chosen |= {key: value for key, value in (("corpus", corpus), ("index", index)) if value}
+    typer.echo(f"Opening the retriever {name} ...", err=True)
+    opened = make_retriever(name, cache=cache, **chosen)
+    service = create_app(
+        opened,
+        name=name,
+        token=settings.token,
+        max_batch=max_batch,
+        max_wait=max_wait_ms / 1000,
+        threads=threads,
+        max_pending=max_pending,
+    )
+    typer.echo(
+        f"Retriever on http://{host}:{port or '(any free port)'} (Ctrl-C stops it)", err=True
+    )
+    run(service, settings, verbose=verbose)
+
+
+@app.command("gateway")
+def gateway(
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ENV", help="Serve this one; repeat it. Default: all registered."),
+    ] = None,
+    modules: Annotated[
+        list[str] | None,
+        typer.Option("--import", metavar="MODULE", help="Import this first; it registers more."),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY", help="A setting that clients may choose, beside the safe ones."
+        ),
+    ] = None,
+    fixed: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="ENV:KEY=VALUE", help="A setting of one environment, for all clients."
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Processes that run environments.")] = 2,
+    sessions: Annotated[int, typer.Option(help="Sessions at a time.")] = 4096,
+    sessions_per_client: Annotated[int, typer.Option(help="Sessions of one client.")] = 1024,
+    session_minutes: Annotated[
+        float, typer.Option(help="An unused session is forgotten after so long.")
+    ] = 30.0,
+    step_seconds: Annotated[
+        float, typer.Option(help="An environment that takes longer is stopped.")
+    ] = 30.0,
+    memory_mb: Annotated[int, typer.Option(help="Address space of a worker; 0: no limit.")] = 0,
+    drain_seconds: Annotated[
+        float, typer.Option(help="After SIGTERM, how long sessions may go on.")
+    ] = 30.0,
+    certificate: Annotated[
+        Path | None, typer.Option(help="A PEM file: speak TLS with this certificate.")
+    ] = None,
+    private_key: Annotated[
+        Path | None, typer.Option(help="The certificate's key, where it is in another file.")
+    ] = None,
+    tokens_file: Annotated[
+        Path | None, typer.Option(help="One token a line: each client has its own.")
+    ] = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    token: Token = None,
+    verbose: Verbose = False,
+) -> None:
+    """Serve environments to other processes and machines, for [cyan]paw_gym.make_remote(URL, ENV)[/cyan]."""
+    import importlib
+
+    from env_servers.gateway import Limits, create_app
+    from env_servers.gateway.options import offer_of, tokens_of
+    from env_servers.service import ServiceSettings, run
+    from paw_train.cli.arguments import full_env_id, parse_settings
+
+    for name in modules or []:
+        importlib.import_module(name)
+    offer = offer_of(env or [], allow or [], fixed or [], full_env_id, parse_settings)
+    tokens = tokens_of(token_or_environment(token), tokens_file)
+    files = [None if path is None else str(path) for path in (certificate, private_key)]
+    settings = ServiceSettings(host, port, tokens[0] if tokens else None, *files)
+    limits = Limits(
+        workers=workers,
+        sessions=sessions,
+        sessions_per_client=sessions_per_client,
+        session_seconds=session_minutes * 60,
+        step_seconds=step_seconds,
+        memory_mb=memory_mb,
+        drain_seconds=drain_seconds,
+    )
+    service = create_app(offer, limits, modules=modules or [], tokens=tokens)
+    scheme = "https" if certificate else "http"
+    typer.echo(
+        f"Gateway on {scheme}://{host}:{port or '(any free port)'} (Ctrl-C stops it)", err=True
+    )
+    run(service, settings, verbose=verbose, drain=service.drain, drain_seconds=drain_seconds)

@@ -1,0 +1,48 @@
+"""``paw train``: one training run by a recipe."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def train(
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe's name, or the path of a [cyan].yaml[/cyan] file.")
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings that differ from the recipe's."),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Delete a run of the same name first.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+    plan: Annotated[
+        bool,
+        typer.Option(
+            "--plan",
+            help="Start nothing; print the GPUs, memory and time that a run on a cluster takes "
+            "([cyan]engine=openrlhf[/cyan]).",
+        ),
+    ] = False,
+) -> None:
+    """Train a policy. An unfinished run of the same name and settings goes on where it stopped."""
+    from paw_train.settings import load_settings
+
+    settings = load_settings(recipe, list(overrides or []))
+    if plan:
+        from paw_train.training.plan import make_plan, render
+
+        typer.echo(render(make_plan(settings)))
+        return
+    if settings.engine == "openrlhf":
+        from paw_train.training.openrlhf.launch import train as start
+    else:
+        from paw_train.training.local import train as start
+    folder = start(settings, fresh=fresh, quiet=quiet)
+    typer.echo(f"The run is in {folder}")
+    typer.echo(
+        f"Next: open {folder / 'report.html'}; `paw eval {folder}` measures it on more tasks"
+    )

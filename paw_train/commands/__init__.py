@@ -1,1 +1,0 @@
-"""The commands of ``paw``, one module for each."""

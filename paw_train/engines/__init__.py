@@ -1,1 +1,0 @@
-"""Engines: what runs the training loop. ``local`` is one process, CPU or one GPU."""

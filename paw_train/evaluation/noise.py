@@ -1,0 +1,171 @@
+"""The noise-gradient diagnostic of a run: recorded transitions, scored by one of its checkpoints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from paw_gym.files import write_json
+from paw_gym.transition import Episode, read_jsonl
+from paw_train.evaluation import agent_env_maker
+from paw_train.losses.noise_gradients import CharSpan, gradient_shares, labeller_for, noisy_tokens
+from paw_train.policies.checkpoints import find_checkpoint
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.tokens import StepSpans, TokenRow, collate, micro_batches
+from paw_train.settings import Settings, build
+
+FILE = "noise_gradient.json"
+
+
+def write_noise_gradient(
+    run_dir: str | Path,
+    rule: str | None = None,
+    checkpoint: str | None = None,
+    transitions: int = 100,
+    seed: int = 0,
+) -> Path:
+    """Scores recorded transitions of a run and writes ``noise_gradient.json``.
+
+    Args:
+        run_dir: the run's folder.
+        rule: which text is noise: ``module:function``; ``None``: the environment's own rule. Where it
+            has none the file says so, and has no shares.
+        checkpoint: ``warm``, ``latest`` or ``best``; ``None``: the best, else the latest.
+        transitions: how many are drawn from what is recorded; the paper took 100.
+        seed: of the draw.
+
+    Raises:
+        ValueError: no such run, checkpoint or rule, or nothing recorded.
+    """
+    run = Path(run_dir)
+    if not (run / "config.json").exists():
+        raise ValueError(f"{run} holds no training run: it has no config.json.")
+    settings: Settings = build(Settings, json.loads((run / "config.json").read_text("utf-8")))
+    label = labeller_for(settings.env.id, rule)
+    head: dict[str, Any] = {"env_id": settings.env.id, "rule": rule or settings.env.id}
+    target = run / FILE
+    if label is None:
+        write_json(target, {**head, "rule": None, "note": "no noisy tokens defined"})
+        return target
+    names = [checkpoint] if checkpoint else ["best", "latest"]
+    found = [(n, at) for n in names if (at := find_checkpoint(run / "checkpoints" / n))]
+    if not found:
+        raise ValueError(f"The run {run} has no checkpoint {' or '.join(names)}.")
+    name, saved = found[0]
+    drawn = _drawn(_recorded(run), transitions, seed)
+    if not drawn:
+        raise ValueError(f"The run {run} has no recorded episodes: rollouts/ and episodes_*.jsonl.")
+    policy = LocalPolicy.load(saved / "model", "cuda" if torch.cuda.is_available() else "cpu")
+    env = agent_env_maker(settings.env, settings.env.train_split)()
+    rows, labels = [], []
+    for episode, step in drawn:
+        shown = env.text_env.prompt_observation(episode.transitions[step].next_observation)
+        row = observation_row(
+            policy.chat, episode, step, shown, settings.rollout.max_context_tokens
+        )
+        if row is not None:
+            rows.append(row)
+            labels.append(noisy_tokens(_offsets(policy.chat, shown), label(shown)))
+    env.close()
+    p = observation_probabilities(policy, rows, settings.optimizer.micro_batch_tokens)
+    rho = settings.objective.wm.rho
+    shares = gradient_shares(np.concatenate(p), np.concatenate(labels), rho)
+    write_json(
+        target,
+        {
+            **head,
+            "checkpoint": name,
+            "transitions": len(rows),
+            "rho": rho,
+            **asdict(shares),
+            "token_share": shares.token_share,
+        },
+    )
+    return target
+
+
+def _recorded(run: Path) -> Iterator[Episode]:
+    """Training's own episodes; where there are none, those of the evaluations."""
+    files = sorted((run / "rollouts").glob("*.jsonl")) or sorted(run.glob("episodes_*.jsonl"))
+    for file in files:
+        yield from read_jsonl(file)
+
+
+def _drawn(episodes: Iterator[Episode], count: int, seed: int) -> list[tuple[Episode, int]]:
+    steps = [(e, i) for e in episodes for i, t in enumerate(e.transitions) if t.next_observation]
+    order = np.random.default_rng(seed).permutation(len(steps))[:count]
+    return [steps[int(i)] for i in sorted(order)]
+
+
+def observation_row(
+    chat: ChatFormat, episode: Episode, step: int, shown: str, limit: int
+) -> TokenRow | None:
+    """A recorded transition in training's form: context, response, next observation.
+
+    The response is tokenised from its text, since records keep no ids.
+
+    Args:
+        chat: the policy's format.
+        episode: the record.
+        step: number of the transition.
+        shown: its next observation as prompts show it.
+        limit: longest context in tokens; a longer one loses its beginning.
+
+    Returns:
+        A row with one transition; ``None`` where there is no observation to score.
+    """
+    context = chat.dialogue(episode.messages(step))
+    row = TokenRow(context[-limit:])
+    response = chat.content(episode.transitions[step].response)
+    action = row.extend(response)
+    row.extend(chat.closing(response))
+    if episode.context_mode == "conversation" and step + 1 < len(episode.transitions):
+        message = episode.transitions[step + 1].prompt
+        row.extend(chat.content(message[: max(0, message.find(shown))]))
+    observation = row.extend(chat.content(shown))
+    if observation[0] == observation[1]:
+        return None
+    row.steps.append(StepSpans(action, observation, [0.0] * len(response), 0))
+    return row
+
+
+def _offsets(chat: ChatFormat, text: str) -> list[CharSpan]:
+    """The characters of each token of a text, tokenised as ``ChatFormat.content`` does."""
+    encoded = chat.tokenizer(
+        text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True
+    )
+    return [(int(a), int(b)) for a, b in encoded["offset_mapping"]]
+
+
+@torch.no_grad()
+def observation_probabilities(
+    policy: LocalPolicy, rows: Sequence[TokenRow], token_budget: int
+) -> list[np.ndarray]:
+    """The probability of each next-observation token.
+
+    Args:
+        policy: scores.
+        rows: one transition each.
+        token_budget: padded tokens of one forward pass.
+
+    Returns:
+        For each row [T] probabilities in (0, 1].
+    """
+    policy.model.eval()
+    for number, row in enumerate(rows):
+        row.steps[0].index = number
+    found: dict[int, np.ndarray] = {}
+    for part in micro_batches(rows, token_budget):
+        batch = collate(part, policy.pad_id).to(policy.device)
+        logprobs = policy.logprobs(batch)
+        for s, number in enumerate(batch.index.tolist()):
+            mask = batch.observation_mask[s]
+            found[number] = logprobs[s][mask].double().exp().clamp(max=1.0).cpu().numpy()
+    return [found[number] for number in range(len(rows))]

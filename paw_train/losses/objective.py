@@ -1,0 +1,280 @@
+"""The loss of one micro-batch: clipped surrogate, KL to the reference, and the world-model term.
+
+A *row* is one transition: prompt, response and next observation in one sequence, padded on either
+side. An *update* of N rows is cut into *mini-batches* of B rows (one optimiser step each), and
+those into *micro-batches* by memory. All normalisers are those of the whole mini-batch
+(`MiniBatchTotals`), so the gradients of its micro-batches add up to exactly the gradient of the
+undivided mini-batch.
+
+All `[B, T]` tensors are aligned with the token ids: position `t` holds what belongs to token `t`.
+Everything is a pure function of its arguments; no model is called here.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from paw_train.losses.inputs import MicroBatch, MiniBatchTotals
+from paw_train.losses.logprobs import token_logprobs
+from paw_train.losses.tensor_inputs import FloatArray, as_float, as_mask
+from paw_train.losses.world_model import (
+    minibatch_scale,
+    multi_step_loss,
+    predicted_well,
+    world_model_loss,
+)
+from paw_train.settings.objective import ObjectiveSettings
+from paw_train.settings.world_model import WorldModelSettings
+
+__all__ = [
+    "LossOutput",
+    "MicroBatch",
+    "MiniBatchTotals",
+    "ObjectiveSettings",
+    "Surrogate",
+    "aggregate",
+    "clipped_surrogate",
+    "combined_loss",
+    "k3_divergence",
+    "merge_metrics",
+    "token_logprobs",
+]
+
+MAX_LOG_RATIO = 20.0
+"""Log-ratios are cut here before `exp`, so that one token far off the old policy gives a large
+finite loss with no gradient instead of an infinity."""
+
+
+class Surrogate(NamedTuple):
+    """Per-token results of `clipped_surrogate`, each [B, T] and 0 (ratio: 1) outside the mask."""
+
+    loss: Tensor
+    ratio: Tensor
+    clipped: Tensor
+
+
+class LossOutput(NamedTuple):
+    """One micro-batch's share of the mini-batch's loss."""
+
+    loss: Tensor
+    """scalar, `policy_loss + wm_loss`: what to call backward on"""
+    policy_loss: Tensor
+    """scalar: surrogate and KL; separate, so that gradient norms can be measured apart"""
+    wm_loss: Tensor | None
+    """scalar: `(N / B) * coef * sum_i w_i l_i`; None when the world model is off"""
+    metrics: dict[str, Tensor]
+    """scalars without gradient, to be combined by `merge_metrics`"""
+
+
+def clipped_surrogate(
+    logp: FloatArray,
+    old_logp: FloatArray,
+    advantages: FloatArray,
+    mask: FloatArray,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+) -> Surrogate:
+    """PPO's clipped objective as a loss per token (Schulman et al. 2017, Eq. 7; DAPO's two clips).
+
+    `-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)` with `r = exp(logp - old_logp)`.
+
+    Args:
+        logp: [B, T] log-probabilities under the policy being trained.
+        old_logp: [B, T] under the policy that the update started from.
+        advantages: [B], one for all action tokens of a row, or [B, T].
+        mask: [B, T] 1 on action tokens.
+        clip_low: see above.
+        clip_high: see above.
+
+    Returns:
+        loss, ratio, and whether the clip is what decides the token's loss (its gradient is then 0).
+    """
+    new = as_float(logp, "logp", ndim=2)
+    tokens = as_mask(mask, "mask", like=new)
+    old = as_float(old_logp, "old_logp", ndim=2).detach()
+    given = torch.as_tensor(advantages)
+    weight = as_float(given, "advantages", ndim=2 if given.ndim == 2 else 1).detach()
+    weight = torch.where(tokens, weight if weight.ndim == 2 else weight[:, None], 0.0)
+    ratio = _bounded(torch.where(tokens, new - old, 0.0)).exp()
+    free = -ratio * weight
+    held = -ratio.clamp(1 - clip_low, 1 + clip_high) * weight
+    loss = torch.where(tokens, torch.maximum(free, held), 0.0)
+    return Surrogate(loss, ratio, (held > free) & tokens)
+
+
+def k3_divergence(logp: FloatArray, ref_logp: FloatArray, mask: FloatArray) -> Tensor:
+    """Low-variance estimate of KL(policy || reference) per sampled token (Schulman 2020, "k3").
+
+    `exp(d) - d - 1` with `d = ref_logp - logp`: never negative, unbiased, differentiable in `logp`.
+
+    Args:
+        logp: [B, T] under the policy being trained.
+        ref_logp: [B, T] under the reference.
+        mask: [B, T] 1 on action tokens.
+
+    Returns:
+        [B, T] in nats, 0 outside the mask.
+    """
+    new = as_float(logp, "logp", ndim=2)
+    tokens = as_mask(mask, "mask", like=new)
+    reference = as_float(ref_logp, "ref_logp", ndim=2).detach()
+    gap = _bounded(torch.where(tokens, reference - new, 0.0))
+    return torch.expm1(gap) - gap
+
+
+def aggregate(
+    values: Tensor, mask: Tensor, totals: MiniBatchTotals, settings: ObjectiveSettings
+) -> Tensor:
+    """A micro-batch's share of the mini-batch's mean of per-token `values` [B, T]; a scalar.
+
+    A row without action tokens adds 0, and still counts as a row.
+    """
+    row_sums = (values * mask).sum(-1)
+    if settings.aggregation == "token-mean":
+        return row_sums.sum() / max(totals.action_tokens, 1)
+    if settings.aggregation == "sequence-mean":
+        return (row_sums / mask.sum(-1).clamp(min=1)).sum() / totals.sequences
+    assert settings.fixed_length is not None
+    return row_sums.sum() / (totals.sequences * settings.fixed_length)
+
+
+def combined_loss(
+    logp: Tensor, batch: MicroBatch, totals: MiniBatchTotals, settings: ObjectiveSettings
+) -> LossOutput:
+    """RL loss plus world-model loss of one micro-batch (Eq. 11, for a mini-batched update).
+
+    Args:
+        logp: [B, T] log-probabilities of the row's tokens, with gradient, as `token_logprobs` gives
+            them.
+        batch: masks, advantages, old and reference log-probabilities, world-model weights.
+        totals: of the whole mini-batch.
+        settings: clipping, KL, aggregation, world model.
+
+    Returns:
+        The loss, its two parts and the metrics. With `wm` off the loss is the plain RL loss, bit
+        for bit.
+
+    Raises:
+        ValueError: something that the settings need is missing from the batch.
+    """
+    policy_loss, metrics = _policy_terms(logp, batch, totals, settings)
+    if settings.log_observations:
+        metrics |= _observation_metrics(logp, batch, totals)
+    if settings.wm.wm == "off":
+        return LossOutput(policy_loss, policy_loss, None, metrics)
+    wm_loss, wm_metrics = _world_model_term(logp, batch, totals, settings.wm)
+    return LossOutput(policy_loss + wm_loss, policy_loss, wm_loss, metrics | wm_metrics)
+
+
+def merge_metrics(parts: Iterable[dict[str, Tensor]]) -> dict[str, float]:
+    """The mini-batch's metrics from those of its micro-batches.
+
+    Names ending in `_max` and `_min` take the extreme; all others are shares and add up.
+    """
+    collected: dict[str, list[Tensor]] = {}
+    for part in parts:
+        for name, value in part.items():
+            collected.setdefault(name, []).append(value)
+    return {name: _merge(name, values) for name, values in collected.items()}
+
+
+def _merge(name: str, values: Sequence[Tensor]) -> float:
+    stacked = torch.stack(list(values))
+    if name.endswith("_max"):
+        return stacked.max().item()
+    if name.endswith("_min"):
+        return stacked.min().item()
+    return stacked.sum().item()
+
+
+def _bounded(log_ratio: Tensor) -> Tensor:
+    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+
+
+def _policy_terms(
+    logp: Tensor, batch: MicroBatch, totals: MiniBatchTotals, settings: ObjectiveSettings
+) -> tuple[Tensor, dict[str, Tensor]]:
+    mask = batch.action_mask
+    surrogate = clipped_surrogate(
+        logp, batch.old_logprobs, batch.advantages, mask, settings.clip_low, settings.clip_high
+    )
+    loss = aggregate(surrogate.loss, mask, totals, settings)
+    ratio, count = surrogate.ratio.detach(), max(totals.action_tokens, 1)
+    metrics = {
+        "pg_loss": loss.detach(),
+        "clip_fraction": surrogate.clipped.to(ratio.dtype).sum() / count,
+        "ratio_mean": (ratio * mask).sum() / count,
+        "ratio_max": ratio.max(),
+        "ratio_min": ratio.min(),
+    }
+    if settings.entropy_coef > 0:
+        loss = loss - settings.entropy_coef * _entropy_bonus(batch, totals, settings, metrics)
+    if settings.kl_in == "reward":
+        return loss, metrics
+    if batch.ref_logprobs is not None:
+        kl = aggregate(k3_divergence(logp, batch.ref_logprobs, mask), mask, totals, settings)
+        metrics["kl"] = kl.detach()
+        if settings.kl_coef > 0:
+            loss = loss + settings.kl_coef * kl
+    elif settings.kl_coef > 0:
+        raise ValueError(
+            f"`kl_coef` is {settings.kl_coef}, which needs `ref_logprobs`: give the reference "
+            "policy's log-probabilities, or set kl_coef to 0."
+        )
+    return loss, metrics
+
+
+def _entropy_bonus(
+    batch: MicroBatch,
+    totals: MiniBatchTotals,
+    settings: ObjectiveSettings,
+    metrics: dict[str, Tensor],
+) -> Tensor:
+    if batch.entropy is None:
+        raise ValueError("`entropy_coef` is above 0, which needs `entropy` of the action tokens.")
+    bonus = aggregate(
+        torch.where(batch.action_mask, batch.entropy, 0.0), batch.action_mask, totals, settings
+    )
+    metrics["entropy"] = bonus.detach()
+    return bonus
+
+
+def _world_model_term(
+    logp: Tensor, batch: MicroBatch, totals: MiniBatchTotals, settings: WorldModelSettings
+) -> tuple[Tensor, dict[str, Tensor]]:
+    if batch.observation_mask is None or batch.wm_weights is None:
+        raise ValueError(
+            "the world model is on, which needs `observation_mask` and `wm_weights`; "
+            "set `wm` to off to train without."
+        )
+    weights = batch.wm_weights.detach()
+    supervised = weights != 0
+    # Rows without weight are left out, not multiplied by 0: an infinite loss times 0 is NaN.
+    token_logp, tokens = logp[supervised], batch.observation_mask[supervised]
+    if settings.horizon == 1:
+        per_row = world_model_loss(token_logp, tokens, settings)
+    elif batch.horizon is None:
+        raise ValueError("a world-model `horizon` above 1 needs the batch's `horizon`.")
+    else:
+        per_row = multi_step_loss(token_logp, batch.horizon[supervised], settings)
+    scale = minibatch_scale(totals.update_size, totals.sequences) * settings.coef
+    term = scale * (weights[supervised] * per_row).sum()
+    clipped = predicted_well(token_logp, tokens, settings.rho).to(logp.dtype).sum()
+    return term, {
+        "wm_term": term.detach(),
+        "wm_loss": per_row.detach().sum() / max(totals.supervised, 1),
+        "wm_clipped_share": clipped / max(totals.supervised_tokens, 1),
+    }
+
+
+def _observation_metrics(
+    logp: Tensor, batch: MicroBatch, totals: MiniBatchTotals
+) -> dict[str, Tensor]:
+    """Next-observation NLL in nats a token over all rows: comparable between runs with and without
+    PaW."""
+    if batch.observation_mask is None:
+        return {}
+    nll = -torch.where(batch.observation_mask, logp.detach(), 0.0).sum()
+    return {"observation_nll": nll / max(totals.observation_tokens, 1)}

@@ -1,0 +1,387 @@
+"""World-model supervision on the policy's own rollouts: PaW, arXiv 2606.02388, section 3.
+
+Pure functions: which transitions are supervised (action entropy, Eq. 4), how strongly (adaptive
+weight, Eq. 10; transition weights, Eq. 11) and with which loss (clipped MAE, Eq. 8, and its
+alternatives). Equation numbers are the paper's.
+
+Token tensors are `[B, T]`, one row per transition, position `t` holding what belongs to token `t`
+itself (its log-probability given everything before it), as `paw_train.losses.objective.token_logprobs`
+returns them. Values outside the mask are never read, NaN and infinities included.
+"""
+
+import math
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paw_train.losses.tensor_inputs import FloatArray, as_float, as_mask, require_finite
+from paw_train.settings.world_model import WorldModelSettings
+
+__all__ = [
+    "WorldModelPlan",
+    "WorldModelSettings",
+    "action_entropy",
+    "adaptive_weight",
+    "clipped_mae",
+    "copies",
+    "cross_entropy",
+    "full_vocab_entropy",
+    "mae",
+    "minibatch_scale",
+    "multi_step_loss",
+    "plan_update",
+    "predicted_well",
+    "select_top_alpha",
+    "wm_weights",
+    "world_model_loss",
+]
+
+
+def action_entropy(logprobs: FloatArray, mask: FloatArray) -> Tensor:
+    """The paper's action entropy (section 3.1), over the sampled tokens only.
+
+    `H = -(1 / |a|) * sum_i q_i log q_i` with `q_i` the probability of the i-th sampled token. Needs
+    only log-probabilities that the rollout or the training pass has made already. No gradient.
+
+    Args:
+        logprobs: [B, T] log-probabilities of the tokens, in nats.
+        mask: [B, T] 1 on action tokens.
+
+    Returns:
+        [B] entropies in nats, each in [0, 1/e]; 0 for an empty action.
+    """
+    logp, tokens = _masked(logprobs, mask)
+    with torch.no_grad():
+        return _mean_over(torch.special.entr(logp.exp()), tokens)
+
+
+def full_vocab_entropy(logits: FloatArray, mask: FloatArray, chunk_size: int = 1024) -> Tensor:
+    """The alternative to `action_entropy`: Shannon entropy of the whole next-token distribution.
+
+    Args:
+        logits: [B, T, V] the model's output; position `t` predicts token `t + 1`.
+        mask: [B, T] 1 on action tokens (position `t` is token `t`, so column 0 must be 0).
+        chunk_size: positions turned into float32 probabilities at a time, to bound memory.
+
+    Returns:
+        [B] entropies in nats, averaged over the action tokens, each in [0, log V]. No gradient.
+
+    Raises:
+        ValueError: the shapes do not fit, or a first token is marked: nothing predicts it.
+    """
+    scores = torch.as_tensor(logits).detach()
+    if scores.ndim != 3:
+        raise ValueError(f"`logits` must be [B, T, V], got shape {tuple(scores.shape)}.")
+    tokens = as_mask(mask, "mask", like=scores[..., 0])
+    if tokens[:, :1].any():
+        raise ValueError("`mask` marks the first token of a row, which no logits predict.")
+    entropies = torch.zeros(tokens.shape, dtype=torch.float32, device=scores.device)
+    rows, columns = tokens.nonzero(as_tuple=True)
+    for row, column in zip(rows.split(chunk_size), columns.split(chunk_size), strict=True):
+        logp = scores[row, column - 1].float().log_softmax(-1)
+        entropies[row, column] = torch.special.entr(logp.exp()).sum(-1)
+    return _mean_over(entropies, tokens)
+
+
+def select_top_alpha(entropy: FloatArray, alpha: float) -> Tensor:
+    """Keep the most uncertain fraction of the whole update's pool (Eq. 4).
+
+    Exactly `ceil(alpha * B)` are kept; among equal entropies the lower index goes first, so the
+    order of the pool decides and the same pool gives the same selection.
+
+    Args:
+        entropy: [B] action entropy of every transition of the update, not of one mini-batch.
+        alpha: fraction to keep, in (0, 1].
+
+    Returns:
+        [B] booleans, True for the selected.
+
+    Raises:
+        ValueError: alpha is out of range, or an entropy is not finite.
+    """
+    values = as_float(entropy, "entropy", ndim=1).detach()
+    if not 0.0 < alpha <= 1.0:
+        raise ValueError(f"`alpha` is the fraction to keep and must be in (0, 1], got {alpha}.")
+    require_finite(values, "entropy")
+    # 0.07 * 100 is 7.000000000000001 in floating point; that is 7, not 8.
+    keep = min(len(values), math.ceil(alpha * len(values) * (1 - 1e-12)))
+    order = torch.sort(values, descending=True, stable=True).indices
+    selected = torch.zeros(len(values), dtype=torch.bool, device=values.device)
+    selected[order[:keep]] = True
+    return selected
+
+
+def clipped_mae(logprobs: FloatArray, mask: FloatArray, rho: float = 0.2) -> Tensor:
+    """Clipped mean absolute error of the next observation (Eq. 7-8).
+
+    `l = sum_i 1[p_i <= rho] (1 - p_i) / |o|`: tokens already predicted better than `rho` exert no
+    pull, the others a bounded one. The indicator has no gradient; `|o|` is the full length of the
+    observation.
+
+    Args:
+        logprobs: [B, T] log-probabilities of the tokens, in nats.
+        mask: [B, T] 1 on next-observation tokens.
+        rho: confidence above which a token counts as learned, in (0, 1]; 1 gives `mae`.
+
+    Returns:
+        [B] losses in [0, 1], differentiable; 0 for an empty observation.
+    """
+    logp, tokens = _masked(logprobs, mask)
+    probabilities = logp.exp()
+    kept = ~_above(probabilities.detach(), rho)
+    return _mean_over((1 - probabilities) * kept, tokens)
+
+
+def mae(logprobs: FloatArray, mask: FloatArray) -> Tensor:
+    """Mean absolute error `sum_i (1 - p_i) / |o|`, without clipping. Shapes as in `clipped_mae`."""
+    logp, tokens = _masked(logprobs, mask)
+    return _mean_over(1 - logp.exp(), tokens)
+
+
+def cross_entropy(logprobs: FloatArray, mask: FloatArray) -> Tensor:
+    """Cross-entropy `-sum_i log p_i / |o|` in nats (Eq. 5). Shapes as in `clipped_mae`."""
+    logp, tokens = _masked(logprobs, mask)
+    return _mean_over(-logp, tokens)
+
+
+def world_model_loss(
+    logprobs: FloatArray, mask: FloatArray, settings: WorldModelSettings
+) -> Tensor:
+    """The loss that `settings.loss` names, [B]. Shapes as in `clipped_mae`."""
+    losses: dict[str, Callable[[], Tensor]] = {
+        "cmae": lambda: clipped_mae(logprobs, mask, settings.rho),
+        "mae": lambda: mae(logprobs, mask),
+        "ce": lambda: cross_entropy(logprobs, mask),
+    }
+    return losses[settings.loss]()
+
+
+def predicted_well(logprobs: FloatArray, mask: FloatArray, rho: float = 0.2) -> Tensor:
+    """[B, T] booleans: observation tokens with `p > rho`, left out by `clipped_mae` (Eq. 7)."""
+    logp, tokens = _masked(logprobs, mask)
+    return _above(logp.detach().exp(), rho) & tokens
+
+
+def adaptive_weight(mean_returns: FloatArray, max_return: float) -> Tensor:
+    """Reward-adaptive weight `lambda_g = 1 - mean_return_g / R_max` (Eq. 10).
+
+    Not clamped, as in the paper: groups whose mean is negative (penalties) weigh more than 1. A
+    mean above `max_return` would make the weight negative, that is, unlearn the observation; it
+    contradicts what `max_return` means and draws a RuntimeWarning.
+
+    Args:
+        mean_returns: [G] mean episode return of each rollout group.
+        max_return: the largest return an episode can have, in reward units; above 0.
+
+    Returns:
+        [G] weights.
+
+    Raises:
+        ValueError: `max_return` is not a positive number, or a mean is not finite.
+    """
+    values = as_float(mean_returns, "mean_returns", ndim=1).detach()
+    if not (max_return > 0 and math.isfinite(max_return)):
+        raise ValueError(
+            "`max_return` (R_max) is the largest attainable episode return and must be above 0, "
+            f"got {max_return}."
+        )
+    require_finite(values, "mean_returns")
+    weights = 1 - values / max_return
+    if (weights < -1e-6).any():
+        warnings.warn(
+            f"a group's mean return {values.max().item():g} exceeds max_return={max_return:g}: its "
+            "world-model weight is negative. Set max_return to the environment's largest return.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return weights
+
+
+def multi_step_loss(logprobs: FloatArray, horizon: Tensor, settings: WorldModelSettings) -> Tensor:
+    """World-model loss over `o_{t+1}` to `o_{t+k}` along the actions taken (our extension).
+
+    `sum_j discount^(j-1) l(o_{t+j}) / sum_j discount^(j-1)`, over the observations that the episode
+    still had; with k = 1 it is `world_model_loss`.
+
+    Args:
+        logprobs: [B, T] log-probabilities of the tokens, in nats.
+        horizon: [B, T] j on the tokens of `o_{t+j}`, 0 elsewhere.
+        settings: loss, horizon, discount.
+
+    Returns:
+        [B] losses.
+    """
+    first = world_model_loss(logprobs, horizon == 1, settings)
+    if settings.horizon == 1:
+        return first
+    total, mass = first, (horizon == 1).any(-1).to(first.dtype)
+    for ahead in range(2, settings.horizon + 1):
+        weight = settings.discount ** (ahead - 1)
+        total = total + weight * world_model_loss(logprobs, horizon == ahead, settings)
+        mass = mass + weight * (horizon == ahead).any(-1)
+    return total / mass.clamp(min=torch.finfo(first.dtype).tiny)
+
+
+def copies(keys: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """How often each transition of an update occurs, and whether it is the first of its kind.
+
+    Args:
+        keys: [N] equal for identical transitions.
+
+    Returns:
+        counts [N] and booleans [N].
+    """
+    numbers = Counter(keys)
+    seen: set[int] = set()
+    first = [not (key in seen or seen.add(key)) for key in keys]  # type: ignore[func-returns-value]
+    return torch.tensor([numbers[key] for key in keys]), torch.tensor(first, dtype=torch.bool)
+
+
+def wm_weights(
+    selected: FloatArray,
+    group_ids: FloatArray,
+    lambdas: FloatArray,
+    shares: FloatArray | None = None,
+) -> Tensor:
+    """What each transition's loss is multiplied by, so that the update's sum is Eq. 11.
+
+    `w_i = lambda_g / (|G| |S_g|)` for a selected transition of group `g`, else 0. `|G|` counts all
+    groups, those without a selected transition included.
+
+    Args:
+        selected: [B] booleans, for the whole update.
+        group_ids: [B] integers in 0..G-1.
+        lambdas: [G] weight of each group.
+        shares: [B] how much each transition counts in its group's mean, such as 1 / copies;
+            `|S_g|` is then the sum of the group's shares. None: 1 each.
+
+    Returns:
+        [B] weights, in the dtype of `lambdas`.
+
+    Raises:
+        ValueError: lengths differ or a group number is out of range.
+    """
+    scale = as_float(lambdas, "lambdas", ndim=1).detach()
+    groups = torch.as_tensor(group_ids, device=scale.device).long()
+    chosen = as_mask(selected, "selected", like=groups)
+    if len(groups) and (int(groups.min()) < 0 or int(groups.max()) >= len(scale)):
+        raise ValueError(
+            f"`group_ids` must be in 0..{len(scale) - 1}, one lambda per group; "
+            f"got {int(groups.min())}..{int(groups.max())}."
+        )
+    part = torch.ones(len(groups), dtype=scale.dtype, device=scale.device)
+    if shares is not None:
+        part = as_float(shares, "shares", ndim=1).detach().to(scale)
+    sizes = torch.zeros_like(scale).index_add_(0, groups, part * chosen)
+    per_group = scale / (len(scale) * torch.where(sizes > 0, sizes, 1.0))
+    return torch.where(chosen, per_group[groups] * part, torch.zeros_like(part))
+
+
+def minibatch_scale(update_size: int, minibatch_size: int) -> float:
+    """`N / B`: makes the mini-batches of one update average to Eq. 11.
+
+    With mini-batches of unequal size the average that is exact is the one weighted by their sizes.
+
+    Args:
+        update_size: N, transitions in the update.
+        minibatch_size: B, transitions in this mini-batch.
+    """
+    if not 0 < minibatch_size <= update_size:
+        raise ValueError(
+            f"a mini-batch must hold between 1 and {update_size} transitions, got {minibatch_size}."
+        )
+    return update_size / minibatch_size
+
+
+@dataclass(frozen=True)
+class WorldModelPlan:
+    """What one update supervises, decided once, before its mini-batches are cut."""
+
+    selected: Tensor
+    """[N] booleans (Eq. 4)."""
+    lambdas: Tensor
+    """[G] weight of each group (Eq. 10, or 1)."""
+    weights: Tensor
+    """[N] the `w_i` of `wm_weights`, without `coef`."""
+
+    def metrics(self, entropy: Tensor) -> dict[str, float]:
+        """For the training curves: share selected, the entropy threshold met, the mean weight."""
+        kept = entropy[self.selected]
+        return {
+            "selected_share": self.selected.float().mean().item() if len(self.selected) else 0.0,
+            "entropy_threshold": kept.min().item() if len(kept) else 0.0,
+            "entropy_mean": entropy.mean().item() if len(entropy) else 0.0,
+            "lambda_mean": self.lambdas.mean().item() if len(self.lambdas) else 0.0,
+        }
+
+
+def plan_update(
+    settings: WorldModelSettings,
+    entropy: FloatArray,
+    group_ids: FloatArray,
+    mean_returns: FloatArray,
+    max_return: float,
+    keys: Sequence[int] | None = None,
+) -> WorldModelPlan:
+    """Selection, group weights and transition weights of one update (Eq. 4, 10, 11).
+
+    Args:
+        settings: with `wm == "off"` nothing is selected and every weight is 0.
+        entropy: [N] action entropy of every transition of the update.
+        group_ids: [N] integers in 0..G-1.
+        mean_returns: [G] mean episode return of each group.
+        max_return: R_max.
+        keys: [N] equal for identical transitions; needed unless `dedup` is `off`.
+
+    Raises:
+        ValueError: something does not fit, or `keys` are missing.
+    """
+    values = as_float(entropy, "entropy", ndim=1).detach()
+    means = as_float(mean_returns, "mean_returns", ndim=1)
+    lambdas = adaptive_weight(means, max_return) if settings.adaptive else torch.ones_like(means)
+    if settings.wm == "off":
+        selected = torch.zeros(len(values), dtype=torch.bool, device=values.device)
+        return WorldModelPlan(selected, lambdas, wm_weights(selected, group_ids, lambdas))
+    if settings.dedup == "off":
+        selected = select_top_alpha(values, settings.alpha)
+        return WorldModelPlan(selected, lambdas, wm_weights(selected, group_ids, lambdas))
+    if keys is None or len(keys) != len(values):
+        raise ValueError(f"`dedup={settings.dedup}` needs `keys`, one for each of {len(values)}.")
+    counts, first = (t.to(values.device) for t in copies(keys))
+    if settings.dedup == "weighted":
+        selected = select_top_alpha(values, settings.alpha)
+        return WorldModelPlan(
+            selected, lambdas, wm_weights(selected, group_ids, lambdas, 1 / counts)
+        )
+    selected = torch.zeros_like(first)
+    selected[first] = select_top_alpha(values[first], settings.alpha)
+    return WorldModelPlan(selected, lambdas, wm_weights(selected, group_ids, lambdas))
+
+
+def _masked(logprobs: FloatArray, mask: FloatArray) -> tuple[Tensor, Tensor]:
+    """(`logprobs` with 0 where the mask is 0, the boolean mask), both [B, T].
+
+    Replacing before any arithmetic keeps padding's NaN and infinities out of values and gradients
+    alike.
+    """
+    logp = as_float(logprobs, "logprobs", ndim=2)
+    tokens = as_mask(mask, "mask", like=logp)
+    return torch.where(tokens, logp, torch.zeros((), dtype=logp.dtype, device=logp.device)), tokens
+
+
+def _mean_over(values: Tensor, tokens: Tensor) -> Tensor:
+    """[B] mean of the [B, T] values where `tokens` is set; 0 for a row without any."""
+    return (values * tokens).sum(-1) / tokens.sum(-1).clamp(min=1)
+
+
+def _above(probabilities: Tensor, rho: float) -> Tensor:
+    if not 0.0 < rho <= 1.0:
+        raise ValueError(f"`rho` is a probability threshold and must be in (0, 1], got {rho}.")
+    # p comes back from a log-probability: exp(log(rho)) can exceed rho by an ulp or two, and a
+    # token at p = rho is to be kept (Eq. 7).
+    slack = 1 + 4 * torch.finfo(probabilities.dtype).eps
+    return probabilities > rho * slack

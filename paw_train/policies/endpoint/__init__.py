@@ -1,0 +1,1 @@
+"""A policy behind an OpenAI-compatible endpoint. Needs no torch."""

@@ -1,0 +1,103 @@
+"""From what a user names to a policy: ``openai:MODEL``, ``vllm:MODEL``, or weights that are run here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paw_train.rollouts.policy import Policy
+
+if TYPE_CHECKING:
+    from paw_train.policies.local.policy import LocalPolicy
+    from paw_train.settings.vllm import VLLMSettings
+
+SOURCES = {"openai": "endpoint", "vllm": "vllm"}
+"""prefix of a model's name: the group of settings that belongs to it"""
+
+
+def source_of(model: str) -> str | None:
+    """``openai`` or ``vllm`` for a name with that prefix; ``None``: weights for this process."""
+    prefix, sign, rest = model.partition(":")
+    if not sign or prefix not in SOURCES or Path(model).exists():
+        return None
+    if not rest:
+        raise ValueError(f"{model!r} names no model: expected {prefix}:MODEL.")
+    return prefix
+
+
+def split_overrides(model: str, overrides: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """The overrides of the evaluation, and the settings of the model's source as nested values.
+
+    Raises:
+        ValueError: settings of a source that the model does not come from.
+    """
+    from paw_train.settings import apply_override
+
+    own, data = [], {}  # type: list[str], dict[str, Any]
+    source = source_of(model)
+    group = SOURCES.get(source or "")
+    for override in overrides:
+        head = override.partition("=")[0].partition(".")[0]
+        if head == group:
+            apply_override(data, override)
+        elif head in SOURCES.values():
+            prefix = next(p for p, g in SOURCES.items() if g == head)
+            raise ValueError(
+                f"{override.partition('=')[0]} is a setting of models behind {prefix}:MODEL, but the "
+                f"model is {model!r}. Did you mean {prefix}:{model}?"
+            )
+        else:
+            own.append(override)
+    return own, data.get(group or "", {})
+
+
+def open_policy(
+    model: str,
+    source_settings: dict[str, Any],
+    weights: str | Path,
+    device: str = "cpu",
+    dtype: str = "float32",
+) -> Policy:
+    """The policy that a name means.
+
+    Args:
+        model: as the user gave it.
+        source_settings: of ``split_overrides``.
+        weights: folder or hub name of a model that runs in this process.
+        device: for such a model.
+        dtype: for such a model.
+    """
+    from paw_train.settings import build
+
+    source = source_of(model)
+    name = model.partition(":")[2]
+    if source == "openai":
+        from paw_train.policies.endpoint.policy import EndpointPolicy
+        from paw_train.settings.endpoint import EndpointSettings
+
+        return EndpointPolicy(name, build(EndpointSettings, source_settings, "endpoint"))
+    if source == "vllm":
+        from paw_train.policies.vllm.engine import VLLMPolicy
+        from paw_train.settings.vllm import VLLMSettings
+
+        return VLLMPolicy(name, build(VLLMSettings, source_settings, "vllm"))
+    from paw_train.policies.local.policy import LocalPolicy
+
+    policy: Policy = LocalPolicy.load(weights, device, dtype)
+    return policy
+
+
+def rollout_policy(local: LocalPolicy, engine: str, vllm: VLLMSettings) -> Policy:
+    """What plays the rollouts of training: the policy itself, or an engine that follows its weights.
+
+    Args:
+        local: the policy that is trained.
+        engine: ``local`` or ``vllm``.
+        vllm: settings of that engine.
+    """
+    if engine == "vllm":
+        from paw_train.policies.vllm.engine import FollowingVLLM
+
+        return FollowingVLLM(local, vllm)
+    return local

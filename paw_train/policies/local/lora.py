@@ -1,0 +1,273 @@
+"""Low-rank adapters (Hu et al. 2021, "LoRA") on a pretrained model, through the library peft."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paw_train.policies.local.loading import model_signature, weights_fingerprint
+from paw_train.settings.lora import LoraSettings
+
+TRAINED, REFERENCE = "default", "reference"
+"""names of the adapter that learns and of its frozen copy"""
+BASE_FILE = "paw_base.json"
+"""beside a saved adapter: which model it belongs to"""
+
+
+@dataclass(frozen=True)
+class Base:
+    """The model below an adapter."""
+
+    path: str
+    """as ``LocalPolicy.load`` takes it; a folder is absolute"""
+    revision: str | None
+    signature: str
+    """of its architecture"""
+    fingerprint: str
+    """of its values"""
+
+    @classmethod
+    def of(cls, model: Any, path: str | Path, revision: str | None) -> Base:
+        """Describes a loaded model."""
+        there = Path(path).expanduser()
+        name = str(there.resolve()) if there.exists() else str(path)
+        return cls(name, revision, model_signature(model), weights_fingerprint(model))
+
+    def check(self, other: Base, where: Path) -> None:
+        """Raises a ``ValueError`` if the adapter in ``where`` was trained on another model than ``other``."""
+        if self.signature != other.signature:
+            raise ValueError(
+                f"The adapter {where} was trained on {self.path!r}, a model of another architecture "
+                f"than {other.path!r} (signature {self.signature}, not {other.signature})."
+            )
+        if self.fingerprint != other.fingerprint:
+            raise ValueError(
+                f"The adapter {where} was trained on {self.path!r}, whose weights differ from those of "
+                f"{other.path!r}: the model there has changed since, or is another one."
+            )
+
+
+def is_adapter(folder: str | Path) -> bool:
+    """Whether a folder holds an adapter instead of a whole model."""
+    return (Path(folder) / "adapter_config.json").is_file()
+
+
+def has_adapter(model: Any) -> bool:
+    """Whether a model carries an adapter that learns."""
+    return TRAINED in (getattr(model, "peft_config", None) or {})
+
+
+def attach(model: Any, settings: LoraSettings, seed: int) -> None:
+    """Freezes a model and puts a fresh adapter on it, which changes nothing yet.
+
+    Raises:
+        ValueError: peft is not installed, or the model has no layers of the given names.
+    """
+    peft = _peft()
+    targets: Any = settings.targets
+    if targets != "all-linear":
+        targets = [name.strip() for name in targets.split(",") if name.strip()]
+    config = peft.LoraConfig(
+        r=settings.rank,
+        lora_alpha=2 * settings.rank if settings.alpha is None else settings.alpha,
+        lora_dropout=settings.dropout,
+        target_modules=targets,
+        task_type="CAUSAL_LM",
+    )
+    model.requires_grad_(False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            model.add_adapter(config, TRAINED)
+        except ValueError as error:
+            raise ValueError(f"model.lora.targets={settings.targets!r}: {error}") from error
+    _widen(model)
+
+
+def load(model: Any, folder: Path) -> None:
+    """Puts a saved adapter on a model; it can be trained further.
+
+    Raises:
+        ValueError: peft is not installed.
+    """
+    peft = _peft()
+    config = peft.LoraConfig.from_pretrained(str(folder))
+    config.inference_mode = False
+    model.requires_grad_(False)
+    model.add_adapter(config, TRAINED)
+    _widen(model)
+    load_weights(model, folder)
+
+
+def load_weights(model: Any, folder: Path) -> None:
+    """Sets the weights of the adapter that a model has to saved ones.
+
+    Raises:
+        ValueError: they are of an adapter of another form.
+    """
+    from peft import set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    saved = load_file(folder / "adapter_model.safetensors")
+    here = _weights(model)
+    names = {name.removeprefix("base_model.model.") for name in saved}
+    known = {name.removeprefix("base_model.model.") for name in here}
+    if names != known:
+        strange = sorted(names ^ known)[0]
+        raise ValueError(
+            f"The adapter {folder} does not fit this model's: {strange} is in one of them only "
+            "(model.lora.targets differs)."
+        )
+    try:
+        set_peft_model_state_dict(model, _as_named(saved, here), adapter_name=TRAINED)
+    except RuntimeError as error:
+        raise ValueError(
+            f"The adapter {folder} does not fit this model's (model.lora.rank differs): {error}"
+        ) from error
+
+
+def _as_named(saved: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:
+    """Saved weights under the names that peft uses for this model."""
+    prefixed = next(iter(here), "").startswith("base_model.model.")
+    prefix = "base_model.model." if prefixed else ""
+    return {prefix + name.removeprefix("base_model.model."): value for name, value in saved.items()}
+
+
+def _weights(model: Any) -> dict[str, Any]:
+    from peft import get_peft_model_state_dict
+
+    # "auto" would ask a model hub, at every checkpoint, whether the vocabulary has grown; it has not
+    return dict(get_peft_model_state_dict(model, adapter_name=TRAINED, save_embedding_layers=False))
+
+
+def save(model: Any, folder: Path, base: Base | None) -> None:
+    """Writes the adapter, in peft's form, and what it belongs to."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {
+        "base_model.model." + name.removeprefix("base_model.model."): value.detach()
+        .cpu()
+        .contiguous()
+        for name, value in _weights(model).items()
+    }
+    save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = model.peft_config[TRAINED]
+    if base is not None:
+        config.base_model_name_or_path = base.path
+        described = json.dumps(base.__dict__, indent=2) + "\n"
+        (folder / BASE_FILE).write_text(described, encoding="utf-8")
+    config.save_pretrained(str(folder))
+
+
+def saved_base(folder: Path) -> Base | None:
+    """What a saved adapter belongs to; ``None``: it was not written by this project."""
+    file = folder / BASE_FILE
+    return Base(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
+
+
+def base_path(folder: Path) -> str:
+    """The path of the model that a saved adapter belongs to.
+
+    Raises:
+        ValueError: the adapter does not say.
+    """
+    base = saved_base(folder)
+    if base is not None:
+        return base.path
+    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    path = config.get("base_model_name_or_path")
+    if not path:
+        raise ValueError(f"The adapter {folder} does not name the model that it belongs to.")
+    return str(path)
+
+
+@torch.no_grad()
+def merged_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """The whole model's weights with the adapter worked into them, under the names it has without one.
+
+    This is what an engine that knows nothing of adapters needs, and what can be published.
+    """
+    adapted = {name: module for name, module in model.named_modules() if _is_layer(module)}
+    for name, value in model.state_dict().items():
+        if ".lora_" in name:
+            continue
+        layer = adapted.get(name.removesuffix(".base_layer.weight"))
+        if layer is not None and name.endswith(".base_layer.weight"):
+            value = (value + layer.get_delta_weight(TRAINED)).to(value.dtype)
+        yield name.replace(".base_layer.", "."), value
+
+
+def add_reference(model: Any) -> None:
+    """Puts a frozen copy of the adapter, as it is now, beside it.
+
+    While the adapter still changes nothing, no copy is needed: the model without it is the same.
+    """
+    if REFERENCE in model.peft_config:
+        model.delete_adapter(REFERENCE)
+    layers = list(_layers(model))
+    if all((layer.lora_B[TRAINED].weight == 0).all() for layer in layers):
+        return
+    config = model.peft_config[TRAINED]
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Already found a `peft_config`")
+        model.add_adapter(type(config)(**_fields(config)), REFERENCE)
+    _widen(model)
+    with torch.no_grad():
+        for layer in layers:
+            for kind in (layer.lora_A, layer.lora_B):
+                kind[REFERENCE].weight.copy_(kind[TRAINED].weight)
+    model.set_adapter(TRAINED)
+
+
+@contextmanager
+def reference_active(model: Any) -> Iterator[None]:
+    """Within, the model is the reference."""
+    if REFERENCE in model.peft_config:
+        model.set_adapter(REFERENCE)
+    else:
+        model.disable_adapters()
+    try:
+        yield
+    finally:
+        # both make the trained adapter's weights trainable again
+        model.enable_adapters()
+        model.set_adapter(TRAINED)
+
+
+def _fields(config: Any) -> dict[str, Any]:
+    names = ("r", "lora_alpha", "lora_dropout", "target_modules", "task_type")
+    return {name: getattr(config, name) for name in names}
+
+
+def _layers(model: Any) -> Iterator[Any]:
+    return (module for module in model.modules() if _is_layer(module))
+
+
+def _is_layer(module: Any) -> bool:
+    from peft.tuners.lora import LoraLayer
+
+    return isinstance(module, LoraLayer)
+
+
+def _widen(model: Any) -> None:
+    """Adapters are kept in float32 whatever the model's precision: they are small, and take small steps."""
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name and parameter.dtype in (torch.bfloat16, torch.float16):
+            parameter.data = parameter.data.float()
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError as error:
+        raise ValueError("LoRA needs the library peft: pip install 'paw-gym[train]'") from error
+    return peft

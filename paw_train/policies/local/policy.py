@@ -1,0 +1,266 @@
+"""A policy that runs in this process: any Hugging Face causal language model with a chat template."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor
+
+from paw_train.losses.lm_head_logprobs import TokenScorer
+from paw_train.policies.local import lora
+from paw_train.policies.local.attention import use_grouped_attention
+from paw_train.policies.local.loading import load_model, no_progress_bars
+from paw_train.policies.local.lora import Base
+from paw_train.policies.local.reference import AdapterReference, CopyReference, Reference
+from paw_train.policies.local.scoring_session import LocalScoringSession
+from paw_train.policies.local.sessions import LocalSession
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.policy import Sampling
+from paw_train.rollouts.scoring import batch_logprobs
+from paw_train.rollouts.tokens import TokenBatch
+from paw_train.settings.lora import LoraSettings
+from paw_train.settings.rollout import PREFILL_TOKENS
+
+
+class LocalPolicy:
+    """A model, its tokenizer, and the two things that are done with them: answering and scoring.
+
+    Args:
+        model: a Hugging Face causal language model, with or without a LoRA adapter.
+        tokenizer: its tokenizer, with a chat template.
+        base: with an adapter: the model below it, which is written beside it.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, base: Base | None = None) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.base = base
+        self.chat = ChatFormat(tokenizer)
+        self.device = next(model.parameters()).device
+        use_grouped_attention(model)
+        self._score = TokenScorer(model)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        device: str = "cpu",
+        dtype: str = "float32",
+        *,
+        revision: str | None = None,
+        attention: str | None = None,
+        adapter: LoraSettings | None = None,
+        gradient_checkpointing: bool = False,
+        seed: int = 0,
+    ) -> LocalPolicy:
+        """Loads a model from a folder, a hub, a GGUF file or an installed package that carries one.
+
+        Args:
+            path: of the model; or of a folder with a LoRA adapter, which is put on its own model.
+            device: ``cpu``, ``cuda``, ...
+            dtype: ``float32``, ``bfloat16`` or ``auto``.
+            revision: branch, tag or commit on the hub.
+            attention: as ``attn_implementation`` of transformers.
+            adapter: train a fresh adapter of this form instead of all weights.
+            gradient_checkpointing: compute activations again in the backward pass.
+            seed: of the fresh adapter.
+
+        Raises:
+            ValueError: there is no such model, its tokenizer has no chat template, or an adapter does
+                not belong to the model that it names.
+        """
+        wanted = adapter or LoraSettings()
+        base: Base | None = None
+        if lora.is_adapter(path):
+            model, tokenizer, base = _load_adapted(Path(path), dtype, revision, attention, wanted)
+        else:
+            model, tokenizer = load_model(path, dtype, revision, attention)
+            if wanted.rank:
+                base = Base.of(model, path, revision)
+                lora.attach(model, wanted, seed)
+        if gradient_checkpointing:
+            _enable_recomputing(model)
+        return cls(model.to(torch.device(device)), tokenizer, base)
+
+    @property
+    def pad_id(self) -> int:
+        """Id that fills a batch up; never read."""
+        return int(self.tokenizer.pad_token_id or 0)
+
+    @property
+    def trainable(self) -> bool:
+        """Responses come with what training needs."""
+        return True
+
+    def session(
+        self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
+    ) -> LocalSession:
+        """Opens a session on a batch of episodes (see ``protocol.Policy``)."""
+        return LocalSession(self.model, self.chat, sampling, growing, prefill_tokens)
+
+    def scoring(self, growing: bool, prefill_tokens: int = PREFILL_TOKENS) -> LocalScoringSession:
+        """Opens a session that scores given responses (see ``protocol.ScoringPolicy``)."""
+        return LocalScoringSession(self.model, growing, prefill_tokens)
+
+    @overload
+    def logprobs(
+        self, batch: TokenBatch, temperature: float = ..., entropy: Literal[False] = ...
+    ) -> Tensor: ...
+
+    @overload
+    def logprobs(
+        self, batch: TokenBatch, temperature: float = ..., *, entropy: Literal[True]
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def logprobs(
+        self, batch: TokenBatch, temperature: float = 1.0, entropy: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Log-probabilities of the batch's action and observation tokens, with gradient.
+
+        Actions are scored at the sampling temperature, because that is the distribution they were
+        drawn from; observations at 1. Logits exist for a chunk of these tokens at a time (see
+        ``paw_train.losses.lm_head_logprobs``).
+
+        Args:
+            batch: on the model's device.
+            temperature: of the rollout; 0 (the most likely token) counts as 1.
+            entropy: also return the Shannon entropy of the distribution that each action token was
+                drawn from, over the whole vocabulary.
+
+        Returns:
+            [S, W], one line a transition (see ``TokenBatch``), 0 where empty; with ``entropy`` also
+            [S, W] entropies in nats, 0 outside the actions, with gradient.
+        """
+        with _recomputed(self.model):
+            result, spread = batch_logprobs(self._score, batch, temperature, entropy)
+        return result if spread is None else (result, spread)
+
+    def logits(self, input_ids: Tensor, tokens: Tensor) -> Tensor:
+        """Logits that predict a few chosen tokens, with gradient.
+
+        Args:
+            input_ids: [B, T], padded on the right.
+            tokens: [P] numbers ``b * T + t`` of the tokens, t > 0.
+
+        Returns:
+            [P, V] in the model's precision.
+        """
+        return self._score.logits(input_ids, tokens)
+
+    def fallback_reason(self) -> str | None:
+        """Why whole logits are needed for ``logprobs``, if they are (see ``TokenScorer``)."""
+        return self._score.fallback_reason()
+
+    def save(self, folder: Path) -> None:
+        """Writes model and tokenizer in the Hugging Face form; of a model with an adapter, the adapter."""
+        no_progress_bars()
+        if lora.has_adapter(self.model):
+            lora.save(self.model, folder, self.base)
+        else:
+            self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def load_weights(self, folder: Path) -> None:
+        """Sets the weights to those that ``save`` wrote.
+
+        Raises:
+            ValueError: they are of another model, or of an adapter where there is none (or the reverse).
+        """
+        adapted = lora.has_adapter(self.model)
+        if adapted != lora.is_adapter(folder):
+            raise ValueError(
+                f"{folder} holds {'a whole model' if adapted else 'an adapter'}, but this policy "
+                f"{'trains an adapter' if adapted else 'has none'}: model.lora.rank differs."
+            )
+        if not adapted:
+            _load_whole(self.model, folder)
+            return
+        saved = lora.saved_base(folder)
+        if saved is not None and self.base is not None:
+            saved.check(self.base, folder)
+        lora.load_weights(self.model, folder)
+
+    def whole_weights(self) -> dict[str, Tensor]:
+        """The whole model's weights, an adapter worked in: what another engine needs to play this policy."""
+        if lora.has_adapter(self.model):
+            return dict(lora.merged_weights(self.model))
+        return dict(self.model.state_dict())
+
+    def reference(self, offload: bool = False) -> Reference:
+        """This policy as it is now, frozen.
+
+        With an adapter: the same model with a frozen copy of that. Else a copy of the whole.
+
+        Args:
+            offload: let a copy rest on the CPU between updates (see ``Reference.rest``).
+        """
+        if lora.has_adapter(self.model):
+            return AdapterReference(self)
+        return CopyReference(LocalPolicy(copy.deepcopy(self.model), self.tokenizer), offload)
+
+
+def _enable_recomputing(model: Any) -> None:
+    # the name changed in transformers 5
+    for name in ("activation_checkpointing_enable", "gradient_checkpointing_enable"):
+        if hasattr(model, name):
+            getattr(model, name)({"use_reentrant": False})
+            return
+
+
+@contextmanager
+def _recomputed(model: Any) -> Iterator[None]:
+    """Lets layers with gradient checkpointing do it although dropout is off.
+
+    A layer recomputes only while its own ``training`` is set; what is inside it keeps its own, so
+    dropout stays off.
+    """
+    layers = [m for m in model.modules() if getattr(m, "gradient_checkpointing", False)]
+    flags = [layer.training for layer in layers]
+    for layer in layers:
+        layer.training = torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        for layer, flag in zip(layers, flags, strict=True):
+            layer.training = flag
+
+
+def _load_adapted(
+    folder: Path, dtype: str, revision: str | None, attention: str | None, wanted: LoraSettings
+) -> tuple[Any, Any, Base]:
+    from transformers import AutoTokenizer
+
+    saved = lora.saved_base(folder)
+    path = lora.base_path(folder)
+    revision = saved.revision if saved else revision
+    model, tokenizer = load_model(path, dtype, revision, attention)
+    base = Base.of(model, path, revision)
+    if saved is not None:
+        saved.check(base, folder)
+    lora.load(model, folder)
+    rank = model.peft_config[lora.TRAINED].r
+    if wanted.rank not in (0, rank):
+        raise ValueError(
+            f"The adapter {folder} has rank {rank}, the settings ask for {wanted.rank}; "
+            "leave model.lora.rank at 0 to train on with the adapter as it is."
+        )
+    if (folder / "tokenizer_config.json").is_file():
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    return model, tokenizer, base
+
+
+def _load_whole(model: Any, folder: Path) -> None:
+    from safetensors.torch import load_file
+
+    files = sorted(folder.glob("*.safetensors"))
+    weights = {name: tensor for file in files for name, tensor in load_file(file).items()}
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    tied = set(getattr(model, "_tied_weights_keys", None) or [])
+    if set(missing) - tied or unexpected:
+        raise ValueError(f"The weights in {folder} are damaged: {missing=}, {unexpected=}.")
+    model.tie_weights()

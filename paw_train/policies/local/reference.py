@@ -1,0 +1,71 @@
+"""What KL is measured to: the policy as it was when reinforcement learning began."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from paw_train.policies.local import lora
+from paw_train.rollouts.tokens import TokenBatch
+
+if TYPE_CHECKING:
+    from paw_train.policies.local.policy import LocalPolicy
+
+
+class Reference(Protocol):
+    """A frozen policy."""
+
+    def logprobs(self, batch: TokenBatch, temperature: float = 1.0) -> Tensor:
+        """As ``LocalPolicy.logprobs``, without gradient."""
+
+    def rest(self) -> None:
+        """Gives back the accelerator's memory until the next call."""
+
+
+class AdapterReference:
+    """The policy's own model with another adapter, or with none: no second copy of the weights.
+
+    Args:
+        policy: one with an adapter; a frozen copy of that is put beside it.
+    """
+
+    def __init__(self, policy: LocalPolicy) -> None:
+        self.policy = policy
+        lora.add_reference(policy.model)
+
+    @torch.no_grad()
+    def logprobs(self, batch: TokenBatch, temperature: float = 1.0) -> Tensor:
+        """As ``LocalPolicy.logprobs``, without gradient."""
+        with lora.reference_active(self.policy.model):
+            return self.policy.logprobs(batch, temperature)
+
+    def rest(self) -> None:
+        """Nothing to give back."""
+
+
+class CopyReference:
+    """A copy of the policy.
+
+    Args:
+        copy: the copy.
+        offload: whether it rests on the CPU.
+    """
+
+    def __init__(self, copy: LocalPolicy, offload: bool) -> None:
+        self.copy, self.offload = copy, offload
+        copy.model.requires_grad_(False).eval()
+        self.rest()
+
+    @torch.no_grad()
+    def logprobs(self, batch: TokenBatch, temperature: float = 1.0) -> Tensor:
+        """As ``LocalPolicy.logprobs``, without gradient."""
+        if self.offload:
+            self.copy.model.to(self.copy.device)
+        return self.copy.logprobs(batch, temperature)
+
+    def rest(self) -> None:
+        """Moves the copy to the CPU, if it is to rest there."""
+        if self.offload:
+            self.copy.model.to("cpu")

@@ -1,0 +1,75 @@
+"""Tokens from logits: temperature, truncation, and one random number a token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paw_train.rollouts.policy import Sampling
+
+
+def uniforms(seeds: Sequence[int], count: int) -> Tensor:
+    """[B, count] float64 numbers in [0, 1), row b by ``seeds[b]`` alone.
+
+    Philox is counter-based: a row's numbers do not depend on other rows, threads or the device.
+    """
+    rows = [np.random.Generator(np.random.Philox(seed)).random(count) for seed in seeds]
+    return torch.from_numpy(np.stack(rows)) if rows else torch.zeros((0, count))
+
+
+def draw(logits: Tensor, sampling: Sampling, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """One token a row and its log-probability under the distribution it was drawn from.
+
+    Args:
+        logits: [B, V].
+        sampling: temperature and truncation; at temperature 0 the most likely token is taken, and
+            its log-probability is the one at temperature 1.
+        uniform: [B] in [0, 1): where in the cumulative distribution each row's token is (inverse
+            transform sampling), so a token costs one random number however large V is.
+
+    Returns:
+        ids [B] and log-probabilities [B].
+    """
+    if sampling.temperature == 0:
+        logprobs = torch.log_softmax(logits, dim=-1)
+        ids = logits.argmax(-1)
+    else:
+        scaled = logits / sampling.temperature
+        if sampling.truncated:
+            scaled = truncate(scaled, sampling)
+        logprobs = torch.log_softmax(scaled, dim=-1)
+        ids = _invert(logprobs, uniform.to(logits.device))
+    return ids, logprobs.gather(-1, ids[:, None]).squeeze(-1)
+
+
+def _invert(logprobs: Tensor, uniform: Tensor) -> Tensor:
+    # float64: float32 sums over a large vocabulary would shift the rare tokens' shares
+    cumulative = logprobs.double().exp_().cumsum(-1)
+    total = cumulative[:, -1]
+    # rounding must not reach the total, where tokens of probability 0 may lie
+    target = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, target[:, None], right=True).squeeze(-1)
+
+
+def truncate(logits: Tensor, sampling: Sampling) -> Tensor:
+    """[B, V] tempered logits with -inf where ``top_k``, then ``top_p``, or ``min_p`` rule a token out.
+
+    ``top_p`` counts among the tokens that ``top_k`` left (Holtzman et al. 2020, "The Curious Case of
+    Neural Text Degeneration"); ``min_p`` is relative to the most likely token (Nguyen et al. 2024,
+    "Turning Up the Heat: Min-p Sampling"). At least one token stays.
+    """
+    ordered, order = logits.sort(dim=-1, descending=True, stable=True)
+    allowed = torch.ones_like(ordered, dtype=torch.bool)
+    if sampling.top_k:
+        allowed[:, sampling.top_k :] = False
+    if sampling.top_p < 1:
+        probs = ordered.masked_fill(~allowed, -torch.inf).softmax(-1)
+        allowed &= probs.cumsum(-1) - probs < sampling.top_p
+    if sampling.min_p > 0:
+        allowed &= ordered >= ordered[:, :1] + float(np.log(sampling.min_p))
+    allowed[:, 0] = True
+    keep = torch.zeros_like(allowed).scatter(-1, order, allowed)
+    return logits.masked_fill(~keep, -torch.inf)

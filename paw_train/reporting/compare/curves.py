@@ -1,0 +1,77 @@
+"""Learning curves of a comparison: each arm beside its opponent, mean and range over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from paw_train.reporting.compare.results import CellResult
+from paw_train.reporting.run.charts import Series
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One measurement that curves are drawn of."""
+
+    key: str
+    title: str
+    share: bool = False
+
+
+MEASUREMENTS = (
+    Measurement("validation", "Success on the selection panel", share=True),
+    Measurement("success_rate", "Success in training rollouts", share=True),
+    Measurement("obs_nll", "Observation NLL, nats a token"),
+    Measurement("invalid_rate", "Invalid responses", share=True),
+)
+RANGE_NOTE = (
+    "Lines: mean over the seeds that both arms have; areas: from the lowest to the highest seed."
+)
+
+
+def arm_series(
+    arm: str, cells: Sequence[CellResult], measurement: Measurement, colour: int
+) -> Series | None:
+    """The mean of a measurement over an arm's seeds, with their range; ``None`` where there is none."""
+    lines = [points for c in cells if c.arm == arm and (points := _points(c, measurement.key))]
+    if not lines:
+        return None
+    xs = sorted({x for line in lines for x in line})
+    known = {x: [line[x] for line in lines if x in line] for x in xs}
+    return Series(
+        arm,
+        [(x, float(np.mean(known[x]))) for x in xs],
+        colour,
+        band=[(x, min(known[x]), max(known[x])) for x in xs] if len(lines) > 1 else (),
+    )
+
+
+def pairs(
+    opponents: Mapping[str, str], cells: Sequence[CellResult], measurement: Measurement
+) -> list[tuple[str, list[Series]]]:
+    """For each arm, its curve and its opponent's: (arm, series), over the seeds that both have.
+
+    Without a seed in common the arm's curve stands alone.
+    """
+    seeds = {arm: {c.seed for c in cells if c.arm == arm} for arm in opponents}
+    charts = []
+    for arm, other in opponents.items():
+        if arm == other:
+            continue
+        common = seeds[arm] & seeds[other]
+        shared = [c for c in cells if c.seed in (common or seeds[arm])]
+        own = arm_series(arm, shared, measurement, 1)
+        base = arm_series(other, shared, measurement, 2)
+        if own is not None:
+            charts.append((arm, [s for s in (base, own) if s is not None]))
+    return charts
+
+
+def _points(cell: CellResult, key: str) -> dict[float, float]:
+    """Value by number of finished updates."""
+    if key == "validation":
+        return {float(update): rate for update, rate, *_ in cell.validation}
+    values = cell.metrics.get(key, [])
+    return {float(i): v for i, v in enumerate(values, 1) if v is not None}

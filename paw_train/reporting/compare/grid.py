@@ -1,0 +1,302 @@
+"""What is compared: arms (methods) x seeds over one recipe, and the cells that makes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from paw_gym.naming import did_you_mean
+from paw_train.settings import Settings, find_recipe, load_settings, recipe_names
+from paw_train.settings.world_model import WorldModelSettings
+
+_KEYS = ("recipe", "seeds", "overrides", "baseline", "against", "arms", "name", "description")
+_PRESET = "objective.wm.preset"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One method: the settings in which it differs from the others."""
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """dotted keys to values"""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid."""
+
+    arm: str
+    seed: int
+    overrides: tuple[str, ...]
+    """``key=value``, in the order in which they apply"""
+    settings: Settings
+    """all settings of the run"""
+
+    @property
+    def name(self) -> str:
+        """Names the cell's folder."""
+        return cell_name(self.arm, self.seed)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Methods x seeds over one recipe."""
+
+    name: str
+    """names the folder of the comparison"""
+    recipe: str
+    """a recipe's name, or the path of a ``.yaml`` file"""
+    seeds: tuple[int, ...]
+    arms: tuple[Arm, ...]
+    baseline: str
+    """the arm that paired differences are taken to"""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """settings of all arms that differ from the recipe's, by dotted key"""
+    against: Mapping[str, str] = field(default_factory=dict)
+    """arms whose difference is taken to another one than the baseline"""
+    description: str = ""
+    """what is asked, for the page"""
+
+    def __post_init__(self) -> None:
+        names = [arm.name for arm in self.arms]
+        if not names:
+            raise ValueError("A comparison needs arms: `arms: {grpo: {}, ...}` or --arm NAME:...")
+        folders: dict[str, str] = {}
+        for name in names:
+            other = folders.setdefault(cell_name(name, 0), name)
+            if other != name or names.count(name) > 1:
+                raise ValueError(
+                    f"Arms {other!r} and {name!r} would share a folder; rename one of them."
+                )
+        for where, name in (
+            ("baseline", self.baseline),
+            *(("against", name) for pair in self.against.items() for name in pair),
+        ):
+            if name not in names:
+                raise ValueError(f"{where}: there is no arm {name!r}. {did_you_mean(name, names)}")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds: expected different whole numbers, got {list(self.seeds)}.")
+
+    def cells(self, out: str) -> list[Cell]:
+        """Every run, seeds outermost, so that complete seeds come first.
+
+        Args:
+            out: the folder that holds the comparison's own.
+
+        Raises:
+            ValueError: an arm's settings are not valid; names the arm.
+        """
+        return [
+            self._cell(arm, seed, Path(out) / self.name) for seed in self.seeds for arm in self.arms
+        ]
+
+    def _cell(self, arm: Arm, seed: int, folder: Path) -> Cell:
+        values: dict[str, Any] = {"threads": 1, **self.overrides, **arm.settings}
+        values |= {"seed": seed, "out": str(folder), "name": cell_name(arm.name, seed)}
+        values.setdefault("warm_starts", str(folder / "warm-starts"))
+        overrides = tuple(f"{key}={json.dumps(value)}" for key, value in values.items())
+        try:
+            settings = load_settings(self.recipe, overrides)
+        except ValueError as error:
+            raise ValueError(f"Arm {arm.name!r}: {error}") from None
+        if settings.evaluation.tasks < 1:
+            raise ValueError(
+                f"Arm {arm.name!r}: evaluation.tasks is 0; a comparison needs the evaluation after RL."
+            )
+        return Cell(arm.name, seed, overrides, settings)
+
+    def with_seeds(self, seeds: Sequence[int]) -> Grid:
+        """The grid with further seeds."""
+        return dataclasses.replace(self, seeds=tuple(dict.fromkeys([*self.seeds, *seeds])))
+
+    def check_arms(self, names: Sequence[str]) -> None:
+        """Raises ``ValueError`` for a name that is no arm; names the nearest."""
+        own = [arm.name for arm in self.arms]
+        for name in names:
+            if name not in own:
+                raise ValueError(f"There is no arm {name!r}. {did_you_mean(name, own)}")
+
+    def opponents(self) -> dict[str, str]:
+        """For each arm, in order, the one that its difference is taken to: itself for the baseline."""
+        return {arm.name: self.against.get(arm.name, self.baseline) for arm in self.arms}
+
+
+def cell_name(arm: str, seed: int) -> str:
+    """The folder of an arm's run with a seed."""
+    return f"{re.sub(r'[^A-Za-z0-9._+-]+', '-', arm).strip('-')}-seed{seed}"
+
+
+def load_grid(name: str | Path) -> Grid:
+    """A grid from a file.
+
+    Args:
+        name: a name from ``recipes/compare/``, or a ``.yaml`` path. A recipe that the file names by
+            a path is looked for from the working directory, then from beside the file.
+
+    Raises:
+        ValueError: there is none, or a key or value is not valid; names it.
+    """
+    path = find_grid(name)
+    data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(data, dict):
+        raise ValueError(f"Grid {path.name}: expected keys and values, got {data!r}.")
+    for key in data:
+        if key not in _KEYS:
+            raise ValueError(
+                f"Grid {path.name}: unknown key {key!r}. {did_you_mean(str(key), _KEYS)}"
+            )
+    arms = data.get("arms")
+    if not isinstance(arms, dict) or not arms:
+        raise ValueError(f"Grid {path.name}: `arms` names the methods and their settings.")
+    if "recipe" not in data:
+        raise ValueError(f"Grid {path.name}: `recipe` is missing: the recipe that all arms share.")
+    recipe = str(data["recipe"])
+    beside = path.parent / recipe
+    if recipe.endswith((".yaml", ".yml")) and not Path(recipe).is_file() and beside.is_file():
+        recipe = str(beside)
+    return Grid(
+        name=str(data.get("name") or path.stem),
+        recipe=recipe,
+        seeds=read_seeds(data.get("seeds", 5)),
+        arms=tuple(Arm(str(k), flat_settings(v, f"arms.{k}")) for k, v in arms.items()),
+        baseline=str(data.get("baseline") or next(iter(arms))),
+        overrides=flat_settings(data.get("overrides"), "overrides"),
+        against={str(a): str(b) for a, b in (data.get("against") or {}).items()},
+        description=str(data.get("description") or "").strip(),
+    )
+
+
+def grid_from_arguments(
+    recipe: str, arms: Sequence[str], seeds: int | Sequence[int], overrides: Sequence[str]
+) -> Grid:
+    """A grid from the command line.
+
+    Args:
+        recipe: a recipe's name or path.
+        arms: ``name`` or ``name:key=value,key=value``; the first is the baseline.
+        seeds: how many, or which.
+        overrides: ``key=value`` of all arms.
+
+    Raises:
+        ValueError: an arm or an override is not of that form.
+    """
+    parsed = []
+    for text in arms:
+        name, _, values = text.partition(":")
+        pairs = re.split(r",(?=[\w.]+=)", values) if values else []
+        parsed.append(Arm(name, expand_preset(parse_pairs(pairs))))
+    return Grid(
+        name=f"compare-{Path(find_recipe(recipe)).stem}",
+        recipe=recipe,
+        seeds=read_seeds(seeds),
+        arms=tuple(parsed),
+        baseline=parsed[0].name if parsed else "",
+        overrides=parse_pairs(overrides),
+    )
+
+
+def parse_pairs(pairs: Sequence[str]) -> dict[str, Any]:
+    """``key=value`` texts as a dictionary; values are read as YAML.
+
+    Raises:
+        ValueError: not of that form.
+    """
+    values = {}
+    for pair in pairs:
+        key, sign, value = pair.partition("=")
+        if not sign or not key:
+            raise ValueError(f"Expected key=value, got {pair!r} (for example optimizer.lr=1e-4).")
+        values[key] = yaml.safe_load(value)
+    return values
+
+
+def read_seeds(value: object) -> tuple[int, ...]:
+    """Seeds from a list, or the first so many from a number.
+
+    Raises:
+        ValueError: neither of them.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return tuple(range(value))
+    if isinstance(value, list | tuple) and value and all(type(v) is int for v in value):
+        return tuple(value)
+    raise ValueError(f"seeds: expected a list of whole numbers or how many, got {value!r}.")
+
+
+def flat_settings(data: object, where: str) -> dict[str, Any]:
+    """Settings by dotted key, from nested or dotted ones; a world-model preset becomes its fields.
+
+    Raises:
+        ValueError: not a group of settings.
+    """
+    if data is None:
+        return {}
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{where}: expected settings such as `optimizer.lr: 1e-4`, got {data!r}.")
+    return expand_preset(dict(_flat(data, "")))
+
+
+def _flat(data: Mapping[str, Any], prefix: str) -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = []
+    for key, value in data.items():
+        full = f"{prefix}{key}"
+        # arguments of an environment are one value, not a group of settings
+        if isinstance(value, Mapping) and not full.endswith("kwargs"):
+            pairs += _flat(value, f"{full}.")
+        else:
+            pairs.append((full, value))
+    return pairs
+
+
+def expand_preset(values: dict[str, Any]) -> dict[str, Any]:
+    """Replaces ``objective.wm.preset`` by the fields it stands for; what the arm names itself wins.
+
+    The coefficient is left to the recipe, so that presets are compared at an equal one.
+    """
+    if _PRESET not in values:
+        return values
+    preset = WorldModelSettings.preset(str(values[_PRESET]))
+    fields = {k: v for k, v in dataclasses.asdict(preset).items() if k != "coef"}
+    named = {f"objective.wm.{key}": value for key, value in fields.items()}
+    return {**named, **{k: v for k, v in values.items() if k != _PRESET}}
+
+
+def find_grid(name: str | Path) -> Path:
+    """The file of a grid.
+
+    Raises:
+        ValueError: there is none; names the nearest.
+    """
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            raise ValueError(f"There is no grid file {str(path)!r}.")
+        return path
+    for folder in _grid_folders():
+        if (folder / f"{name}.yaml").is_file():
+            return folder / f"{name}.yaml"
+    hint = ""
+    if str(name) in recipe_names():
+        hint = f" It is a recipe: name what to compare, such as --arm grpo --arm paw:{_PRESET}=paw."
+    raise ValueError(
+        f"There is no grid {str(name)!r}.{hint} {did_you_mean(str(name), grid_names())}"
+    )
+
+
+def grid_names() -> list[str]:
+    """Grids that come with the project."""
+    return sorted({p.stem for folder in _grid_folders() for p in folder.glob("*.yaml")})
+
+
+def _grid_folders() -> list[Path]:
+    package = Path(__file__).resolve().parents[2]
+    places = (package / "recipes" / "compare", package.parent / "recipes" / "compare")
+    return [folder for folder in places if folder.is_dir()]

@@ -1,0 +1,224 @@
+"""A comparison from beginning to end: run what is missing, keep the results, judge, show."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paw_gym.files import write_json
+from paw_train.reporting.compare.analysis import Comparison, compare
+from paw_train.reporting.compare.cells import check_settings, is_finished, updates_done
+from paw_train.reporting.compare.execute import Runner, Work, train_command
+from paw_train.reporting.compare.grid import Cell, Grid, cell_name
+from paw_train.reporting.compare.overhead import overheads
+from paw_train.reporting.compare.page import write_page, write_text
+from paw_train.reporting.compare.progress import Progress
+from paw_train.reporting.compare.results import (
+    CellResult,
+    known_results,
+    read_cell,
+    read_grid,
+    read_results,
+    write_results,
+)
+from paw_train.reporting.compare.tables import as_json, markdown
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The files of a comparison."""
+
+    folder: Path
+
+    @property
+    def results(self) -> Path:
+        """Every finished cell in a compact form."""
+        return self.folder / "results.json"
+
+    @property
+    def table(self) -> Path:
+        """The table as JSON."""
+        return self.folder / "table.json"
+
+    @property
+    def markdown(self) -> Path:
+        """The table for a document."""
+        return self.folder / "table.md"
+
+    @property
+    def page(self) -> Path:
+        """Table and curves for a browser."""
+        return self.folder / "compare.html"
+
+
+class GridRun:
+    """One comparison in one folder.
+
+    Args:
+        grid: what is compared.
+        out: the folder that holds the comparison's own.
+        imports: files of results whose cells count as done.
+        exports: files that the results are also written to, after each cell.
+        say: prints a line.
+        arms: run only these; empty: all. Results of the others are kept and shown all the same.
+        seeds: run only these; empty: all.
+
+    Raises:
+        ValueError: settings that are not valid, no such arm, a damaged file of results, or a file to
+            export to that holds cells which would get lost.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        out: str,
+        imports: Sequence[Path] = (),
+        exports: Sequence[Path] = (),
+        say: Callable[[str], None] = print,
+        arms: Sequence[str] = (),
+        seeds: Sequence[int] = (),
+    ) -> None:
+        grid.check_arms(arms)
+        grid = grid.with_seeds(seeds)
+        self.grid, self.exports, self.say = grid, exports, say
+        self.cells = grid.cells(out)
+        self.paths = Paths(Path(out) / grid.name)
+        if (self.paths.folder / "config.json").exists():
+            raise ValueError(
+                f"{self.paths.folder} holds a training run; give the comparison another name (--name)."
+            )
+        self.imported = self._import(imports)
+        self._read: dict[str, CellResult] = {}
+        self.chosen = [
+            c for c in self.cells if (not arms or c.arm in arms) and (not seeds or c.seed in seeds)
+        ]
+        self._check_exports()
+
+    def _import(self, files: Sequence[Path]) -> dict[str, CellResult]:
+        """The results of other machines: of this grid's own file, then of the files given now."""
+        found: list[CellResult] = []
+        if self.paths.results.exists():
+            found += [r for r in read_results(self.paths.results) if r.imported]
+        for file in files:
+            found += [dataclasses.replace(r, imported=True) for r in read_results(file)]
+        known = known_results(self.cells, found)
+        for result in found:
+            cell = next(
+                (c for c in self.cells if (c.arm, c.seed) == (result.arm, result.seed)), None
+            )
+            if cell is not None and cell.name not in known:
+                self.say(f"{cell.name} is not taken over: its settings there differ from these.")
+        return known
+
+    def _check_exports(self) -> None:
+        here = {(r.arm, r.seed) for r in self.results()}
+        for file in self.exports:
+            lost = (
+                [r for r in read_results(file) if (r.arm, r.seed) not in here]
+                if file.exists()
+                else []
+            )
+            if lost:
+                raise ValueError(
+                    f"{file} holds {len(lost)} cells that this folder lacks, such as "
+                    f"{cell_name(lost[0].arm, lost[0].seed)}; exporting would lose them. Take them "
+                    f"over with --import {file}, or export to another file."
+                )
+
+    def execute(self, jobs: int, progress: Progress) -> Work:
+        """Runs the cells that are missing and writes the results after each.
+
+        Raises:
+            ValueError: a cell was begun with other settings.
+        """
+        todo = [c for c in self.chosen if c.name not in self.imported]
+        self.paths.folder.mkdir(parents=True, exist_ok=True)
+        runner = Runner(
+            todo,
+            self.paths.folder,
+            jobs,
+            lambda cell: train_command(cell, self.grid.recipe),
+            progress,
+            lambda cell: self.save(),
+        )
+        with progress:
+            return runner.run()
+
+    def results(self) -> list[CellResult]:
+        """Every finished cell, in the grid's order; a cell's own run comes before an imported one.
+
+        Raises:
+            ValueError: a finished cell has other settings, or is damaged.
+        """
+        found = []
+        for cell in self.cells:
+            folder = self.paths.folder / cell.name
+            if is_finished(folder):
+                if cell.name not in self._read:
+                    check_settings(folder, cell)
+                    self._read[cell.name] = read_cell(folder, cell.arm, cell.seed)
+                found.append(self._read[cell.name])
+            elif cell.name in self.imported:
+                found.append(self.imported[cell.name])
+        return found
+
+    def comparison(self) -> Comparison:
+        """The judgement on what has finished."""
+        return compare(self.grid.opponents(), self.grid.baseline, self.results())
+
+    def save(self) -> None:
+        """Writes results, table, picture and page of what has finished."""
+        results, paths = self.results(), self.paths
+        paths.folder.mkdir(parents=True, exist_ok=True)
+        for path in (paths.results, *self.exports):
+            write_results(path, self.grid, results)
+        write_report(paths.folder, self.grid, results)
+
+    def states(self) -> list[tuple[Cell, str]]:
+        """Each cell that is to be run, and how far it is."""
+        return [(cell, self._state(cell)) for cell in self.chosen]
+
+    def _state(self, cell: Cell) -> str:
+        folder = self.paths.folder / cell.name
+        if is_finished(folder):
+            return "finished"
+        if cell.name in self.imported:
+            return "imported"
+        if (folder / "config.json").exists():
+            return f"begun, {updates_done(folder)} of {cell.settings.updates} updates"
+        return "not begun"
+
+
+def write_report(folder: Path, grid: Grid, cells: Sequence[CellResult]) -> Path:
+    """Writes tables, pictures and page of a comparison; returns the page's path."""
+    paths = Paths(folder)
+    comparison = compare(grid.opponents(), grid.baseline, cells)
+    costs = overheads(grid.opponents(), cells)
+    write_json(paths.table, as_json(comparison, costs))
+    write_text(paths.markdown, markdown(comparison, costs))
+    if cells:
+        write_page(folder, grid, comparison, cells)
+    return paths.page
+
+
+def report_of(results: Path) -> Path:
+    """Writes the report of a file of results beside it, and returns the page's path.
+
+    Raises:
+        ValueError: no file of results, or no finished cell in it.
+    """
+    cells = read_results(results)
+    if not cells:
+        raise ValueError(f"{results} holds no finished cell yet; there is nothing to report.")
+    return write_report(results.parent, read_grid(results), cells)
+
+
+def default_jobs() -> int:
+    """As many processes as there are cores for this one."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS and Windows do not tell
+        return os.cpu_count() or 1

@@ -1,0 +1,209 @@
+"""A comparison as a table: for the terminal, as Markdown, as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from paw_train.reporting.compare.analysis import ArmSummary, Comparison, Difference, Secondary
+from paw_train.reporting.compare.overhead import Overhead
+
+Interval = tuple[float, float] | None
+
+EXPLANATION = (
+    "Success after RL in %, mean over seeds. 95 %: t interval over seeds, on this panel of tasks. "
+    "Difference: in points, paired by seed, with its own t interval; p: paired t test, in brackets "
+    "adjusted for the number of differences (Holm). Seeds and tasks: bootstrap over both, for what holds "
+    "on other tasks too."
+)
+
+
+COLUMNS = (
+    "arm",
+    "seeds",
+    "before",
+    "after",
+    "95 %",
+    "difference",
+    "95 %",
+    "p (Holm)",
+    "seeds and tasks",
+)
+
+
+SECONDARY_COLUMNS = ("arm", "mean", "95 %", "difference", "95 %", "p")
+SECONDARY_EXPLANATION = (
+    "Means over seeds with t intervals, differences paired by seed; p is not adjusted. The success after "
+    "RL above decides; these say how it came about."
+)
+OVERHEAD_COLUMNS = (
+    "arm",
+    "to",
+    "seeds",
+    "s an update",
+    "time",
+    "rollout",
+    "training",
+    "training a token",
+    "peak memory",
+)
+OVERHEAD_EXPLANATION = (
+    "Medians over updates, means over seeds. Runs side by side on a busy machine, and policies whose "
+    "episodes differ in length, make these rough: `training a token` is freed from the lengths; the "
+    "benchmark of the overhead measures one and the same update with and without."
+)
+
+
+def row_of(comparison: Comparison, arm: ArmSummary) -> list[str]:
+    """The cells of one arm's row."""
+    difference = comparison.difference(arm.arm)
+    return [
+        arm.arm,
+        str(len(arm.seeds)),
+        "–" if arm.before is None else percent(arm.before),
+        percent(arm.mean),
+        interval(arm.ci95),
+        *_difference_cells(difference),
+    ]
+
+
+def _difference_cells(difference: Difference | None) -> list[str]:
+    if difference is None:
+        return ["", "", "", ""]
+    return [
+        f"{signed(difference.mean)} to {difference.to}",
+        interval(difference.ci95, signed),
+        p_text(difference),
+        interval(difference.ci95_tasks, signed),
+    ]
+
+
+def percent(value: float) -> str:
+    """A fraction in percent, one decimal."""
+    return f"{100 * value:.1f}"
+
+
+def signed(value: float) -> str:
+    """A difference of fractions in points, one decimal."""
+    return f"{100 * value:+.1f}"
+
+
+def interval(ends: Interval, text: Any = percent) -> str:
+    """``low to high``; a dash where there is none."""
+    return "–" if ends is None else f"{text(ends[0])} to {text(ends[1])}"
+
+
+def p_text(difference: Difference) -> str:
+    """The p-value, adjusted in brackets; a dash where there is none."""
+    if difference.p_value is None or difference.p_holm is None:
+        return "–"
+    return f"{_p(difference.p_value)} ({_p(difference.p_holm)})"
+
+
+def _p(value: float) -> str:
+    return "<0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
+
+
+_WIDE = 118
+"""characters that all columns take"""
+_NARROW = (0, 1, 3, 5, 6, 7)
+"""columns of a narrow terminal; table.md has them all"""
+
+
+def rich_table(comparison: Comparison, width: int = _WIDE) -> Table:
+    """For a terminal of so many characters."""
+    chosen = range(len(COLUMNS)) if width >= _WIDE else _NARROW
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for i in chosen:
+        table.add_column(COLUMNS[i], justify="left" if i == 0 else "right", no_wrap=True)
+    for arm in comparison.arms:
+        cells = row_of(comparison, arm)
+        table.add_row(*(Text(cells[i]) for i in chosen))
+    return table
+
+
+def markdown(comparison: Comparison, costs: Sequence[Overhead] = ()) -> str:
+    """The table with its explanation, and that of the costs, for a document."""
+    rows = [row_of(comparison, arm) for arm in comparison.arms]
+    lines = [*_table(COLUMNS, rows), "", EXPLANATION, *comparison.notes]
+    for name in measurements(comparison.secondary):
+        rows = secondary_rows(comparison.secondary, name)
+        lines += ["", f"**{heading(name)}**", "", *_table(SECONDARY_COLUMNS, rows)]
+    if comparison.secondary:
+        lines += ["", SECONDARY_EXPLANATION]
+    if costs:
+        lines += ["", *_table(OVERHEAD_COLUMNS, overhead_rows(costs)), "", OVERHEAD_EXPLANATION]
+    return "\n".join(lines) + "\n"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    rule = [":---", *["---:"] * (len(head) - 1)]
+    return [_line(row) for row in (head, rule, *rows)]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def secondary_rows(found: Sequence[Secondary], measurement: str) -> list[list[str]]:
+    """The rows of one further measurement."""
+    percent_ = measurement.endswith("%")
+    plain, change = (percent, signed) if percent_ else (_three_digits, _signed_digits)
+    return [
+        [
+            s.arm,
+            plain(s.mean),
+            interval(s.ci95, plain),
+            "" if s.difference is None else f"{change(s.difference)} to {s.to}",
+            "" if s.difference is None else interval(s.difference_ci95, change),
+            "" if s.p_value is None else _p(s.p_value),
+        ]
+        for s in found
+        if s.measurement == measurement
+    ]
+
+
+def measurements(found: Sequence[Secondary]) -> list[str]:
+    """The names of the further measurements that there is data for."""
+    return list(dict.fromkeys(s.measurement for s in found))
+
+
+def heading(text: str) -> str:
+    """With a capital at the beginning, and nothing else changed."""
+    return text[:1].upper() + text[1:]
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _signed_digits(value: float) -> str:
+    return f"{value:+.3f}"
+
+
+def overhead_rows(found: Sequence[Overhead]) -> list[list[str]]:
+    """The rows of the overhead table."""
+    return [
+        [
+            o.arm,
+            o.to,
+            str(len(o.seeds)),
+            f"{o.cost.seconds:.2f}",
+            *(_share(v) for v in (o.time, o.rollout, o.train, o.train_per_token, o.memory)),
+        ]
+        for o in found
+    ]
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:+.1f} %"
+
+
+def as_json(comparison: Comparison, costs: Sequence[Overhead] = ()) -> dict[str, Any]:
+    """Everything in the tables as plain values; rates, differences and overheads are fractions."""
+    return {**asdict(comparison), "overhead": [asdict(cost) for cost in costs]}

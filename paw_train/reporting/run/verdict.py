@@ -1,0 +1,166 @@
+"""The plain-language verdict on a run: what the numbers say, and no more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paw_train.evaluation.statistics import difference_interval, paired_difference
+from paw_train.reporting.run.results import EvalResult, Rate
+from paw_train.reporting.run.run_data import RunData
+
+_BOOTSTRAP_SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A headline, sentences that explain it, and its tone for the colour."""
+
+    headline: str
+    details: tuple[str, ...]
+    tone: str
+    """``better``, ``worse``, ``open`` (undecided) or ``missing``"""
+
+
+def judge(run: RunData) -> Verdict:
+    """The verdict on before against after; honest when it got worse, overlaps, or is missing."""
+    if run.before is None and run.after is None:
+        return Verdict("No evaluation is there yet", _latest_validation(run), "missing")
+    if run.before is None or run.after is None:
+        result, when = (run.after, "after") if run.before is None else (run.before, "before")
+        assert result is not None
+        missing = "before" if when == "after" else "after"
+        return Verdict(
+            f"Success on {_tasks(run, result)}: {result.overall} {when} RL",
+            (f"There is no evaluation {missing} RL to compare with.", *_latest_validation(run)),
+            "missing",
+        )
+    return _compare(run, run.before, run.after)
+
+
+def _compare(run: RunData, before: EvalResult, after: EvalResult) -> Verdict:
+    a, b = before.overall, after.overall
+    change = f"{points(b.rate - a.rate)} points"
+    head = f"Success on {_tasks(run, after)}: {a} before RL, {b} after: {change}"
+    if not same_panel(before, after):
+        return Verdict(
+            head,
+            (
+                "The two evaluations used different tasks, so the change says nothing about training.",
+            ),
+            "open",
+        )
+    overlap = intervals_overlap(a, b)
+    tone, sentence = _decide(before, after, overlap)
+    joint = "the intervals overlap" if overlap else "the intervals do not overlap"
+    details = (sentence, *_scores(before, after), *_errors(before, after), *_choice(run))
+    return Verdict(f"{head}; {joint}", details, tone)
+
+
+def _decide(before: EvalResult, after: EvalResult, overlap: bool) -> tuple[str, str]:
+    low, high, p_value, how = _difference(before, after)
+    interval = f"95 % interval of the change: [{points(low)}, {points(high)}] points, {how}."
+    word = "better" if after.overall.rate > before.overall.rate else "worse"
+    if not overlap:
+        return word, f"The policy got {word}. The {interval}"
+    # with few tasks that differ the bootstrap is too narrow: the exact test has to agree
+    if (low > 0 or high < 0) and (p_value is None or p_value < 0.05):
+        return word, f"Although they overlap, the policy got {word}. The {interval}"
+    return "open", f"This panel cannot tell the two policies apart. The {interval}"
+
+
+def _difference(before: EvalResult, after: EvalResult) -> tuple[float, float, float | None, str]:
+    """(low, high, p, method): from pairs of tasks where both results list them, else from the rates."""
+    first, second = before.successes, after.successes
+    if first is not None and second is not None and len(first) == len(second):
+        pairs = paired_difference([*map(float, first)], [*map(float, second)], _BOOTSTRAP_SEED)
+        tasks = "task" if pairs.improved == 1 else "tasks"
+        how = (
+            f"task by task ({pairs.improved} {tasks} newly solved, {pairs.worsened} lost, "
+            f"exact McNemar p {_p(pairs.p_value)})"
+        )
+        return *pairs.ci95, pairs.p_value, how
+    low, high = difference_interval(before.overall.triple, after.overall.triple)
+    return low, high, None, "taking the two rates as independent (Newcombe)"
+
+
+def _scores(before: EvalResult, after: EvalResult) -> tuple[str, ...]:
+    """The mean score, where a task can be solved in part."""
+    first, second = before.scores, after.scores
+    if first is None or second is None or len(first) != len(second):
+        return ()
+    if {*first, *second} <= {0.0, 1.0}:
+        return ()
+    low, high = paired_difference(first, second, _BOOTSTRAP_SEED).ci95
+    means = [sum(scores) / len(scores) for scores in (first, second)]
+    return (
+        f"Mean score (partial success counts): {means[0]:.3f} before, {means[1]:.3f} after; 95 % "
+        f"interval of the change: [{low:+.3f}, {high:+.3f}], task by task.",
+    )
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return "not defined"
+    return "< 0.001" if value < 0.001 else f"= {value:.3f}"
+
+
+def _errors(before: EvalResult, after: EvalResult) -> tuple[str, ...]:
+    if not before.errors and not after.errors:
+        return ()
+    return (
+        f"An error of the environment ended {before.errors} episodes before and {after.errors} after "
+        "RL; they count as failures.",
+    )
+
+
+def _choice(run: RunData) -> tuple[str, ...]:
+    if not run.validation or not run.setting("evaluation.every"):
+        return ()
+    split = run.setting("evaluation.selection_split")
+    where = f" ({split})" if split else ""
+    by = "score" if run.setting("evaluation.select_by") == "score" else "success"
+    return (
+        f"The policy after RL is the checkpoint with the best validation {by}{where}, not the last.",
+    )
+
+
+def _latest_validation(run: RunData) -> tuple[str, ...]:
+    for record in reversed(run.validation):
+        try:
+            rate = Rate.from_dict(record)
+        except ValueError:
+            continue
+        return (f"Latest validation, after update {record['update']}: {rate} on {rate.n} tasks.",)
+    return ()
+
+
+def _tasks(run: RunData, result: EvalResult) -> str:
+    noun = task_noun(result)
+    split = run.setting("evaluation.split")
+    if split is None:
+        unseen = any(word in result.panel.lower() for word in ("valid", "test", "dev"))
+    else:
+        # a panel that names no split was drawn from all tasks, those of training included
+        unseen = split != run.setting("env.train_split") and str(split) in result.panel
+    return f"{result.overall.n} {'unseen ' if unseen else ''}{noun}"
+
+
+def task_noun(result: EvalResult | None) -> str:
+    """What the tasks of an environment are called, in the plural."""
+    return "games" if result is not None and "alfworld" in result.env_id.lower() else "tasks"
+
+
+def same_panel(before: EvalResult, after: EvalResult) -> bool:
+    """Whether both results are on the same tasks, as far as their hashes say."""
+    return before.panel_hash == after.panel_hash and before.overall.n == after.overall.n
+
+
+def intervals_overlap(a: Rate, b: Rate) -> bool:
+    """Whether two intervals share a point."""
+    return a.low <= b.high and b.low <= a.high
+
+
+def points(difference: float) -> str:
+    """A difference of fractions in percentage points, signed: ``+37.5``."""
+    text = f"{100 * difference:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text

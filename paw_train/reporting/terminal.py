@@ -1,0 +1,140 @@
+"""What a training run shows in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+Advance = Callable[..., None]
+
+
+class Display:
+    """Progress bars where there is a terminal, one line an update everywhere.
+
+    Args:
+        quiet: print nothing.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.console = Console(quiet=quiet, highlight=False)
+
+    def say(self, text: str) -> None:
+        """Prints a line."""
+        self.console.print(text, soft_wrap=True)
+
+    @contextmanager
+    def task(self, name: str, total: int) -> Iterator[Advance]:
+        """A bar for a stage; the value is a function of (done, note)."""
+        with _bars(self.console) as progress:
+            bar = progress.add_task(name, total=total, note="")
+
+            def advance(done: int, note: str = "") -> None:
+                progress.update(bar, completed=done, note=note)
+
+            yield advance
+        self.say(f"{name}: done")
+
+    @contextmanager
+    def updates(self, total: int, start: int) -> Iterator[UpdateDisplay]:
+        """A bar for the RL updates."""
+        with _bars(self.console) as progress:
+            bar = progress.add_task("training", total=total, completed=start, note="")
+            yield UpdateDisplay(progress, bar)
+
+    def summary(self, folder: Path) -> None:
+        """Before and after, as a table."""
+        from paw_train.reporting.run import summary_lines, summary_table
+
+        for line in summary_lines(folder):
+            if not line.startswith("|"):
+                self.say(line)
+        self.console.print(summary_table(folder))
+
+    def result(self, result: Mapping[str, Any]) -> None:
+        """An evaluation as a table: success by task type with 95 % intervals."""
+        table = Table(title=f"{result['panel']}: {result['model'] or result['agent']}")
+        table.add_column("task type")
+        for column in ("tasks", "success", "95 % interval"):
+            table.add_column(column, justify="right")
+        averages = {
+            f"mean of {len(part['types'])}: {name}": part
+            for name, part in result.get("averages", {}).items()
+        }
+        for name, part in [*result["by_type"].items(), ("all", result), *averages.items()]:
+            low, high = part["ci95"]
+            table.add_row(
+                name,
+                str(part["n"]),
+                f"{100 * part['success_rate']:.1f} %",
+                f"{100 * low:.1f} to {100 * high:.1f}",
+            )
+        self.console.print(table)
+        self.say(
+            f"mean steps {result['mean_steps']:.1f}, invalid {100 * result['invalid_rate']:.1f} %, "
+            f"{result['seconds']:.0f} s, panel {result['panel_hash'][:12]}"
+        )
+
+
+class UpdateDisplay:
+    """The bar of the RL updates: called with an update's metrics, it prints their line."""
+
+    def __init__(self, progress: Progress, bar: Any) -> None:
+        self.progress, self.bar = progress, bar
+
+    def rollout(self, update: int, running: int, episodes: int) -> None:
+        """Episodes are being played."""
+        self.progress.update(
+            self.bar, note=f"playing: {episodes - running}/{episodes} episodes over"
+        )
+
+    def learning(self, update: int) -> None:
+        """The optimiser is at work."""
+        self.progress.update(self.bar, note="learning")
+
+    def __call__(self, metrics: dict[str, Any]) -> None:
+        self.progress.update(self.bar, completed=metrics["update"] + 1)
+        self.progress.console.print(_line(metrics), soft_wrap=True)
+
+
+def _line(m: dict[str, Any]) -> str:
+    parts = [
+        f"update {m['update'] + 1:4d}",
+        f"success {100 * m['success_rate']:5.1f} %",
+        f"reward {m['reward_mean']:6.2f}",
+        f"steps {m['steps_mean']:4.1f}",
+        f"invalid {100 * m['invalid_rate']:4.1f} %",
+    ]
+    for name, label in (("kl", "kl"), ("wm_loss", "wm"), ("obs_nll", "nll"), ("grad_norm", "|g|")):
+        if m.get(name) is not None:
+            parts.append(f"{label} {m[name]:.3f}")
+    parts.append(f"{m['seconds_rollout']:.0f}+{m['seconds_train']:.0f} s")
+    if m.get("validation") is not None:
+        parts.append(f"[bold]validation {100 * m['validation']:.1f} %[/bold]")
+    return "  ".join(parts)
+
+
+def _bars(console: Console) -> Progress:
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )

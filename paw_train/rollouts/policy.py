@@ -1,0 +1,194 @@
+"""What a rollout needs of a policy: a response for each running episode, whatever computes it.
+
+A policy opens a ``Session`` for one batch of episodes. The session is asked once a turn, for all
+episodes that still run; it may keep what it likes from turn to turn (the local policy keeps each
+dialogue's key-value cache). ``paw_train.rollouts.rollout`` and the prompting agents know nothing else of it.
+
+Three policies follow the protocol: ``LocalPolicy`` (transformers, in this process), ``VLLMPolicy``
+and ``EndpointPolicy`` (any OpenAI-compatible server).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from paw_train.settings.rollout import PREFILL_TOKENS, Sampling
+
+if TYPE_CHECKING:
+    from paw_train.rollouts.chat import ChatFormat
+
+Message = Mapping[str, str]
+"""a chat message: ``role`` (``system``, ``user`` or ``assistant``) and ``content``"""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What one episode asks: the next response in its context."""
+
+    episode: str
+    """names the episode; the same one turn after turn"""
+    seed: int
+    """of this response's sampling, in [0, 2**63)"""
+    messages: Sequence[Message]
+    """the whole context as chat messages; the last one is the user's"""
+    ids: Sequence[int] | None = None
+    """the same context in tokens, where the policy has a ``chat`` (else it is made from the messages)"""
+
+
+@dataclass(slots=True)
+class Response:
+    """What a policy answered."""
+
+    ids: list[int] = field(default_factory=list)
+    """the sampled tokens, as sampled; empty where the policy does not tell them"""
+    logprobs: list[float] = field(default_factory=list)
+    """of each id under the distribution it was drawn from (temperature and truncation included), in
+    nats; of greedy choices: at temperature 1"""
+    text: str = ""
+    """what the environment reads: the response up to and with the stop text, without end tokens"""
+    error: str | None = None
+    """why there is no response; the episode then fails, the others go on"""
+    usage: tuple[int, int] | None = None
+    """tokens of the context and of the response as a server counted them; ``None``: not told"""
+
+
+class Session(Protocol):
+    """A policy at work on one batch of episodes."""
+
+    def respond(self, requests: Sequence[Request]) -> list[Response]:
+        """One response for each request, in order.
+
+        Episodes may leave from one call to the next; none comes back or joins later. The result for
+        a request depends on its context, its seed and the sampling, not on what else is asked.
+        """
+        ...
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """What can play episodes."""
+
+    @property
+    def chat(self) -> ChatFormat | None:
+        """Writes contexts in this policy's tokens; ``None``: it takes chat messages only."""
+        ...
+
+    @property
+    def trainable(self) -> bool:
+        """Whether responses come with the ids and log-probabilities that training needs."""
+        ...
+
+    def session(
+        self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
+    ) -> Session:
+        """Opens a session.
+
+        Args:
+            sampling: of every response.
+            growing: each context of an episode extends its last context and response
+                (conversation mode), so that work on it can be kept.
+            prefill_tokens: most context tokens computed at once, where this policy decides that:
+                memory, not results.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """What is scored in one episode: continuations of its context, none of which is taken yet."""
+
+    episode: str
+    """names the episode; the same one turn after turn"""
+    ids: Sequence[int]
+    """the whole context, and the part of the response that all continuations share"""
+    continuations: Sequence[Sequence[int]]
+    """[C] token ids of each; at least one token"""
+
+
+@dataclass(slots=True)
+class Scores:
+    """Log-probabilities of the continuations of one request."""
+
+    logprobs: list[list[float]] = field(default_factory=list)
+    """[C] of each token, in nats, at temperature 1"""
+    error: str | None = None
+    """why there are none; the episode then fails, the others go on"""
+    usage: tuple[int, int] | None = None
+    """tokens read and written as a server counted them; ``None``: not told"""
+
+
+class ScoringSession(Protocol):
+    """A policy that says how likely given responses are, for one batch of episodes."""
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
+        """The scores of each request, in order; episodes may leave from one call to the next."""
+        ...
+
+
+@runtime_checkable
+class ScoringPolicy(Policy, Protocol):
+    """A policy that can score responses that it did not write."""
+
+    def scoring(self, growing: bool, prefill_tokens: int = PREFILL_TOKENS) -> ScoringSession:
+        """Opens a session; the arguments are those of ``session``.
+
+        Raises:
+            ValueError: this policy cannot, as it was set up; says what to change.
+        """
+        ...
+
+
+def response_seed(base: int, episode: str, turn: int) -> int:
+    """The seed of one response, in [0, 2**63): equal arguments, equal seed, on every machine.
+
+    It hangs on the episode's name and turn alone, so what an episode draws does not change with the
+    episodes that happen to run beside it.
+    """
+    digest = hashlib.blake2b(f"{base}/{turn}/{episode}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def complete(
+    policy: Policy, dialogues: Sequence[Sequence[Message]], sampling: Sampling, seed: int = 0
+) -> list[Response]:
+    """One response to each of some dialogues, outside any episode.
+
+    Args:
+        policy: answers.
+        dialogues: of each, the messages so far.
+        sampling: of every response.
+        seed: of sampling; response i does not depend on how many dialogues there are.
+    """
+    requests = [
+        Request(str(i), response_seed(seed, str(i), 0), list(messages))
+        for i, messages in enumerate(dialogues)
+    ]
+    return policy.session(sampling, growing=False).respond(requests) if requests else []
+
+
+def require_trainable(policy: Policy) -> None:
+    """Raises ``ValueError`` for a policy whose responses cannot be learned from."""
+    if not policy.trainable:
+        raise ValueError(
+            f"{type(policy).__name__} gives text without token ids and log-probabilities, so it can "
+            "be evaluated but not trained. Train a model that runs here (model.path=FOLDER) and "
+            "evaluate others with `paw eval`."
+        )
+
+
+def require_scoring(policy: Policy) -> ScoringPolicy:
+    """The policy, if it can score responses that it did not write.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if not isinstance(policy, ScoringPolicy):
+        raise ValueError(
+            f"{type(policy).__name__} gives no log-probabilities of given texts. Use a model that runs in "
+            "this process, or an endpoint that echoes prompts (openai:MODEL endpoint.api=completions "
+            "endpoint.tokenizer=NAME)."
+        )
+    return policy

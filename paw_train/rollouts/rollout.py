@@ -1,0 +1,261 @@
+"""Policy x pool -> episodes, as records to read and as token rows to learn from."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from paw_gym.pool import EnvPool, Slot
+from paw_gym.transition import Episode
+from paw_gym.wrappers import AgentInterface
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.policy import (
+    Policy,
+    Request,
+    Response,
+    require_trainable,
+    response_seed,
+)
+from paw_train.rollouts.tokens import StepSpans, TokenRow
+from paw_train.settings.rollout import RolloutSettings
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """One episode with its token rows."""
+
+    episode: Episode
+    rows: list[TokenRow] = field(default_factory=list)
+    offered: list[Sequence[str] | None] = field(default_factory=list)
+    """the actions that the environment listed as admissible before each response, where it lists any"""
+
+
+Progress = Callable[[int, int], None]
+
+
+def rollout(
+    policy: Policy,
+    pool: EnvPool,
+    settings: RolloutSettings,
+    generator: torch.Generator,
+    task_ids: Sequence[str] | None = None,
+    progress: Progress | None = None,
+    keep_tokens: bool = True,
+) -> list[Trajectory]:
+    """Plays one batch of episodes to their ends.
+
+    Each response has a seed of its own, made from one number of the generator, the episode's name
+    and the turn. So equal seeds give equal episodes, and what an episode does hangs on neither its
+    neighbours nor their number (up to the rounding of the model's arithmetic in other batch shapes).
+
+    Args:
+        policy: answers.
+        pool: the environments; its agent interface decides the context mode.
+        settings: sampling and limits.
+        generator: CPU generator; one number is drawn from it.
+        task_ids: one task a group; ``None``: the pool draws them.
+        progress: called with (running, all) episodes after each step.
+        keep_tokens: whether rows are wanted (training) or not (evaluation).
+
+    Returns:
+        A trajectory for each episode, in the pool's order; failed ones have ``episode.error``.
+
+    Raises:
+        ValueError: rows are wanted, but the policy gives none, or from a truncated distribution.
+    """
+    if keep_tokens:
+        require_trainable(policy)
+        require_whole_distribution(settings)
+    base = int(torch.randint(2**62, (), generator=generator))
+    pool.reset(task_ids)
+    trajectories = [Trajectory(episode) for episode in pool.episodes]
+    if not pool.active:
+        return trajectories
+    first = pool.env_of(pool.active[0])
+    sampling = settings.sampling(first.template.closing_tags)
+    growing = first.mode == "conversation"
+    session = policy.session(sampling, growing, settings.prefill_tokens)
+    recorder = TokenRecorder(policy.chat, pool) if policy.chat else None
+    while pool.active:
+        requests = _requests(pool.active, recorder, settings.max_context_tokens, base)
+        for slot in pool.active:
+            trajectories[slot.index].offered.append(slot.info["admissible_actions"])
+        answered = _without_failed(pool, session.respond(requests))
+        pool.step([response.text for _, response in answered])
+        if recorder:
+            for slot, response in answered:
+                recorder.take(slot, response)
+            _end_overlong(pool, recorder, settings)
+        if progress:
+            progress(len(pool.active), len(trajectories))
+    if keep_tokens and recorder:
+        _hand_over(trajectories, recorder.rows)
+    return trajectories
+
+
+def require_whole_distribution(settings: RolloutSettings) -> None:
+    """Raises ``ValueError`` for sampling that training cannot account for."""
+    if settings.sampling(()).truncated and not settings.allow_truncated_sampling:
+        raise ValueError(
+            f"rollout.top_p={settings.top_p}, top_k={settings.top_k}, min_p={settings.min_p}: training "
+            "needs samples of the policy's whole distribution, or its importance ratios are wrong. "
+            "Leave them at 1, 0 and 0, or set rollout.allow_truncated_sampling=true."
+        )
+
+
+def _requests(
+    slots: Sequence[Slot], recorder: TokenRecorder | None, limit: int, base: int
+) -> list[Request]:
+    """What the running episodes ask; the recorder's rows are extended by their contexts first."""
+    contexts = recorder.contexts(slots, limit) if recorder else [None] * len(slots)
+    requests = []
+    for slot, ids in zip(slots, contexts, strict=True):
+        name, turn = slot.episode.episode_id, len(slot.episode.transitions)
+        growing = slot.episode.context_mode == "conversation"
+        messages = slot.info["messages"] if growing else [{"role": "user", "content": slot.prompt}]
+        requests.append(Request(name, response_seed(base, name, turn), messages, ids))
+    return requests
+
+
+def _without_failed(pool: EnvPool, responses: Sequence[Response]) -> list[tuple[Slot, Response]]:
+    """The running episodes with their responses; one without a response fails and leaves the pool."""
+    answered = []
+    for slot, response in zip(list(pool.active), responses, strict=True):
+        if response.error is None:
+            answered.append((slot, response))
+        else:
+            slot.episode.error = response.error
+    pool.active = [slot for slot, _ in answered]
+    return answered
+
+
+def _end_overlong(pool: EnvPool, recorder: TokenRecorder, settings: RolloutSettings) -> None:
+    """Ends the dialogues that the next response could carry beyond the context limit."""
+    limit = settings.max_context_tokens - settings.max_response_tokens
+    for slot in list(pool.active):
+        rows = recorder.rows[slot.episode.episode_id]
+        if slot.episode.context_mode == "conversation" and len(rows[0].ids) > limit:
+            last = slot.episode.transitions[-1]
+            slot.episode.transitions[-1] = replace(last, truncated=True)
+            pool.active.remove(slot)
+
+
+def demonstrations(
+    pool: EnvPool,
+    chat: ChatFormat | None,
+    task_ids: Sequence[str],
+    noise: float = 0.0,
+    rng: np.random.Generator | None = None,
+) -> list[Trajectory]:
+    """Episodes of the environments' own expert.
+
+    Args:
+        pool: the environments.
+        chat: writes token rows; ``None``: records only.
+        task_ids: the tasks.
+        noise: share of steps at which something else is done instead (a random admissible action,
+            or one that is not). The expert then shows how to go on; the slip itself is no example
+            and gets no span in its row.
+        rng: of the noise.
+    """
+    pool.reset(task_ids)
+    trajectories = [Trajectory(episode) for episode in pool.episodes]
+    recorder = TokenRecorder(chat, pool) if chat else None
+    experts = {slot.index: pool.env_of(slot).text_env.expert() for slot in pool.active}
+    while pool.active:
+        actions = _expert_actions(pool, experts)
+        slots = list(pool.active)
+        if not slots:
+            break
+        slips = {slot.index: _slip(slot, noise, rng) for slot in slots}
+        texts = [
+            pool.env_of(slot).response_for(slips[slot.index] or actions[slot.index])
+            for slot in slots
+        ]
+        if recorder:
+            recorder.contexts(slots)
+        pool.step(texts)
+        if recorder:
+            for slot, text in zip(slots, texts, strict=True):
+                ids = recorder.chat.content(text)
+                spans = recorder.take(slot, Response(ids, [0.0] * len(ids), text))
+                if spans and slips[slot.index]:
+                    recorder.rows[slot.episode.episode_id][-1].steps.remove(spans)
+    if recorder:
+        _hand_over(trajectories, recorder.rows)
+    return trajectories
+
+
+def _expert_actions(pool: EnvPool, experts: Mapping[int, Callable[[], str]]) -> dict[int, str]:
+    """What the experts do next; the episode of one that does not know leaves the pool, failed."""
+    actions: dict[int, str] = {}
+    for slot in list(pool.active):
+        try:
+            actions[slot.index] = experts[slot.index]()
+        except StopIteration:
+            slot.episode.error = "The expert has no further action, and the episode is not over."
+        except Exception:  # whatever an expert raises fails its own episode only
+            slot.episode.error = traceback.format_exc()
+    pool.active = [slot for slot in pool.active if slot.index in actions]
+    return actions
+
+
+def _slip(slot: Slot, noise: float, rng: np.random.Generator | None) -> str | None:
+    """Now and then an action that the expert would not take."""
+    if rng is None or rng.random() >= noise:
+        return None
+    if slot.episode.transitions and rng.random() < 0.3:
+        return slot.episode.transitions[-1].action
+    actions = slot.info["admissible_actions"] or []
+    return str(actions[int(rng.integers(len(actions)))]) if actions else None
+
+
+def _hand_over(trajectories: Sequence[Trajectory], rows: Mapping[str, list[TokenRow]]) -> None:
+    for trajectory in trajectories:
+        trajectory.rows = rows.get(trajectory.episode.episode_id, [])
+
+
+class TokenRecorder:
+    """Writes the running episodes of a pool as token rows."""
+
+    def __init__(self, chat: ChatFormat, pool: EnvPool) -> None:
+        self.chat, self.pool = chat, pool
+        self.rows: dict[str, list[TokenRow]] = {}
+
+    def contexts(self, slots: Sequence[Slot], limit: int | None = None) -> list[list[int]]:
+        """The ids that each slot's next response follows; a window-mode prompt opens a new row."""
+        for slot in slots:
+            rows = self.rows.setdefault(slot.episode.episode_id, [])
+            if slot.episode.context_mode == "window" or not rows:
+                ids = self.chat.first(slot.prompt)
+                rows.append(TokenRow(ids[-limit:] if limit else ids))
+        return [self.rows[slot.episode.episode_id][-1].ids for slot in slots]
+
+    def take(self, slot: Slot, response: Response) -> StepSpans | None:
+        """Appends a response and what the environment answered to the slot's row."""
+        row = self.rows[slot.episode.episode_id][-1]
+        action = row.extend(response.ids)
+        if slot.episode.error is not None:
+            return None
+        env = self.pool.env_of(slot)
+        row.extend(self.chat.closing(response.ids))
+        if slot.episode.context_mode == "window":
+            shown = env.text_env.prompt_observation(slot.episode.transitions[-1].next_observation)
+            observation = row.extend(self.chat.content(shown))
+        else:
+            observation = self._message(row, env, slot.prompt)
+        row.steps.append(StepSpans(action, observation, response.logprobs))
+        return row.steps[-1]
+
+    def _message(self, row: TokenRow, env: AgentInterface, message: str) -> tuple[int, int]:
+        """Appends the next message of a dialogue; returns the span of the observation inside it."""
+        start, end = env.observation_span
+        row.extend(self.chat.content(message[:start]))
+        observation = row.extend(self.chat.content(message[start:end]))
+        row.extend(self.chat.content(message[end:]))
+        row.extend(self.chat.ask)
+        return observation

@@ -1,0 +1,88 @@
+"""The settings of rollouts: how experience is collected, and how responses are sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from paw_train.settings.vllm import VLLMSettings
+
+PREFILL_TOKENS = 8192
+"""most padded context tokens of one forward pass, unless told otherwise"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How responses are drawn."""
+
+    temperature: float = 1.0
+    """0 takes the most likely token"""
+    max_tokens: int = 512
+    """longest response, in tokens"""
+    stop: tuple[str, ...] = ("</action>",)
+    """texts that end a response (and belong to it)"""
+    top_p: float = 1.0
+    """draw from the fewest tokens that hold this probability (nucleus sampling); 1: from all"""
+    top_k: int = 0
+    """draw from this many most likely tokens; 0: from all"""
+    min_p: float = 0.0
+    """draw from tokens at least this fraction as likely as the most likely one; 0: from all"""
+
+    def __post_init__(self) -> None:
+        checks = {
+            "temperature": (self.temperature >= 0, "0 or more"),
+            "max_tokens": (self.max_tokens >= 1, "1 or more"),
+            "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
+            "top_k": (self.top_k >= 0, "0 (all) or more"),
+            "min_p": (0 <= self.min_p < 1, "at least 0 and below 1"),
+        }
+        for name, (fine, expected) in checks.items():
+            if not fine:
+                raise ValueError(f"{name} is {expected}, got {getattr(self, name)!r}.")
+
+    @property
+    def truncated(self) -> bool:
+        """Whether some tokens cannot be drawn although the model gives them probability."""
+        return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0 or self.min_p > 0)
+
+
+@dataclass(frozen=True)
+class RolloutSettings:
+    """How experience is collected."""
+
+    groups: int = 16
+    """tasks an update"""
+    group_size: int = 8
+    """episodes of each task"""
+    temperature: float = 1.0
+    """of sampling; log-probabilities are those of the tempered distribution"""
+    top_p: float = 1.0
+    """sample from the fewest tokens that hold this probability; 1: from all"""
+    top_k: int = 0
+    """sample from this many most likely tokens; 0: from all"""
+    min_p: float = 0.0
+    """sample from tokens at least this fraction as likely as the most likely one; 0: from all"""
+    allow_truncated_sampling: bool = False
+    """train although ``top_p``, ``top_k`` or ``min_p`` cut the distribution: the sampled
+    log-probabilities are then not those that the policy is updated on"""
+    max_response_tokens: int = 512
+    """longest response"""
+    max_context_tokens: int = 4096
+    """longest context; a longer window-mode prompt loses its beginning, a longer dialogue ends"""
+    prefill_tokens: int = PREFILL_TOKENS
+    """most padded context tokens read in one forward pass: memory, not results"""
+    engine: str = "local"
+    """what plays training's episodes: ``local``, the policy itself, or ``vllm``, with its weights"""
+    vllm: VLLMSettings = field(default_factory=VLLMSettings)
+    """of that engine"""
+
+    def __post_init__(self) -> None:
+        if self.engine not in ("local", "vllm"):
+            raise ValueError(f"rollout.engine is 'local' or 'vllm', got {self.engine!r}.")
+
+    def sampling(self, stop: Sequence[str]) -> Sampling:
+        """How responses are drawn, given the texts that end one."""
+        return Sampling(
+            self.temperature, self.max_response_tokens, tuple(stop),
+            self.top_p, self.top_k, self.min_p,
+        )  # fmt: skip

@@ -1,0 +1,76 @@
+"""Where runs share what they would compute alike: the warm start, and the evaluation before RL.
+
+The folder's name is the hash of every setting that the result depends on, so a run finds exactly
+its own or nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from paw_gym import __version__
+from paw_train.settings import Settings
+
+
+def shared_warm_start(settings: Settings) -> Path | None:
+    """The folder of the warm start that these settings make; ``None``: nothing is shared."""
+    return _folder(settings, _warm_start(settings))
+
+
+def shared_evaluation(settings: Settings) -> Path | None:
+    """The folder of the evaluation of that warm start."""
+    parts = {"evaluation": asdict(settings.evaluation), "rollout": asdict(settings.rollout)}
+    # neither changes how an episode of the panel is played
+    for name in ("every", "selection_split", "selection_tasks"):
+        parts["evaluation"].pop(name)
+    for name in ("groups", "group_size", "temperature"):
+        parts["rollout"].pop(name)
+    if settings.world_model_learning.method != "off":
+        # what is evaluated is then no longer the warm start alone
+        parts["world_model_learning"] = asdict(settings.world_model_learning)
+        parts["transitions"] = _transitions(settings)
+    return _folder(settings, {**_warm_start(settings), **parts}, "-evaluation")
+
+
+def shared_transitions(settings: Settings) -> Path | None:
+    """The folder of what that warm start plays for world-model learning, and its measurement."""
+    return _folder(settings, {**_warm_start(settings), **_transitions(settings)}, "-transitions")
+
+
+def _warm_start(settings: Settings) -> dict[str, Any]:
+    env = asdict(settings.env)
+    for name in ("train_kwargs", "max_return"):
+        env.pop(name)
+    return {
+        "env": env,
+        "model": asdict(settings.model),
+        "cloning": asdict(settings.cloning),
+        "seed": settings.seed,
+        "threads": settings.threads,
+        "version": __version__,
+    }
+
+
+def _transitions(settings: Settings) -> dict[str, Any]:
+    own = settings.world_model_learning
+    rollout = asdict(settings.rollout)
+    for name in ("groups", "group_size"):
+        rollout.pop(name)
+    return {
+        "episodes": [own.episodes, own.held_out_episodes],
+        "encoder": [own.encoder, own.encoder_prefix],
+        "train_kwargs": settings.env.train_kwargs,
+        "split": settings.evaluation.split,
+        "rollout": rollout,
+    }
+
+
+def _folder(settings: Settings, made_by: dict[str, Any], suffix: str = "") -> Path | None:
+    if settings.warm_starts is None:
+        return None
+    text = json.dumps(made_by, sort_keys=True)
+    return Path(settings.warm_starts) / (hashlib.sha256(text.encode()).hexdigest()[:16] + suffix)

@@ -1,0 +1,177 @@
+"""The warm start: a policy learns an expert's episodes by next-token prediction."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paw_gym.pool import EnvPool
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.rollout import demonstrations
+from paw_train.rollouts.tokens import TokenBatch, TokenRow, collate
+from paw_train.settings import CloningSettings
+from paw_train.training.mixed_precision import MasterWeights
+
+
+def expert_rows(
+    pool: EnvPool,
+    chat: ChatFormat,
+    task_ids: Sequence[str],
+    noise: float,
+    seed: int,
+    batch: int = 64,
+    progress: Callable[[int], None] | None = None,
+) -> list[TokenRow]:
+    """Token rows of the environment's own expert playing the given tasks; failures are left out."""
+    rows: list[TokenRow] = []
+    rng = np.random.default_rng(seed)
+    for start in range(0, len(task_ids), batch):
+        ids = task_ids[start : start + batch]
+        for trajectory in demonstrations(pool, chat, ids, noise, rng):
+            if trajectory.episode.success:
+                rows.extend(trajectory.rows)
+        if progress:
+            progress(min(start + batch, len(task_ids)))
+    return rows
+
+
+def clone(
+    policy: LocalPolicy,
+    rows: Sequence[TokenRow],
+    settings: CloningSettings,
+    seed: int,
+    log: Path | None = None,
+    progress: Callable[[int, int, float], None] | None = None,
+) -> None:
+    """Trains the policy on expert rows.
+
+    The response's tokens weigh 1, all others ``context_weight``: a model from nothing has the
+    language to learn as well. Weight matrices are trained by Muon, the rest by AdamW; for a model
+    from nothing that gave more than twice the success of AdamW alone in the same time. A pretrained
+    model and adapters are trained by AdamW alone (``matrix_lr: null``).
+
+    Args:
+        policy: is changed in place.
+        rows: expert episodes.
+        settings: steps, sizes, rates.
+        seed: of the order of the rows.
+        log: JSONL file for the curve.
+        progress: called with (step, steps, loss).
+    """
+    model = policy.model
+    model.train()
+    weights = MasterWeights([p for p in model.parameters() if p.requires_grad])
+    optimizers = _optimizers(model, weights, settings)
+    peaks = [[group["lr"] for group in o.param_groups] for o in optimizers]
+    batches = _batches(rows, settings.batch_tokens, np.random.default_rng(seed))
+    started = time.perf_counter()
+    for step in range(settings.steps):
+        share = _schedule(step, settings)
+        for optimizer, lrs in zip(optimizers, peaks, strict=True):
+            for group, lr in zip(optimizer.param_groups, lrs, strict=True):
+                group["lr"] = lr * share
+        loss, accuracy = _loss(policy, next(batches), settings.context_weight)
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(weights.masters, 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+        weights.write_back()
+        if progress:
+            progress(step + 1, settings.steps, loss.item())
+        if log and (step % 10 == 9 or step + 1 == settings.steps):
+            line = {
+                "step": step + 1,
+                "loss": loss.item(),
+                "action_accuracy": accuracy,
+                "seconds": time.perf_counter() - started,
+            }
+            with log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+    weights.close()
+
+
+def _optimizers(
+    model: Any, weights: MasterWeights, settings: CloningSettings
+) -> list[torch.optim.Optimizer]:
+    matrices: list[Tensor] = []
+    others: list[Tensor] = []
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    for name, parameter in zip(names, weights.masters, strict=True):
+        inside = "layers." in name and parameter.ndim == 2 and settings.matrix_lr is not None
+        (matrices if inside else others).append(parameter)
+    chosen: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW(others, lr=settings.lr, betas=(0.9, 0.95), weight_decay=0.0)
+    ]
+    if matrices:
+        muon = torch.optim.Muon(matrices, lr=settings.matrix_lr or 0.0, weight_decay=0.01)
+        chosen.append(muon)
+    return chosen
+
+
+def _schedule(step: int, settings: CloningSettings) -> float:
+    """Linear rise, then linear fall to a twentieth."""
+    rise = max(1, int(settings.warmup * settings.steps))
+    if step < rise:
+        return (step + 1) / rise
+    return 1.0 - 0.95 * (step - rise) / max(1, settings.steps - rise)
+
+
+def _batches(
+    rows: Sequence[TokenRow], budget: int, rng: np.random.Generator
+) -> Iterator[list[TokenRow]]:
+    """Shuffled batches of about ``budget`` padded tokens, for ever; rows of a batch are of like length."""
+    if not rows:
+        raise ValueError("The expert solved none of the tasks: there is nothing to clone.")
+    while True:
+        order = rng.permutation(len(rows))
+        batches: list[list[TokenRow]] = []
+        for start in range(0, len(order), 256):
+            near = sorted((rows[i] for i in order[start : start + 256]), key=lambda r: len(r.ids))
+            batch: list[TokenRow] = []
+            for row in near:
+                if batch and len(row.ids) * (len(batch) + 1) > budget:
+                    batches.append(batch)
+                    batch = []
+                batch.append(row)
+            batches.append(batch)
+        for i in rng.permutation(len(batches)):
+            yield batches[i]
+
+
+def _loss(
+    policy: LocalPolicy, rows: Sequence[TokenRow], context_weight: float
+) -> tuple[Tensor, float]:
+    batch = collate(rows, policy.pad_id).to(policy.device)
+    if context_weight == 0:
+        return _response_loss(policy, batch)
+    logits = policy.model(input_ids=batch.input_ids, use_cache=False).logits
+    weights = batch.attention_mask.float() * context_weight
+    responses = torch.zeros_like(weights, dtype=torch.bool)
+    responses[batch.row[batch.action_mask], batch.column[batch.action_mask]] = True
+    weights[responses] = 1.0
+    targets, weights = batch.input_ids[:, 1:], weights[:, 1:]
+    losses = torch.nn.functional.cross_entropy(
+        logits[:, :-1].transpose(1, 2).float(), targets, reduction="none"
+    )
+    right = (logits[:, :-1].argmax(-1) == targets)[responses[:, 1:]]
+    return (losses * weights).sum() / weights.sum(), right.float().mean().item()
+
+
+def _response_loss(policy: LocalPolicy, batch: TokenBatch) -> tuple[Tensor, float]:
+    """The loss on responses alone: no other logits are made."""
+    number = batch.row * batch.input_ids.shape[1] + batch.column
+    tokens = number[batch.action_mask].unique()
+    logits = policy.logits(batch.input_ids, tokens).float()
+    targets = batch.input_ids.flatten()[tokens]
+    right = (logits.argmax(-1) == targets).float().mean().item()
+    return torch.nn.functional.cross_entropy(logits, targets), right

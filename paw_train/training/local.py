@@ -1,0 +1,524 @@
+"""The training loop in one process: warm start, rollouts, GRPO with PaW, checkpoints, evaluation.
+
+Read ``Run.execute`` from top to bottom for the whole of it. A run lives in one folder and can be
+killed at any moment: called again, it goes on from its last checkpoint and computes what it would
+have computed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from paw_gym.files import append_jsonl, truncate_jsonl, write_json
+from paw_gym.naming import did_you_mean
+from paw_gym.pool import EnvPool
+from paw_gym.transition import write_jsonl
+from paw_train.algorithms.critic import Critic
+from paw_train.algorithms.experience import collect, informative_groups, prepare
+from paw_train.evaluation import agent_env_maker, evaluate, evaluate_to_folder, make_pool
+from paw_train.policies.checkpoints import find_checkpoint
+from paw_train.policies.factory import rollout_policy
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.policies.local.reference import Reference
+from paw_train.policies.local.scratch import scratch_model, scratch_tokenizer
+from paw_train.reporting.terminal import Display
+from paw_train.rollouts.policy import Policy
+from paw_train.rollouts.rollout import (
+    Progress,
+    Trajectory,
+    demonstrations,
+    require_whole_distribution,
+    rollout,
+)
+from paw_train.settings import WITHOUT_EFFECT, Settings, load_settings, with_defaults
+from paw_train.settings.rollout import RolloutSettings
+from paw_train.settings.sharing import shared_evaluation, shared_warm_start
+from paw_train.training.checkpoint import load_checkpoint, save_checkpoint
+from paw_train.training.cloning import clone, expert_rows
+from paw_train.training.recording import record
+from paw_train.training.records import outcome_metrics, renamed
+from paw_train.training.update import Updater
+from paw_train.world_model_learning.stages import WorldModelStages
+
+
+def train_from_recipe(
+    recipe: str, overrides: Sequence[str] = (), fresh: bool = False, quiet: bool = False
+) -> Path:
+    """Trains by a recipe and returns the run's folder.
+
+    An unfinished run of the same name and settings is resumed; a finished one is left as it is.
+
+    Args:
+        recipe: a name from ``recipes/`` or a ``.yaml`` path.
+        overrides: ``key=value`` settings.
+        fresh: delete a run of the same name first.
+        quiet: no progress display.
+
+    Raises:
+        ValueError: unknown recipe or setting; or a run of this name with other settings is there.
+    """
+    return train(load_settings(recipe, overrides), fresh, quiet)
+
+
+def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
+    """Trains by given settings; see ``train_from_recipe``."""
+    require_whole_distribution(settings.rollout)
+    folder = Path(settings.out) / settings.name
+    if fresh:
+        shutil.rmtree(folder, ignore_errors=True)
+    claim_folder(folder, settings)
+    return Run(settings, folder, Display(quiet)).execute()
+
+
+def claim_folder(folder: Path, settings: Settings) -> None:
+    """Makes the run's folder, or checks that it is a run with the same settings."""
+    config = folder / "config.json"
+    wanted = json.loads(json.dumps(settings.to_dict()))
+    if config.exists():
+        found = with_defaults(json.loads(config.read_text(encoding="utf-8")))
+        changed = [
+            key
+            for key in _differences(found, wanted)
+            if not any(f"{key}.".startswith(f"{free}.") for free in WITHOUT_EFFECT)
+        ]
+        if changed:
+            raise ValueError(
+                f"{folder} holds a run with other settings (first difference: {changed[0]}). "
+                "Give this one another name (name=...), or start over with --fresh."
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(config, wanted)
+
+
+def _differences(a: Any, b: Any, where: str = "") -> list[str]:
+    if isinstance(a, dict) and isinstance(b, dict):
+        keys = [*a, *(key for key in b if key not in a)]
+        return [
+            d for k in keys for d in _differences(a.get(k), b.get(k), f"{where}.{k}".strip("."))
+        ]
+    return [] if a == b else [where]
+
+
+class Run:
+    """One training run in one folder."""
+
+    def __init__(self, settings: Settings, folder: Path, display: Display) -> None:
+        self.settings, self.folder, self.display = settings, folder, display
+        self.interrupted = False
+        torch.set_num_threads(settings.threads or os.cpu_count() or 1)
+        self.device = _device(settings.model.device)
+        self.policy = self._policy()
+        self._engine: Policy | None = None
+        probe = agent_env_maker(settings.env, settings.env.train_split)()
+        reward = probe.settings.success_reward
+        self.max_return = settings.env.max_return or reward or 1.0
+        probe.close()
+
+    # --- the whole run, top to bottom ---------------------------------------------------------
+
+    def execute(self) -> Path:
+        """Does what is left of the run and returns its folder."""
+        if (self.folder / "eval_after.json").exists():
+            self.display.say(f"{self.folder} is finished; --fresh starts it over.")
+            return self.folder
+        started = time.perf_counter()
+        with _graceful(self):
+            warm = self._warm_start()
+            stages = WorldModelStages(
+                self.settings, self.folder, warm, self.display, lambda: self.interrupted
+            )
+            finished = stages.learn()
+            if finished:
+                self._evaluate("before", warm)
+                finished = self._reinforce(warm)
+            if finished:
+                best = find_checkpoint(self.folder / "checkpoints" / "best")
+                if best is not None:
+                    load_checkpoint(best, self.policy)
+                stages.measure("trained")
+                self._evaluate("after", self.policy)
+        self._report()
+        if not finished:
+            self.display.say(
+                f"Stopped and saved; the same command goes on from here. ({self.folder})"
+            )
+        self.display.say(f"{time.perf_counter() - started:.0f} s in this process.")
+        return self.folder
+
+    # --- policy --------------------------------------------------------------------------------
+
+    def _policy(self) -> LocalPolicy:
+        from transformers import AutoTokenizer
+
+        model = self.settings.model
+        if model.path is not None:
+            return LocalPolicy.load(
+                model.path,
+                str(self.device),
+                model.dtype,
+                revision=model.revision,
+                attention=model.attention,
+                adapter=model.lora,
+                gradient_checkpointing=model.gradient_checkpointing,
+                seed=self.settings.seed,
+            )
+        warm = self._made_before()
+        if warm is not None:
+            tokenizer = AutoTokenizer.from_pretrained(warm / "model")
+        else:
+            tokenizer = scratch_tokenizer(model.scratch, self._language())
+        network = scratch_model(model.scratch, len(tokenizer), self.settings.seed)
+        return LocalPolicy(network.to(self.device), tokenizer)
+
+    def _language(self) -> list[str]:
+        """Texts that hold every word the environment uses: expert episodes of its training tasks."""
+        env = self.settings.env
+        pool = make_pool(env, env.train_split, 1, 1, self.settings.seed)
+        ids = pool.tasks.ids
+        few = [ids[int(i)] for i in np.linspace(0, len(ids) - 1, min(len(ids), 600))]
+        texts: list[str] = []
+        rng = np.random.default_rng(self.settings.seed)
+        for start in range(0, len(few), 100):
+            # slips bring out what the environment says to mistakes
+            for trajectory in demonstrations(pool, None, few[start : start + 100], 0.2, rng):
+                texts.append(trajectory.episode.instruction)
+                for t in trajectory.episode.transitions:
+                    texts += [t.prompt, t.response, t.next_observation]
+        pool.close()
+        return texts
+
+    # --- warm start ------------------------------------------------------------------------------
+
+    def _warm_start(self) -> LocalPolicy:
+        """Clones the expert (once) and returns the policy that RL starts from and KL is measured to."""
+        settings, folder = self.settings.cloning, self.folder / "checkpoints" / "warm"
+        saved = self._made_before()
+        if saved is not None:
+            load_checkpoint(saved, self.policy)
+            if saved != find_checkpoint(folder):
+                save_checkpoint(folder, self.policy, {"update": 0})
+                self.display.say(f"Warm start taken from {saved}.")
+            return self.policy
+        if settings.episodes:
+            env = self.settings.env
+            log = self.folder / "warmstart.jsonl"
+            log.unlink(missing_ok=True)
+            with self.display.task("expert episodes", settings.episodes) as advance:
+                pool = make_pool(env, env.train_split, 1, 1, self.settings.seed)
+                rng = np.random.default_rng([self.settings.seed, 1])
+                picked = rng.choice(
+                    len(pool.tasks), settings.episodes, settings.episodes > len(pool.tasks)
+                )
+                ids = [pool.tasks.ids[int(i)] for i in picked]
+                rows = expert_rows(
+                    pool,
+                    self.policy.chat,
+                    ids,
+                    settings.noise,
+                    self.settings.seed,
+                    progress=advance,
+                )
+                pool.close()
+            with self.display.task("cloning the expert", settings.steps) as advance:
+                clone(
+                    self.policy,
+                    rows,
+                    settings,
+                    self.settings.seed,
+                    log,
+                    lambda step, _, loss: advance(step, f"loss {loss:.3f}"),
+                )
+        for place in (folder, shared_warm_start(self.settings)):
+            if place is not None:
+                save_checkpoint(place, self.policy, {"update": 0})
+        return self.policy
+
+    def _made_before(self) -> Path | None:
+        """The checkpoint of this run's warm start: its own, or one that an equal run shared."""
+        own = find_checkpoint(self.folder / "checkpoints" / "warm")
+        shared = shared_warm_start(self.settings)
+        return own or (find_checkpoint(shared) if shared else None)
+
+    def _critic(self) -> Critic | None:
+        a = self.settings.algorithm
+        if a.name != "ppo":
+            return None
+        return Critic(self.policy, a.critic, a.level, self.settings.optimizer.micro_batch_tokens)
+
+    def _reference(self) -> Reference | None:
+        """The policy of the warm start; call it while that is what the policy is."""
+        if self.settings.objective.kl_coef == 0:
+            return None
+        return self.policy.reference(self.settings.model.reference_offload)
+
+    # --- reinforcement learning ------------------------------------------------------------------
+
+    def _reinforce(self, warm: LocalPolicy) -> bool:
+        """The RL updates that are left; False when it was interrupted before the last."""
+        s = self.settings
+        updater = Updater(
+            self.policy,
+            self._reference(),
+            s.optimizer,
+            s.objective,
+            s.rollout.temperature,
+            s.updates,
+            self._critic(),
+        )
+        training_env = dataclasses.replace(s.env, kwargs={**s.env.kwargs, **s.env.train_kwargs})
+        pool = make_pool(
+            training_env, s.env.train_split, s.rollout.groups, s.rollout.group_size, s.seed + 1
+        )
+        start = self._resume(updater, pool)
+        writer = _tensorboard(self.folder / "tensorboard", start)
+        with self.display.updates(s.updates, start) as show:
+            for update in range(start, s.updates):
+                metrics = self._update(update, updater, pool, show)
+                if s.evaluation.every and (
+                    (update + 1) % s.evaluation.every == 0 or update + 1 == s.updates
+                ):
+                    metrics["validation"] = self._validate(update + 1, updater, pool)
+                append_jsonl(self.folder / "metrics.jsonl", metrics)
+                _write_scalars(writer, metrics, update)
+                show(metrics)
+                last = update + 1 == s.updates or self.interrupted
+                if last or (update + 1) % s.checkpoint_every == 0:
+                    self._save("latest", update + 1, updater, pool)
+                if self.interrupted and update + 1 < s.updates:
+                    return False
+        writer.close()
+        pool.close()
+        return True
+
+    def _update(self, update: int, updater: Updater, pool: EnvPool, show: Any) -> dict[str, Any]:
+        s = self.settings
+        started = time.perf_counter()
+        generator = torch.Generator().manual_seed(_seed(s.seed, update))
+        pool.set_progress(update / s.updates)
+        played, kept = self._play(pool, generator, lambda run, n: show.rollout(update, run, n))
+        rolled = time.perf_counter()
+        show.learning(update)
+        transitions = collect(kept)
+        experience = prepare(
+            transitions,
+            s.algorithm,
+            s.objective,
+            self.max_return,
+            updater.signals(transitions),
+            self.policy.chat.ask,
+        )
+        if s.record.every and update % s.record.every == 0:
+            kept_groups = played[: s.record.groups * s.rollout.group_size]
+            record(self.folder, update, kept_groups, transitions, experience, self.policy, s)
+        metrics: dict[str, Any] = updater.step(experience, update, _seed(s.seed, update))
+        if updater.reference is not None:
+            updater.reference.rest()
+        return {
+            "update": update,
+            **outcome_metrics(played),
+            **experience.metrics,
+            **renamed(metrics),
+            "tokens": sum(len(row.ids) for row in experience.rows),
+            "transitions": len(experience.advantages),
+            "seconds_rollout": rolled - started,
+            "seconds_train": time.perf_counter() - rolled,
+            "peak_memory_mb": _peak_memory(self.device) / 2**20,
+            "time": time.time(),
+        }
+
+    def _player(self) -> Policy:
+        """What plays the episodes: the policy, or an engine that follows its weights."""
+        if self._engine is None:
+            self._engine = rollout_policy(
+                self.policy, self.settings.rollout.engine, self.settings.rollout.vllm
+            )
+        return self._engine
+
+    def _play(
+        self, pool: EnvPool, generator: torch.Generator, progress: Progress
+    ) -> tuple[list[Trajectory], list[Trajectory]]:
+        """One update's episodes: (all that were played, those to learn from).
+
+        They differ under DAPO's dynamic sampling only: groups whose returns are all equal are
+        replaced by further ones, as far as the allowed rollouts bring any.
+        """
+        s = self.settings
+        player = self._player()
+        played = rollout(player, pool, s.rollout, generator, progress=progress)
+        if not s.algorithm.dynamic_sampling:
+            return played, played
+        for extra in range(1, s.algorithm.dynamic_sampling + 1):
+            if len(informative_groups(played)) >= s.rollout.groups:
+                break
+            more = rollout(player, pool, s.rollout, generator, progress=progress)
+            for trajectory in more:
+                trajectory.episode.group += extra * s.rollout.groups
+            played += more
+        wanted = set(sorted(informative_groups(played))[: s.rollout.groups])
+        kept = [t for t in played if t.episode.group in wanted]
+        return played, kept or played
+
+    def _resume(self, updater: Updater, pool: EnvPool) -> int:
+        saved = find_checkpoint(self.folder / "checkpoints" / "latest")
+        start = 0
+        if saved is not None:
+            state = load_checkpoint(saved, self.policy)
+            updater.load_state_dict(state["optimizer"])
+            pool.load_state_dict(state["pool"])
+            start = int(state["update"])
+            self.display.say(f"Resuming after update {start}.")
+        truncate_jsonl(self.folder / "metrics.jsonl", "update", start)
+        truncate_jsonl(self.folder / "validation.jsonl", "update", start + 1)
+        return start
+
+    def _save(self, name: str, update: int, updater: Updater, pool: EnvPool) -> None:
+        state = {
+            "update": update,
+            "optimizer": updater.state_dict(),
+            "pool": pool.state_dict(),
+            "settings": self.settings.to_dict(),
+        }
+        save_checkpoint(self.folder / "checkpoints" / name, self.policy, state)
+
+    # --- evaluation --------------------------------------------------------------------------------
+
+    def _validate(self, update: int, updater: Updater, pool: EnvPool) -> float:
+        """Success on the selection panel; the best policy so far, by ``select_by``, is kept."""
+        e = self.settings.evaluation
+        result, _ = evaluate(
+            self.policy,
+            self.settings.env,
+            e.selection_split,
+            e.selection_tasks,
+            e.seed,
+            self._eval_rollout(),
+            e.seed,
+            e.batch,
+        )
+        record = {"update": update, **{k: result[k] for k in ("success_rate", "n", "ci95")}}
+        record["score"] = result["score"]["mean"]
+        log = self.folder / "validation.jsonl"
+        earlier = [json.loads(line)[e.select_by] for line in log.open()] if log.exists() else []
+        append_jsonl(log, record)
+        if record[e.select_by] >= max(earlier, default=0.0):
+            self._save("best", update, updater, pool)
+        return float(record["success_rate"])
+
+    def _eval_rollout(self) -> RolloutSettings:
+        return dataclasses.replace(
+            self.settings.rollout, temperature=self.settings.evaluation.temperature
+        )
+
+    def _evaluate(self, when: str, policy: LocalPolicy) -> None:
+        e = self.settings.evaluation
+        path = self.folder / f"eval_{when}.json"
+        if path.exists() or e.tasks == 0:
+            return
+        shared = shared_evaluation(self.settings) if when == "before" else None
+        episodes_path = self.folder / f"episodes_{when}.jsonl"
+        if shared is not None and (shared / "result.json").exists():
+            shutil.copyfile(shared / "episodes.jsonl", episodes_path)
+            found = json.loads((shared / "result.json").read_text(encoding="utf-8"))
+            write_json(path, {**found, "model": self.settings.name})
+            return
+        with self.display.task(f"evaluating {when} RL", e.tasks) as advance:
+            result, episodes = evaluate(
+                policy,
+                self.settings.env,
+                e.split,
+                e.tasks,
+                e.seed,
+                self._eval_rollout(),
+                e.seed,
+                e.batch,
+                model=self.settings.name,
+                progress=lambda done, _: advance(done),
+            )
+        kept = episodes[: self.settings.keep_episodes]
+        write_jsonl(episodes_path, kept)
+        write_json(path, result)
+        if shared is not None:
+            evaluate_to_folder(shared, result, kept)
+
+    def _report(self) -> None:
+        from paw_train.reporting.run import write_report
+
+        self.display.summary(self.folder)
+        self.display.say(f"Report: {write_report(self.folder)}")
+
+
+def _seed(seed: int, update: int) -> int:
+    return int(np.random.SeedSequence([seed, update]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _device(name: str) -> torch.device:
+    valid = ("auto", "cpu", "cuda")
+    if name.split(":")[0] not in valid:
+        raise ValueError(f"Unknown device {name!r}. {did_you_mean(name, valid)}")
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(
+            "model.device=cuda, but PyTorch sees no CUDA device here; use cpu or auto."
+        )
+    return torch.device(name)
+
+
+def _peak_memory(device: torch.device) -> float:
+    """Bytes: the most that the GPU's allocator held, or this process had resident, so far."""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device))
+    import resource
+    import sys
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
+
+
+def _tensorboard(folder: Path, start: int) -> Any:
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder), purge_step=start)
+
+
+def _write_scalars(writer: Any, metrics: dict[str, Any], update: int) -> None:
+    for name, value in metrics.items():
+        if isinstance(value, int | float) and name not in ("update", "time"):
+            writer.add_scalar(name, value, update)
+    writer.flush()
+
+
+class _graceful:
+    """Turns the first Ctrl-C (or SIGTERM) into a request to stop after the current update."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def __enter__(self) -> None:
+        self.previous = {}
+        for number in (signal.SIGINT, signal.SIGTERM):
+            try:
+                self.previous[number] = signal.signal(number, self._ask)
+            except ValueError:  # not in the main thread: nothing to catch there
+                return
+
+    def _ask(self, number: int, frame: Any) -> None:
+        if self.run.interrupted:
+            raise KeyboardInterrupt
+        self.run.interrupted = True
+        self.run.display.say("Stopping after this update (again: at once) ...")
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,109 @@
+"""PPO's value function on the ranks of DeepSpeed: our value loss in OpenRLHF's critic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from openrlhf.trainer.ray import ppo_critic
+from openrlhf.trainer.ray.ppo_critic import CriticPPOTrainer
+from torch import Tensor
+
+from paw_train.training.openrlhf.actor import gathered
+from paw_train.training.openrlhf.learning import learn, pass_value_loss
+from paw_train.training.openrlhf.update_cut import Pass
+from paw_train.training.openrlhf.worker_settings import worker_settings
+from paw_train.training.update import averaged
+
+_Upstream: Any = ppo_critic.CriticModelActor.__ray_metadata__.modified_class
+_build = ppo_critic.get_llm_for_sequence_regression
+
+
+class PaWCriticTrainer(CriticPPOTrainer):
+    """Learns from passes instead of OpenRLHF's replay buffer."""
+
+    critic: Any
+    pad_id = 0
+    """what pads rows: masked, so any token will do"""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.run = worker_settings()
+        self.passes: list[Pass] = []
+
+    def ppo_train(self) -> dict[str, float]:
+        """All passes of this rank in one update; the metrics are those of all ranks.
+
+        Raises:
+            TrainingDivergedError: a loss or gradient is not finite.
+        """
+        self.critic.train()  # without which nothing would be checkpointed; there is no dropout
+        steps = learn(
+            self.passes,
+            self._loss,
+            lambda loss: self.strategy.backward(loss, self.critic, self.critic_optim),
+            self._step,
+            gathered,
+            dist.get_world_size(),
+        )
+        self.passes = []
+        found = averaged(steps)
+        return {
+            "value_loss": found["value_loss"],
+            "value_error": found["value_error"],
+            "grad_norm_value": found["grad_norm"],
+        }
+
+    def _loss(self, part: Pass) -> Any:
+        # else each pass's gradient would take the place of the one before
+        self.critic.set_gradient_accumulation_boundary(part.last)
+        algorithm = self.run.algorithm
+        return pass_value_loss(
+            part,
+            self._values,
+            algorithm.level,
+            algorithm.critic.value_clip,
+            self.pad_id,
+            torch.device(torch.cuda.current_device()),
+        )
+
+    def _values(self, ids: Tensor, attention: Tensor) -> Tensor:
+        values: Tensor = self.critic(
+            ids,
+            action_mask=attention[:, 1:],
+            attention_mask=attention,
+            ring_attn_group=self.strategy.ring_attn_group,
+        )
+        return values
+
+    def _step(self) -> float:
+        self.strategy.optimizer_step(
+            self.critic_optim, self.critic, self.critic_scheduler, name="critic"
+        )
+        return float(self.strategy.get_grad_norm(self.critic))
+
+
+class PaWCriticActor(_Upstream):
+    """OpenRLHF's critic worker with our trainer in it, and a head that starts at 0."""
+
+    def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> Any:
+        """As upstream, which names both by module attributes."""
+        ppo_critic.CriticPPOTrainer = PaWCriticTrainer
+        ppo_critic.get_llm_for_sequence_regression = critic_from_zero
+        return super().init_model_from_pretrained(*args, **kwargs)
+
+    def append(self, experience: Any) -> None:
+        """Takes a pass for the next update."""
+        self.trainer.passes.append(experience.labels[0])
+
+
+def critic_from_zero(*args: Any, **kwargs: Any) -> Any:
+    """OpenRLHF's critic whose values are 0 at first, as the local engine's are."""
+    model = _build(*args, **kwargs)
+    head = getattr(model, model.value_head_prefix)
+    stage = kwargs["ds_config"]["zero_optimization"]["stage"]
+    with deepspeed.zero.GatheredParameters([head.weight], modifier_rank=0, enabled=stage == 3):
+        torch.nn.init.zeros_(head.weight)
+    return model

@@ -1,0 +1,162 @@
+"""Plays episodes against a vLLM engine of OpenRLHF, each in a thread of its own.
+
+OpenRLHF's engine answers on an event loop, environments and tokenizers block: so an episode runs in a
+worker thread, by the same ``rollout`` as on one machine, and asks the loop for every response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import traceback
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+
+from paw_gym.pool import EnvPool
+from paw_gym.wrappers import AgentInterface
+from paw_train.environments import agent_env_maker
+from paw_train.policies.vllm.engine import VLLMSession
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.policy import Request, Response, Sampling
+from paw_train.rollouts.rollout import Trajectory, rollout
+from paw_train.settings import Settings
+from paw_train.settings.rollout import PREFILL_TOKENS
+from paw_train.training.openrlhf.deaths import is_death
+from paw_train.training.openrlhf.episodes import GroupLabel
+
+
+class EnginePolicy:
+    """OpenRLHF's vLLM engine as a policy.
+
+    Args:
+        engine: has ``async generate(token ids, sampling parameters)``.
+        loop: that the engine runs on.
+        chat: of the tokenizer.
+    """
+
+    trainable = True
+
+    def __init__(self, engine: Any, loop: asyncio.AbstractEventLoop, chat: ChatFormat) -> None:
+        self.engine, self.loop, self.chat = engine, loop, chat
+
+    def session(
+        self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
+    ) -> EngineSession:
+        """Opens a session (see ``protocol.Policy``); call it from another thread than the loop's."""
+        return EngineSession(self, sampling)
+
+
+class EngineSession(VLLMSession):
+    """The engine at work on one episode."""
+
+    def __init__(self, policy: EnginePolicy, sampling: Sampling) -> None:
+        super().__init__(policy, sampling)  # type: ignore[arg-type]
+        self._engine, self._loop = policy.engine, policy.loop
+
+    def respond(self, requests: Sequence[Request]) -> list[Response]:
+        """See ``protocol.Session``. An engine that raises fails the episode; one that died, the run."""
+        asked = [
+            asyncio.run_coroutine_threadsafe(
+                self._engine.generate(list(r.ids or ()), self._parameters(r.seed)), self._loop
+            )
+            for r in requests
+        ]
+        responses = []
+        for future in asked:
+            try:
+                responses.append(self._response(future.result().outputs[0]))
+            except Exception as error:  # whatever the engine raises; the others go on
+                if is_death(error):
+                    raise
+                responses.append(Response(error=traceback.format_exc()))
+        return responses
+
+
+class EpisodePlayer:
+    """Environments of one engine, and what plays them.
+
+    Args:
+        settings: of the run.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        most = settings.rollout.groups * settings.rollout.group_size
+        panel = settings.evaluation.selection_tasks if settings.evaluation.every else 0
+        self._threads = ThreadPoolExecutor(
+            settings.openrlhf.max_resident_episodes or max(most, panel, 1),
+            thread_name_prefix="episode",
+        )
+        self._idle: dict[str, list[AgentInterface]] = defaultdict(list)
+        self._members: dict[GroupLabel, Iterator[int]] = {}
+        self._chat: ChatFormat | None = None
+
+    async def play(self, label: GroupLabel, engine: Any, tokenizer: Any) -> Trajectory:
+        """The next episode of a group: called as often as the group has episodes.
+
+        An environment or engine that raises fails the episode (``episode.error``).
+        """
+        size = len(label.seeds)
+        member = next(self._members.setdefault(label, itertools.count())) % size
+        if member + 1 == size:
+            del self._members[label]
+        if self._chat is None:
+            self._chat = ChatFormat(tokenizer)
+        loop = asyncio.get_running_loop()
+        policy = EnginePolicy(engine, loop, self._chat)
+        return await loop.run_in_executor(self._threads, self._play, label, member, policy)
+
+    def _play(self, label: GroupLabel, member: int, policy: EnginePolicy) -> Trajectory:
+        env = self._take(label)
+        pool = EnvPool(lambda: env, seeds={label.task_id: label.seeds[member]})
+        if not label.validation:
+            pool.set_progress(label.update / self.settings.updates)
+        [trajectory] = rollout(
+            policy,
+            pool,
+            self._rollout_settings(label),
+            torch.Generator().manual_seed(self._seed(label)),
+            [label.task_id],
+        )
+        trajectory.episode.group = label.group
+        self._give_back(label, env, trajectory.episode.error is not None)
+        return trajectory
+
+    def _rollout_settings(self, label: GroupLabel) -> Any:
+        if not label.validation:
+            return self.settings.rollout
+        return dataclasses.replace(
+            self.settings.rollout, temperature=self.settings.evaluation.temperature
+        )
+
+    def _seed(self, label: GroupLabel) -> int:
+        entropy = [self.settings.seed, label.update]
+        if label.validation:
+            entropy = [self.settings.evaluation.seed]
+        return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1)
+
+    def _take(self, label: GroupLabel) -> AgentInterface:
+        with contextlib.suppress(IndexError):
+            return self._idle[self._kind(label)].pop()
+        env = self.settings.env
+        if not label.validation:
+            env = dataclasses.replace(env, kwargs={**env.kwargs, **env.train_kwargs})
+        return agent_env_maker(env, label.split)()
+
+    def _give_back(self, label: GroupLabel, env: AgentInterface, broken: bool) -> None:
+        if not broken:
+            self._idle[self._kind(label)].append(env)
+            return
+        with contextlib.suppress(Exception):  # it is broken: closing it may fail as well
+            env.close()
+
+    @staticmethod
+    def _kind(label: GroupLabel) -> str:
+        return f"{label.split}/{label.validation}"

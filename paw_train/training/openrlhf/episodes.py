@@ -1,0 +1,92 @@
+"""Which episodes a run plays: the rows of the data sets that OpenRLHF reads.
+
+A row stands for one rollout group. Its label says all that playing it takes, so an episode comes out
+the same whichever engine gets it, and a resumed run goes on with the groups it would have had.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from paw_gym.core import TaskSet
+from paw_train.environments import agent_env_maker
+from paw_train.evaluation.panels import make_panel
+from paw_train.evaluation.playing import environment_seeds
+from paw_train.settings import Settings
+
+
+@dataclass(frozen=True)
+class GroupLabel:
+    """One rollout group."""
+
+    split: str
+    """that the task is of"""
+    task_id: str
+    seeds: tuple[int, ...]
+    """of the environment, one for each episode"""
+    group: int
+    """number inside the update"""
+    update: int
+    """0-based; -1 in a validation"""
+
+    def to_json(self) -> str:
+        """As the data set holds it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> GroupLabel:
+        """Inverse of ``to_json``."""
+        data = json.loads(text)
+        return cls(**{**data, "seeds": tuple(data["seeds"])})
+
+    @property
+    def validation(self) -> bool:
+        """Whether it measures and does not train."""
+        return self.update < 0
+
+
+def training_groups(tasks: TaskSet, settings: Settings) -> Iterator[GroupLabel]:
+    """The groups of all updates, drawn as the local engine's pool draws them."""
+    r = settings.rollout
+    rng = np.random.default_rng(settings.seed + 1)
+    for update in range(settings.updates):
+        picked = rng.choice(len(tasks), r.groups, replace=r.groups > len(tasks))
+        for group, task in enumerate(picked):
+            seeds = tuple(int(rng.integers(2**31)) for _ in range(r.group_size))
+            yield GroupLabel(settings.env.train_split, tasks.ids[int(task)], seeds, group, update)
+
+
+def panel_groups(tasks: TaskSet, settings: Settings) -> Iterator[GroupLabel]:
+    """The tasks of the selection panel, each played once."""
+    e = settings.evaluation
+    panel = make_panel(tasks, e.selection_split, e.selection_tasks, e.seed)
+    seeds = environment_seeds(panel, e.seed)
+    for number, task_id in enumerate(panel.task_ids):
+        yield GroupLabel(e.selection_split, task_id, (seeds[task_id],), number, -1)
+
+
+def write_data_sets(settings: Settings, folder: Path) -> None:
+    """Writes ``episodes.jsonl`` and, where there are validations, ``panel.jsonl``."""
+    env = agent_env_maker(settings.env, settings.env.train_split)()
+    _write(folder / "episodes.jsonl", training_groups(env.tasks, settings), "train")
+    env.close()
+    if settings.evaluation.every:
+        env = agent_env_maker(settings.env, settings.evaluation.selection_split)()
+        _write(folder / "panel.jsonl", panel_groups(env.tasks, settings), "panel")
+        env.close()
+
+
+def _write(path: Path, groups: Iterator[GroupLabel], source: str) -> None:
+    rows = [
+        # the prompt names the row: prompts are made turn by turn, by the environment
+        {"input": f"{source}/{i}", "label": group.to_json(), "datasource": source}
+        for i, group in enumerate(groups)
+    ]
+    part = path.with_suffix(".part")
+    part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    part.replace(path)

@@ -1,0 +1,217 @@
+"""Episodes -> what each rank learns from: our advantages, selection and weights in OpenRLHF's pipeline.
+
+OpenRLHF scores the sequences (its actor, its reference) and carries the result to the ranks. In
+between, the whole update is one pool, as on one machine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from openrlhf.trainer.ppo_utils.experience import Experience as Carrier
+from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from torch import Tensor
+
+from paw_train.algorithms.experience import Pool, Signals, collect, prepare
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.rollout import Trajectory
+from paw_train.rollouts.rows import trimmed
+from paw_train.rollouts.tokens import TokenRow, micro_batches
+from paw_train.settings import Settings
+from paw_train.training.openrlhf.update_cut import Pass, cut, idle_row
+from paw_train.training.update import scheduled_rate
+
+
+class TurnSamplesGenerator(SamplesGenerator):
+    """Samples that bring their whole trajectory, in the place of their label."""
+
+    seconds: float = 0.0
+    """that the last update's episodes took"""
+    validated: Sequence[Trajectory] = ()
+    """the episodes of the last validation"""
+
+    def generate_samples(self, **kwargs: Any) -> Any:
+        """As upstream, and measures the time."""
+        started = time.perf_counter()
+        result = super().generate_samples(**kwargs)
+        self.seconds = time.perf_counter() - started
+        return result
+
+    def generate_eval_samples(self, **kwargs: Any) -> Any:
+        """As upstream, and keeps the trajectories."""
+        samples = super().generate_eval_samples(**kwargs)
+        self.validated = [sample.labels[0] for sample in samples]
+        return samples
+
+    def _process_response_into_experience(self, response: Any, **kwargs: Any) -> Carrier:
+        sample = super()._process_response_into_experience(response, **kwargs)
+        sample.labels = [response["trajectory"]]
+        return sample
+
+
+@dataclass(slots=True)
+class Scores:
+    """What OpenRLHF's models say of each row: tensors [T], one number for each token."""
+
+    actor: list[Tensor]
+    """log-probabilities at the rollout's temperature"""
+    reference: list[Tensor] | None
+    """the same by the reference; ``None`` without one"""
+    values: list[Tensor] | None
+    """the critic's values before each token; ``None`` without one"""
+
+
+class PaWExperienceMaker(RemoteExperienceMaker):
+    """Turns the samples of an update into the passes of each rank.
+
+    ``run`` has to be set before use, ``update`` before every update.
+    """
+
+    run: Settings
+    max_return: float
+    update: int = 0
+    metrics: dict[str, float]
+
+    @torch.no_grad()
+    def make_experience_batch(self, rollout_samples: Sequence[Carrier]) -> list[Carrier]:
+        """One carrier for each pass, all of rank 0 first, then of rank 1, ...
+
+        Raises:
+            ValueError: every episode of the update failed.
+        """
+        s = self.run
+        pool = collect([sample.labels[0] for sample in rollout_samples])
+        scores = self._scored(pool.rows)
+        reference = scores.reference
+        gap = _take_over(pool, scores.actor, s.openrlhf.old_logprobs == "actor")
+        signals = Signals()
+        if s.objective.kl_in == "reward" and reference is not None:
+            signals.kl = _log_ratios(pool, reference)
+        if scores.values is not None:
+            signals.values = _values(pool, scores.values, s.algorithm.level)
+        chat = ChatFormat(self.tokenizer)
+        experience = prepare(pool, s.algorithm, s.objective, self.max_return, signals, chat.ask)
+        in_loss = s.objective.kl_in == "loss" and reference is not None
+        passes = cut(
+            experience,
+            reference if in_loss else None,
+            s.optimizer,
+            s.openrlhf.ranks,
+            _seed(s.seed, self.update),
+            s.algorithm.level,
+        )
+        self.metrics = {
+            **experience.metrics,
+            "logprob_gap": gap,
+            "tokens": float(sum(len(row.ids) for row in experience.rows)),
+            "transitions": float(len(experience.advantages)),
+        }
+        rate = scheduled_rate(s.optimizer, self.update, s.updates)
+        reward = float(pool.per_episode(pool.rewards).mean())
+        told = {"rate": rate, "reward": reward, "update": self.update}
+        return [_carrier(part, told) for part in itertools.chain.from_iterable(passes)]
+
+    def _scored(self, rows: Sequence[TokenRow]) -> Scores:
+        """What the actor, the reference and the critic say of rows, each up to its last action."""
+        short = [trimmed(row, [False] * len(row.steps)) for row in rows]
+        place = {id(row): i for i, row in enumerate(short)}
+        batches = list(micro_batches(short, self.run.optimizer.micro_batch_tokens))
+        ranks = self.run.openrlhf.ranks
+        # every rank runs equally many forward passes, or ZeRO-3 would wait for ever
+        batches += [[idle_row(short[0])] for _ in range(-len(batches) % ranks)]
+        ordered = [batch for rank in range(ranks) for batch in batches[rank::ranks]]
+        pad = self.tokenizer.pad_token_id
+        scored = super().make_experience([_to_score(batch, pad) for batch in ordered])
+
+        def by_row(name: str) -> list[Tensor]:
+            found: list[Tensor] = [torch.zeros(0)] * len(rows)
+            for batch, result in zip(ordered, scored, strict=True):
+                for b, row in enumerate(batch):
+                    if id(row) in place:
+                        found[place[id(row)]] = _aligned(getattr(result, name)[b])
+            return found
+
+        has_critic = self.run.algorithm.name == "ppo"
+        return Scores(
+            by_row("action_log_probs"),
+            None if self.initial_model_group is None else by_row("base_action_log_probs"),
+            by_row("values") if has_critic else None,
+        )
+
+
+def _to_score(rows: Sequence[TokenRow], pad: int) -> Carrier:
+    """A batch whose every token is scored."""
+    width = max(2, *(len(row.ids) for row in rows))
+    ids = torch.full((len(rows), width), pad, dtype=torch.long)
+    attention = torch.zeros((len(rows), width), dtype=torch.long)
+    for b, row in enumerate(rows):
+        ids[b, : len(row.ids)] = torch.tensor(row.ids)
+        attention[b, : len(row.ids)] = 1
+    return Carrier(
+        sequences=ids,
+        attention_mask=attention,
+        action_mask=attention[:, 1:].clone(),
+        rewards=torch.zeros(len(rows)),
+        index=list(range(len(rows))),
+        info={},
+    )
+
+
+def _aligned(values: Tensor) -> Tensor:
+    """[T] with what belongs to token t at t, from OpenRLHF's [T - 1]."""
+    return torch.nn.functional.pad(values.float(), (1, 0))
+
+
+def _take_over(pool: Pool, actor: Sequence[Tensor], replace: bool) -> float:
+    """Compares the sampled tokens' log-probabilities with the actor's, and puts the actor's in place.
+
+    Returns:
+        The mean absolute difference in nats a token: the mismatch of the two engines.
+    """
+    difference, count = 0.0, 0
+    for row, values in zip(pool.rows, actor, strict=True):
+        for step in row.steps:
+            found = values[slice(*step.action)].tolist()
+            difference += sum(abs(a - b) for a, b in zip(found, step.logprobs, strict=True))
+            count += len(found)
+            if replace:
+                step.logprobs = found
+    return difference / max(count, 1)
+
+
+def _log_ratios(pool: Pool, reference: Sequence[Tensor]) -> Tensor:
+    """[N] log-ratio of each response to the reference."""
+    result = torch.zeros(len(pool.steps))
+    for row, values in zip(pool.rows, reference, strict=True):
+        for step in row.steps:
+            result[step.index] = sum(step.logprobs) - float(values[slice(*step.action)].sum())
+    return result
+
+
+def _values(pool: Pool, values: Sequence[Tensor], level: str) -> Tensor:
+    """[N, A] the values before each action token; at turn level before the first alone."""
+    longest = max(step.action[1] - step.action[0] for step in pool.steps)
+    result = torch.zeros(len(pool.steps), longest if level == "token" else 1)
+    for row, known in zip(pool.rows, values, strict=True):
+        for step in row.steps:
+            start, end = step.action
+            own = known[start : end if level == "token" else start + 1]
+            result[step.index, : len(own)] = own
+    return result
+
+
+def _carrier(part: Pass, told: dict[str, float]) -> Carrier:
+    row = part.experience.rows[0]
+    info = {name: torch.tensor([value]) for name, value in told.items()}
+    return Carrier(sequences=torch.tensor([row.ids]), labels=[part], info=info)
+
+
+def _seed(seed: int, update: int) -> int:
+    return int(np.random.SeedSequence([seed, update]).generate_state(1, np.uint64)[0] >> 1)

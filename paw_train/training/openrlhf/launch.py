@@ -1,0 +1,131 @@
+"""Starts a run on a Ray cluster (``engine: openrlhf``)."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import runpy
+import shutil
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+from paw_train.rollouts.rollout import require_whole_distribution
+from paw_train.settings import Settings
+from paw_train.training.openrlhf import TESTED_VERSION
+from paw_train.training.openrlhf.deaths import is_death
+from paw_train.training.openrlhf.episodes import write_data_sets
+from paw_train.training.openrlhf.mapping import arguments, options, require_possible
+from paw_train.training.openrlhf.run_records import note_restart
+from paw_train.training.openrlhf.worker_settings import worker_environment
+
+
+def require_openrlhf() -> None:
+    """Raises unless OpenRLHF is here, in the version that the subclasses are made for.
+
+    Raises:
+        ModuleNotFoundError: it is not installed.
+        ValueError: another version is.
+    """
+    if importlib.util.find_spec("openrlhf") is None:
+        raise ModuleNotFoundError(
+            "engine: openrlhf needs OpenRLHF, vLLM and DeepSpeed on a machine with CUDA: "
+            "pip install 'paw-gym[openrlhf]'",
+            name="openrlhf",
+        )
+    found = version("openrlhf")
+    if found != TESTED_VERSION:
+        raise ValueError(
+            f"OpenRLHF {found} is installed, but this engine overrides methods of "
+            f"{TESTED_VERSION}: pip install openrlhf=={TESTED_VERSION}"
+        )
+
+
+def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
+    """Trains by given settings; see ``paw_train.training.local.train``.
+
+    Ray is started here, or joined where ``RAY_ADDRESS`` says there is a cluster.
+
+    Raises:
+        ValueError: a setting that this engine cannot do; all of them are named.
+        ModuleNotFoundError: OpenRLHF is not installed.
+    """
+    from paw_train.training.local import claim_folder
+
+    require_possible(settings)
+    require_whole_distribution(settings.rollout)
+    require_openrlhf()
+    # workers have other working directories
+    settings = dataclasses.replace(settings, out=str(Path(settings.out).resolve()))
+    folder = Path(settings.out) / settings.name
+    if fresh:
+        shutil.rmtree(folder, ignore_errors=True)
+    claim_folder(folder, settings)
+    if _updates_done(folder) >= settings.updates:
+        print(f"{folder} is finished; --fresh starts it over.")
+        return folder
+    write_data_sets(settings, folder)
+    _run(settings, folder)
+    return folder
+
+
+def _updates_done(folder: Path) -> int:
+    log = folder / "metrics.jsonl"
+    saved = (folder / "checkpoints" / "model" / "config.json").exists()
+    return len(log.read_text(encoding="utf-8").splitlines()) if saved and log.exists() else 0
+
+
+def _run(settings: Settings, folder: Path) -> None:
+    """Runs the program; again from its last checkpoint when one of its processes died."""
+    for left in reversed(range(settings.openrlhf.restarts + 1)):
+        try:
+            _run_once(settings)
+            return
+        except Exception as error:
+            if not left or not is_death(error):
+                raise
+            note_restart(folder, error)
+            print(
+                f"A process of the run died; starting again from the last checkpoint "
+                f"({left - 1} more times at most).\n{error}",
+                flush=True,
+            )
+
+
+def _run_once(settings: Settings) -> None:
+    """Runs OpenRLHF's own program with our classes in the places of its own."""
+    import ray
+
+    if not ray.is_initialized():
+        start_ray(settings)
+    put_in_place()
+    before, sys.argv = sys.argv, ["train_ppo_ray", *arguments(options(settings))]
+    try:
+        runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
+    finally:
+        sys.argv = before
+        ray.shutdown()
+
+
+def start_ray(settings: Settings) -> None:
+    """Starts Ray here, or joins the cluster that ``RAY_ADDRESS`` names."""
+    import ray
+
+    ray.init(runtime_env={"env_vars": worker_environment(settings)})
+
+
+def put_in_place() -> None:
+    """Binds our classes to the names by which OpenRLHF's program finds its own."""
+    import ray
+    from openrlhf.trainer import ppo_trainer
+    from openrlhf.trainer.ray import ppo_actor, ppo_critic, vllm_engine
+
+    from paw_train.training.openrlhf.actor import PaWPolicyActor
+    from paw_train.training.openrlhf.critic import PaWCriticActor
+    from paw_train.training.openrlhf.trainer import PaWTrainer
+    from paw_train.training.openrlhf.vllm_worker import PaWRollout
+
+    ppo_trainer.PPOTrainer = ray.remote(PaWTrainer)
+    ppo_actor.PolicyModelActor = ray.remote(num_gpus=1)(PaWPolicyActor)
+    ppo_critic.CriticModelActor = ray.remote(num_gpus=1)(PaWCriticActor)
+    vllm_engine.RolloutRayActor = ray.remote(PaWRollout)

@@ -1,0 +1,476 @@
+"""Our settings -> the options of ``openrlhf.cli.train_ppo_ray``: every setting mapped, or refused.
+
+``RULES`` has an entry for each setting of a run. It says which options the setting becomes, or what
+else reads it, and which values this engine cannot do. Nothing here imports OpenRLHF.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from paw_train.settings import Settings
+
+Options = dict[str, Any]
+"""option name without dashes: its value; True: a switch that is on; None or False: left out"""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What becomes of one setting."""
+
+    note: str
+    """in words, for readers of the plan and the docs"""
+    options: Callable[[Any, Settings], Options] | None = None
+    """(value, all settings) -> options of OpenRLHF; ``None``: our own classes read the setting"""
+    refuse: Callable[[Any, Settings], str | None] | None = None
+    """(value, all settings) -> why this engine cannot do it, and what to do instead"""
+
+
+def _option(name: str) -> Rule:
+    return Rule(f"--{name}", lambda value, _: {name: value})
+
+
+def _ours(note: str) -> Rule:
+    return Rule(note)
+
+
+def _only(note: str, allowed: Callable[[Any], bool], instead: str) -> Rule:
+    return Rule(note, None, lambda value, _: None if allowed(value) else instead)
+
+
+_AGENT = _ours("the agent executor, in each vLLM engine")
+_MAKER = _ours("the experience maker: paw_train.algorithms.experience.prepare")
+_LOSS = _ours("the actor trainer: paw_train.losses.objective.combined_loss")
+_CUT = _ours("the experience maker: cuts the update for the ranks")
+_EVAL = _ours("the evaluation panel, played by the agent executor")
+_UNUSED = _ours("of other choices; not read")
+_RATE = _ours("the actor trainer: sets the rate of each update")
+
+
+def _constant(settings: Settings) -> Options:
+    """Options that follow from how this engine works, whatever the settings."""
+    o, folder = settings.openrlhf, Path(settings.out) / settings.name
+    return {
+        # one sequence a rank and step, as OpenRLHF counts: mini-batches are cut by our own rules
+        "train.batch_size": o.ranks,
+        "train.micro_batch_size": 1,
+        "rollout.micro_batch_size": 1,
+        "train.num_episodes": 1,
+        "train.max_epochs": 1,
+        "algo.kl.estimator": "k3",
+        "algo.kl.use_loss": True,
+        "actor.lr_scheduler": "constant",
+        "actor.lr_warmup_ratio": 0.0,
+        "data.prompt_dataset": str(folder / "episodes.jsonl"),
+        "data.input_key": "input",
+        "data.label_key": "label",
+        "train.agent_func_path": str(Path(__file__).with_name("agent.py")),
+        "ckpt.output_dir": str(folder / "checkpoints" / "model"),
+        "ckpt.path": str(folder / "checkpoints" / "openrlhf"),
+        "ckpt.load_enable": True,
+        "ckpt.best_metric_key": "eval_panel_pass1" if settings.evaluation.every else "none",
+        "logger.tensorboard_dir": str(folder / "tensorboard"),
+        # makes vLLM tell log-probabilities of the tempered distribution; its loss is not used
+        "algo.advantage.is_correction_level": "token",
+    }
+
+
+def _layout(colocate: str, settings: Settings) -> Options:
+    o = settings.openrlhf
+    return {
+        "train.colocate_all": colocate == "all",
+        "train.colocate_actor_ref": colocate == "actor_ref",
+        "vllm.enable_sleep": colocate == "all",
+        "ds.enable_sleep": colocate == "all",
+        "vllm.num_engines": o.vllm_engines,
+    }
+
+
+def _attention(value: str | None, settings: Settings) -> Options:
+    return {"ds.attn_implementation": value or "flash_attention_2"}
+
+
+def _validation(every: int, settings: Settings) -> Options:
+    if not every:
+        return {}
+    folder = Path(settings.out) / settings.name
+    return {
+        "eval.dataset": str(folder / "panel.jsonl"),
+        "eval.steps": every,
+        "eval.n_samples_per_prompt": 1,
+    }
+
+
+def _context(value: int, settings: Settings) -> Options:
+    return {"data.max_len": value + settings.rollout.max_response_tokens}
+
+
+def _estimator(name: str, settings: Settings) -> Options:
+    # its own estimators are not used; this one asks for a critic, the other for nothing
+    return {"algo.advantage.estimator": "gae" if name == "ppo" else "reinforce"}
+
+
+def _whole_critic(name: str, settings: Settings) -> str | None:
+    if name != "ppo" or not settings.model.lora.rank:
+        return None
+    return (
+        "ppo would give the critic an adapter, too, and freeze its head: use model.lora.rank=0, or "
+        "engine=local."
+    )
+
+
+def _critic(value: Any, settings: Settings) -> Options:
+    if settings.algorithm.name != "ppo":
+        return {}
+    critic, o = settings.algorithm.critic, settings.openrlhf
+    return {
+        "critic.num_nodes": o.nodes,
+        "critic.num_gpus_per_node": o.gpus_per_node,
+        "critic.adam.lr": critic.lr,
+        "critic.adam.betas": (0.9, 0.999),
+        "critic.max_norm": critic.max_grad_norm,
+        "critic.lr_scheduler": "constant",
+        "critic.lr_warmup_ratio": 0.0,
+        # the policy learns when the number of finished updates is above this
+        "critic.freezing_steps": critic.warmup_updates - 1,
+    }
+
+
+def _nodes(value: int, _: Settings) -> Options:
+    return {"actor.num_nodes": value, "ref.num_nodes": value}
+
+
+def _gpus(value: int, _: Settings) -> Options:
+    return {"actor.num_gpus_per_node": value, "ref.num_gpus_per_node": value}
+
+
+def _lora_alpha(value: float | None, settings: Settings) -> Options:
+    rank = settings.model.lora.rank
+    return {"ds.lora.alpha": int(2 * rank if value is None else value)} if rank else {}
+
+
+def _lora_targets(value: str, settings: Settings) -> Options:
+    if not settings.model.lora.rank or value == "all-linear":  # which is OpenRLHF's default
+        return {}
+    return {"ds.lora.target_modules": [name.strip() for name in value.split(",") if name.strip()]}
+
+
+def _no_path(value: str | None, _: Settings) -> str | None:
+    if value is not None:
+        return None
+    return (
+        "needs a pretrained model. Train a model made from nothing with engine=local; its "
+        "checkpoint folder can then be the path here."
+    )
+
+
+def _default_vllm(value: Any, settings: Settings) -> str | None:
+    if settings.rollout.vllm == type(settings.rollout.vllm)():
+        return None
+    return "is of the local engine; vLLM's settings are openrlhf.* here."
+
+
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "name": _ours("names the folder of the run"),
+        "out": _ours("the folder of the run is in it"),
+        "seed": _option("train.seed"),
+        "threads": _only(
+            "not read",
+            lambda v: v is None,
+            "is of one process. Set OMP_NUM_THREADS where the Ray cluster is started.",
+        ),
+        "updates": _ours("rows of the data set: one for each group of each update"),
+        "checkpoint_every": _option("ckpt.save_steps"),
+        "keep_episodes": _ours("of the report of one-machine runs; not read"),
+        "record": _ours("of one-machine runs; not read"),
+        "engine": _ours("chooses this engine"),
+        "warm_starts": _only(
+            "not read",
+            lambda v: v is None,
+            "is of the local engine. Give the folder of a warm start as model.path.",
+        ),
+        "env": _AGENT,
+        "model.path": Rule(
+            "--actor.model_name_or_path",
+            lambda value, _: {"actor.model_name_or_path": value},
+            _no_path,
+        ),
+        "model.revision": _only(
+            "not read", lambda v: v is None, "is not known to OpenRLHF: give the folder of a copy."
+        ),
+        "model.scratch": _UNUSED,
+        "model.device": _only(
+            "Ray decides", lambda v: v in ("auto", "cuda"), "is decided by Ray: use auto."
+        ),
+        "model.dtype": Rule(
+            "--ds.param_dtype",
+            lambda value, _: {"ds.param_dtype": "bf16"},
+            lambda v, _: (
+                None
+                if v == "bfloat16"
+                else f"is {v!r}, but OpenRLHF's vLLM engines are bfloat16: use bfloat16."
+            ),
+        ),
+        "model.attention": Rule("--ds.attn_implementation", _attention),
+        "model.lora.rank": Rule(
+            "--ds.lora.rank",
+            lambda value, _: {"ds.lora.rank": value},
+            lambda v, s: (
+                None
+                if v == 0 or s.openrlhf.zero_stage == 2
+                else "above 0 needs the weights whole, to send vLLM the adapter worked into them: use "
+                "openrlhf.zero_stage=2 (an adapter's optimiser is small)."
+            ),
+        ),
+        "model.lora.alpha": Rule(
+            "--ds.lora.alpha; null: twice the rank",
+            _lora_alpha,
+            lambda v, _: (
+                None
+                if v is None or v == int(v)
+                else f"is {v}, but OpenRLHF takes whole numbers only."
+            ),
+        ),
+        "model.lora.dropout": _ours("of the warm start; in RL there is none"),
+        "model.lora.targets": Rule("--ds.lora.target_modules", _lora_targets),
+        "model.gradient_checkpointing": _option("actor.gradient_checkpointing_enable"),
+        "model.reference_offload": _option("ref.offload"),
+        "cloning.episodes": _only(
+            "not read",
+            lambda v: v == 0,
+            "above 0 is of the local engine. Make the warm start there (updates=0) and give its "
+            "folder as model.path.",
+        ),
+        "cloning": _UNUSED,
+        "rollout.groups": _option("rollout.batch_size"),
+        "rollout.group_size": _option("rollout.n_samples_per_prompt"),
+        "rollout.temperature": _option("rollout.temperature"),
+        "rollout.top_p": _option("rollout.top_p"),
+        "rollout.top_k": _AGENT,
+        "rollout.min_p": _AGENT,
+        "rollout.allow_truncated_sampling": _AGENT,
+        "rollout.max_response_tokens": _option("rollout.max_new_tokens"),
+        "rollout.max_context_tokens": Rule(
+            "--data.max_len, with max_response_tokens on top", _context
+        ),
+        "rollout.prefill_tokens": _ours("vLLM decides; not read"),
+        "rollout.engine": _ours("vLLM plays here, whatever it says"),
+        "rollout.vllm": Rule("not read", None, _default_vllm),
+        "algorithm.name": Rule(_MAKER.note, _estimator, _whole_critic),
+        "algorithm.normalize": _MAKER,
+        "algorithm.weighting": _MAKER,
+        "algorithm.omega": _MAKER,
+        "algorithm.similarity": _MAKER,
+        "algorithm.gamma": _MAKER,
+        "algorithm.lam": _MAKER,
+        "algorithm.level": _MAKER,
+        "algorithm.group_baseline": _MAKER,
+        "algorithm.dynamic_sampling": _only(
+            "not read",
+            lambda v: v == 0,
+            "above 0 is not done here yet: use 0, or engine=local.",
+        ),
+        "algorithm.critic.value_clip": _ours(
+            "the critic's trainer: paw_train.algorithms.critic.value_loss"
+        ),
+        "algorithm.critic": Rule("--critic.*", _critic),
+        "objective.kl_coef": _option("algo.kl.init_coef"),
+        "objective.kl_in": _MAKER,
+        "objective.wm.entropy": _only(
+            _MAKER.note,
+            lambda v: v == "sampled",
+            "is not done here yet for the full vocabulary: use sampled, the paper's.",
+        ),
+        "objective": _LOSS,
+        "world_model_learning.method": _only(
+            "not read",
+            lambda v: v == "off",
+            "is of the local engine. Run the stages there and give the folder of their model as "
+            "model.path.",
+        ),
+        "world_model_learning": _UNUSED,
+        "optimizer.lr": _option("actor.adam.lr"),
+        "optimizer.schedule": _RATE,
+        "optimizer.final_lr": _RATE,
+        "optimizer.warmup_updates": _RATE,
+        "optimizer.weight_decay": Rule(
+            "--actor.adam.weight_decay; OpenRLHF leaves biases and norms out",
+            lambda value, _: {"actor.adam.weight_decay": value},
+        ),
+        "optimizer.betas": _option("actor.adam.betas"),
+        "optimizer.max_grad_norm": _option("actor.max_norm"),
+        "optimizer.minibatches": _CUT,
+        "optimizer.minibatch_size": _CUT,
+        "optimizer.micro_batch_tokens": _CUT,
+        "optimizer.max_skipped": _ours(
+            "stricter: the first loss that is not finite ends the run, with a checkpoint before it"
+        ),
+        "optimizer.measure_gradients": _only(
+            "not read",
+            lambda v: not v,
+            "true is not done here: gradients are spread over the GPUs. Use false.",
+        ),
+        "evaluation.every": Rule("--eval.steps and --eval.dataset", _validation),
+        "evaluation.temperature": _option("eval.temperature"),
+        "evaluation.selection_split": _EVAL,
+        "evaluation.selection_tasks": _EVAL,
+        "evaluation.select_by": _only(
+            "not read",
+            lambda v: v == "success_rate",
+            "score is not done here: this engine keeps the last checkpoints. Use success_rate.",
+        ),
+        "evaluation.seed": _EVAL,
+        "evaluation.split": _ours("paw eval, after the run"),
+        "evaluation.tasks": _ours("paw eval, after the run"),
+        "evaluation.batch": _ours("vLLM decides; not read"),
+        "openrlhf.nodes": Rule("--actor.num_nodes, --ref.num_nodes", _nodes),
+        "openrlhf.gpus_per_node": Rule("--actor.num_gpus_per_node and the reference's", _gpus),
+        "openrlhf.colocate": Rule(
+            "--train.colocate_all, --train.colocate_actor_ref and both sleep modes", _layout
+        ),
+        "openrlhf.engines": _ours("--vllm.num_engines, by openrlhf.colocate"),
+        "openrlhf.tensor_parallel": _option("vllm.tensor_parallel_size"),
+        "openrlhf.gpu_memory": _option("vllm.gpu_memory_utilization"),
+        "openrlhf.max_resident_episodes": _AGENT,
+        "openrlhf.enforce_eager": _option("vllm.enforce_eager"),
+        "openrlhf.prefix_caching": _option("vllm.enable_prefix_caching"),
+        "openrlhf.zero_stage": _option("ds.zero_stage"),
+        "openrlhf.adam_offload": _option("ds.adam_offload"),
+        "openrlhf.packing": _option("ds.packing_samples"),
+        "openrlhf.liger": _option("ds.use_liger_kernel"),
+        "openrlhf.sync_backend": _option("vllm.sync_backend"),
+        "openrlhf.checksum_every": Rule(
+            "the trainer, after weights were sent to vLLM",
+            None,
+            lambda v, s: (
+                None
+                if v == 0 or s.openrlhf.tensor_parallel == 1
+                else "above 0 compares whole models, and openrlhf.tensor_parallel above 1 has parts of "
+                "them: use 0 there."
+            ),
+        ),
+        "openrlhf.old_logprobs": _MAKER,
+        "openrlhf.restarts": _ours("what starts the run"),
+        "openrlhf.gpu": _ours("the plan"),
+        "openrlhf.extra": _ours("as given"),
+    }
+)
+"""dotted name of a setting, or of a group of them: its rule; the longest name that fits counts"""
+
+
+NOT_DONE = (
+    "algo.dynamic_filtering_enable",
+    "ds.ring_attn_size",
+    "ds.tensor_parallel_size",
+    "train.async_enable",
+    "train.dynamic_batch_enable",
+    "train.partial_rollout_enable",
+)
+"""options of OpenRLHF that change what our classes rely on"""
+
+
+def setting_names(settings: Any = Settings, above: str = "") -> Iterator[str]:
+    """The dotted names of all settings, in order."""
+    hints = typing.get_type_hints(settings)
+    for field in dataclasses.fields(settings):
+        name = f"{above}{field.name}"
+        if dataclasses.is_dataclass(hints[field.name]):
+            yield from setting_names(hints[field.name], f"{name}.")
+        else:
+            yield name
+
+
+def rule_of(name: str) -> Rule:
+    """The rule of a setting: its own, or that of a group it is in.
+
+    Raises:
+        KeyError: there is none.
+    """
+    at = name
+    while at not in RULES:
+        at, dot, _ = at.rpartition(".")
+        if not dot:
+            raise KeyError(f"The setting {name!r} has no rule for engine: openrlhf.")
+    return RULES[at]
+
+
+def require_possible(settings: Settings) -> None:
+    """Raises a ``ValueError`` that names every setting that this engine cannot do."""
+    problems = []
+    for name in setting_names():
+        refuse = rule_of(name).refuse
+        why = refuse(_value(settings, name), settings) if refuse else None
+        if why is not None:
+            problems.append(f"{name} {why}")
+    episodes = settings.rollout.groups * settings.rollout.group_size
+    if episodes < settings.openrlhf.ranks:
+        problems.append(
+            f"rollout.groups * rollout.group_size is {episodes}, but every one of the "
+            f"{settings.openrlhf.ranks} ranks needs an episode: use fewer GPUs."
+        )
+    if problems:
+        unique = list(dict.fromkeys(problems))
+        raise ValueError("engine: openrlhf cannot run these settings:\n- " + "\n- ".join(unique))
+
+
+def options(settings: Settings) -> Options:
+    """The options of ``openrlhf.cli.train_ppo_ray`` that the settings stand for.
+
+    Raises:
+        ValueError: a setting cannot be done, or ``openrlhf.extra`` sets what another setting does.
+    """
+    require_possible(settings)
+    result = _constant(settings)
+    for name in setting_names():
+        make = rule_of(name).options
+        if make is not None:
+            result |= make(_value(settings, name), settings)
+    for name, value in settings.openrlhf.extra.items():
+        if name in NOT_DONE:
+            raise ValueError(
+                f"openrlhf.extra.{name}: our classes do not support it yet (nor {', '.join(NOT_DONE)})."
+            )
+        if name in result:
+            raise ValueError(
+                f"openrlhf.extra.{name}: this option follows from other settings of the recipe "
+                f"(now {result[name]!r}); change those."
+            )
+        result[name] = value
+    return result
+
+
+def arguments(chosen: Options) -> list[str]:
+    """Options as the arguments of a command line; switches that are off are left out."""
+    words: list[str] = []
+    for name, value in sorted(chosen.items()):
+        if value is None or value is False:
+            continue
+        words.append(f"--{name}")
+        if value is not True:
+            words += [str(v) for v in (value if isinstance(value, list | tuple) else [value])]
+    return words
+
+
+def command_line(settings: Settings) -> str:
+    """The program that the settings stand for, one option a line."""
+    lines: list[str] = ["python -m openrlhf.cli.train_ppo_ray"]
+    for word in arguments(options(settings)):
+        if word.startswith("--"):
+            lines.append(word)
+        else:
+            lines[-1] += f" {shlex.quote(word)}"
+    return " \\\n    ".join(lines)
+
+
+def _value(settings: Any, name: str) -> Any:
+    for part in name.split("."):
+        settings = getattr(settings, part)
+    return settings

@@ -1,0 +1,87 @@
+"""The files of a run that its trainer writes, beside OpenRLHF's checkpoints."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paw_gym.files import append_jsonl, truncate_jsonl
+from paw_train.evaluation.statistics import wilson_interval
+from paw_train.rollouts.rollout import Trajectory
+
+RESTARTS = "restarts.jsonl"
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class RunRecords:
+    """``metrics.jsonl``, ``validation.jsonl`` and ``failures.jsonl`` of a run.
+
+    Args:
+        folder: of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def resume(self, done: int) -> None:
+        """Drops what is of updates after the first ``done``: they are computed again."""
+        truncate_jsonl(self.folder / "metrics.jsonl", "update", done)
+        truncate_jsonl(self.folder / "failures.jsonl", "update", done)
+        truncate_jsonl(self.folder / "validation.jsonl", "update", done + 1)
+
+    def update(self, update: int, metrics: Mapping[str, Any]) -> None:
+        """Adds the measurements of an update, with the number of restarts so far."""
+        numbers = {k: v for k, v in metrics.items() if isinstance(v, int | float)}
+        row = {"update": update, **numbers, "restarts": restarts(self.folder), "time": time.time()}
+        append_jsonl(self.folder / "metrics.jsonl", row)
+
+    def failures(self, update: int, during: str, trajectories: Sequence[Trajectory]) -> int:
+        """Adds every episode that failed, its traceback with it; returns how many did."""
+        failed = [t.episode for t in trajectories if t.episode.error is not None]
+        for episode in failed:
+            row = {
+                "update": update,
+                "during": during,
+                "task_id": episode.task_id,
+                "episode_id": episode.episode_id,
+                "steps": len(episode.transitions),
+                "error": episode.error,
+            }
+            append_jsonl(self.folder / "failures.jsonl", row)
+        return len(failed)
+
+    def validation(self, updates: int, trajectories: Sequence[Trajectory]) -> None:
+        """Adds success on the selection panel after so many updates; a failed episode is none."""
+        good = [t.episode for t in trajectories if t.episode.error is None]
+        n, successes = len(trajectories), sum(bool(e.success) for e in good)
+        row = {
+            "update": updates,
+            "success_rate": successes / n,
+            "n": n,
+            "ci95": list(wilson_interval(successes, n)),
+            "score": sum(e.score for e in good) / n,
+            "errors": n - len(good),
+        }
+        append_jsonl(self.folder / "validation.jsonl", row)
+
+
+def restarts(folder: Path) -> int:
+    """How often the run was started again because one of its processes died."""
+    log = folder / RESTARTS
+    return len(log.read_text(encoding="utf-8").splitlines()) if log.exists() else 0
+
+
+def note_restart(folder: Path, error: BaseException) -> None:
+    """Adds a restart, with the number of updates that were recorded and the reason."""
+    log = folder / "metrics.jsonl"
+    lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+    updates = json.loads(lines[-1])["update"] + 1 if lines else 0
+    reason = _COLOUR.sub("", str(error)).strip().splitlines() or [type(error).__name__]
+    append_jsonl(
+        folder / RESTARTS,
+        {"updates": updates, "error": "\n".join(reason[-20:]), "time": time.time()},
+    )

@@ -1,0 +1,117 @@
+"""The controller: OpenRLHF's training loop with our samples, experience and guards."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import ray
+from openrlhf.trainer import ppo_trainer
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from paw_train.environments import agent_env_maker
+from paw_train.training.openrlhf.experience_maker import PaWExperienceMaker, TurnSamplesGenerator
+from paw_train.training.openrlhf.run_records import RunRecords
+from paw_train.training.openrlhf.weights import Sums, require_equal
+from paw_train.training.openrlhf.worker_settings import worker_settings
+from paw_train.training.records import outcome_metrics, renamed
+
+_Upstream: Any = ppo_trainer.PPOTrainer.__ray_metadata__.modified_class
+
+
+class PaWTrainer(_Upstream):
+    """One update after another; every number that a run leaves goes to ``metrics.jsonl``."""
+
+    prompts_dataloader: Any
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.run = worker_settings()
+        self.records = RunRecords(Path(self.run.out) / self.run.name)
+        # the rows are in the order of the updates
+        self.prompts_dataloader = _in_order(self.prompts_dataloader)
+        self.samples_generator = TurnSamplesGenerator(
+            self.strategy,
+            self.prompts_dataloader,
+            self.eval_dataloader,
+            self.tokenizer,
+            self.vllm_engines,
+        )
+        self.experience_maker = PaWExperienceMaker(
+            self.actor_model_group,
+            self.critic_model_group,
+            self.reward_model_group,
+            self.reference_model_group,
+            self.kl_ctl,
+            self.strategy,
+            self.tokenizer,
+        )
+        self.experience_maker.run = self.run
+        self.experience_maker.max_return = _max_return(self.run)
+        self._outcome: dict[str, float] = {}
+
+    def fit(self, global_step: int = 0) -> None:
+        """Trains from the last checkpoint, or from the start."""
+        self.records.resume(int(self.init_checkpoint_states()["global_step"]))
+        super().fit(global_step)
+
+    def train_step(self, rollout_samples: Any, global_step: int) -> tuple[dict[str, Any], int]:
+        """One update; the engines' weights are compared with the trained ones after it.
+
+        Raises:
+            StaleWeightsError: they differ.
+        """
+        trajectories = [sample.labels[0] for sample in rollout_samples]
+        self._outcome = outcome_metrics(trajectories)
+        self._report_failures(global_step, "training", trajectories)
+        self.experience_maker.update = global_step
+        started = time.perf_counter()
+        status, after = super().train_step(rollout_samples, global_step)
+        self._check_weights(global_step)
+        seconds = {
+            "seconds_rollout": self.samples_generator.seconds,
+            "seconds_train": time.perf_counter() - started,
+        }
+        self.records.update(global_step, {**renamed(status), **seconds})
+        return status, after
+
+    def _report_failures(self, update: int, during: str, trajectories: Any) -> None:
+        if self.records.failures(update, during, trajectories):
+            for t in trajectories:
+                if t.episode.error is not None:
+                    print(f"episode {t.episode.episode_id} failed:\n{t.episode.error}", flush=True)
+
+    def _compute_rollout_stats(self, experiences: Any) -> dict[str, float]:
+        return {**self._outcome, **self.experience_maker.metrics}
+
+    def _check_weights(self, update: int) -> None:
+        every = self.run.openrlhf.checksum_every
+        if not every or (update + 1) % every or not self.vllm_engines:
+            return
+        trained = ray.get(self.actor_model_group.async_run_method(method_name="weight_sums"))[0]
+        played = ray.get([engine.weight_sums.remote() for engine in self.vllm_engines])
+        require_equal(trained, [Sums(*workers[0]) for workers in played], update)
+
+    def evaluate(self, global_step: int, **generate_kwargs: Any) -> dict[str, float]:
+        """Success on the selection panel."""
+        logs: dict[str, float] = super().evaluate(global_step, **generate_kwargs)
+        trajectories = self.samples_generator.validated
+        self._report_failures(global_step - 1, "validation", trajectories)
+        self.records.validation(global_step, trajectories)
+        return logs
+
+
+def _in_order(loader: Any) -> Any:
+    return StatefulDataLoader(
+        loader.dataset, batch_size=1, shuffle=False, drop_last=True, collate_fn=loader.collate_fn
+    )
+
+
+def _max_return(settings: Any) -> float:
+    if settings.env.max_return:
+        return float(settings.env.max_return)
+    env = agent_env_maker(settings.env, settings.env.train_split)()
+    reward = env.settings.success_reward
+    env.close()
+    return float(reward or 1.0)

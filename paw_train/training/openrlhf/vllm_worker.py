@@ -1,0 +1,65 @@
+"""What runs inside vLLM's workers besides OpenRLHF's own extension."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from openrlhf.trainer.ray import vllm_engine
+from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
+
+from paw_train.training.openrlhf.weights import sums_of, zero_sums
+
+_Upstream: Any = vllm_engine.RolloutRayActor.__ray_metadata__.modified_class
+
+WATCH_SECONDS = 5.0
+"""between looks at whether the engine still lives, during a call to it"""
+
+
+class PaWWorker(WorkerWrap):
+    """vLLM's worker: takes weights as upstream does, and can tell sums over them."""
+
+    model_runner: Any
+
+    def weight_sums(self) -> list[float]:
+        """Sums over all weights of this worker."""
+        total = zero_sums()
+        for parameter in self.model_runner.model.parameters():
+            total = total + sums_of(parameter)
+        return list(total)
+
+
+class PaWRollout(_Upstream):
+    """OpenRLHF's engine actor with our worker extension."""
+
+    worker_extension = "paw_train.training.openrlhf.vllm_worker.PaWWorker"
+
+    async def __init__(  # type: ignore[misc]
+        self, *args: Any, **kwargs: Any
+    ) -> None:
+        kwargs["worker_extension_cls"] = self.worker_extension
+        await super().__init__(*args, **kwargs)
+
+    async def update_weight(self, *args: Any, **kwargs: Any) -> Any:
+        """As upstream, but does not wait for an engine that died."""
+        return await self._unless_dead(super().update_weight(*args, **kwargs))
+
+    async def weight_sums(self) -> list[list[float]]:
+        """Sums over the weights of each worker.
+
+        Raises:
+            EngineDeadError: of vLLM.
+        """
+        sums: list[list[float]] = await self._unless_dead(self.llm.collective_rpc("weight_sums"))
+        return sums
+
+    async def _unless_dead(self, call: Coroutine[Any, Any, Any]) -> Any:
+        """vLLM 0.29 never answers a call that was under way when its engine process died."""
+        task = asyncio.ensure_future(call)
+        while not task.done():
+            await asyncio.wait({task}, timeout=WATCH_SECONDS)
+            if not task.done() and self.llm.errored:
+                task.cancel()
+                raise self.llm.dead_error
+        return task.result()

@@ -1,0 +1,218 @@
+"""What a training run keeps of an update to look at: episodes, and what their tokens were worth.
+
+``rollouts/NNNNNN.jsonl`` holds the episodes; ``tokens/NNNNNN.jsonl``, one line an episode, what
+training knew of them: probabilities under the policy that the update started from, entropies,
+advantages, and what the world model selected. Nothing here draws a random number or moves a weight,
+so a run with and without it computes the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paw_gym.transition import write_jsonl
+from paw_train.algorithms.experience import Experience, Pool
+from paw_train.losses.world_model import predicted_well
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.rollout import Trajectory
+from paw_train.rollouts.tokens import StepSpans, TokenRow, collate, micro_batches
+from paw_train.settings import Settings
+
+ROLLOUTS, TOKENS = "rollouts", "tokens"
+"""folders of a run"""
+
+
+def record(
+    folder: Path,
+    update: int,
+    kept: Sequence[Trajectory],
+    pool: Pool,
+    experience: Experience,
+    policy: LocalPolicy,
+    settings: Settings,
+) -> None:
+    """Writes the kept episodes of an update and, if the settings ask for it, their tokens.
+
+    Args:
+        folder: of the run.
+        update: its number.
+        kept: the episodes.
+        pool: what the update learns from; a kept episode that is not in it has no tokens written.
+        experience: made from the pool, before any optimiser step.
+        policy: as it was when the episodes were played.
+        settings: of the run.
+    """
+    name = f"{update:06d}.jsonl"
+    if settings.record.tokens:
+        lines = token_records(kept, pool, experience, policy, settings)
+        (folder / TOKENS).mkdir(exist_ok=True)
+        _write_lines(folder / TOKENS / name, [{"update": update, **line} for line in lines])
+    (folder / ROLLOUTS).mkdir(exist_ok=True)
+    # last: whoever follows the run finds the tokens beside the episodes
+    write_jsonl(folder / ROLLOUTS / name, [t.episode for t in kept])
+
+
+def token_records(
+    kept: Sequence[Trajectory],
+    pool: Pool,
+    experience: Experience,
+    policy: LocalPolicy,
+    settings: Settings,
+) -> list[dict[str, Any]]:
+    """One record an episode, of JSON values; see ``docs/viewer.md`` for the fields."""
+    learned = {id(t) for t in pool.episodes}
+    inside = [t for t in kept if id(t) in learned]
+    scores = _logprobs(policy, [row for t in inside for row in t.rows], settings)
+    texts = TokenTexts(policy.chat)
+    return [_episode(t, pool, experience, scores, texts, settings) for t in inside]
+
+
+def _episode(
+    trajectory: Trajectory,
+    pool: Pool,
+    experience: Experience,
+    scores: dict[int, tuple[Tensor, Tensor]],
+    texts: TokenTexts,
+    settings: Settings,
+) -> dict[str, Any]:
+    plan, groups = experience.plan, experience.wm_groups
+    assert plan is not None and groups is not None
+    wm = settings.objective.wm
+    first = trajectory.rows[0].steps[0].index
+    lam = float(plan.lambdas[groups[first]])
+    owned = [(row, step) for row in trajectory.rows for step in row.steps]
+    return {
+        "episode_id": trajectory.episode.episode_id,
+        "group": trajectory.episode.group,
+        "wm": wm.wm,
+        "loss": wm.loss,
+        "rho": wm.rho,
+        "temperature": settings.rollout.temperature,
+        "lambda": _short(lam),
+        "steps": [
+            {
+                "step": number,
+                **_worth(step, experience),
+                "admissible": _listed(trajectory.offered, number),
+                **_tokens(row, step, *scores[step.index], texts, wm.rho),
+            }
+            for number, (row, step) in enumerate(owned)
+        ],
+    }
+
+
+def _listed(offered: Sequence[Sequence[str] | None], number: int) -> list[str] | None:
+    found = offered[number] if number < len(offered) else None
+    return None if found is None else list(found)
+
+
+def _worth(step: StepSpans, experience: Experience) -> dict[str, Any]:
+    plan, entropy = experience.plan, experience.entropy
+    assert plan is not None and entropy is not None
+    advantage = experience.advantages[step.index]
+    if advantage.ndim:  # by action token
+        advantage = advantage[: step.action[1] - step.action[0]]
+    return {
+        "entropy": _short(float(entropy[step.index])),
+        "advantage": _numbers(advantage) if advantage.ndim else _short(float(advantage)),
+        "selected": bool(plan.selected[step.index]),
+        "weight": _short(float(experience.wm_weights[step.index])),
+    }
+
+
+def _tokens(
+    row: TokenRow,
+    step: StepSpans,
+    action: Tensor,
+    observation: Tensor,
+    texts: TokenTexts,
+    rho: float,
+) -> dict[str, Any]:
+    well = predicted_well(observation[None], torch.ones(1, len(observation)), rho)[0]
+    return {
+        "response": {
+            "tokens": texts(row.ids[slice(*step.action)]),
+            "logprobs": _numbers(action),
+        },
+        "observation": {
+            "tokens": texts(row.ids[slice(*step.observation)]),
+            "logprobs": _numbers(observation),
+            "clipped": "".join("1" if flag else "0" for flag in well.tolist()),
+        },
+    }
+
+
+@torch.no_grad()
+def _logprobs(
+    policy: LocalPolicy, rows: Sequence[TokenRow], settings: Settings
+) -> dict[int, tuple[Tensor, Tensor]]:
+    """By transition: log-probabilities of its action and of its next observation, float32."""
+    policy.model.eval()
+    found: dict[int, tuple[Tensor, Tensor]] = {}
+    for part in micro_batches(rows, settings.optimizer.micro_batch_tokens):
+        batch = collate(part, policy.pad_id).to(policy.device)
+        values = policy.logprobs(batch, settings.rollout.temperature)
+        for s, index in enumerate(batch.index.tolist()):
+            found[index] = (
+                values[s][batch.action_mask[s]].float().cpu(),
+                values[s][batch.observation_mask[s]].float().cpu(),
+            )
+    return found
+
+
+class TokenTexts:
+    """Token ids as pieces of text that together are the text of all of them.
+
+    Bytes of one character that are spread over tokens go to the last of these. Pieces are
+    remembered: the same words come again and again.
+    """
+
+    def __init__(self, chat: ChatFormat) -> None:
+        self._chat = chat
+        self._known: dict[tuple[int, ...], str] = {}
+
+    def __call__(self, ids: Sequence[int]) -> list[str]:
+        """[T] the piece of each token; ``""`` where its bytes are shown with a later one."""
+        pieces: list[str] = []
+        # `ids[context:done]` is decoded with and without the next token: a token's text can depend
+        # on its neighbour (a space before a word), not on what is further off
+        context = done = 0
+        for end in range(1, len(ids) + 1):
+            before, after = self._text(ids[context:done]), self._text(ids[context:end])
+            if after.endswith("\ufffd") and end < len(ids):
+                pieces.append("")
+                continue
+            pieces.append(after[len(before) :])
+            context, done = done, end
+        return pieces
+
+    def _text(self, ids: Sequence[int]) -> str:
+        key = tuple(ids)
+        if key not in self._known:
+            self._known[key] = self._chat.raw(list(ids))
+        return self._known[key]
+
+
+def _numbers(values: Tensor) -> list[float]:
+    return [_short(value) for value in values.tolist()]
+
+
+def _short(value: float) -> float:
+    """The shortest decimal that is the same float32."""
+    return float(str(np.float32(value)))
+
+
+def _write_lines(path: Path, records: Sequence[dict[str, Any]]) -> None:
+    scratch = path.with_name(path.name + ".part")
+    text = "".join(json.dumps(r, separators=(",", ":")) + "\n" for r in records)
+    scratch.write_text(text, encoding="utf-8")
+    os.replace(scratch, path)

@@ -1,0 +1,33 @@
+"""What every engine writes about an update, under the same names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paw_train.rollouts.rollout import Trajectory
+
+_NAMES = {
+    "pg_loss": "policy_loss",
+    "wm_clipped_share": "clipped_share",
+    "observation_nll": "obs_nll",
+}
+
+
+def outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+    """What came of an update's episodes, failed ones counted and left out of the rest."""
+    episodes = [t.episode for t in trajectories if t.episode.error is None]
+    steps = [t for e in episodes for t in e.transitions]
+    count = max(1, len(episodes))
+    return {
+        "reward_mean": sum(e.total_reward for e in episodes) / count,
+        "success_rate": sum(e.success for e in episodes) / count,
+        "steps_mean": len(steps) / count,
+        "invalid_rate": sum(not t.action_is_valid for t in steps) / max(1, len(steps)),
+        "failed_episodes": len(trajectories) - len(episodes),
+    }
+
+
+def renamed(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """The metrics of the loss, under the names that a run's records have for them."""
+    return {_NAMES.get(name, name): value for name, value in metrics.items()}

@@ -1,0 +1,306 @@
+"""One update: what the pool's transitions are worth -> optimiser steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paw_train.algorithms.critic import Critic
+from paw_train.algorithms.experience import Experience, Pool, Signals
+from paw_train.losses.objective import (
+    MicroBatch,
+    MiniBatchTotals,
+    ObjectiveSettings,
+    combined_loss,
+    merge_metrics,
+)
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.policies.local.reference import Reference
+from paw_train.rollouts.tokens import TokenBatch, TokenRow, collate, micro_batches
+from paw_train.settings import OptimizerSettings
+from paw_train.training.mixed_precision import MasterWeights
+
+
+class TrainingDivergedError(RuntimeError):
+    """Losses or gradients stopped being finite; the last checkpoint is from before."""
+
+
+class Updater:
+    """Owns the optimiser and turns experience into optimiser steps.
+
+    Args:
+        policy: the model being trained.
+        reference: the policy that KL is measured to; needed when ``kl_coef > 0``.
+        optimizer: settings of AdamW and of the cutting.
+        objective: settings of the loss.
+        temperature: of the rollout.
+        updates: updates in the whole run, for the schedule.
+        critic: PPO's, trained beside the policy.
+    """
+
+    def __init__(
+        self,
+        policy: LocalPolicy,
+        reference: Reference | None,
+        optimizer: OptimizerSettings,
+        objective: ObjectiveSettings,
+        temperature: float,
+        updates: int,
+        critic: Critic | None = None,
+    ) -> None:
+        self.policy, self.reference, self.critic = policy, reference, critic
+        self.settings, self.objective = optimizer, objective
+        self.temperature, self.updates = temperature, updates
+        self.skipped = 0
+        self.weights = MasterWeights([p for p in policy.model.parameters() if p.requires_grad])
+        self.parameters = self.weights.masters
+        self.adamw = torch.optim.AdamW(
+            self.parameters,
+            lr=optimizer.lr,
+            betas=optimizer.betas,
+            weight_decay=optimizer.weight_decay,
+            fused=True,  # one pass over the weights, where the stock loop makes about ten
+        )
+
+    def learning_rate(self, update: int) -> float:
+        """The learning rate of an update (0-based)."""
+        return scheduled_rate(self.settings, update, self.updates)
+
+    def step(self, experience: Experience, update: int, seed: int) -> dict[str, float]:
+        """All optimiser steps of one update; returns the metrics, averaged over them."""
+        lr = self.learning_rate(update)
+        for group in self.adamw.param_groups:
+            group["lr"] = lr
+        # dropout stays off: the ratio compares with the policy that sampled, which had none
+        self.policy.model.eval()
+        collected: list[dict[str, float]] = []
+        count = optimizer_steps(self.settings, len(experience.advantages))
+        for rows in minibatches(experience.rows, count, seed):
+            metrics: dict[str, float] = {}
+            if self.critic is not None:
+                assert experience.value_targets is not None and experience.old_values is not None
+                metrics |= self.critic.step(rows, experience.value_targets, experience.old_values)
+            if self.critic is None or update >= self.critic.settings.warmup_updates:
+                metrics |= self._minibatch(rows, experience)
+            collected.append(metrics)
+        return {**averaged(collected), "lr": lr}
+
+    @torch.no_grad()
+    def signals(self, pool: Pool) -> Signals:
+        """The forward passes over the pool that the settings need before advantages."""
+        wm, count = self.objective.wm, len(pool.steps)
+        signals = Signals()
+        if self.critic is not None:
+            signals.values = self.critic.values(pool.rows, count)
+        if self.objective.kl_in == "reward" and self.objective.kl_coef > 0:
+            signals.kl = torch.zeros(count)
+        if wm.wm == "on" and wm.entropy == "full":
+            signals.entropy = torch.zeros(count)
+        if signals.kl is None and signals.entropy is None:
+            return signals
+        self.policy.model.eval()
+        for rows in micro_batches(pool.rows, self.settings.micro_batch_tokens):
+            batch = collate(rows, self.policy.pad_id).to(self.policy.device)
+            mask, index = batch.action_mask, batch.index.cpu()
+            if signals.kl is not None:
+                ratio = batch.old_logprobs - self._reference(batch)
+                signals.kl[index] = torch.where(mask, ratio, 0.0).sum(-1).float().cpu()
+            if signals.entropy is not None:
+                actions = batch.actions_only()
+                _, entropy = self.policy.logprobs(actions, self.temperature, entropy=True)
+                mean = (entropy * mask).sum(-1) / mask.sum(-1).clamp(min=1)
+                signals.entropy[index] = mean.float().cpu()
+        return signals
+
+    def _reference(self, batch: TokenBatch) -> Tensor:
+        if self.reference is None:
+            raise ValueError(
+                f"`kl_coef` is {self.objective.kl_coef}, which needs a reference policy."
+            )
+        with torch.no_grad():
+            return self.reference.logprobs(batch.actions_only(), self.temperature)
+
+    def _minibatch(self, rows: Sequence[TokenRow], experience: Experience) -> dict[str, float]:
+        totals = minibatch_totals(rows, experience)
+        self.adamw.zero_grad(set_to_none=True)
+        apart: dict[str, list[Tensor]] = {"policy": [], "wm": []}
+        parts = []
+        for group in micro_batches(rows, self.settings.micro_batch_tokens):
+            parts.append(self._micro_batch(group, experience, totals, apart))
+        metrics = merge_metrics(parts)
+        metrics |= {f"grad_norm_{k}": _norm(v) for k, v in apart.items() if v}
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.max_grad_norm)
+        if not torch.isfinite(norm):
+            self._skip()
+            return {**_finite(metrics), "skipped": 1.0}
+        self.skipped = 0
+        self.adamw.step()
+        self.weights.write_back()
+        return {**metrics, "grad_norm": norm.item(), "skipped": 0.0}
+
+    def _micro_batch(
+        self,
+        rows: Sequence[TokenRow],
+        experience: Experience,
+        totals: MiniBatchTotals,
+        apart: dict[str, list[Tensor]],
+    ) -> dict[str, Tensor]:
+        """Adds the gradient of some rows and returns their share of the metrics."""
+        batch = collate(rows, self.policy.pad_id).to(self.policy.device)
+        entropy = None
+        if self.objective.entropy_coef > 0:
+            logprobs, entropy = self.policy.logprobs(batch, self.temperature, entropy=True)
+        else:
+            logprobs = self.policy.logprobs(batch, self.temperature)
+        inputs = self._inputs(batch, experience, entropy)
+        output = combined_loss(logprobs, inputs, totals, self.objective)
+        if self.settings.measure_gradients:
+            self._measure(output.policy_loss, apart["policy"])
+            if output.wm_loss is not None:
+                self._measure(output.wm_loss, apart["wm"])
+        output.loss.backward()
+        return output.metrics
+
+    def _skip(self) -> None:
+        """Leaves the step out; a few in a row end the run, which would only go on as noise."""
+        self.adamw.zero_grad(set_to_none=True)
+        self.skipped += 1
+        if self.skipped > self.settings.max_skipped:
+            raise TrainingDivergedError(
+                f"{self.skipped} optimiser steps in a row had a loss or gradient that is not finite "
+                f"(optimizer.max_skipped={self.settings.max_skipped}). The last checkpoint is from "
+                "before; resume from it with a lower optimizer.lr or a larger dtype."
+            )
+
+    def _inputs(
+        self, batch: TokenBatch, experience: Experience, entropy: Tensor | None
+    ) -> MicroBatch:
+        in_loss = self.objective.kl_in == "loss" and self.reference is not None
+        reference = self._reference(batch) if in_loss else None
+        return loss_inputs(batch, experience, reference, entropy)
+
+    def _measure(self, loss: Tensor, sums: list[Tensor]) -> None:
+        """Adds the gradient of one term to ``sums``, leaving the parameters' own alone."""
+        if not loss.requires_grad:
+            return
+        grads = torch.autograd.grad(
+            loss, self.weights.parameters, retain_graph=True, allow_unused=True
+        )
+        filled = [
+            torch.zeros_like(p) if g is None else g
+            for p, g in zip(self.weights.parameters, grads, strict=True)
+        ]
+        sums[:] = [a + b for a, b in zip(sums, filled, strict=True)] if sums else filled
+
+    def state_dict(self) -> dict[str, Any]:
+        """Optimiser, critic, and the count of skipped steps."""
+        critic = None if self.critic is None else self.critic.state_dict()
+        return {
+            "adamw": self.adamw.state_dict(),
+            "masters": self.weights.state_dict(),
+            "critic": critic,
+            "skipped": self.skipped,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Inverse of ``state_dict``."""
+        self.adamw.load_state_dict(state["adamw"])
+        self.weights.load_state_dict(state.get("masters", []))
+        self.skipped = int(state["skipped"])
+        if self.critic is not None:
+            self.critic.load_state_dict(state["critic"])
+
+
+def averaged(collected: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Each metric's mean over the optimiser steps that have it."""
+    values: dict[str, list[float]] = {}
+    for metrics in collected:
+        for name, value in metrics.items():
+            values.setdefault(name, []).append(value)
+    return {name: sum(found) / len(found) for name, found in values.items()}
+
+
+def _finite(metrics: dict[str, float]) -> dict[str, float]:
+    """Without the values that JSON has no number for."""
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def _norm(gradients: Sequence[Tensor]) -> float:
+    return math.sqrt(sum(float(g.double().pow(2).sum()) for g in gradients))
+
+
+def scheduled_rate(settings: OptimizerSettings, update: int, updates: int) -> float:
+    """The learning rate of an update (0-based) in a run of so many."""
+    s = settings
+    if update < s.warmup_updates:
+        return s.lr * (update + 1) / s.warmup_updates
+    done = (update - s.warmup_updates) / max(1, updates - s.warmup_updates)
+    fall = {"constant": 0.0, "linear": done, "cosine": (1 - math.cos(math.pi * done)) / 2}
+    return s.lr * (1 - (1 - s.final_lr) * fall[s.schedule])
+
+
+def optimizer_steps(settings: OptimizerSettings, responses: int) -> int:
+    """Optimiser steps of an update with so many responses."""
+    if settings.minibatch_size is None:
+        return settings.minibatches
+    return max(1, math.ceil(responses / settings.minibatch_size))
+
+
+def minibatches(rows: Sequence[TokenRow], count: int, seed: int) -> Iterator[list[TokenRow]]:
+    """Cuts the rows, shuffled by ``seed``, into ``count`` parts of nearly equal size."""
+    if count == 1:
+        yield list(rows)
+        return
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(rows), generator=generator)
+    for part in order.tensor_split(min(count, len(rows))):
+        yield [rows[i] for i in part.tolist()]
+
+
+def minibatch_totals(rows: Sequence[TokenRow], experience: Experience) -> MiniBatchTotals:
+    """What the sums of the mini-batch that these rows make up are divided by."""
+    index = torch.tensor([step.index for row in rows for step in row.steps])
+    return MiniBatchTotals.count(
+        len(experience.advantages),
+        experience.lengths[index, 0],
+        experience.lengths[index, 1],
+        experience.wm_weights[index],
+    )
+
+
+def loss_inputs(
+    batch: TokenBatch,
+    experience: Experience,
+    ref_logprobs: Tensor | None,
+    entropy: Tensor | None,
+) -> MicroBatch:
+    """What the loss of one micro-batch reads, besides the model's output.
+
+    Args:
+        batch: rows of the experience.
+        experience: holds the advantages and world-model weights that ``batch.index`` points into.
+        ref_logprobs: [S, W] under the reference policy; ``None`` without a KL in the loss.
+        entropy: [S, W] with gradient; ``None`` without an entropy bonus.
+    """
+    index = batch.index.cpu()
+    device = batch.input_ids.device
+    advantages = experience.advantages[index]
+    if advantages.ndim == 2:
+        by_token = torch.zeros(batch.action_mask.shape)
+        width = min(advantages.shape[1], by_token.shape[1] - 1)
+        by_token[:, 1 : 1 + width] = advantages[:, :width]
+        advantages = by_token
+    return MicroBatch(
+        action_mask=batch.action_mask,
+        advantages=advantages.to(device),
+        old_logprobs=batch.old_logprobs,
+        observation_mask=batch.observation_mask,
+        ref_logprobs=ref_logprobs,
+        wm_weights=experience.wm_weights[index].to(device),
+        horizon=batch.horizon,
+        entropy=entropy,
+    )
