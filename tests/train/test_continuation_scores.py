@@ -14,7 +14,6 @@ torch = pytest.importorskip("torch")
 from hypothesis import given  # noqa: E402
 from hypothesis import settings as hypothesis_settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from paw_train.policies.token_tree import TokenTree  # noqa: E402
 from transformers import (  # noqa: E402
     GPT2Config,
     GPT2LMHeadModel,
@@ -25,6 +24,7 @@ from transformers import (  # noqa: E402
 )
 
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.policies.local.token_tree import TokenTree  # noqa: E402
 from paw_train.rollouts.chat import ChatFormat  # noqa: E402
 from paw_train.rollouts.policy import ScoreRequest  # noqa: E402
 
