@@ -68,7 +68,10 @@ ENVIRONMENTS = {
     "paw_gym/SearchQA-v0": ("dev", {"num_passages": 300}),
     "paw_gym/WebShop-v0": ("train", {"max_steps": 4}),
 }
-FEW: dict[str, dict[str, Any]] = {"reflexion_paper": {"trials": 2}}
+FEW: dict[str, dict[str, Any]] = {
+    "react_paper": {"examples": 1},
+    "reflexion_paper": {"trials": 2, "examples": 0},
+}
 
 
 @pytest.mark.parametrize("env_id", sorted(_OWN))
