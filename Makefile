@@ -15,7 +15,7 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11 py
 	$(shell $(name) -c 'import sys; print("$(name)" * (sys.version_info >= (3, 11)))' 2>/dev/null)))
 # The extras that tests use; a test whose extra is missing is skipped and says which.
 TESTED := train,alfworld,api,server,retrieval,dense,webshop,lucene,export,sft,tau2
-INPUTS := pyproject.toml hatch_build.py paw_gym_autoload.pth
+INPUTS := pyproject.toml hatch_build.py
 
 .DEFAULT_GOAL := help
 .PHONY: help train test test-openrlhf lint format types audit docs serve-docs examples bench build clean
@@ -40,9 +40,10 @@ test-openrlhf: export PYTHONPATH = $(CURDIR)/tests/openrlhf/cpu:$(CURDIR)
 test-openrlhf: $(CLUSTER_VENV)/.ready ## the cluster engine, with real Ray, vLLM and DeepSpeed on a CPU
 	PAW_CLUSTER_TESTS=1 $(CLUSTER_VENV)/bin/python -m pytest tests/openrlhf $(ARGS)
 
-lint: $(VENV)/.dev ## ruff: rules and format
+lint: $(VENV)/.dev ## ruff: rules and format; import-linter: who may import whom
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 
 format: $(VENV)/.dev ## ruff: fix what can be fixed, and format
 	$(BIN)/ruff check --fix-only .

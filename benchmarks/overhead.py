@@ -33,6 +33,7 @@ from rich.table import Table
 
 from paw_gym.transition import Episode, Transition
 from paw_train.algorithms.experience import collect, prepare
+from paw_train.algorithms.update import Updater
 from paw_train.evaluation import make_pool
 from paw_train.losses.objective import ObjectiveSettings
 from paw_train.policies.local.policy import LocalPolicy
@@ -45,7 +46,6 @@ from paw_train.settings import AlgorithmSettings, OptimizerSettings, load_settin
 from paw_train.settings.scratch import ScratchModelSettings
 from paw_train.settings.world_model import WorldModelSettings
 from paw_train.training.local import Run
-from paw_train.training.update import Updater
 
 VARIANTS = ("off", "paw")
 MAX_RETURN = 10.0

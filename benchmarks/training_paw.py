@@ -18,13 +18,13 @@ from paw_gym.pool import EnvPool
 from paw_gym.prompts import PromptTemplate
 from paw_gym.registration import register_text_env
 from paw_train.algorithms.experience import collect, prepare
+from paw_train.algorithms.update import Updater
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.rollout import Trajectory, rollout
 from paw_train.settings import AlgorithmSettings, OptimizerSettings
 from paw_train.settings.objective import ObjectiveSettings
 from paw_train.settings.rollout import RolloutSettings
 from paw_train.settings.world_model import WorldModelSettings
-from paw_train.training.update import Updater
 
 ENV_ID = "bench/OneTurn-v0"
 

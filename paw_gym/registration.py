@@ -1,8 +1,8 @@
 """Registering text environments with Gymnasium: by string, so that it costs nothing until one is made.
 
-Other packages announce theirs with an entry point of the group ``paw_gym.envs`` that names a module
-(or a function) which calls ``register_text_env``. Gymnasium 1.0 dropped its own plug-in group
-``gymnasium.envs``; ``paw_gym_autoload.pth`` brings our ids back into a bare ``import gymnasium``.
+``import paw_gym`` registers; so does ``gymnasium.make("paw_gym:paw_gym/ALFWorld-v0")``, which imports the
+module before the colon. Other packages announce theirs with an entry point of the group ``paw_gym.envs``
+that names a module (or a function) which calls ``register_text_env``.
 """
 
 from __future__ import annotations

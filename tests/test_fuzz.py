@@ -254,7 +254,7 @@ class TestTraining:
         pytest.importorskip("torch")
         from paw_gym.files import truncate_jsonl
         from paw_train.policies.checkpoints import STATE_FILE
-        from paw_train.training.checkpoint import _read_state
+        from paw_train.policies.local.checkpoint import _read_state
 
         (place / STATE_FILE).write_bytes(raw)
         only(ValueError, lambda: _read_state(place / STATE_FILE))
@@ -264,7 +264,7 @@ class TestTraining:
 
     def test_code_in_a_training_state_is_not_run(self, place: Path) -> None:
         torch = pytest.importorskip("torch")
-        from paw_train.training.checkpoint import _read_state
+        from paw_train.policies.local.checkpoint import _read_state
 
         class Evil:
             def __reduce__(self) -> tuple[Any, ...]:

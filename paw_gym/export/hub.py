@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from paw_gym.export.exporters import Exporter
 from paw_gym.export.staging import Tally, new_folder, with_clean_texts
 from paw_gym.transition import Episode, write_parquet
 
@@ -115,3 +116,6 @@ One row is one transition, in the order of play.
 
 Written by [PaW-Gym](https://pypi.org/project/paw-gym/); `paw export` turns it back into episodes.
 """
+
+
+EXPORTER = Exporter(write_hub_dataset, "datasets.load_dataset({path!r}, split='train')")

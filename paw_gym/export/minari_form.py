@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from paw_gym.export.exporters import Exporter
 from paw_gym.export.staging import Tally, new_folder, with_clean_texts
 from paw_gym.transition import Episode, Transition
 
@@ -253,3 +254,6 @@ def _transition(
         truncated=bool(played.truncations[step]),
         **values,
     )
+
+
+EXPORTER = Exporter(write_minari, "minari.MinariDataset({path!r} + '/data')")

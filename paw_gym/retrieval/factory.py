@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any
 
 from paw_gym.naming import did_you_mean
+from paw_gym.registry import Registry
 from paw_gym.retrieval.base import Retriever
 
-_KINDS = {
-    "bm25": "bm25:BM25Retriever",
-    "e5": "dense:DenseRetriever",
-    "hybrid": "fusion:make_hybrid",
-    "lucene": "lucene:LuceneRetriever",
-    "remote": "remote:RemoteRetriever",
-    "simulated": "simulated:SimulatedRetriever",
-}
+RETRIEVERS: Registry[Callable[..., Retriever]] = Registry(
+    "retriever",
+    "paw_gym.retrievers",
+    {
+        "bm25": "paw_gym.retrieval.bm25:BM25Retriever",
+        "e5": "paw_gym.retrieval.dense:DenseRetriever",
+        "hybrid": "paw_gym.retrieval.fusion:make_hybrid",
+        "lucene": "paw_gym.retrieval.lucene:LuceneRetriever",
+        "remote": "paw_gym.retrieval.remote:RemoteRetriever",
+        "simulated": "paw_gym.retrieval.simulated:SimulatedRetriever",
+    },
+)
+"""what makes a retriever, by name: a class or a function; add yours with ``RETRIEVERS.register``"""
 
 
 def retriever_names() -> list[str]:
     """The names that ``make_retriever`` knows, addresses apart."""
-    return sorted(_KINDS)
+    return RETRIEVERS.names()
 
 
 def needs_corpus(name: str) -> bool:
     """Whether a retriever searches a corpus of its own; a server and a language model bring theirs."""
-    return name in _KINDS and "corpus" in inspect.signature(_load(_KINDS[name])).parameters
+    return name in RETRIEVERS and "corpus" in inspect.signature(RETRIEVERS[name]).parameters
 
 
 def make_retriever(name: str | Retriever, *, cache: int = 0, **settings: Any) -> Retriever:
@@ -51,25 +56,17 @@ def make_retriever(name: str | Retriever, *, cache: int = 0, **settings: Any) ->
         return name
     if name.startswith(("http://", "https://")):
         name, settings = "remote", {"url": name, **settings}
-    if name not in _KINDS:
+    if name not in RETRIEVERS:
         raise ValueError(
             f"There is no retriever {name!r}. {did_you_mean(name, retriever_names())} "
             "The address of a retrieval server begins with http:// or https://."
         )
-    made: Retriever = _call(name, _load(_KINDS[name]), settings)
+    made: Retriever = _call(name, RETRIEVERS[name], settings)
     if not cache:
         return made
     from paw_gym.retrieval.caching import CachedRetriever
 
     return CachedRetriever(made, cache, by_context=bool(getattr(made, "wants_contexts", False)))
-
-
-def _load(place: str) -> Callable[..., Any]:
-    module, _, attribute = place.partition(":")
-    loaded: Callable[..., Any] = getattr(
-        importlib.import_module(f"paw_gym.retrieval.{module}"), attribute
-    )
-    return loaded
 
 
 def _call(name: str, make: Callable[..., Any], settings: dict[str, Any]) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+
 from paw_train.baselines.examples import CHARACTERS_A_TOKEN
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Message, Response
@@ -13,18 +16,27 @@ class Dialogue:
     Args:
         chat: the policy's chat format; ``None``: messages only.
         first: the first message, which is never forgotten.
+        count: the tokens of a dialogue by the model's own tokenizer, or ``None``.
     """
 
-    def __init__(self, chat: ChatFormat | None, first: str) -> None:
-        self.chat = chat
+    def __init__(
+        self,
+        chat: ChatFormat | None,
+        first: str,
+        count: Callable[[Sequence[Message]], int | None] | None = None,
+    ) -> None:
+        self.chat, self._count = chat, count
         self.messages: list[Message] = [{"role": "user", "content": first}]
         self.ids: list[int] | None = chat.first(first) if chat else None
         self.forgotten = 0
         """turns that were left out"""
         self._first = first
+        self._characters_a_token = float(CHARACTERS_A_TOKEN)
 
     def say(self, response: Response) -> None:
-        """Appends the agent's answer."""
+        """Appends the agent's answer; its usage says how long the server finds what was sent."""
+        if response.usage is not None and response.usage[0] > 0:
+            self._characters_a_token = self._characters() / response.usage[0]
         self.messages.append({"role": "assistant", "content": response.text})
         if self.chat and self.ids is not None:
             self.ids = [*self.ids, *response.ids, *self.chat.closing(response.ids)]
@@ -37,10 +49,20 @@ class Dialogue:
 
     @property
     def tokens(self) -> int:
-        """Length; estimated at four characters a token where there is no tokenizer."""
+        """Length by the policy's tokenizer.
+
+        Without one: at the characters a token that the server's count of this dialogue's last request
+        comes to, and before the first at four.
+        """
         if self.ids is not None:
             return len(self.ids)
-        return sum(len(m["content"]) for m in self.messages) // CHARACTERS_A_TOKEN
+        counted = self._count(self.messages) if self._count else None
+        return (
+            math.ceil(self._characters() / self._characters_a_token) if counted is None else counted
+        )
+
+    def _characters(self) -> int:
+        return sum(len(m["content"]) for m in self.messages)
 
     def fit(self, limit: int) -> None:
         """Forgets the oldest turns until ``limit`` tokens are kept to; the newest message always stays."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from paw_gym.pool import EnvPool
 from paw_gym.prompts import PromptTemplate
 from paw_gym.transition import Episode
 from paw_train.baselines.protocol import Agent, Done
+from paw_train.rollouts.policy import response_seed
 from paw_train.rollouts.rollout import rollout
 
 
@@ -33,10 +32,8 @@ class PolicyAgent(Agent):
         """Plays ``group_size`` episodes of each task; ``done`` takes those of one task."""
         ended = EndedGroups(pool, done)
         # the same seed for each part: what an episode draws does not depend on how many there are
-        generator = torch.Generator().manual_seed(seed)
-        rollout(
-            self.policy, pool, self.rollout, generator, task_ids, lambda *_: ended.tell(), False
-        )
+        base = response_seed(seed, "rollout", 0)
+        rollout(self.policy, pool, self.rollout, base, task_ids, lambda *_: ended.tell(), False)
         ended.tell()
 
 

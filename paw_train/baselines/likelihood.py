@@ -65,6 +65,7 @@ class LikelihoodAgent(TurnAgent):
     """
 
     name = "likelihood"
+    own_form = True
     Settings = LikelihoodSettings
 
     def check(self) -> None:

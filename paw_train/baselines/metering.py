@@ -1,13 +1,18 @@
-"""Counts what an agent asks of its policy, task by task."""
+"""What an agent asks of its policy: counted by task, and kept as it was sent, step by step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from paw_gym.pool import EnvPool, Slot
+from paw_train.baselines.action_form import ActionForm, problem_of
+from paw_train.baselines.turns import note
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import (
+    Message,
     Policy,
     Request,
     Response,
@@ -20,6 +25,9 @@ from paw_train.rollouts.policy import (
 )
 from paw_train.settings.rollout import PREFILL_TOKENS
 
+_EPISODE = re.compile(r".*#[0-9a-f]{8}-\d+", re.DOTALL)
+"""the pool's name of an episode, which the names of an agent's requests begin with"""
+
 
 @dataclass(slots=True)
 class Spent:
@@ -30,11 +38,35 @@ class Spent:
     """of all contexts, each whole as often as it was sent"""
     completion_tokens: int = 0
     counted: bool = True
-    """false where the policy did not tell tokens, which then are a lower bound"""
+    """false where the tokens of some call are unknown: the sums are then a lower bound"""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
         return asdict(self)
+
+    def add(self, tokens: tuple[int, int] | None) -> None:
+        """Adds one call; ``None``: its tokens are unknown."""
+        self.calls += 1
+        prompt, completion = tokens or (0, 0)
+        self.prompt_tokens += prompt
+        self.completion_tokens += completion
+        self.counted = self.counted and tokens is not None
+
+
+@dataclass(slots=True)
+class Call:
+    """One request and its answer."""
+
+    messages: Sequence[Message]
+    """as they were sent"""
+    response: Response
+    text: str
+    """of the response, in the form that the environment reads"""
+    acts: bool
+    """whether an action was asked for, not a note of the model's to itself"""
+    problem: str | None
+    """see ``action_form.problem_of``"""
+    tokens: tuple[int, int] | None
 
 
 def task_of(episode: str) -> str:
@@ -42,16 +74,26 @@ def task_of(episode: str) -> str:
     return episode.rpartition("#")[0] or episode
 
 
+def episode_of(request: str) -> str:
+    """The pool's name of the episode that a request's name belongs to."""
+    found = _EPISODE.match(request)
+    return found[0] if found else request
+
+
 class MeteredPolicy:
-    """A policy that counts; otherwise it is the policy inside.
+    """A policy that counts and remembers its calls; otherwise it is the policy inside.
 
     Args:
         policy: answers.
+        form: how actions are asked for and read; ``None``: responses are passed on as they come.
     """
 
-    def __init__(self, policy: Policy) -> None:
-        self.inner = policy
+    def __init__(self, policy: Policy, form: ActionForm | None = None) -> None:
+        self.inner, self.form = policy, form
+        self.total = Spent()
+        """of all tasks"""
         self._spent: dict[str, Spent] = {}
+        self._calls: dict[str, list[Call]] = {}
 
     @property
     def chat(self) -> ChatFormat | None:
@@ -63,11 +105,24 @@ class MeteredPolicy:
         """The inner policy's."""
         return self.inner.trainable
 
+    @property
+    def context_tokens(self) -> int | None:
+        """The inner policy's context limit, where it is known."""
+        return getattr(self.inner, "context_tokens", None)
+
+    def count_tokens(self, messages: Sequence[Message]) -> int | None:
+        """The tokens of a dialogue by the model's own tokenizer, where there is one."""
+        count = getattr(self.inner, "count_tokens", None)
+        found: int | None = count(messages) if count else None
+        return found
+
     def session(
         self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
     ) -> Session:
         """A session of the inner policy that counts."""
-        return _MeteredSession(self, self.inner.session(sampling, growing, prefill_tokens))
+        return _MeteredSession(
+            self, self.inner.session(sampling, growing, prefill_tokens), sampling
+        )
 
     def scoring(self, growing: bool, prefill_tokens: int = PREFILL_TOKENS) -> ScoringSession:
         """A scoring session of the inner policy that counts.
@@ -82,46 +137,64 @@ class MeteredPolicy:
         """What a task has cost; the count starts anew."""
         return self._spent.pop(task_id, Spent())
 
-    def count(self, request: Request, response: Response) -> None:
-        """Adds one call."""
-        if response.error is not None:
-            return
-        spent = self._spent.setdefault(task_of(request.episode), Spent())
-        spent.calls += 1
-        prompt, completion = self._tokens(request, response)
-        spent.prompt_tokens += prompt
-        spent.completion_tokens += completion
+    def take_calls(self, episode: str) -> list[Call]:
+        """The calls for an episode since the last time, in order."""
+        return self._calls.pop(episode, [])
 
     def count_scores(self, request: ScoreRequest, scores: Scores) -> None:
         """Adds one call; everything that is scored was read, nothing was written."""
         if scores.error is not None:
             return
-        spent = self._spent.setdefault(task_of(request.episode), Spent())
-        spent.calls += 1
-        read = len(request.ids) + sum(map(len, request.continuations))
-        prompt, completion = scores.usage or (read, 0)
-        spent.prompt_tokens += prompt
-        spent.completion_tokens += completion
+        tokens = scores.usage or (len(request.ids) + sum(map(len, request.continuations)), 0)
+        self._spent.setdefault(task_of(request.episode), Spent()).add(tokens)
+        self.total.add(tokens)
 
-    def _tokens(self, request: Request, response: Response) -> tuple[int, int]:
-        if response.usage is not None:
+    def keep(self, call: Call, request: str) -> None:
+        """Counts a call and remembers it."""
+        self._spent.setdefault(task_of(request), Spent()).add(call.tokens)
+        self.total.add(call.tokens)
+        self._calls.setdefault(episode_of(request), []).append(call)
+
+    def tokens(self, request: Request, response: Response) -> tuple[int, int] | None:
+        """Of context and response: as the server counted them, else by the policy's own tokenizer."""
+        if response.usage is not None or self.chat is None:
             return response.usage
-        if self.chat is None:
-            self._spent[task_of(request.episode)].counted = False
-            return 0, 0
         ids = request.ids if request.ids is not None else self.chat.dialogue(request.messages)
         return len(ids), len(response.ids)
 
 
 class _MeteredSession:
-    def __init__(self, policy: MeteredPolicy, inner: Session) -> None:
-        self.policy, self.inner = policy, inner
+    def __init__(self, policy: MeteredPolicy, inner: Session, sampling: Sampling) -> None:
+        self.policy, self.inner, self.sampling = policy, inner, sampling
+        # a response without a stop text is no action: a note to itself, say
+        self.form = policy.form if sampling.stop else None
 
     def respond(self, requests: Sequence[Request]) -> list[Response]:
-        responses = self.inner.respond(requests)
-        for request, response in zip(requests, responses, strict=True):
-            self.policy.count(request, response)
+        asked = [self.form.request(r) for r in requests] if self.form else list(requests)
+        responses = self.inner.respond(asked)
+        for request, response in zip(asked, responses, strict=True):
+            if response.error is None:
+                self._take(request, response)
         return responses
+
+    def _take(self, request: Request, response: Response) -> None:
+        if response.finish_reason is None and response.ids:
+            response.finish_reason = self._ending(response)
+        problem = problem_of(response, self.form) if self.form else None
+        tokens = self.policy.tokens(request, response)
+        received = response.text
+        if self.form:
+            response.text = self.form.read(response)
+        acts = bool(self.sampling.stop)
+        call = Call(list(request.messages), response, received, acts, problem, tokens)
+        self.policy.keep(call, request.episode)
+
+    def _ending(self, response: Response) -> str:
+        """Why a response ended whose tokens are known."""
+        whole = len(response.ids) < self.sampling.max_tokens
+        ended = self.policy.chat is not None and response.ids[-1] in self.policy.chat.end_ids
+        stopped = any(response.text.endswith(text) for text in self.sampling.stop)
+        return "stop" if whole or ended or stopped else "length"
 
 
 class _MeteredScoring:
@@ -133,3 +206,98 @@ class _MeteredScoring:
         for request, found in zip(requests, scores, strict=True):
             self.policy.count_scores(request, found)
         return scores
+
+
+class MeteredPool(EnvPool):
+    """A pool that notes in each transition what was asked and answered for it (``info["agent"]``).
+
+    ``finish_reason`` and ``problem`` of the answer that was taken; with ``messages`` also ``calls``,
+    every request since the step before (several where an agent votes or reflects): see ``call_record``.
+
+    Args:
+        meter: has made the calls.
+        messages: whether to note them.
+        turn: called after each step with the number of answers that were given in it.
+        args: and ``kwargs`` of ``EnvPool``.
+    """
+
+    def __init__(
+        self,
+        meter: MeteredPolicy | None,
+        messages: bool,
+        turn: Callable[[int], None],
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._meter, self._messages, self._turn = meter, messages, turn
+        self._last: dict[str, Sequence[Message]] = {}
+
+    def step(self, responses: Sequence[str] | Mapping[int, str]) -> list[Slot]:
+        """See ``EnvPool.step``."""
+        slots = list(self.active)
+        active = super().step(responses)
+        if self._meter is not None:
+            for slot in slots:
+                self._note(slot, self._meter)
+        self._turn(len(slots))
+        return active
+
+    def _note(self, slot: Slot, meter: MeteredPolicy) -> None:
+        episode = slot.episode
+        calls = meter.take_calls(episode.episode_id)
+        if not calls or episode.error is not None or not episode.transitions:
+            return
+        response = episode.transitions[-1].response
+        acting = [call for call in calls if call.acts]
+        taken = next((c for c in acting if c.response.text == response), calls[-1])
+        notes: dict[str, Any] = {"finish_reason": taken.response.finish_reason}
+        if taken.problem is not None:
+            notes["problem"] = taken.problem
+        if taken.response.reasoning is not None:
+            notes["reasoning"] = taken.response.reasoning
+        if self._messages:
+            if len(episode.transitions) == 1:
+                self._last.pop(episode.episode_id, None)
+            notes["calls"] = [self._record(episode.episode_id, call) for call in calls]
+        note(episode, **notes)
+
+    def _record(self, episode: str, call: Call) -> dict[str, Any]:
+        before = self._last.get(episode, ())
+        self._last[episode] = call.messages
+        return call_record(call, before)
+
+
+def call_record(call: Call, before: Sequence[Message]) -> dict[str, Any]:
+    """A call as JSON values; ``paw_train.evaluation.conversation`` puts calls together again.
+
+    Args:
+        call: the request and its answer.
+        before: the messages of the episode's call before, whose beginning is not written again.
+
+    Returns:
+        ``same`` (how many messages are those that ``before`` begins with), ``messages`` (those after
+        them, as sent), ``text`` (as received), and where there are any ``reasoning``,
+        ``finish_reason``, ``tool_calls``, ``refusal``, ``tokens``.
+    """
+    same = 0
+    for old, new in zip(before, call.messages, strict=False):
+        if dict(old) != dict(new):
+            break
+        same += 1
+    response = call.response
+    record: dict[str, Any] = {
+        "same": same,
+        "messages": [dict(message) for message in call.messages[same:]],
+        "text": call.text,
+        "finish_reason": response.finish_reason,
+    }
+    if response.reasoning is not None:
+        record["reasoning"] = response.reasoning
+    if response.tool_calls:
+        record["tool_calls"] = response.tool_calls
+    if response.refusal is not None:
+        record["refusal"] = response.refusal
+    if call.tokens is not None:
+        record["tokens"] = list(call.tokens)
+    return record

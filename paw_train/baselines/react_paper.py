@@ -13,7 +13,7 @@ from typing import Any
 
 from paw_gym.naming import did_you_mean
 from paw_gym.prompts import PromptTemplate
-from paw_train.baselines.dialogue import Dialogue
+from paw_train.baselines.dialogues import Dialogues
 from paw_train.baselines.examples import ExampleSource
 from paw_train.baselines.examples_file import WrittenExample, chosen, read_examples
 from paw_train.baselines.paper_forms import (
@@ -28,7 +28,7 @@ from paw_train.baselines.paper_forms import (
 from paw_train.baselines.protocol import require
 from paw_train.baselines.texts import fill
 from paw_train.baselines.turns import Answer, Player, TurnAgent, View
-from paw_train.rollouts.policy import Request, Response, Session, response_seed
+from paw_train.rollouts.policy import Response, response_seed
 
 _EXAMPLES = "Here {are} of how it is done:\n\n{examples}"
 _MEMORY = "You have tried this task before, without success. Your notes on these trials:\n{notes}"
@@ -63,6 +63,7 @@ class ReactPaperAgent(TurnAgent):
     """Thinks in lines of its own and acts without a list of actions, after examples of the task's type."""
 
     name = "react_paper"
+    own_form = True
     Settings = ReactPaperSettings
 
     def check(self) -> None:
@@ -168,16 +169,13 @@ class ReactPaperAgent(TurnAgent):
 class Talk:
     """One episode's dialogue."""
 
-    dialogue: Dialogue
     preface: str
     lines: int = 0
     """turns of the model so far"""
     calls: int = 0
     """requests so far"""
-    steps: int = 0
-    """actions that the environment has answered"""
     reply: str | None = None
-    """what answers a thought; the model has not heard it yet"""
+    """what the model hears next, where it is not the environment's observation"""
     asked_again: bool = False
     """whether the last line was a thought that lacked its action"""
     said: list[list[str]] = field(default_factory=list)
@@ -197,28 +195,30 @@ class ReactPaperPlayer:
     def __init__(
         self, agent: ReactPaperAgent, seed: int, notes: Mapping[str, Sequence[str]]
     ) -> None:
-        self.agent, self.policy, self.rollout = agent, agent.policy, agent.rollout
-        self.form, self.seed, self.notes = agent.form, seed, notes
+        self.agent, self.form = agent, agent.form
+        self.seed, self.notes = seed, notes
+        self._dialogues = Dialogues(agent.policy, agent.rollout)
         self._talks: dict[str, Talk] = {}
-        self._growing: Session | None = None
 
     def __call__(self, views: Sequence[View]) -> list[Answer]:
         answers: dict[str, Answer] = {}
-        asking: list[tuple[View, Request]] = []
+        asking: list[View] = []
         for view in views:
             talk = self._talks.get(view.episode) or self._begin(view)
             between = bool(view.history) and talk.reply is None
             reason = self.gives_up(view, talk) if between else None
-            if reason is not None:
+            if reason is None:
+                self._hear(talk, view)
+                asking.append(view)
+            else:
                 answers[view.episode] = self._stop(talk, reason)
-                continue
-            self._hear(talk, view)
-            number = response_seed(self.seed, view.episode, talk.calls)
-            dialogue = talk.dialogue
-            request = Request(view.episode, number, dialogue.messages, dialogue.ids)
-            asking.append((view, request))
-        responses = self._respond([request for _, request in asking])
-        for (view, _), response in zip(asking, responses, strict=True):
+        seeds = {
+            view.episode: response_seed(self.seed, view.episode, self._talks[view.episode].calls)
+            for view in asking
+        }
+        sampling = self.agent.rollout.sampling(self.form.stop)
+        responses = self._dialogues.ask(seeds, sampling) if seeds else []
+        for view, response in zip(asking, responses, strict=True):
             answers[view.episode] = self._answer(view, response)
         return [answers[view.episode] for view in views]
 
@@ -234,46 +234,27 @@ class ReactPaperPlayer:
 
     def _begin(self, view: View) -> Talk:
         preface = self.agent.preface(view.task_type, self.notes.get(view.task_id, ()))
+        talk = self._talks[view.episode] = Talk(preface)
         task = self.form.start(view.instruction, view.observation)
-        dialogue = Dialogue(self.policy.chat, f"{preface}\n\n{fill(_TASK, task=task)}")
-        talk = self._talks[view.episode] = Talk(dialogue, preface)
+        talk.reply = f"{preface}\n\n{fill(_TASK, task=task)}"
         return talk
 
     def _hear(self, talk: Talk, view: View) -> None:
-        """Adds what answers the model's last line, if there was one."""
-        if talk.reply is not None:
-            talk.dialogue.hear(talk.reply)
-            talk.reply = None
-        elif len(view.history) > talk.steps:
-            talk.steps = len(view.history)
+        """Adds what answers the model's last line."""
+        if talk.reply is None:
             talk.lookup = Lookup(view.observation)
-            talk.dialogue.hear(self.form.observation(view.observation, talk.lines))
-        limit = self.rollout.max_context_tokens - self.rollout.max_response_tokens
-        talk.dialogue.fit(limit)
-
-    def _respond(self, requests: Sequence[Request]) -> list[Response]:
-        """Whole dialogues share a session that keeps its work; one that has forgotten turns leaves it."""
-        sampling = self.rollout.sampling(self.form.stop)
-        prefill = self.rollout.prefill_tokens
-        whole = [r for r in requests if not self._talks[r.episode].dialogue.forgotten]
-        cut = [r for r in requests if self._talks[r.episode].dialogue.forgotten]
-        given: dict[str, Response] = {}
-        if whole:
-            self._growing = self._growing or self.policy.session(sampling, True, prefill)
-            given |= zip((r.episode for r in whole), self._growing.respond(whole), strict=True)
-        if cut:
-            session = self.policy.session(sampling, False, prefill)
-            given |= zip((r.episode for r in cut), session.respond(cut), strict=True)
-        return [given[request.episode] for request in requests]
+            talk.reply = self.form.observation(view.observation, talk.lines)
+        self._dialogues.hear(view.episode, talk.reply)
+        talk.reply = None
 
     def _answer(self, view: View, response: Response) -> Answer:
         if response.error is not None:
             return Answer(error=response.error)
-        talk = self._talks[view.episode]
+        talk, dialogue = self._talks[view.episode], self._dialogues[view.episode]
         text = response.text
         for stop in self.form.stop:
             text = text.partition(stop)[0]
-        talk.dialogue.say(replace(response, text=text))
+        dialogue.say(replace(response, text=text))
         talk.calls += 1
         # a thought and the action that was asked for apart are one turn, as in the paper
         talk.lines += not talk.asked_again
@@ -302,7 +283,7 @@ class ReactPaperPlayer:
         notes: dict[str, Any] = {"said": [*talk.said, [text]]}
         if not view.history:
             notes["preface"] = talk.preface
-        if talk.dialogue.forgotten:
-            notes["forgotten_turns"] = talk.dialogue.forgotten
+        if forgotten := self._dialogues[view.episode].forgotten:
+            notes["forgotten_turns"] = forgotten
         talk.said, talk.reply = [], None
         return Answer(view.template.response_for(action), notes)

@@ -48,6 +48,7 @@ class SearchR1Agent(TurnAgent):
     """Searches and answers in one growing text, as models of Search-R1 are trained to."""
 
     name = "search_r1"
+    own_form = True
     Settings = SearchR1Settings
 
     def check(self) -> None:

@@ -17,7 +17,7 @@ _EXTRAS = {
     "transformers": "train",
     "tokenizers": "train",
     "tensorboard": "train",
-    "openai": "api",
+    "openai": "eval",
     "openrlhf": "openrlhf",
     "pyarrow": "parquet",
     "minari": "export",

@@ -6,6 +6,23 @@ from typing import Annotated
 
 import typer
 
+FAILED, STOPPED = 1, 3
+"""exit codes of a partial result: tasks failed by an error; a budget was reached"""
+
+
+def _agents(incomplete: str) -> list[str]:
+    """Names for the shell to complete."""
+    from paw_train.baselines import agents
+
+    return [name for name in agents() if name.startswith(incomplete)]
+
+
+def _panels(incomplete: str) -> list[str]:
+    """Names for the shell to complete."""
+    from paw_train.evaluation.panels import PANELS
+
+    return [name for name in PANELS if name.startswith(incomplete)]
+
 
 def evaluate(
     model: Annotated[
@@ -21,7 +38,7 @@ def evaluate(
         list[str] | None,
         typer.Argument(
             metavar="[KEY=VALUE]...",
-            help="Settings, such as [cyan]evaluation.tasks=100[/cyan] or [cyan]agent.n=8[/cyan].",
+            help="Settings, such as [cyan]evaluation.temperature=0[/cyan] or [cyan]agent.n=8[/cyan].",
         ),
     ] = None,
     agent: Annotated[
@@ -32,6 +49,7 @@ def evaluate(
             help="How the model is used: [cyan]plain[/cyan], [cyan]cot[/cyan], [cyan]react[/cyan], "
             "[cyan]reflexion[/cyan], [cyan]self_consistency[/cyan], [cyan]best_of_n[/cyan]; default: "
             "[cyan]policy[/cyan], as it is trained.",
+            autocompletion=_agents,
         ),
     ] = None,
     panel: Annotated[
@@ -41,19 +59,80 @@ def evaluate(
             "-p",
             help="A named list of tasks, such as [cyan]alfworld/valid_seen[/cyan]; default: drawn "
             "as [cyan]evaluation.split[/cyan] and [cyan]evaluation.tasks[/cyan] say.",
+            autocompletion=_panels,
         ),
     ] = None,
     seeds: Annotated[
         int, typer.Option(help="Play the panel so often, each time with another seed.", min=1)
     ] = 1,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            help="Play so many of the tasks ([cyan]evaluation.tasks[/cyan]), drawn by seed.", min=1
+        ),
+    ] = None,
     out: Annotated[
         str | None, typer.Option(help="Folder for result.json and the episodes.")
     ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Play anew, and replace what the folder holds.")
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Estimate requests, tokens and cost; ask nothing, write nothing."
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
 ) -> None:
     """Measure success on a fixed panel of tasks, with 95 % intervals, per task type.
 
-    Stopped or killed, the same command goes on where it was.
+    Stopped or killed, the same command goes on where it was; finished, it shows the result. Exit code
+    1: some tasks failed by an error; 3: a budget ([cyan]endpoint.budget_cost[/cyan], ...) was reached.
     """
+    settings = [*(overrides or []), *([] if limit is None else [f"evaluation.tasks={limit}"])]
+    if dry_run:
+        _estimate(model, settings, agent, panel, seeds, as_json, quiet)
+        return
+    import json
+
     from paw_train.evaluation import evaluate_from_args
 
-    evaluate_from_args(model, list(overrides or []), out, agent, panel, seeds)
+    path = evaluate_from_args(
+        model, settings, out, agent, panel, seeds, quiet=quiet or as_json, fresh=fresh
+    )
+    text = path.read_text(encoding="utf-8")
+    if as_json:
+        typer.echo(text, nl=False)
+    result = json.loads(text)
+    if result["errors"]:
+        raise typer.Exit(FAILED)
+    if result["stopped"]:
+        raise typer.Exit(STOPPED)
+
+
+def _estimate(
+    model: str,
+    settings: list[str],
+    agent: str | None,
+    panel: str | None,
+    seeds: int,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    from paw_train.evaluation.program import estimate_from_args
+
+    found = estimate_from_args(model, settings, agent, panel, seeds)
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(found, indent=2))
+    elif not quiet:
+        from rich.console import Console
+
+        from paw_train.reporting.evaluation import estimate_table
+
+        Console().print(estimate_table(found))

@@ -12,14 +12,6 @@ import typer
 if TYPE_CHECKING:
     from paw_gym.export.staging import Tally
 
-FORMS = ("datasets", "parquet", "minari", "jsonl")
-_USE = {
-    "datasets": "datasets.load_dataset({path!r}, split='train')",
-    "parquet": "datasets.load_dataset('parquet', data_files={path!r})",
-    "minari": "minari.MinariDataset({data!r})",
-    "jsonl": "paw_gym.transition.read_jsonl({path!r})",
-}
-
 
 def export(
     source: Annotated[
@@ -54,49 +46,17 @@ def export(
     from rich.console import Console
 
     from paw_gym.export import read_episodes
-    from paw_gym.naming import did_you_mean
+    from paw_gym.export.exporters import EXPORTERS
 
-    if to not in FORMS:
-        raise ValueError(f"There is no form {to!r}. {did_you_mean(to, FORMS)}")
+    exporter = EXPORTERS[to]
     with counting() as progress:
-        tally = _write(to, out, read_episodes(source, part), force, progress)
+        tally = exporter.write(out, read_episodes(source, part), force=force, progress=progress)
     console = Console(highlight=False, soft_wrap=True)
     console.print(
         f"[green]Wrote[/green] {tally.transitions:,} transitions of {tally.episodes:,} episodes "
         f"({tally.successes:,} successful) to {out}"
     )
-    use = _USE[to].format(path=str(out), data=str(out / "data"))
-    console.print(f"Use it: {use}", markup=False)
-
-
-def _write(
-    to: str, out: Path, episodes: Iterator[object], force: bool, progress: Callable[[Tally], None]
-) -> Tally:
-    from typing import cast
-
-    from paw_gym.export.staging import Tally, require_absent, with_clean_texts
-    from paw_gym.transition import Episode, write_jsonl, write_parquet
-
-    some = cast("Iterator[Episode]", episodes)
-    if to == "datasets":
-        from paw_gym.export.hub import write_hub_dataset
-
-        return write_hub_dataset(out, some, force=force, progress=progress)
-    if to == "minari":
-        from paw_gym.export.minari_form import write_minari
-
-        return write_minari(out, some, force=force, progress=progress)
-    require_absent(out, force)
-    if out.is_dir():
-        raise IsADirectoryError(f"{out} is a folder; --to {to} writes one file.")
-    if not out.parent.is_dir():
-        raise FileNotFoundError(f"There is no folder {out.parent} to write to.")
-    tally = Tally()
-    if to == "parquet":
-        write_parquet(out, tally.count(with_clean_texts(some), progress))
-    else:
-        write_jsonl(out, tally.count(some, progress))
-    return tally
+    console.print(f"Use it: {exporter.use.format(path=str(out))}", markup=False)
 
 
 @contextmanager

@@ -81,11 +81,13 @@ def evaluate_from_args(
     agent: str | None = None,
     panel: str | None = None,
     seeds: int = 1,
+    quiet: bool = False,
+    fresh: bool = False,
 ) -> Path:
     """What ``paw eval`` does; see ``paw_train.evaluation.program.evaluate_from_args``."""
     from paw_train.evaluation import program
 
-    return program.evaluate_from_args(model, overrides, out, agent, panel, seeds)
+    return program.evaluate_from_args(model, overrides, out, agent, panel, seeds, quiet, fresh)
 
 
 def evaluate_to_folder(

@@ -89,6 +89,11 @@ def reasons_against(first: Result, second: Result) -> list[str]:
                 f"{result['errors']} episodes of the {name} failed by an error and were not measured; "
                 "the same `paw eval` again plays just these"
             )
+        elif not result.get("complete", True):
+            reasons.append(
+                f"only {result['n']} of {result['tasks']} tasks of the {name} were played "
+                f"({result.get('stopped') or 'stopped'}); the same `paw eval` goes on"
+            )
     return reasons
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -29,8 +30,10 @@ class EpisodeLog:
         self._before = 0.0
         self.replaced = False
         """whether a file of another evaluation lay there"""
+        self._made = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = self._read()
+        self._kept = len(lines)
         self._started = time.perf_counter()
         scratch = path.with_name(path.name + ".new")
         scratch.write_text("".join([_line({"evaluation": key}), *lines]), encoding="utf-8")
@@ -76,6 +79,16 @@ class EpisodeLog:
         record = {"seed": seed, "seconds": self.seconds, "episode": episode.to_dict()}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(_line(record))
+        self._kept += 1
+
+    def discard_empty(self) -> None:
+        """Removes the file, and the folders that were made for it, if no episode is in it."""
+        if self._kept:
+            return
+        self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # something else lies there by now
+            for folder in self._made:
+                folder.rmdir()
 
     def close(self, complete: bool) -> None:
         """Removes the file when everything is in the result."""

@@ -16,9 +16,10 @@ from paw_train.evaluation.fingerprint import public
 
 _KEPT = (
     "panel", "panel_hash", "env_id", "agent", "model", "model_hash", "n", "success_rate", "ci95",
-    "by_type", "averages", "pass_at_k", "score", "mean_steps", "invalid_rate", "mean_reward", "errors",
-    "seconds", "model_calls", "tokens", "cost", "told", "agent_settings", "prompt_hash", "sampling",
-    "fingerprint", "environment", "runs",
+    "by_type", "averages", "pass_at_k", "score", "mean_steps", "invalid_rate", "truncated_rate",
+    "invalid_causes", "forgotten", "mean_reward", "errors", "seconds", "model_calls", "tokens", "cost",
+    "told", "agent_settings", "action_format", "prompt_hash", "sampling", "fingerprint", "environment",
+    "runs",
 )  # fmt: skip
 """parts of a result that its published copy has; none names a machine"""
 
@@ -47,6 +48,11 @@ def published(result: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(
             f"{result['errors']} episodes of this result failed by an error: the same `paw eval` again "
             "plays just these."
+        )
+    if not result.get("complete", True):
+        raise ValueError(
+            f"Only {result['n']} of {result['tasks']} tasks of this result were played: the same "
+            "`paw eval` goes on."
         )
     if result.get("environment") is None:
         raise ValueError("This result does not say what its environment was: use `paw eval`.")

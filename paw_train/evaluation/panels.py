@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from paw_gym.core import TaskSet
-from paw_gym.naming import did_you_mean
+from paw_gym.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -57,51 +56,50 @@ _ALFWORLD, _WEBSHOP = "paw_gym/ALFWorld-v0", "paw_gym/WebShop-v0"
 _SEARCH, _TAU2 = "paw_gym/SearchQA-v0", "paw_gym/Tau2-v0"
 _BENCHMARKS = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
 
-PANELS: Mapping[str, PanelSpec] = MappingProxyType(
-    {
-        "alfworld/valid_seen": PanelSpec(_ALFWORLD, "valid_seen", dataset="alfworld"),
-        "alfworld/valid_unseen": PanelSpec(_ALFWORLD, "valid_unseen", dataset="alfworld"),
-        "alfworld/procedural": PanelSpec(
-            _ALFWORLD,
-            "valid_unseen",
-            200,
-            hash="75942ef6e414c761e78421ef00d34e744f7aeb486d1af9832aee9d2a5ddef6dc",
-        ),
-        "webshop/test500": PanelSpec(_WEBSHOP, "test", 500, {"goals": "human"}, dataset="webshop"),
-        "webshop/test500_synthetic": PanelSpec(
-            _WEBSHOP, "test", 500, {"goals": "synthetic"}, dataset="webshop"
-        ),
-        "webshop/generated": PanelSpec(
-            _WEBSHOP,
-            "test",
-            200,
-            hash="fc47d745e8d4ae2fe53f78743efaff45cbcd98dcc68e65ada4fbf21df1dc704f",
-        ),
-        "search_qa/synthetic": PanelSpec(
-            _SEARCH,
-            "test",
-            200,
-            {"dataset": "synthetic"},
-            hash="f016f03164bf5501878a9e3149e9f6047f154e929dec50d090d6916dd10f5adf",
-        ),
-        **{
-            f"search_qa/{name}": PanelSpec(
-                _SEARCH, "dev", 500, {"dataset": name}, dataset="search_qa"
-            )
-            for name in _BENCHMARKS
-        },
-        # all tasks, which is what papers report on, and the part to hold out from training
-        **{
-            f"tau2/{name}": PanelSpec(_TAU2, "base", kwargs={"domain": name})
-            for name in ("airline", "retail", "telecom", "mock")
-        },
-        **{
-            f"tau2/{name}_test": PanelSpec(_TAU2, "test", kwargs={"domain": name})
-            for name in ("airline", "retail", "telecom")
-        },
-    }
-)
-"""the panels by name"""
+_OWN: Mapping[str, PanelSpec] = {
+    "alfworld/valid_seen": PanelSpec(_ALFWORLD, "valid_seen", dataset="alfworld"),
+    "alfworld/valid_unseen": PanelSpec(_ALFWORLD, "valid_unseen", dataset="alfworld"),
+    "alfworld/procedural": PanelSpec(
+        _ALFWORLD,
+        "valid_unseen",
+        200,
+        hash="75942ef6e414c761e78421ef00d34e744f7aeb486d1af9832aee9d2a5ddef6dc",
+    ),
+    "webshop/test500": PanelSpec(_WEBSHOP, "test", 500, {"goals": "human"}, dataset="webshop"),
+    "webshop/test500_synthetic": PanelSpec(
+        _WEBSHOP, "test", 500, {"goals": "synthetic"}, dataset="webshop"
+    ),
+    "webshop/generated": PanelSpec(
+        _WEBSHOP,
+        "test",
+        200,
+        hash="fc47d745e8d4ae2fe53f78743efaff45cbcd98dcc68e65ada4fbf21df1dc704f",
+    ),
+    "search_qa/synthetic": PanelSpec(
+        _SEARCH,
+        "test",
+        200,
+        {"dataset": "synthetic"},
+        hash="f016f03164bf5501878a9e3149e9f6047f154e929dec50d090d6916dd10f5adf",
+    ),
+    **{
+        f"search_qa/{name}": PanelSpec(_SEARCH, "dev", 500, {"dataset": name}, dataset="search_qa")
+        for name in _BENCHMARKS
+    },
+    # all tasks, which is what papers report on, and the part to hold out from training
+    **{
+        f"tau2/{name}": PanelSpec(_TAU2, "base", kwargs={"domain": name})
+        for name in ("airline", "retail", "telecom", "mock")
+    },
+    **{
+        f"tau2/{name}_test": PanelSpec(_TAU2, "test", kwargs={"domain": name})
+        for name in ("airline", "retail", "telecom")
+    },
+}
+PANELS: Registry[PanelSpec] = Registry("panel", "paw_train.panels")
+"""the panels by name; add yours with ``PANELS.add(name, PanelSpec(...))``"""
+for _name, _spec in _OWN.items():
+    PANELS.add(_name, _spec)
 
 
 def panel_spec(name: str) -> PanelSpec:
@@ -110,8 +108,6 @@ def panel_spec(name: str) -> PanelSpec:
     Raises:
         ValueError: there is none of that name; names the nearest.
     """
-    if name not in PANELS:
-        raise ValueError(f"There is no panel {name!r}. {did_you_mean(name, PANELS)}")
     return PANELS[name]
 
 

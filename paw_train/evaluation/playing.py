@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from paw_gym import __version__
-from paw_gym.pool import EnvPool
 from paw_gym.transition import Episode
 from paw_gym.wrappers import AgentInterface
 from paw_train.baselines import agent_class, make_agent
+from paw_train.baselines.action_form import FORMATS, ActionForm, ask_for_tools
 from paw_train.baselines.examples import ExampleSource, example_kwargs
-from paw_train.baselines.metering import MeteredPolicy
+from paw_train.baselines.metering import MeteredPolicy, MeteredPool, Spent
 from paw_train.baselines.protocol import Agent
 from paw_train.baselines.turns import note
 from paw_train.environments import agent_env_maker
@@ -26,12 +26,21 @@ from paw_train.evaluation.episode_log import EpisodeLog
 from paw_train.evaluation.fingerprint import environment_record, model_hash, prompt_hash
 from paw_train.evaluation.panels import Panel
 from paw_train.evaluation.summary import summarise
+from paw_train.policies.endpoint.budget import BudgetReached
 from paw_train.rollouts.policy import Policy
 from paw_train.settings import EnvSettings
 from paw_train.settings.rollout import RolloutSettings
 
 Progress = Callable[[int, int], None]
 """called with (finished episodes, all)"""
+Watch = Callable[[int, Spent], None]
+"""called after each turn of a batch with (turns so far, what they took)"""
+UNKNOWN_CONTEXT = 10**9
+"""``max_context_tokens`` of a model whose limit nobody knows: nothing is left out until it refuses"""
+
+
+class NothingPlayed(ValueError):
+    """No task could be played, so there is nothing to measure; says why."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,8 @@ class Plan:
     agent_settings: dict[str, Any] = field(default_factory=dict)
     batch: int = 128
     """tasks played together"""
+    action_format: str = "tags"
+    """how the model acts: ``tags`` in its text, or native ``tools``"""
 
 
 @dataclass(frozen=True)
@@ -61,6 +72,16 @@ class Prepared:
     meter: MeteredPolicy | None
 
 
+@dataclass(frozen=True)
+class Played:
+    """What came of playing a panel."""
+
+    runs: dict[int, list[Episode | None]]
+    """episodes by seed, in the panel's order; ``None``: not played"""
+    stopped: str | None = None
+    """the budget that ended it"""
+
+
 def prepare(plan: Plan, policy: Policy | None) -> Prepared:
     """Makes the agent: its prompts are complete afterwards.
 
@@ -70,9 +91,7 @@ def prepare(plan: Plan, policy: Policy | None) -> Prepared:
     wanted = agent_class(plan.agent).needs_policy
     meter = MeteredPolicy(policy) if policy is not None and wanted else None
     agent = make_agent(plan.agent, meter, plan.rollout, plan.agent_settings)
-    probe = agent_env_maker(plan.env, plan.split)()
-    interface = agent.interface(probe.template)
-    probe.close()
+    interface = _interface(plan, agent)
     make_env = agent_env_maker(plan.env, plan.split, interface)
     examples = replace(plan.env, kwargs=example_kwargs(plan.env.kwargs))
     agent.prepare(
@@ -82,8 +101,32 @@ def prepare(plan: Plan, policy: Policy | None) -> Prepared:
     )
     met = make_env()
     hashed = prompt_hash(met, agent.prompts())
+    if meter is not None:
+        meter.form = ActionForm(met.template, plan.action_format)
     met.close()
     return Prepared(agent, make_env, hashed, meter)
+
+
+def _interface(plan: Plan, agent: Agent) -> dict[str, Any]:
+    """How the agent meets environments: settings of ``make_agent_env``."""
+    if plan.action_format not in FORMATS:
+        raise ValueError(
+            f"agent.action_format is one of {', '.join(FORMATS)}; got {plan.action_format!r}."
+        )
+    probe = agent_env_maker(plan.env, plan.split)()
+    template = probe.template
+    probe.close()
+    if plan.action_format == "tags":
+        return agent.interface(template)
+    if not agent.needs_policy:
+        raise ValueError(f"agent.action_format: the agent {agent.name!r} asks no model.")
+    if agent.own_form:
+        raise ValueError(
+            f"agent.action_format=tools: the model of the agent {agent.name!r} acts in a form of that "
+            "agent's own. Leave action_format out, or use an agent such as react."
+        )
+    asking = ask_for_tools(template)
+    return {"template": asking, **agent.interface(asking)}
 
 
 def play(
@@ -91,60 +134,126 @@ def play(
     prepared: Prepared,
     log: EpisodeLog | None = None,
     progress: Progress | None = None,
-) -> dict[int, list[Episode]]:
+    watch: Watch | None = None,
+    messages: bool = False,
+    pool_class: type[MeteredPool] = MeteredPool,
+) -> Played:
     """Plays the panel once with each seed; what the log holds already is not played again.
 
-    Returns:
-        Episodes by seed, in the panel's order.
+    Args:
+        plan: what is played.
+        prepared: the agent.
+        log: holds episodes of an earlier call, and takes those of this one.
+        progress: called after each episode.
+        watch: called after each turn.
+        messages: whether episodes hold what was sent to the model.
+        pool_class: of the environments.
+
+    Raises:
+        NothingPlayed: every episode of the first batch failed.
     """
-    ids = plan.panel.task_ids
-    done = 0
-    runs: dict[int, list[Episode]] = {}
-    for seed in plan.seeds:
-        found = {i: e for i in ids if log and (e := log.get(seed, i))}
-        done += len(found)
-        if progress:
-            progress(done, len(ids) * len(plan.seeds))
-
-        def finished(episode: Episode, seed: int = seed, found: dict[str, Episode] = found) -> None:
-            nonlocal done
-            if prepared.meter:
-                spent = prepared.meter.take(episode.task_id)
-                if spent.calls:
-                    note(episode, spent=spent.to_dict())
-            found[episode.task_id] = episode
-            if log:
-                log.add(seed, episode)
-            done += 1
-            if progress:
-                progress(done, len(ids) * len(plan.seeds))
-
-        _play_seed(plan, prepared, seed, [i for i in ids if i not in found], finished)
-        runs[seed] = [found[i] for i in ids]
-        for number, episode in enumerate(runs[seed]):
-            episode.group = number
-    return runs
+    panel = _Panel(plan, prepared, log, progress, watch, messages)
+    panel.pool_class = pool_class
+    return panel.play()
 
 
-def _play_seed(
-    plan: Plan,
-    prepared: Prepared,
-    seed: int,
-    task_ids: Sequence[str],
-    finished: Callable[[Episode], None],
-) -> None:
-    if not task_ids:
-        return
-    pool = EnvPool(
-        prepared.make_env,
-        min(plan.batch, len(task_ids)),
-        prepared.agent.group_size,
-        seed=seed,
-        seeds=environment_seeds(plan.panel, seed),
-    )
-    for start in range(0, len(task_ids), plan.batch):
-        prepared.agent.play(pool, task_ids[start : start + plan.batch], seed, finished)
-    pool.close()
+class _Panel:
+    """The panel while it is played."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        prepared: Prepared,
+        log: EpisodeLog | None,
+        progress: Progress | None,
+        watch: Watch | None,
+        messages: bool,
+    ) -> None:
+        self.plan, self.prepared, self.log = plan, prepared, log
+        self.progress, self.watch, self.messages = progress, watch, messages
+        ids = plan.panel.task_ids
+        self.found: dict[int, dict[str, Episode]] = {
+            seed: {i: e for i in ids if log and (e := log.get(seed, i))} for seed in plan.seeds
+        }
+        self.turns = 0
+        self.pool_class = MeteredPool
+
+    def play(self) -> Played:
+        """Plays what is not there yet."""
+        self._report()
+        stopped = None
+        try:
+            for seed in self.plan.seeds:
+                self._play_seed(seed)
+        except BudgetReached as reached:
+            stopped = str(reached)
+        ids = self.plan.panel.task_ids
+        runs = {seed: [found.get(i) for i in ids] for seed, found in self.found.items()}
+        for episodes in runs.values():
+            for number, episode in enumerate(episodes):
+                if episode is not None:
+                    episode.group = number
+        return Played(runs, stopped)
+
+    def _play_seed(self, seed: int) -> None:
+        plan, agent = self.plan, self.prepared.agent
+        left = [i for i in plan.panel.task_ids if i not in self.found[seed]]
+        if not left:
+            return
+        pool = self.pool_class(
+            self.prepared.meter,
+            self.messages,
+            self._turn,
+            self.prepared.make_env,
+            min(plan.batch, len(left)),
+            agent.group_size,
+            seed=seed,
+            seeds=environment_seeds(plan.panel, seed),
+        )
+        try:
+            for start in range(0, len(left), plan.batch):
+                part = left[start : start + plan.batch]
+                agent.play(pool, part, seed, lambda episode: self._finished(seed, episode))
+                self._require_some()
+        finally:
+            pool.close()
+
+    def _finished(self, seed: int, episode: Episode) -> None:
+        meter = self.prepared.meter
+        if meter:
+            spent = meter.take(episode.task_id)
+            if spent.calls:
+                note(episode, spent=spent.to_dict())
+        self.found[seed][episode.task_id] = episode
+        if self.log:
+            self.log.add(seed, episode)
+        self._report()
+
+    def _turn(self, answers: int) -> None:
+        self.turns += answers
+        if self.watch:
+            meter = self.prepared.meter
+            self.watch(self.turns, meter.total if meter else Spent())
+
+    def _report(self) -> None:
+        if self.progress:
+            done = sum(map(len, self.found.values()))
+            self.progress(done, len(self.plan.panel.task_ids) * len(self.plan.seeds))
+
+    def _require_some(self) -> None:
+        """Ends what fails from its very beginning: the rest would fail as well."""
+        episodes = [e for found in self.found.values() for e in found.values()]
+        errors = [e.error for e in episodes if e.error is not None]
+        if episodes and len(errors) == len(episodes):
+            raise NothingPlayed(
+                f"None of the first {len(errors)} task(s) could be played, so there is nothing to "
+                f"measure. The first reason: {reason_of(errors[0])}"
+            )
+
+
+def reason_of(error: str) -> str:
+    """An episode's error in one line: of a traceback the last."""
+    return next((line for line in reversed(error.splitlines()) if line.strip()), "unknown").strip()
 
 
 def environment_seeds(panel: Panel, seed: int) -> dict[str, int]:
@@ -175,6 +284,8 @@ def run(
     log_path: Path | None = None,
     progress: Progress | None = None,
     records: bool = True,
+    watch: Watch | None = None,
+    prepared: Prepared | None = None,
 ) -> tuple[dict[str, Any], list[Episode]]:
     """Plays a panel and sums it up.
 
@@ -185,42 +296,73 @@ def run(
         log_path: keeps finished episodes there until all are, and goes on with those that are there.
         progress: called after each episode.
         records: whether the result says what the environment and the model are, which takes a few
-            steps in the environment.
+            steps in the environment, episodes hold what was sent to the model, and tasks that failed
+            by an error are left out of rates. Without, as in training, such a task is no success.
+        watch: called after each turn.
+        prepared: of ``prepare``, where that was done already.
 
     Returns:
         (the contents of ``result.json``, the episodes: seeds in turn, each in the panel's order)
+
+    Raises:
+        NothingPlayed: every episode of the first batch failed.
     """
-    prepared = prepare(plan, policy)
+    prepared = prepared or prepare(plan, policy)
     weights = model_hash(policy) if records else None
     log = None
+    key = evaluation_key(plan, prepared, model, weights)
     if log_path is not None:
-        log = EpisodeLog(log_path, evaluation_key(plan, prepared, model, weights))
+        log = EpisodeLog(log_path, key)
     started = time.perf_counter()
-    runs = play(plan, prepared, log, progress)
+    try:
+        played = play(plan, prepared, log, progress, watch, records)
+    except BaseException:
+        if log:
+            log.discard_empty()
+        raise
     seconds = log.seconds if log else time.perf_counter() - started
+    result = _result(plan, prepared, played, model, seconds, records)
+    if records:
+        result |= {"evaluation": key, **_records(plan, prepared, weights)}
+    if log:
+        log.close(complete=result["complete"])
+    episodes = [e for episodes in played.runs.values() for e in episodes if e is not None]
+    return result, episodes
+
+
+def _result(
+    plan: Plan, prepared: Prepared, played: Played, model: str, seconds: float, measured_only: bool
+) -> dict[str, Any]:
     probe = prepared.make_env()
     fingerprint = probe.tasks.fingerprint
     groups = probe.text_env.type_groups
     sampling = asdict(plan.rollout.sampling(probe.template.closing_tags))
+    env_id = probe.env_id
     probe.close()
-    described = {
+    result = summarise(
+        played.runs, plan.panel, plan.agent, model, fingerprint, described(plan), seconds, groups,
+        measured_only, env_id,
+    )  # fmt: skip
+    known = plan.rollout.max_context_tokens != UNKNOWN_CONTEXT
+    return result | {
+        "stopped": played.stopped,
+        "told": prepared.agent.told,
+        "agent_settings": asdict(prepared.agent.settings),
+        "action_format": plan.action_format,
+        "context_tokens": plan.rollout.max_context_tokens if known else None,
+        "prompt_hash": prepared.prompt_hash,
+        "sampling": {**sampling, "stop": list(sampling["stop"])},
+    }
+
+
+def described(plan: Plan) -> dict[str, Any]:
+    """The settings of an evaluation as its result holds them."""
+    return {
         "env": asdict(plan.env),
         "rollout": asdict(plan.rollout),
         "panel_seed": plan.panel_seed,
         "seed": plan.seeds[0],
     }
-    result = summarise(runs, plan.panel, plan.agent, model, fingerprint, described, seconds, groups)
-    result |= {
-        "told": prepared.agent.told,
-        "agent_settings": asdict(prepared.agent.settings),
-        "prompt_hash": prepared.prompt_hash,
-        "sampling": {**sampling, "stop": list(sampling["stop"])},
-    }
-    if records:
-        result |= _records(plan, prepared, weights)
-    if log:
-        log.close(complete=result["errors"] == 0)
-    return result, [episode for episodes in runs.values() for episode in episodes]
 
 
 def _records(plan: Plan, prepared: Prepared, weights: str | None) -> Mapping[str, Any]:

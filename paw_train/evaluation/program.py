@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from paw_train.baselines import agent_class
 from paw_train.environments import agent_env_maker, own_history_length, panel_name
 from paw_train.evaluation import evaluate_to_folder
+from paw_train.evaluation.fingerprint import model_hash
 from paw_train.evaluation.panels import (
     Panel,
     PanelSpec,
@@ -21,14 +20,37 @@ from paw_train.evaluation.panels import (
     panel_spec,
     require_known_hash,
 )
-from paw_train.evaluation.playing import Plan, run
-from paw_train.policies.checkpoints import find_checkpoint
-from paw_train.policies.factory import open_policy, split_overrides
+from paw_train.evaluation.playing import UNKNOWN_CONTEXT, Plan, evaluation_key, prepare, run
+from paw_train.evaluation.result_folder import LOG, clear, finished_result
+from paw_train.policies.factory import open_policy, source_of, split_overrides
+from paw_train.reporting.terminal import Display
 from paw_train.rollouts.policy import Policy
 from paw_train.settings import Settings, apply_override, build
 
 _ALL = 10**9
 """a panel size that takes every task"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What the arguments of ``paw eval`` come to, before any model is opened."""
+
+    model: str
+    plan: Plan
+    source: dict[str, Any]
+    """settings of the model's source (``endpoint``, ``vllm``)"""
+    settings: Settings
+    run_folder: Path | None
+    """of the run that the model is, or lies in"""
+    folder: Path
+    """where the result goes"""
+    own_context: bool
+    """whether ``rollout.max_context_tokens`` was set, by the run or the user"""
+
+    @property
+    def model_name(self) -> str:
+        """The model's name in the result; empty for agents that ask none."""
+        return self.model if agent_class(self.plan.agent).needs_policy else ""
 
 
 def evaluate_from_args(
@@ -38,10 +60,12 @@ def evaluate_from_args(
     agent: str | None = None,
     panel: str | None = None,
     seeds: int = 1,
+    quiet: bool = False,
+    fresh: bool = False,
 ) -> Path:
     """Evaluates, prints the table, writes ``result.json`` and the episodes.
 
-    Stopped or killed, the same call goes on where it was.
+    Stopped or killed, the same call goes on where it was; what is finished is shown, not played again.
 
     Args:
         model: a run's folder (its trained policy, its settings), a Hugging Face model's folder or hub
@@ -53,20 +77,100 @@ def evaluate_from_args(
         agent: one of ``paw_train.baselines.agents()``; ``None``: the policy as it is trained.
         panel: a named panel; ``None``: tasks drawn as ``evaluation`` says.
         seeds: how often the panel is played, each time with another seed.
+        quiet: print nothing.
+        fresh: play anew, and replace what the folder holds.
 
     Returns:
         The path of ``result.json``.
 
     Raises:
-        ValueError: something that the arguments name is not there; names the nearest.
+        ValueError: something that the arguments name is not there (names the nearest), the folder
+            holds another evaluation, or no task could be played.
     """
-    from paw_train.reporting.terminal import Display
+    display = Display(quiet)
+    job = make_job(model, overrides, out, agent, panel, seeds)
+    policy = _open(job)
+    try:
+        return _evaluate(job, policy, display, fresh)
+    finally:
+        if policy is not None and hasattr(policy, "close"):
+            policy.close()
 
+
+def _evaluate(job: Job, policy: Policy | None, display: Display, fresh: bool) -> Path:
+    plan = job.plan if job.own_context else _with_context_limit(job.plan, policy)
+    prepared, weights = prepare(plan, policy), model_hash(policy)
+    if fresh:
+        clear(job.folder)
+    key = evaluation_key(plan, prepared, job.model_name, weights)
+    done = finished_result(job.folder, key, plan, prepared, job.model_name, weights)
+    if done is not None:
+        display.result(done)
+        display.say(f"Finished earlier: {job.folder / 'result.json'} (--fresh plays it again)")
+        return job.folder / "result.json"
+    title = f"evaluating {job.model}"
+    title += "" if plan.agent in ("policy", job.model) else f" ({plan.agent})"
+    episodes_to_play = len(plan.panel.task_ids) * len(plan.seeds)
+    with display.evaluation(title, episodes_to_play, _price(policy)) as bar:
+        result, episodes = run(
+            plan, policy, job.model_name, job.folder / LOG, bar.finished, watch=bar.turn,
+            prepared=prepared,
+        )  # fmt: skip
+    result |= _costs(result, job.source, policy)
+    path = evaluate_to_folder(job.folder, result, episodes)
+    display.result(result)
+    display.say(f"Written to {path}")
+    return path
+
+
+def estimate_from_args(
+    model: str,
+    overrides: Sequence[str],
+    agent: str | None = None,
+    panel: str | None = None,
+    seeds: int = 1,
+) -> dict[str, Any]:
+    """What ``evaluate_from_args`` would ask of the model; nothing is asked and nothing written.
+
+    Returns:
+        by ``typical`` and ``at_most``: see ``estimate.Estimate``.
+
+    Raises:
+        ValueError: as ``evaluate_from_args``; or the agent asks no model.
+    """
+    from paw_train.evaluation.estimate import estimate
+    from paw_train.settings.endpoint import EndpointSettings
+
+    job = make_job(model, overrides, None, agent, panel, seeds)
+    if not job.model_name:
+        raise ValueError(f"The agent {job.plan.agent!r} asks no model, so it costs nothing.")
+    endpoint: EndpointSettings = build(
+        EndpointSettings, job.source if source_of(model) == "openai" else {}, "endpoint"
+    )
+    plan = job.plan
+    if not job.own_context:
+        limit = endpoint.context_tokens or UNKNOWN_CONTEXT
+        plan = _with_limit(plan, limit)
+    return {name: found.to_dict() for name, found in estimate(plan, endpoint).items()}
+
+
+def make_job(
+    model: str,
+    overrides: Sequence[str],
+    out: str | None,
+    agent: str | None,
+    panel: str | None,
+    seeds: int,
+) -> Job:
+    """What the arguments mean.
+
+    Raises:
+        ValueError: see ``evaluate_from_args``.
+    """
     if seeds < 1:
         raise ValueError(f"--seeds is 1 or more, got {seeds}.")
     name = _agent_name(model, agent)
-    needs_policy = agent_class(name).needs_policy
-    run_folder = run_of(Path(model)) if needs_policy else None
+    run_folder = run_of(Path(model)) if agent_class(name).needs_policy else None
     agent_settings, rest = _agent_settings(overrides)
     own, source = split_overrides(model, rest)
     spec = panel_spec(panel) if panel else None
@@ -74,29 +178,43 @@ def evaluate_from_args(
     if spec is not None and panel is not None:
         settings = with_data(settings, spec, panel)
     plan = make_plan(settings, name, agent_settings, panel, seeds)
-    policy: Policy | None = None
-    if needs_policy:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        weights = weights_of(Path(model), run_folder)
-        policy = open_policy(model, source, weights, device, settings.model.dtype)
     folder = _folder(model, name, panel or plan.split, out, run_folder)
-    display = Display()
-    title = f"evaluating {model}" + ("" if name in ("policy", model) else f" ({name})")
-    with display.task(title, len(plan.panel.task_ids) * seeds) as advance:
-        result, episodes = run(
-            plan,
-            policy,
-            model if needs_policy else "",
-            folder / "episodes.jsonl.part",
-            lambda done, _: advance(done),
-        )
-    result |= _costs(result, source, policy)
-    path = evaluate_to_folder(folder, result, episodes)
-    display.result(result)
-    if result["errors"]:
-        display.say(f"{result['errors']} episodes failed; the same command plays just these again.")
-    display.say(f"Written to {path}")
-    return path
+    limited = any(o.startswith("rollout.max_context_tokens=") for o in own)
+    return Job(model, plan, source, settings, run_folder, folder, limited or run_folder is not None)
+
+
+def _open(job: Job) -> Policy | None:
+    """The model, where the agent asks one."""
+    if not job.model_name:
+        return None
+    weights, device = weights_of(Path(job.model), job.run_folder), "cpu"
+    if source_of(job.model) is None:
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return open_policy(job.model, job.source, weights, device, job.settings.model.dtype)
+
+
+def _with_context_limit(plan: Plan, policy: Policy | None) -> Plan:
+    """The plan with the model's own context limit."""
+    if policy is None:
+        return plan
+    return _with_limit(plan, getattr(policy, "context_tokens", None) or UNKNOWN_CONTEXT)
+
+
+def _with_limit(plan: Plan, tokens: int) -> Plan:
+    rollout = dataclasses.replace(plan.rollout, max_context_tokens=tokens)
+    return dataclasses.replace(plan, rollout=rollout)
+
+
+def _price(policy: Policy | None) -> Callable[[float, float], float] | None:
+    """What so many prompt and response tokens cost, where the model has a price."""
+    from paw_train.settings.endpoint import EndpointSettings
+
+    settings = getattr(policy, "settings", None)
+    if not isinstance(settings, EndpointSettings) or not settings.priced:
+        return None
+    return settings.cost
 
 
 def _agent_name(model: str, agent: str | None) -> str:
@@ -188,8 +306,9 @@ def make_plan(
         dataclasses.replace(settings.rollout, temperature=chosen.temperature),
         tuple(chosen.seed + i for i in range(seeds)),
         agent,
-        agent_settings,
+        {key: value for key, value in agent_settings.items() if key != "action_format"},
         chosen.batch,
+        str(agent_settings.get("action_format", "tags")),
     )
 
 
@@ -222,12 +341,10 @@ def _costs(
     result: Mapping[str, Any], source: Mapping[str, Any], policy: Policy | None
 ) -> dict[str, Any]:
     """Money, where prices are given: of all answers, those from the cache included."""
+    price = _price(policy)
     found: dict[str, Any] = {"cost": None}
-    prices = (source.get("input_price"), source.get("output_price"))
-    if any(p is not None for p in prices) and result["tokens"] is not None:
-        counts = (result["tokens"]["prompt"], result["tokens"]["completion"])
-        total = sum(n * float(p or 0) for n, p in zip(counts, prices, strict=True))
-        found["cost"] = total / 1e6
+    if price is not None and result["tokens"] is not None:
+        found["cost"] = price(result["tokens"]["prompt"], result["tokens"]["completion"])
     describe = getattr(policy, "describe", None)
     if describe is not None:
         found["endpoint"] = {**source, **describe()}
@@ -246,6 +363,8 @@ def weights_of(path: Path, run: Path | None) -> Path | str:
     """A run's own folder means its final policy: the best on the selection panel, else the last."""
     if run is None or path != run:
         return str(path)
+    from paw_train.policies.checkpoints import find_checkpoint
+
     for name in ("best", "latest", "warm"):
         folder = find_checkpoint(run / "checkpoints" / name)
         if folder is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from paw_gym.transition import Episode
+from paw_train.baselines.action_form import CUT
 from paw_train.evaluation.panels import Panel
 from paw_train.evaluation.statistics import (
     bootstrap_mean_interval,
@@ -18,8 +20,10 @@ from paw_train.evaluation.statistics import (
 )
 
 _BOOTSTRAP_SEED = 0
-Runs = Mapping[int, Sequence[Episode]]
-"""episodes by seed, in the panel's order"""
+Runs = Mapping[int, Sequence[Episode | None]]
+"""episodes by seed, in the panel's order; ``None``: not played"""
+UNPLAYED = "-"
+"""stands in a run's ``successes`` for a task that was not played, or failed by an error"""
 
 
 def summarise(
@@ -31,11 +35,14 @@ def summarise(
     settings: Mapping[str, Any],
     seconds: float,
     type_groups: Mapping[str, Sequence[str]] | None = None,
+    measured_only: bool = False,
+    env_id: str = "",
 ) -> dict[str, Any]:
     """The measured part of ``result.json``.
 
-    An episode that failed by an error counts as no success, and is counted. With one seed intervals
-    of success are Wilson's; with several, bootstrap intervals over seeds and tasks.
+    With one seed intervals of success are Wilson's; with several, bootstrap intervals over seeds and
+    tasks. ``n`` tasks of ``tasks`` count: with ``measured_only`` those that every seed has played to an
+    end, else all, and an episode that failed by an error is no success.
 
     Args:
         runs: the episodes by seed.
@@ -46,49 +53,108 @@ def summarise(
         settings: all that was set.
         seconds: wall time.
         type_groups: the environment's (``TextEnv.type_groups``).
+        measured_only: leave out tasks that were not played, or failed by an error.
+        env_id: the environment's; rates are ``None`` where no task counts.
     """
-    by_type = _by_type(runs)
-    everything = [episode for episodes in runs.values() for episode in episodes]
-    turns = [len(e.transitions) for e in everything]
-    invalid = [not t.action_is_valid for e in everything for t in e.transitions]
+    counted = _counted(runs) if measured_only else dict(runs)
+    table = _successes(counted)
+    by_type = _by_type(counted)
+    everything = [e for episodes in counted.values() for e in episodes if e is not None]
+    played = [e for episodes in runs.values() for e in episodes if e is not None]
+    errors = [e.error for e in played if e.error is not None]
+    missing = sum(e is None for episodes in runs.values() for e in episodes)
     result = {
         "panel": panel.name,
         "panel_hash": panel.hash,
-        "env_id": everything[0].env_id,
+        "env_id": env_id or everything[0].env_id,
         "agent": agent,
         "model": model,
-        **_rate(_successes(runs)),
+        **_rate(table),
+        "tasks": len(panel.task_ids),
+        "complete": not missing and not (errors and measured_only),
         "by_type": by_type,
         "averages": averages(by_type, type_groups or {}),
         "fingerprint": fingerprint,
         "settings": dict(settings),
-        "mean_steps": float(np.mean(turns)),
-        "invalid_rate": float(np.mean(invalid)) if invalid else 0.0,
-        "mean_reward": float(np.mean([e.total_reward for e in everything])),
-        "score": _score(runs),
-        "errors": sum(e.error is not None for e in everything),
+        **_turns(everything),
+        "mean_reward": _mean([e.total_reward for e in everything]),
+        "score": _score(counted),
+        "errors": len(errors),
+        "unplayed": missing,
+        "first_error": errors[0] if errors else None,
+        "forgotten": _forgotten(everything),
         "seconds": seconds,
-        **_spent(everything),
-        "runs": [_run(seed, episodes) for seed, episodes in runs.items()],
+        **_spent(played),
+        "runs": [_run(seed, episodes, measured_only) for seed, episodes in runs.items()],
     }
-    if len(runs) == 1:
+    if len(runs) > 1:
+        result["pass_at_k"] = pass_at(table) if table[0] else {}
+    elif len(everything) == len(panel.task_ids):
         result["successes"] = [bool(e.success) for e in everything]
-    else:
-        result["pass_at_k"] = pass_at(_successes(runs))
     return result
 
 
+def _counted(runs: Runs) -> dict[int, list[Episode | None]]:
+    """The tasks that every seed has played to an end."""
+    columns = list(zip(*runs.values(), strict=True))
+    fine = [all(e is not None and e.error is None for e in column) for column in columns]
+    return {
+        seed: [e for e, good in zip(episodes, fine, strict=True) if good]
+        for seed, episodes in runs.items()
+    }
+
+
 def _successes(runs: Runs) -> list[list[float]]:
-    return [[float(e.success) for e in episodes] for episodes in runs.values()]
+    return [[float(e is not None and e.success) for e in episodes] for episodes in runs.values()]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def _turns(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """How turns ended: ``invalid_rate`` and ``truncated_rate`` are shares of all turns, apart."""
+    steps = [t for e in episodes for t in e.transitions]
+    causes = Counter(
+        _cause(t.info.get("agent", {}).get("problem"), t.info.get("problem"))
+        for t in steps
+        if not t.action_is_valid
+    )
+    cut = causes.get(CUT, 0)
+    return {
+        "mean_steps": _mean([len(e.transitions) for e in episodes]),
+        "invalid_rate": (sum(causes.values()) - cut) / max(1, len(steps)),
+        "truncated_rate": cut / max(1, len(steps)),
+        "invalid_causes": dict(causes.most_common()),
+    }
+
+
+def _cause(answer: str | None, action: str | None) -> str:
+    """Why a turn is invalid: what is special about the answer, else what is wrong with the action."""
+    return answer or action or "unknown"
+
+
+def _forgotten(episodes: Sequence[Episode]) -> dict[str, int]:
+    """What agents left out of contexts that were too long."""
+    counts = [
+        max((t.info.get("agent", {}).get("forgotten_turns", 0) for t in e.transitions), default=0)
+        for e in episodes
+    ]
+    ended = sum(
+        bool(e.transitions and e.transitions[-1].info.get("context_full")) for e in episodes
+    )
+    return {"episodes": sum(n > 0 for n in counts), "turns": sum(counts), "ended_episodes": ended}
 
 
 def _rate(table: Sequence[Sequence[float]]) -> dict[str, Any]:
     """Success rate and interval of a table of seeds x tasks.
 
     Where all is success, or nothing, a bootstrap knows no uncertainty; the interval is then that of
-    one seed.
+    one seed. Without tasks there is neither rate nor interval.
     """
     tasks = len(table[0])
+    if not tasks:
+        return {"n": 0, "success_rate": None, "ci95": None}
     rate = float(np.mean(table))
     if len(table) == 1 or rate in (0.0, 1.0):
         low, high = wilson_interval(sum(table[0]), tasks)
@@ -103,7 +169,8 @@ def _by_type(runs: Runs) -> dict[str, dict[str, Any]]:
     table = _successes(runs)
     places: dict[str, list[int]] = {}
     for i, episode in enumerate(first):
-        places.setdefault(episode.task_type, []).append(i)
+        if episode is not None:
+            places.setdefault(episode.task_type, []).append(i)
     return {
         name: _rate([[row[i] for i in places[name]] for row in table]) for name in sorted(places)
     }
@@ -140,7 +207,9 @@ def averages(
 
 def _score(runs: Runs) -> dict[str, Any]:
     """Mean of the environment's score with a bootstrap interval."""
-    table = [[e.score for e in episodes] for episodes in runs.values()]
+    table = [[e.score for e in episodes if e is not None] for episodes in runs.values()]
+    if not table[0]:
+        return {"mean": None, "ci95": None}
     if len(table) == 1:
         interval = bootstrap_mean_interval(table[0], _BOOTSTRAP_SEED)
     else:
@@ -167,17 +236,21 @@ def pass_at(table: Sequence[Sequence[float]]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _run(seed: int, episodes: Sequence[Episode]) -> dict[str, Any]:
+def _run(seed: int, episodes: Sequence[Episode | None], measured_only: bool) -> dict[str, Any]:
     """One seed: successes as a text of 0 and 1 in the panel's order; scores where they say more."""
-    successes = [int(e.success) for e in episodes]
+    counts = [e is not None and not (measured_only and e.error is not None) for e in episodes]
+    successes = [int(e.success) if e is not None else 0 for e in episodes]
+    measured = [s for s, good in zip(successes, counts, strict=True) if good]
     run: dict[str, Any] = {
         "seed": seed,
-        "success_rate": float(np.mean(successes)),
-        "successes": "".join(map(str, successes)),
+        "success_rate": _mean(measured),
+        "successes": "".join(
+            str(s) if good else UNPLAYED for s, good in zip(successes, counts, strict=True)
+        ),
     }
-    scores = [round(e.score, 6) for e in episodes]
+    scores = [round(e.score, 6) if e is not None else 0.0 for e in episodes]
     if scores != successes:
-        run["scores"] = scores
+        run["scores"] = [s if good else None for s, good in zip(scores, counts, strict=True)]
     return run
 
 

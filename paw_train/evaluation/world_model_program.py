@@ -128,7 +128,8 @@ def _env_of(recorded: Sequence[Episode], env: EnvSettings) -> EnvSettings:
 
 def _play(plan: Plan, policy: LocalPolicy, progress: Any) -> list[Episode]:
     prepared = prepare(plan, policy)
-    return play(plan, prepared, progress=progress)[plan.seeds[0]]
+    played = play(plan, prepared, progress=progress).runs[plan.seeds[0]]
+    return [episode for episode in played if episode is not None]
 
 
 def _measure(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import (
@@ -16,7 +16,9 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
-from rich.table import Table
+
+if TYPE_CHECKING:
+    from paw_train.reporting.evaluation import EvaluationBar
 
 Advance = Callable[..., None]
 
@@ -64,28 +66,26 @@ class Display:
         self.console.print(summary_table(folder))
 
     def result(self, result: Mapping[str, Any]) -> None:
-        """An evaluation as a table: success by task type with 95 % intervals."""
-        table = Table(title=f"{result['panel']}: {result['model'] or result['agent']}")
-        table.add_column("task type")
-        for column in ("tasks", "success", "95 % interval"):
-            table.add_column(column, justify="right")
-        averages = {
-            f"mean of {len(part['types'])}: {name}": part
-            for name, part in result.get("averages", {}).items()
-        }
-        for name, part in [*result["by_type"].items(), ("all", result), *averages.items()]:
-            low, high = part["ci95"]
-            table.add_row(
-                name,
-                str(part["n"]),
-                f"{100 * part['success_rate']:.1f} %",
-                f"{100 * low:.1f} to {100 * high:.1f}",
-            )
-        self.console.print(table)
-        self.say(
-            f"mean steps {result['mean_steps']:.1f}, invalid {100 * result['invalid_rate']:.1f} %, "
-            f"{result['seconds']:.0f} s, panel {result['panel_hash'][:12]}"
-        )
+        """An evaluation as a table, success by task type with 95 % intervals, and what else it says."""
+        from paw_train.reporting.evaluation import print_result
+
+        print_result(self.console, result)
+
+    @contextmanager
+    def evaluation(
+        self, name: str, total: int, price: Callable[[float, float], float] | None
+    ) -> Iterator[EvaluationBar]:
+        """A bar for an evaluation.
+
+        Args:
+            name: what is evaluated.
+            total: episodes.
+            price: what so many prompt and response tokens cost; ``None``: unknown.
+        """
+        from paw_train.reporting.evaluation import EvaluationBar
+
+        with _bars(self.console) as progress:
+            yield EvaluationBar(progress, progress.add_task(name, total=total, note=""), price)
 
 
 class UpdateDisplay:

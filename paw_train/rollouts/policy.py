@@ -13,15 +13,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from paw_train.settings.rollout import PREFILL_TOKENS, Sampling
 
 if TYPE_CHECKING:
     from paw_train.rollouts.chat import ChatFormat
 
-Message = Mapping[str, str]
-"""a chat message: ``role`` (``system``, ``user`` or ``assistant``) and ``content``"""
+Message = Mapping[str, Any]
+"""a chat message: ``role`` (``system``, ``user`` or ``assistant``) and ``content``; with native tool
+calling also ``tool_calls`` of an assistant, and messages of the role ``tool``"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Request:
     """the whole context as chat messages; the last one is the user's"""
     ids: Sequence[int] | None = None
     """the same context in tokens, where the policy has a ``chat`` (else it is made from the messages)"""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """functions that the model may call (OpenAI's tools schema); only endpoints know what to do with it"""
 
 
 @dataclass(slots=True)
@@ -52,7 +55,18 @@ class Response:
     error: str | None = None
     """why there is no response; the episode then fails, the others go on"""
     usage: tuple[int, int] | None = None
-    """tokens of the context and of the response as a server counted them; ``None``: not told"""
+    """tokens of the context and of the response as a server counted them; ``None``: unknown"""
+    reasoning: str | None = None
+    """the thought, where a server gives it apart from the text"""
+    finish_reason: str | None = None
+    """why the response ended, as servers call it: ``stop``, ``length`` (``max_tokens`` was reached),
+    ``tool_calls``, ``content_filter``; ``None``: unknown"""
+    tool_calls: list[dict[str, Any]] = field(default_factory=list)
+    """native tool calls: ``name`` and ``arguments`` (a JSON text) of each"""
+    refusal: str | None = None
+    """the model's refusal, where a server gives it in a field of its own"""
+    overflow: bool = False
+    """with an ``error``: the context was too long; a shorter one may be answered"""
 
 
 class Session(Protocol):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from paw_gym.pool import EnvPool, Slot
 from paw_gym.transition import Episode
@@ -20,8 +20,12 @@ from paw_train.rollouts.policy import (
     require_trainable,
     response_seed,
 )
-from paw_train.rollouts.tokens import StepSpans, TokenRow
 from paw_train.settings.rollout import RolloutSettings
+
+if TYPE_CHECKING:  # endpoints are evaluated where torch is not installed
+    import torch
+
+    from paw_train.rollouts.tokens import StepSpans, TokenRow
 
 
 @dataclass(slots=True)
@@ -41,7 +45,7 @@ def rollout(
     policy: Policy,
     pool: EnvPool,
     settings: RolloutSettings,
-    generator: torch.Generator,
+    generator: torch.Generator | int,
     task_ids: Sequence[str] | None = None,
     progress: Progress | None = None,
     keep_tokens: bool = True,
@@ -56,7 +60,7 @@ def rollout(
         policy: answers.
         pool: the environments; its agent interface decides the context mode.
         settings: sampling and limits.
-        generator: CPU generator; one number is drawn from it.
+        generator: CPU generator, from which one number is drawn; or such a number.
         task_ids: one task a group; ``None``: the pool draws them.
         progress: called with (running, all) episodes after each step.
         keep_tokens: whether rows are wanted (training) or not (evaluation).
@@ -70,7 +74,7 @@ def rollout(
     if keep_tokens:
         require_trainable(policy)
         require_whole_distribution(settings)
-    base = int(torch.randint(2**62, (), generator=generator))
+    base = generator if isinstance(generator, int) else _drawn(generator)
     pool.reset(task_ids)
     trajectories = [Trajectory(episode) for episode in pool.episodes]
     if not pool.active:
@@ -95,6 +99,12 @@ def rollout(
     if keep_tokens and recorder:
         _hand_over(trajectories, recorder.rows)
     return trajectories
+
+
+def _drawn(generator: torch.Generator) -> int:
+    import torch
+
+    return int(torch.randint(2**62, (), generator=generator))
 
 
 def require_whole_distribution(settings: RolloutSettings) -> None:
@@ -140,7 +150,8 @@ def _end_overlong(pool: EnvPool, recorder: TokenRecorder, settings: RolloutSetti
         rows = recorder.rows[slot.episode.episode_id]
         if slot.episode.context_mode == "conversation" and len(rows[0].ids) > limit:
             last = slot.episode.transitions[-1]
-            slot.episode.transitions[-1] = replace(last, truncated=True)
+            info = {**last.info, "context_full": True}
+            slot.episode.transitions[-1] = replace(last, truncated=True, info=info)
             pool.active.remove(slot)
 
 
@@ -228,6 +239,8 @@ class TokenRecorder:
 
     def contexts(self, slots: Sequence[Slot], limit: int | None = None) -> list[list[int]]:
         """The ids that each slot's next response follows; a window-mode prompt opens a new row."""
+        from paw_train.rollouts.tokens import TokenRow
+
         for slot in slots:
             rows = self.rows.setdefault(slot.episode.episode_id, [])
             if slot.episode.context_mode == "window" or not rows:
@@ -237,6 +250,8 @@ class TokenRecorder:
 
     def take(self, slot: Slot, response: Response) -> StepSpans | None:
         """Appends a response and what the environment answered to the slot's row."""
+        from paw_train.rollouts.tokens import StepSpans
+
         row = self.rows[slot.episode.episode_id][-1]
         action = row.extend(response.ids)
         if slot.episode.error is not None:

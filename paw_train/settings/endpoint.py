@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+_LIMITS = (
+    *("requests_per_minute", "tokens_per_minute", "context_tokens"),
+    *("budget_cost", "budget_tokens", "budget_requests", "budget_minutes"),
+)
+
 
 @dataclass(frozen=True)
 class EndpointSettings:
@@ -18,7 +23,11 @@ class EndpointSettings:
     """``chat``: messages to ``/chat/completions``; ``completions``: token ids to ``/completions``, so
     that nothing an environment prints can be taken for a control token (needs ``tokenizer``)"""
     tokenizer: str | None = None
-    """folder or hub name of the model's tokenizer, for ``api=completions``"""
+    """folder or hub name of the model's tokenizer: needed for ``api=completions``; with ``chat`` it
+    counts the tokens of contexts, which are else estimated from what the server counts"""
+    context_tokens: int | None = None
+    """longest context and response of the model together, in tokens; null: what the server says
+    (``/v1/models``), else what it names when it refuses a longer one"""
     concurrency: int = 16
     """most requests at a time"""
     timeout: float = 120.0
@@ -37,6 +46,15 @@ class EndpointSettings:
     """price of a million prompt tokens; null: the cost is not computed"""
     output_price: float | None = None
     """price of a million response tokens"""
+    budget_cost: float | None = None
+    """stop before this much is spent (needs a price); the same command goes on. null: no limit.
+    Each budget is that of one command; answers from the cache are free"""
+    budget_tokens: int | None = None
+    """stop before so many tokens are used, prompts and responses together; null: no limit"""
+    budget_requests: int | None = None
+    """stop after so many requests, repeated ones included; null: no limit"""
+    budget_minutes: float | None = None
+    """send nothing more after so many minutes; null: no limit"""
     cache: str | None = "auto"
     """file that keeps every answer, so that the same request is asked once; ``auto``: in the user's
     cache folder; null: none"""
@@ -45,7 +63,10 @@ class EndpointSettings:
     send_stop: bool = True
     """send the stop texts; without them responses go on after the action and are cut here"""
     token_limit_field: str = "max_tokens"
-    """name of the field for the longest response; newer OpenAI models: ``max_completion_tokens``"""
+    """name of the field for the longest response; newer OpenAI models want ``max_completion_tokens``,
+    which is tried where a server refuses ``max_tokens``"""
+    tool_choice: str = "auto"
+    """for ``agent.action_format=tools``: ``auto``, or ``required`` (the model must call a tool)"""
     extra: dict[str, Any] = field(default_factory=dict)
     """further fields of each request's body"""
 
@@ -61,7 +82,30 @@ class EndpointSettings:
         for name, low in least.items():
             if getattr(self, name) < low:
                 raise ValueError(f"endpoint.{name} is {low} or more, got {getattr(self, name)}.")
-        for name in ("requests_per_minute", "tokens_per_minute"):
+        if self.tool_choice not in ("auto", "required"):
+            raise ValueError(
+                f"endpoint.tool_choice is 'auto' or 'required', got {self.tool_choice!r}."
+            )
+        for name in _LIMITS:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"endpoint.{name} is above 0, or null for none; got {value}.")
+        for name in ("input_price", "output_price"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ValueError(f"endpoint.{name} is 0 or more, or null; got {value}.")
+        if self.budget_cost is not None and not self.priced:
+            raise ValueError(
+                "endpoint.budget_cost needs prices: give endpoint.input_price and "
+                "endpoint.output_price (of a million tokens)."
+            )
+
+    @property
+    def priced(self) -> bool:
+        """Whether costs can be computed."""
+        return self.input_price is not None or self.output_price is not None
+
+    def cost(self, prompt_tokens: float, completion_tokens: float) -> float:
+        """What so many tokens cost; a price that is not given counts as 0."""
+        prompt = prompt_tokens * (self.input_price or 0.0)
+        return (prompt + completion_tokens * (self.output_price or 0.0)) / 1e6

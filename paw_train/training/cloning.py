@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from paw_gym.pool import EnvPool
+from paw_train.policies.local.mixed_precision import MasterWeights
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.rollout import demonstrations
 from paw_train.rollouts.tokens import TokenBatch, TokenRow, collate
 from paw_train.settings import CloningSettings
-from paw_train.training.mixed_precision import MasterWeights
 
 
 def expert_rows(

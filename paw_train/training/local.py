@@ -26,9 +26,11 @@ from paw_gym.pool import EnvPool
 from paw_gym.transition import write_jsonl
 from paw_train.algorithms.critic import Critic
 from paw_train.algorithms.experience import collect, informative_groups, prepare
+from paw_train.algorithms.update import Updater
 from paw_train.evaluation import agent_env_maker, evaluate, evaluate_to_folder, make_pool
 from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.policies.factory import rollout_policy
+from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.reference import Reference
 from paw_train.policies.local.scratch import scratch_model, scratch_tokenizer
@@ -44,11 +46,9 @@ from paw_train.rollouts.rollout import (
 from paw_train.settings import WITHOUT_EFFECT, Settings, load_settings, with_defaults
 from paw_train.settings.rollout import RolloutSettings
 from paw_train.settings.sharing import shared_evaluation, shared_warm_start
-from paw_train.training.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.training.cloning import clone, expert_rows
 from paw_train.training.recording import record
 from paw_train.training.records import outcome_metrics, renamed
-from paw_train.training.update import Updater
 from paw_train.world_model_learning.stages import WorldModelStages
 
 

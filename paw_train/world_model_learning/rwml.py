@@ -12,11 +12,11 @@ import torch
 
 from paw_train.algorithms.advantages import grpo
 from paw_train.algorithms.experience import Experience
+from paw_train.algorithms.update import Updater
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.tokens import StepSpans, TokenRow
 from paw_train.settings import OptimizerSettings, Settings
 from paw_train.settings.world_model import WorldModelSettings
-from paw_train.training.update import Updater
 from paw_train.world_model_learning.examples import Example
 from paw_train.world_model_learning.predicting import Guess, predict
 from paw_train.world_model_learning.similarity import Similarity

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from paw_train.algorithms.experience import Experience
+from paw_train.algorithms.update import Updater
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.tokens import StepSpans, TokenRow
 from paw_train.settings import Settings
 from paw_train.settings.world_model import WorldModelSettings
-from paw_train.training.update import Updater
 from paw_train.world_model_learning.examples import Example, packed
 from paw_train.world_model_learning.rwml import stage_optimizer, stage_seed
 

@@ -25,12 +25,12 @@ from paw_gym.files import append_jsonl, truncate_jsonl, write_json
 from paw_gym.transition import Episode, read_jsonl, write_jsonl
 from paw_train.evaluation import agent_env_maker, make_pool, world_model
 from paw_train.policies.checkpoints import find_checkpoint
+from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.reporting.terminal import Display
 from paw_train.rollouts.rollout import rollout
 from paw_train.settings import EnvSettings, Settings
 from paw_train.settings.sharing import shared_transitions
-from paw_train.training.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.world_model_learning.easy import balanced, kept, solved_shares
 from paw_train.world_model_learning.examples import Example, examples_of, unique
 from paw_train.world_model_learning.predicting import predict

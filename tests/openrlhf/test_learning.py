@@ -18,6 +18,12 @@ torch = pytest.importorskip("torch")
 
 from paw_train.algorithms.critic import Critic  # noqa: E402
 from paw_train.algorithms.experience import Experience, Pool, Signals, collect, prepare  # noqa: E402
+from paw_train.algorithms.update import (  # noqa: E402
+    TrainingDivergedError,
+    Updater,
+    minibatches,
+    optimizer_steps,
+)
 from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
@@ -30,12 +36,6 @@ from paw_train.settings import (  # noqa: E402
 from paw_train.settings.rollout import RolloutSettings  # noqa: E402
 from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
 from paw_train.training.openrlhf.update_cut import cut  # noqa: E402
-from paw_train.training.update import (  # noqa: E402
-    TrainingDivergedError,
-    Updater,
-    minibatches,
-    optimizer_steps,
-)
 
 TEMPERATURE, SEED = 0.8, 3
 OBJECTIVE = ObjectiveSettings(kl_coef=0.05, entropy_coef=0.02, wm=WorldModelSettings())

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from paw_gym.retrieval.simulated import Curriculum  # noqa: E402
 from paw_gym.retrieval.writers import ScriptWriter  # noqa: E402
 from paw_train.algorithms.experience import Signals, collect, prepare  # noqa: E402
+from paw_train.algorithms.update import loss_inputs, minibatch_totals  # noqa: E402
 from paw_train.evaluation import make_pool  # noqa: E402
 from paw_train.losses.objective import combined_loss  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
@@ -24,7 +25,6 @@ from paw_train.rollouts.tokens import collate  # noqa: E402
 from paw_train.settings import EnvSettings, Settings, load_settings  # noqa: E402
 from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
 from paw_train.training.local import Run, claim_folder  # noqa: E402
-from paw_train.training.update import loss_inputs, minibatch_totals  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -40,6 +40,35 @@ class Faults:
     """the error's code"""
 
 
+BEHAVIOURS = (
+    "ok", "500 always", "500 then ok", "html 200", "html 502", "empty choices", "null content",
+    "400 stop", "400 max_tokens", "400 seed", "400 temperature", "400 context", "401", "403",
+    "404 model", "429 retry-after", "429", "429 quota", "hang", "hang once", "reset", "reset once",
+    "stream", "truncated json", "truncated json once", "no usage", "stop kept", "stop stripped",
+    "unclosed tags", "reasoning_content", "reasoning", "thought without opening", "length",
+    "length in thought", "tool calls", "refusal", "content filter", "prose",
+)  # fmt: skip
+"""what a server can do, and has done, to those who ask it"""
+_ONCE = ("500 then ok", "429 retry-after", "429", "hang once", "reset once", "truncated json once")
+"""behaviours that only every second request shows"""
+_STATUS = {
+    "500 always": (500, "it broke", None), "500 then ok": (500, "it broke", None),
+    "401": (401, "Incorrect API key provided", "invalid_api_key"),
+    "403": (403, "Your project may not use this model", None),
+    "404 model": (404, "The model does not exist", "model_not_found"),
+    "429 retry-after": (429, "too fast", None), "429": (429, "too fast", None),
+    "429 quota": (429, "You exceeded your current quota", "insufficient_quota"),
+}  # fmt: skip
+_REFUSED = {
+    "400 stop": ("stop", "Unsupported parameter: 'stop' is not supported with this model."),
+    "400 max_tokens": ("max_tokens", "Unsupported parameter: 'max_tokens' is not supported with this "
+                       "model. Use 'max_completion_tokens' instead."),
+    "400 seed": ("seed", "Unrecognized request argument supplied: seed"),
+    "400 temperature": ("temperature", "Unsupported value: 'temperature' does not support 0.5 with this "
+                        "model. Only the default (1) value is supported."),
+}  # fmt: skip
+
+
 @dataclass
 class FakeEndpoint:
     """``with FakeEndpoint() as server: server.url``; the same port after ``kill`` and ``start``."""
@@ -59,10 +88,19 @@ class FakeEndpoint:
     """the request that kills this process, unanswered; 0: none"""
     seed: int = 0
     """of the faults"""
+    behaviour: str = "ok"
+    """one of ``BEHAVIOURS``"""
+    max_model_len: int | None = None
+    """what ``/v1/models`` says; ``None``: there is no such page"""
+    context_limit: int = 40
+    """of "400 context": most words of a request"""
+    asked_models: int = 0
 
     def __post_init__(self) -> None:
         self.lock = threading.Lock()
         self.random = random.Random(self.seed)
+        self._known: set[str] = set()
+        self._hung = threading.Event()
         self._server: ThreadingHTTPServer | None = None
 
     @property
@@ -74,6 +112,14 @@ class FakeEndpoint:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                endpoint.asked_models += 1
+                if endpoint.max_model_len is None:
+                    _send(self, 404, {"error": {"message": "no such page"}})
+                else:
+                    models = [{"id": "model", "max_model_len": endpoint.max_model_len}]
+                    _send(self, 200, {"object": "list", "data": models})
 
             def do_POST(self) -> None:
                 length = int(self.headers["Content-Length"])
@@ -105,6 +151,7 @@ class FakeEndpoint:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._hung.set()
         if self._server is not None:
             self.kill()
 
@@ -118,11 +165,54 @@ class FakeEndpoint:
             self.running += 1
             self.most_running = max(self.most_running, self.running)
             dice = self.random.random()
+            first = self._is_first(body)
         try:
+            if (first or self.behaviour not in _ONCE) and self._behave(handler, body):
+                return
             self._reply(handler, body, dice)
         finally:
             with self.lock:
                 self.running -= 1
+
+    def _is_first(self, body: dict[str, Any]) -> bool:
+        """Whether just this request has not come before."""
+        digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        first = digest not in self._known
+        self._known.add(digest)
+        return first
+
+    def _behave(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> bool:
+        """Answers as the behaviour has it; whether it did."""
+        kind = self.behaviour
+        if kind in _STATUS:
+            status, message, code = _STATUS[kind]
+            headers = {"Retry-After": "0.01"} if kind == "429 retry-after" else None
+            _send(handler, status, {"error": {"message": message, "code": code}}, headers)
+        elif kind in _REFUSED and _REFUSED[kind][0] in body:
+            field_name, message = _REFUSED[kind]
+            error = {"message": message, "param": field_name, "code": "unsupported_parameter"}
+            _send(handler, 400, {"error": error})
+        elif kind == "400 context" and _words(body) > self.context_limit:
+            message = (
+                f"This model's maximum context length is {self.context_limit * 10} tokens. "
+                f"However, your messages resulted in {_words(body) * 10} tokens."
+            )
+            error = {"message": message, "code": "context_length_exceeded"}
+            _send(handler, 400, {"error": error})
+        elif kind.startswith("hang"):
+            self._hung.wait(self.faults.slow_seconds)
+            handler.close_connection = True
+        elif kind.startswith("reset"):
+            handler.close_connection = True
+            linger = b"\x01\x00\x00\x00\x00\x00\x00\x00"  # closing resets the connection
+            handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            handler.connection.close()
+        elif kind in _RAW:
+            status, content_type, text = _RAW[kind]
+            _send_text(handler, status, content_type, text)
+        else:
+            return False
+        return True
 
     def _reply(self, handler: BaseHTTPRequestHandler, body: dict[str, Any], dice: float) -> None:
         f = self.faults
@@ -135,7 +225,7 @@ class FakeEndpoint:
             if dice < 0:
                 self._misbehave(handler, kind)
                 return
-        answer = _answer(body, self.stop_reason)
+        answer = _ALTERED.get(self.behaviour, _as_it_is)(_answer(body, self.stop_reason))
         with self.lock:
             if self._server is None:
                 handler.close_connection = True
@@ -172,6 +262,100 @@ class FakeEndpoint:
             handler.wfile.write(payload)
 
 
+def _words(body: dict[str, Any]) -> int:
+    return sum(len(str(m["content"]).split()) for m in body.get("messages", []))
+
+
+_RAW = {
+    "html 200": (200, "text/html", "<!DOCTYPE html><html><body>Welcome</body></html>"),
+    "html 502": (502, "text/html", "<html>\n<h1>Bad gateway</h1>\n</html>"),
+    "empty choices": (200, "application/json", '{"object": "chat.completion", "choices": []}'),
+    "stream": (200, "text/event-stream",
+               'data: {"choices": [{"delta": {"content": "<think>"}}]}\n\ndata: [DONE]\n\n'),
+    "truncated json": (200, "application/json", '{"choices": [{"message": {"content": "<th'),
+    "truncated json once": (200, "application/json", '{"choices": [{"message": {"content": "<th'),
+}  # fmt: skip
+"""replies that are no answers: status, content type, body"""
+
+
+def _as_it_is(reply: dict[str, Any]) -> dict[str, Any]:
+    return reply
+
+
+def _message(reason: str | None = None, **changed: Any) -> Any:
+    """A reply with other fields in its message, and another finish reason."""
+
+    def alter(reply: dict[str, Any]) -> dict[str, Any]:
+        choice = reply["choices"][0]
+        choice["message"] |= changed
+        choice["finish_reason"] = reason or choice["finish_reason"]
+        return reply
+
+    return alter
+
+
+def _text(change: Any) -> Any:
+    """A reply with its text changed."""
+
+    def alter(reply: dict[str, Any]) -> dict[str, Any]:
+        message = reply["choices"][0]["message"]
+        message["content"] = change(message["content"])
+        return reply
+
+    return alter
+
+
+def _thought_in(field_name: str) -> Any:
+    """A reply with its thought in a field of its own."""
+
+    def alter(reply: dict[str, Any]) -> dict[str, Any]:
+        message = reply["choices"][0]["message"]
+        thought, _, rest = message["content"].partition("</think>")
+        message[field_name] = thought.removeprefix("<think>")
+        message["content"] = rest
+        return reply
+
+    return alter
+
+
+def _without_usage(reply: dict[str, Any]) -> dict[str, Any]:
+    del reply["usage"]
+    return reply
+
+
+def _call(action: str) -> dict[str, Any]:
+    function = {"name": "act", "arguments": json.dumps({"action": action})}
+    return {"id": "call_1", "type": "function", "function": function}
+
+
+_ALTERED: dict[str, Any] = {
+    "null content": _message(content=None),
+    "no usage": _without_usage,
+    "stop kept": _text(lambda text: text.partition("</action>")[0] + "</action>"),
+    "stop stripped": _text(lambda text: text.partition("</action>")[0]),
+    "unclosed tags": _text(lambda text: text.replace("</think>", "").partition("</action>")[0]),
+    "reasoning_content": _thought_in("reasoning_content"),
+    "reasoning": _thought_in("reasoning"),
+    "thought without opening": _text(lambda text: text.removeprefix("<think>")),
+    "length": _message("length", content="<think>I could go on and on"),
+    "length in thought": _message("length", content="", reasoning_content="I could go on and on"),
+    "tool calls": _message("tool_calls", content=None, tool_calls=[_call("right")]),
+    "refusal": _message(content=None, refusal="I will not."),
+    "content filter": _message("content_filter", content=""),
+    "prose": _message(content="I would rather talk about the weather."),
+}
+"""replies that differ from the usual one"""
+
+
+def _send_text(handler: BaseHTTPRequestHandler, status: int, content_type: str, text: str) -> None:
+    payload = text.encode()
+    handler.send_response(status)
+    handler.send_header("Content-Type", content_type)
+    handler.send_header("Content-Length", str(len(payload)))
+    handler.end_headers()
+    handler.wfile.write(payload)
+
+
 def _send(
     handler: BaseHTTPRequestHandler, status: int, body: Any, headers: dict[str, str] | None = None
 ) -> None:
@@ -190,8 +374,11 @@ def _answer(body: dict[str, Any], stop_reason: bool) -> dict[str, Any]:
     salt = str(body.get("seed", "")) if body["temperature"] > 0 else ""
     whole = json.dumps(body.get("messages", text))
     number = int(hashlib.sha256((salt + whole).encode()).hexdigest(), 16)
-    places = re.findall(r"\b[a-z]+ \d+\b", text) or ["look"]
-    said = f"<think>hm</think><action>go to {places[number % len(places)]}"
+    if "Turn left or right." in text:  # the small environment of the matrix
+        said = "<think>hm</think><action>right"
+    else:
+        places = re.findall(r"\b[a-z]+ \d+\b", text) or ["look"]
+        said = f"<think>hm</think><action>go to {places[number % len(places)]}"
     choice: dict[str, Any] = {"index": 0, "finish_reason": "stop"}
     if "</action>" not in body.get("stop", []):
         said += "</action> and then some"

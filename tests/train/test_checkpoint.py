@@ -10,10 +10,10 @@ torch = pytest.importorskip("torch")
 
 from paw_gym.files import append_jsonl, truncate_jsonl  # noqa: E402
 from paw_train.policies.checkpoints import find_checkpoint  # noqa: E402
+from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
-from paw_train.training.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
 
 
 def _policy(hidden: int = 16, seed: int = 0) -> LocalPolicy:

@@ -16,13 +16,13 @@ from paw_gym.transition import write_jsonl  # noqa: E402
 from paw_train.evaluation import agent_env_maker, make_pool  # noqa: E402
 from paw_train.evaluation.noise import observation_row, write_noise_gradient  # noqa: E402
 from paw_train.losses import noise_gradients as d  # noqa: E402
+from paw_train.policies.local.checkpoint import save_checkpoint  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.reporting.run import write_report  # noqa: E402
 from paw_train.rollouts.rollout import Trajectory, demonstrations  # noqa: E402
 from paw_train.settings import EnvSettings, load_settings  # noqa: E402
 from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
-from paw_train.training.checkpoint import save_checkpoint  # noqa: E402
 
 SMALL = ScratchModelSettings(hidden=32, layers=1, heads=2, kv_heads=1, intermediate=64)
 

@@ -20,7 +20,8 @@ pytest.importorskip("openai")
 
 from paw_train.evaluation import evaluate_from_args
 from paw_train.policies.endpoint.cache import AnswerCache, request_key
-from paw_train.policies.endpoint.policy import EndpointPolicy, finish_text
+from paw_train.policies.endpoint.policy import EndpointPolicy
+from paw_train.policies.endpoint.reply import finish_text
 from paw_train.policies.endpoint.retry import (
     Backoff,
     EndpointError,
@@ -384,7 +385,7 @@ def test_completions_send_ids_in_which_control_tokens_are_plain_text(
 def test_of_several_tags_the_one_left_open_is_closed() -> None:
     for tag in ("search", "answer"):
         said = {"text": f"<think>no <answer> yet</think><{tag}>x", "finish_reason": "stop"}
-        assert finish_text(said, ("</search>", "</answer>")).endswith(f"<{tag}>x</{tag}>")
+        assert finish_text(said, ("</search>", "</answer>"))[0].endswith(f"<{tag}>x</{tag}>")
 
 
 @pytest.mark.parametrize(
@@ -401,7 +402,7 @@ def test_of_several_tags_the_one_left_open_is_closed() -> None:
 def test_the_stop_text_is_put_back_where_the_server_left_it_out(
     answer: dict[str, Any], text: str
 ) -> None:
-    assert finish_text(answer, ("</action>",)) == text
+    assert finish_text(answer, ("</action>",))[0] == text
 
 
 # --- spelling ----------------------------------------------------------------------------------------------

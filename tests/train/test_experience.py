@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 from paw_train.algorithms.advantages import gigpo, reinforce_pp, rloo  # noqa: E402
 from paw_train.algorithms.critic import Critic  # noqa: E402
 from paw_train.algorithms.experience import Signals, collect, informative_groups, prepare  # noqa: E402
+from paw_train.algorithms.update import Updater  # noqa: E402
 from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
@@ -21,7 +22,6 @@ from paw_train.rollouts.tokens import StepSpans, TokenRow, collate  # noqa: E402
 from paw_train.settings import AlgorithmSettings, CriticSettings, OptimizerSettings  # noqa: E402
 from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
 from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
-from paw_train.training.update import Updater  # noqa: E402
 
 PLAIN = ObjectiveSettings(kl_coef=0.0, wm=WorldModelSettings.preset("off"))
 OWNERS = [0, 1, 1, 1, 2, 2, 3, 3]

@@ -12,6 +12,7 @@ from paw_gym.functional import GeneratorEnv  # noqa: E402
 from paw_gym.pool import EnvPool  # noqa: E402
 from paw_gym.wrappers import AgentInterface  # noqa: E402
 from paw_train.algorithms.experience import collect, prepare  # noqa: E402
+from paw_train.algorithms.update import Updater  # noqa: E402
 from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
@@ -20,7 +21,6 @@ from paw_train.settings import AlgorithmSettings, OptimizerSettings  # noqa: E40
 from paw_train.settings.rollout import RolloutSettings  # noqa: E402
 from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
 from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
-from paw_train.training.update import Updater  # noqa: E402
 
 SMALL = ScratchModelSettings(hidden=32, layers=1, heads=2, kv_heads=1, intermediate=64)
 COLOURS = ("red", "green", "blue")

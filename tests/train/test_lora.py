@@ -14,13 +14,13 @@ pytest.importorskip("peft")
 
 from paw_train.evaluation import evaluate_from_args  # noqa: E402
 from paw_train.policies.local import lora  # noqa: E402
+from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.rollouts.tokens import StepSpans, TokenRow, collate  # noqa: E402
 from paw_train.settings import load_settings  # noqa: E402
 from paw_train.settings.lora import LoraSettings  # noqa: E402
 from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
-from paw_train.training.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
 from paw_train.training.local import train_from_recipe  # noqa: E402
 
 SMALL = ScratchModelSettings(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=64)

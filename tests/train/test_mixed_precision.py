@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from paw_train.training.mixed_precision import MasterWeights  # noqa: E402
+from paw_train.policies.local.mixed_precision import MasterWeights  # noqa: E402
 
 
 def _train(weights: MasterWeights, parameter: Any, steps: int) -> None:

@@ -67,7 +67,7 @@ def test_bases_that_lead_in_a_circle_or_nowhere_are_named(tmp_path: Path) -> Non
 
 
 def test_minibatches_follow_from_their_size_where_it_is_given() -> None:
-    from paw_train.training.update import optimizer_steps
+    from paw_train.algorithms.update import optimizer_steps
 
     sized = OptimizerSettings(minibatches=9, minibatch_size=64)
     assert [optimizer_steps(sized, n) for n in (1, 64, 65, 640)] == [1, 1, 2, 10]

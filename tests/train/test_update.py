@@ -11,13 +11,13 @@ torch = pytest.importorskip("torch")
 
 from paw_train.algorithms.advantages import grpo  # noqa: E402
 from paw_train.algorithms.experience import collect, prepare  # noqa: E402
+from paw_train.algorithms.update import TrainingDivergedError, Updater  # noqa: E402
 from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.settings import AlgorithmSettings, OptimizerSettings  # noqa: E402
 from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
 from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
-from paw_train.training.update import TrainingDivergedError, Updater  # noqa: E402
 
 SMALL = ScratchModelSettings(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=32)
 

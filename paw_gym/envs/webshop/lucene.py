@@ -10,7 +10,7 @@ from pathlib import Path
 
 from paw_gym.cache import cache_dir
 from paw_gym.envs.webshop.catalogue import Catalogue
-from paw_gym.envs.webshop.search import K1, B
+from paw_gym.envs.webshop.shop import K1, B
 from paw_gym.retrieval.lucene import java_class
 
 

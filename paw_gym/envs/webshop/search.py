@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from paw_gym.envs.webshop.catalogue import Catalogue
-from paw_gym.envs.webshop.shop import SearchEngine
+from paw_gym.envs.webshop.shop import K1, B, SearchEngine
 from paw_gym.retrieval.analysis import analyze
 from paw_gym.retrieval.bm25_scoring import BM25Scorer
-
-K1, B = 0.9, 0.4
-"""BM25's parameters in Anserini, which the original searches with"""
 
 
 class Bm25Search:

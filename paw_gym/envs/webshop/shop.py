@@ -29,6 +29,8 @@ from paw_gym.envs.webshop.reward import Score, score_purchase
 
 RESULTS = 50
 """hits that a search gives at most"""
+K1, B = 0.9, 0.4
+"""BM25's parameters in Anserini, which the original searches with"""
 _SUB_PAGES = {name.lower(): name for name in (*SUB_PAGES, ATTRIBUTES)}
 
 

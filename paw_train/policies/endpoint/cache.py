@@ -9,11 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+_FORMAT = 2
+"""of what is kept of an answer; answers in another format are asked again"""
+
 
 class AnswerCache:
     """Answers by request in one SQLite file; several processes may share it.
 
-    An answer is on disk as soon as ``put`` returns, so a killed run loses nothing it was told.
+    An answer is on disk as soon as ``put`` returns, so a killed run loses nothing that was paid for.
 
     Args:
         path: the file; made, with its folder, when it is not there.
@@ -60,5 +63,5 @@ class AnswerCache:
 
 def request_key(url: str, kind: str, body: Mapping[str, Any], seed: int | None) -> str:
     """Names a request: all that decides its answer, wherever the run is."""
-    whole = json.dumps([url, kind, body, seed], sort_keys=True, ensure_ascii=False)
+    whole = json.dumps([_FORMAT, url, kind, body, seed], sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()

@@ -8,16 +8,21 @@ request that fails for good fails its episode; an endpoint that cannot serve the
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
+from paw_train.policies.endpoint.budget import Budget, BudgetReached
 from paw_train.policies.endpoint.cache import AnswerCache, request_key
+from paw_train.policies.endpoint.failures import Fallbacks, hint, is_overflow, overflow_limit
+from paw_train.policies.endpoint.model_info import context_tokens
+from paw_train.policies.endpoint.reply import finish_text, read_reply
 from paw_train.policies.endpoint.retry import (
     Backoff,
     EndpointError,
@@ -27,11 +32,14 @@ from paw_train.policies.endpoint.retry import (
     concerns_the_run,
     is_passing,
 )
-from paw_train.rollouts.chat import ChatFormat
-from paw_train.rollouts.policy import Request, Response, Sampling
+from paw_train.rollouts.policy import Message, Request, Response, Sampling
 from paw_train.settings.endpoint import EndpointSettings
 from paw_train.settings.rollout import PREFILL_TOKENS
 
+if TYPE_CHECKING:
+    from paw_train.rollouts.chat import ChatFormat
+
+_LOG = logging.getLogger("paw_train.endpoint")
 _OPENAI = "https://api.openai.com/v1"
 _FIRST_CONTACT_RETRIES = 3
 """a server that never answered yet is a wrong address sooner than a passing fault"""
@@ -54,6 +62,8 @@ class Usage:
     """read by the server"""
     completion_tokens: int = 0
     """written by it"""
+    uncounted: int = 0
+    """answers whose tokens the server did not count: the numbers of tokens are then too low"""
     cost: float | None = None
     """of both, where prices are given"""
 
@@ -83,8 +93,14 @@ class EndpointPolicy:
                 f"No address and no key: give endpoint.url=http://HOST:PORT/v1 for a server of your "
                 f"own, or put a key for {_OPENAI} into {self.settings.api_key_env}."
             )
-        self.chat = _chat_of(self.settings)
+        tokenized = _tokenizer_format(self.settings)
+        self.chat = tokenized if self.settings.api == "completions" else None
+        self._counter = tokenized
         self.usage = Usage()
+        self.fallbacks = Fallbacks(self.settings.token_limit_field)
+        self._budget = Budget(self.settings)
+        self._context_tokens = self.settings.context_tokens
+        self._context_asked = self._context_tokens is not None
         self._cache = _cache_of(self.settings)
         self._backoff = Backoff(self.settings)
         self._thread = _LoopThread()
@@ -103,6 +119,18 @@ class EndpointPolicy:
         )
         return client, Gate(self.settings)
 
+    @property
+    def context_tokens(self) -> int | None:
+        """The model's limit on context and response together, where it is known by now."""
+        if not self._context_asked:
+            self._context_asked = True
+            self._context_tokens = self._thread.run(self._ask_context_tokens())
+        return self._context_tokens
+
+    def count_tokens(self, messages: Sequence[Message]) -> int | None:
+        """The tokens of a dialogue by the model's own tokenizer (``endpoint.tokenizer``), or ``None``."""
+        return None if self._counter is None else len(self._counter.dialogue(messages))
+
     def session(
         self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
     ) -> EndpointSession:
@@ -120,28 +148,38 @@ class EndpointPolicy:
     async def _answer_all(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
         tasks = [asyncio.ensure_future(self._answer(request, sampling)) for request in requests]
         try:
-            return list(await asyncio.gather(*tasks))
+            answers = await asyncio.gather(*tasks)
         except BaseException:
             for task in (*tasks, *self._under_way.values()):
                 task.cancel()
             raise
+        for answer in answers:
+            if isinstance(answer, BudgetReached):
+                raise answer
+        return [answer for answer in answers if isinstance(answer, Response)]
 
-    async def _answer(self, request: Request, sampling: Sampling) -> Response:
+    async def _answer(self, request: Request, sampling: Sampling) -> Response | BudgetReached:
+        """The response; where a budget allows no request, that: those under way are still answered."""
         body = self._body(request, sampling)
         seed = request.seed if sampling.temperature > 0 else None
         key = request_key(self.url, self.settings.api, body, seed)
         answer = self._cache.get(key) if self._cache else None
         self._reached |= answer is not None  # at this address, by an earlier run
         shared = answer is not None or key in self._under_way
-        if answer is None:
+        if answer is not None:
+            self.fallbacks.recall(answer.get("fallbacks"))
+        else:
             if key not in self._under_way:
                 task = asyncio.ensure_future(self._ask(key, body))
                 self._under_way[key] = task
                 task.add_done_callback(lambda _: self._under_way.pop(key, None))
-            # shielded: a request that another episode waits for as well outlives this one
-            answer = await asyncio.shield(self._under_way[key])
+            try:
+                # shielded: a request that another episode waits for as well outlives this one
+                answer = await asyncio.shield(self._under_way[key])
+            except BudgetReached as reached:
+                return reached
         if "error" in answer:
-            return Response(error=str(answer["error"]))
+            return Response(error=str(answer["error"]), overflow=bool(answer.get("overflow")))
         self.usage.cached += shared
         return self._response(answer, sampling)
 
@@ -157,7 +195,9 @@ class EndpointPolicy:
             ids = request.ids if request.ids is not None else self.chat.dialogue(request.messages)
             body["prompt"] = list(ids)
         body["temperature"] = sampling.temperature
-        if s.send_stop and sampling.stop:
+        if request.tools:
+            body |= {"tools": [dict(tool) for tool in request.tools], "tool_choice": s.tool_choice}
+        elif s.send_stop and sampling.stop:
             body["stop"] = list(sampling.stop)
         if sampling.temperature > 0:
             if s.send_seed:
@@ -168,56 +208,115 @@ class EndpointPolicy:
         return body | s.extra
 
     async def _ask(self, key: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The server's answer, or ``{"error": ...}`` once it has failed for good."""
+        """The server's answer, or ``{"error": ...}`` once it has failed for good.
+
+        Raises:
+            BudgetReached: nothing more may be spent.
+        """
         failures = 0
         while True:
+            sent = self.fallbacks.apply(body)
             try:
-                answer = await self._try(body)
+                answer = await self._try(sent)
+            except BudgetReached:
+                raise
             except Exception as error:
+                if self.fallbacks.learn(error, sent):
+                    continue
                 failures += 1
                 self._raise_if_hopeless(error, failures)
                 if not is_passing(error) or failures > self.settings.retries:
-                    self.usage.failed += 1
-                    return {"error": self._told(error, failures)}
-                self.usage.retries += 1
-                asked = asked_wait(error, time.time())
-                if asked and _is_overload(error):
-                    self._gate.pause(asked)
-                await asyncio.sleep(self._backoff.wait(failures, error))
+                    return self._given_up(error, failures)
+                await self._wait(failures, error)
                 continue
             self._reached = True
             self._count(answer)
+            if self.fallbacks.taken:
+                answer["fallbacks"] = self.fallbacks.taken
             if self._cache:
                 self._cache.put(key, answer)
             return answer
 
+    async def _wait(self, failures: int, error: Exception) -> None:
+        """Waits before the next try."""
+        if self.usage.retries == 0:
+            _LOG.warning("%s: %s Trying again.", self.url, self._in_words(error, 1))
+        self.usage.retries += 1
+        asked = asked_wait(error, time.time())
+        if asked and _is_overload(error):
+            self._gate.pause(asked)
+        await asyncio.sleep(self._backoff.wait(failures, error))
+
+    def _given_up(self, error: Exception, failures: int) -> dict[str, Any]:
+        """What stands for the answer to a request that failed for good."""
+        self.usage.failed += 1
+        overflow = is_overflow(error)
+        if overflow and self._context_tokens is None:
+            self._context_tokens, self._context_asked = overflow_limit(error), True
+        advice = hint(error, self._context_tokens)
+        text = self._in_words(error, failures)
+        return {"error": f"{text} {advice}" if advice else text, "overflow": overflow}
+
     async def _try(self, body: Mapping[str, Any]) -> dict[str, Any]:
         chat = self.settings.api == "chat"
-        estimate = _estimate(body, self.settings.token_limit_field)
-        await self._gate.enter(estimate)
-        used = estimate
+        prompt, most = _estimate(body, self.settings.token_limit_field)
+        used = (0.0, 0.0)  # a request that fails is taken to be free
+        await self._gate.enter(prompt + most)
         try:
-            # the raw call: the typed one would check field names, and servers have fields of their own
-            reply = await self._client.post(
-                "/chat/completions" if chat else "/completions", body=dict(body), cast_to=object
-            )
-            answer = _read(reply, chat)
-            used = answer["prompt_tokens"] + answer["completion_tokens"]
-            return answer
+            claim = await self._budget.enter(prompt, most)
+            try:
+                # the raw call: the typed one would check field names, and servers have their own
+                reply = await self._client.post(
+                    "/chat/completions" if chat else "/completions", body=dict(body), cast_to=object
+                )
+                answer = read_reply(reply, chat)
+                counted = (answer["prompt_tokens"], answer["completion_tokens"])
+                used = counted if any(counted) else (prompt, most)
+                return answer
+            finally:
+                await self._budget.leave(claim, *used)
         finally:
-            self._gate.leave(used - estimate)
+            self._gate.leave(sum(used) - prompt - most)
+
+    async def _ask_context_tokens(self) -> int | None:
+        """What the server says of the model's context limit; a server need not say anything."""
+        key = request_key(self.url, "models", {"model": self.model}, None)
+        known = self._cache.get(key) if self._cache else None
+        if known is not None:
+            limit: int | None = known["context_tokens"]
+            return limit
+        failures = 0
+        while True:
+            try:
+                reply = await self._client.get("/models", cast_to=object)
+            except Exception as error:
+                failures += 1
+                if not is_passing(error) or failures > _FIRST_CONTACT_RETRIES:
+                    return None  # a request of the run says what is wrong, if something is
+                await asyncio.sleep(self._backoff.wait(failures, error))
+                continue
+            limit = context_tokens(reply, self.model)
+            if self._cache:
+                self._cache.put(key, {"context_tokens": limit})
+            return limit
 
     def _raise_if_hopeless(self, error: Exception, failures: int) -> None:
         import openai
 
+        first_contact = not self._reached and failures > _FIRST_CONTACT_RETRIES
         unreachable = isinstance(error, openai.APIConnectionError) and not isinstance(
             error, openai.APITimeoutError
         )
-        if unreachable and not self._reached and failures > _FIRST_CONTACT_RETRIES:
+        if unreachable and first_contact:
             cause = error.__cause__ or error
             raise EndpointError(
                 f"Nothing answers at {self.url} ({cause}). Is the server running, and does the address "
                 "end in /v1 (endpoint.url=...)?"
+            ) from error
+        if isinstance(error, MalformedAnswer) and first_contact:
+            raise EndpointError(
+                f"{self.url} answers, but not as an OpenAI-compatible API: {error}. "
+                f"{hint(error) or 'Is endpoint.url right? It usually ends in /v1.'}"
             ) from error
         if concerns_the_run(error):
             raise EndpointError(self._run_error(error)) from error
@@ -230,40 +329,50 @@ class EndpointPolicy:
             404: f"There is no model {self.model!r} there, or the address is not that of an "
             "OpenAI-compatible API (it usually ends in /v1).",
         }
-        hint = hints.get(error.status_code, "The account's quota is used up.")
-        return f"{self.url} refuses: {hint} It says: {self._told(error, 1)}"
+        advice = hints.get(error.status_code, "The account's quota is used up.")
+        return f"{self.url} refuses: {advice} It says: {self._in_words(error, 1)}"
 
-    def _told(self, error: Exception, tries: int) -> str:
+    def _in_words(self, error: Exception, tries: int) -> str:
         """An error in words, without the key."""
-        text = f"{type(error).__name__}: {error}"
+        text = " ".join(f"{type(error).__name__}: {error}".split())  # pages have many lines
         if self._key:
             text = text.replace(self._key, "***")
-        return f"{text[:500]} (after {tries} tries)" if tries > 1 else text[:500]
+        ended = text[:500] if text[:500].endswith((".", "!", "?")) else f"{text[:500]}."
+        return f"{ended[:-1]} (after {tries} tries)." if tries > 1 else ended
 
     def _count(self, answer: Mapping[str, Any]) -> None:
         u, s = self.usage, self.settings
         u.requests += 1
         u.prompt_tokens += answer["prompt_tokens"]
         u.completion_tokens += answer["completion_tokens"]
-        if s.input_price is not None or s.output_price is not None:
-            u.cost = (
-                u.prompt_tokens * (s.input_price or 0.0)
-                + u.completion_tokens * (s.output_price or 0.0)
-            ) / 1e6
+        u.uncounted += not (answer["prompt_tokens"] or answer["completion_tokens"])
+        if s.priced:
+            u.cost = s.cost(u.prompt_tokens, u.completion_tokens)
 
     def _response(self, answer: Mapping[str, Any], sampling: Sampling) -> Response:
-        text = finish_text(answer, sampling.stop)
+        text, reason = finish_text(answer, sampling.stop)
         ids = answer.get("ids") or (self.chat.content(text) if self.chat else [])
         used = (answer.get("prompt_tokens", 0), answer.get("completion_tokens", 0))
         return Response(
-            list(ids), list(answer.get("logprobs") or []), text, usage=used if any(used) else None
+            list(ids),
+            list(answer.get("logprobs") or []),
+            text,
+            usage=used if any(used) else None,
+            reasoning=answer.get("reasoning"),
+            finish_reason=reason,
+            tool_calls=list(answer.get("tool_calls") or []),
+            refusal=answer.get("refusal"),
         )
 
     def describe(self) -> dict[str, Any]:
-        """Address and usage, for a result file; no secret is among them."""
+        """Address, usage and fallbacks, for a result file; no secret is among them."""
         address = urlsplit(self.url)
         host = address.netloc.rpartition("@")[2]  # a password in the address stays out
-        return {"url": address._replace(netloc=host).geturl(), **asdict(self.usage)}
+        return {
+            "url": address._replace(netloc=host).geturl(),
+            **asdict(self.usage),
+            "fallbacks": self.fallbacks.taken,
+        }
 
     def close(self) -> None:
         """Ends the connections."""
@@ -284,78 +393,24 @@ class EndpointSession:
         return self.policy.answer(requests, self.sampling)
 
 
-def _read(reply: Any, chat: bool) -> dict[str, Any]:
-    """The parts of a reply that are kept.
-
-    Raises:
-        MalformedAnswer: there is no choice in it.
-    """
-    try:
-        choice = reply["choices"][0]
-        text = (choice["message"]["content"] if chat else choice["text"]) or ""
-        usage = reply.get("usage") or {}
-        answer = {
-            "text": _sendable(str(text)),
-            "finish_reason": choice.get("finish_reason"),
-            "prompt_tokens": int(usage.get("prompt_tokens") or 0),
-            "completion_tokens": int(usage.get("completion_tokens") or 0),
-        }
-        if "stop_reason" in choice:  # vLLM's: which stop text it was, null for the end token
-            answer["stop_reason"] = choice["stop_reason"]
-        if choice.get("token_ids"):
-            answer["ids"] = [int(i) for i in choice["token_ids"]]
-            answer["logprobs"] = (choice.get("logprobs") or {}).get("token_logprobs") or []
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-        raise MalformedAnswer(f"no answer in the reply: {str(reply)[:200]!r}") from error
-    return answer
-
-
-def _sendable(text: str) -> str:
-    """Text without lone surrogates: JSON may carry them, but they could not be sent back."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def finish_text(answer: Mapping[str, Any], stops: Sequence[str]) -> str:
-    """A response's text up to and with the stop text, as every policy gives it.
-
-    Servers leave the stop text out. Which one it was, vLLM says; elsewhere a closing tag is put back
-    where its opening tag stands alone and the server says it stopped. (So a model that ends its turn
-    inside the tag is given the benefit of the doubt.)
-    """
-    text = str(answer["text"])
-    ends = [at + len(stop) for stop in stops if (at := text.find(stop)) >= 0]
-    if ends:
-        return text[: min(ends)]
-    if "stop_reason" in answer:
-        reason = answer["stop_reason"]
-        return text + reason if reason in stops else text
-    if answer.get("finish_reason") == "stop":
-        closing = [stop for stop in stops if stop.startswith("</")]
-        last = max(closing, key=lambda stop: text.rfind(_opening(stop)), default="")
-        if last and _opening(last) in text:
-            return text + last
-    return text
-
-
-def _opening(closing: str) -> str:
-    return closing.replace("</", "<", 1)
-
-
-def _estimate(body: Mapping[str, Any], limit_field: str) -> float:
-    """Tokens that a request may use: about four characters each, and the whole response."""
+def _estimate(body: Mapping[str, Any], limit_field: str) -> tuple[float, float]:
+    """(prompt tokens, by about four characters each; the longest response) that a request may take."""
+    most = next(float(body[n]) for n in (limit_field, "max_completion_tokens") if n in body)
     if "prompt" in body:
-        return float(len(body["prompt"]) + body[limit_field])
-    return sum(len(m["content"]) for m in body["messages"]) / 4 + float(body[limit_field])
+        return float(len(body["prompt"])), most
+    return sum(len(str(m["content"] or "")) for m in body["messages"]) / 4, most
 
 
 def _is_overload(error: Exception) -> bool:
     return getattr(error, "status_code", None) in (429, 503)
 
 
-def _chat_of(settings: EndpointSettings) -> ChatFormat | None:
-    if settings.api == "chat":
+def _tokenizer_format(settings: EndpointSettings) -> ChatFormat | None:
+    if settings.tokenizer is None:
         return None
     from transformers import AutoTokenizer
+
+    from paw_train.rollouts.chat import ChatFormat
 
     return ChatFormat(AutoTokenizer.from_pretrained(settings.tokenizer))
 

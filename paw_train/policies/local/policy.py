@@ -45,6 +45,12 @@ class LocalPolicy:
         use_grouped_attention(model)
         self._score = TokenScorer(model)
 
+    @property
+    def context_tokens(self) -> int | None:
+        """The longest sequence that the model was made for, where its configuration says it."""
+        found: int | None = getattr(self.model.config, "max_position_embeddings", None)
+        return found
+
     @classmethod
     def load(
         cls,

@@ -46,6 +46,11 @@ class VLLMPolicy:
         self.chat = ChatFormat(self.engine.get_tokenizer())
         self.max_model_len = int(self.engine.llm_engine.model_config.max_model_len)
 
+    @property
+    def context_tokens(self) -> int:
+        """The engine's limit on context and response together."""
+        return self.max_model_len
+
     def session(
         self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
     ) -> VLLMSession:
@@ -167,7 +172,8 @@ def _refusal(ids: Sequence[int], room: int, limit: int) -> Response:
         return Response()
     return Response(
         error=f"The context has {len(ids)} tokens; with the response it exceeds the engine's limit of "
-        f"{limit} (vllm.max_model_len, rollout.max_context_tokens)."
+        f"{limit} (vllm.max_model_len, rollout.max_context_tokens).",
+        overflow=True,
     )
 
 

@@ -13,12 +13,12 @@ from openrlhf.trainer.ray import ppo_actor
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
 from torch import Tensor
 
+from paw_train.algorithms.update import averaged
 from paw_train.training.openrlhf.adapters import WholeModel, is_adapted
 from paw_train.training.openrlhf.learning import learn, pass_loss
 from paw_train.training.openrlhf.update_cut import Pass
 from paw_train.training.openrlhf.weights import Sums, sums_of, zero_sums
 from paw_train.training.openrlhf.worker_settings import worker_settings
-from paw_train.training.update import averaged
 
 _Upstream: Any = ppo_actor.PolicyModelActor.__ray_metadata__.modified_class
 

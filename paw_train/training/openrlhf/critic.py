@@ -11,11 +11,11 @@ from openrlhf.trainer.ray import ppo_critic
 from openrlhf.trainer.ray.ppo_critic import CriticPPOTrainer
 from torch import Tensor
 
+from paw_train.algorithms.update import averaged
 from paw_train.training.openrlhf.actor import gathered
 from paw_train.training.openrlhf.learning import learn, pass_value_loss
 from paw_train.training.openrlhf.update_cut import Pass
 from paw_train.training.openrlhf.worker_settings import worker_settings
-from paw_train.training.update import averaged
 
 _Upstream: Any = ppo_critic.CriticModelActor.__ray_metadata__.modified_class
 _build = ppo_critic.get_llm_for_sequence_regression

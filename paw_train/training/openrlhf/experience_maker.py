@@ -20,13 +20,13 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from torch import Tensor
 
 from paw_train.algorithms.experience import Pool, Signals, collect, prepare
+from paw_train.algorithms.update import scheduled_rate
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.rollouts.rows import trimmed
 from paw_train.rollouts.tokens import TokenRow, micro_batches
 from paw_train.settings import Settings
 from paw_train.training.openrlhf.update_cut import Pass, cut, idle_row
-from paw_train.training.update import scheduled_rate
 
 
 class TurnSamplesGenerator(SamplesGenerator):

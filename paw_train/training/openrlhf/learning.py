@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from paw_train.algorithms.critic import value_loss, value_places
+from paw_train.algorithms.update import TrainingDivergedError, loss_inputs
 from paw_train.losses.lm_head_logprobs import TokenScores, logits_scores
 from paw_train.losses.objective import LossOutput, ObjectiveSettings, combined_loss, merge_metrics
 from paw_train.rollouts.scoring import batch_logprobs
 from paw_train.rollouts.tokens import collate
 from paw_train.training.openrlhf.update_cut import Pass, token_values
-from paw_train.training.update import TrainingDivergedError, loss_inputs
 
 Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(input ids [B, T], attention mask [B, T], places [S] in the flattened ids) -> logits [S, V] there, at

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from paw_train.algorithms.critic import value_count
 from paw_train.algorithms.experience import Experience
+from paw_train.algorithms.update import minibatch_totals, minibatches, optimizer_steps
 from paw_train.losses.objective import MiniBatchTotals
 from paw_train.rollouts.tokens import StepSpans, TokenRow, micro_batches
 from paw_train.settings import OptimizerSettings
-from paw_train.training.update import minibatch_totals, minibatches, optimizer_steps
 
 
 @dataclass(slots=True)

@@ -18,11 +18,11 @@ from paw_train.losses.objective import (
     combined_loss,
     merge_metrics,
 )
+from paw_train.policies.local.mixed_precision import MasterWeights
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.reference import Reference
 from paw_train.rollouts.tokens import TokenBatch, TokenRow, collate, micro_batches
 from paw_train.settings import OptimizerSettings
-from paw_train.training.mixed_precision import MasterWeights
 
 
 class TrainingDivergedError(RuntimeError):

@@ -1,0 +1,121 @@
+"""Named things that other packages can add to: retrievers, exporters, advantage estimators, losses, panels.
+
+One is added by a decorator where its module is imported anyway, or by an entry point of an installed
+package, which is loaded when somebody asks for its name:
+
+```toml
+[project.entry-points."paw_train.advantages"]
+my_estimator = "my_package.estimators:my_estimator"
+```
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
+from typing import Generic, TypeVar
+
+from paw_gym.naming import did_you_mean
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+class Registry(Generic[T]):
+    """Objects of one kind by name.
+
+    Args:
+        kind: what they are, for messages: ``retriever``.
+        group: entry-point group in which other packages announce theirs.
+        places: the project's own by name, as ``module:attribute``; imported when asked for.
+    """
+
+    def __init__(self, kind: str, group: str, places: Mapping[str, str] | None = None) -> None:
+        self.kind, self.group = kind, group
+        self._places = dict(places or {})
+        self._loaded: dict[str, T] = {}
+
+    def add(self, name: str, value: T) -> T:
+        """Adds one by name and returns it.
+
+        Raises:
+            ValueError: the name is taken by another object.
+        """
+        known = self._loaded.get(name)
+        if (known is not None and not _same(known, value)) or name in self._places:
+            raise ValueError(
+                f"There is a {self.kind} {name!r} already; give this one another name."
+            )
+        self._loaded[name] = value
+        return value
+
+    def register(self, name: str) -> Callable[[V], V]:
+        """A decorator that adds what it decorates."""
+
+        def decorate(value: V) -> V:
+            self.add(name, value)  # type: ignore[arg-type]
+            return value
+
+        return decorate
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._loaded or name in self._places or name in self._announced()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def names(self) -> list[str]:
+        """Every name there is, sorted; nothing is imported for it."""
+        return sorted({*self._loaded, *self._places, *self._announced()})
+
+    def get(self, name: str) -> T | None:
+        """The object of a name, or ``None``."""
+        return self[name] if name in self._loaded or name in self else None
+
+    def items(self) -> list[tuple[str, T]]:
+        """Every name with its object; imports all of them."""
+        return [(name, self[name]) for name in self.names()]
+
+    def __getitem__(self, name: str) -> T:
+        """The object of a name.
+
+        Raises:
+            ValueError: there is none; names the nearest.
+            ImportError: the package that announces it cannot be imported; names the package.
+        """
+        if name in self._loaded:
+            return self._loaded[name]
+        if name in self._places:
+            module, _, attribute = self._places[name].partition(":")
+            self._loaded[name] = getattr(importlib.import_module(module), attribute)
+            return self._loaded[name]
+        announced = self._announced()
+        if name not in announced:
+            raise ValueError(
+                f"There is no {self.kind} {name!r}. {did_you_mean(name, self.names())}"
+            )
+        self._loaded[name] = self._load(announced[name])
+        return self._loaded[name]
+
+    def _load(self, point: metadata.EntryPoint) -> T:
+        try:
+            loaded: T = point.load()
+        except Exception as error:  # whatever another package does when it is imported
+            package = point.dist.name if point.dist is not None else "a package"
+            raise ImportError(
+                f"The {self.kind} {point.name!r} of {package} cannot be loaded from {point.value!r} "
+                f"({type(error).__name__}: {error}). Mend or uninstall that package."
+            ) from error
+        return loaded
+
+    def _announced(self) -> dict[str, metadata.EntryPoint]:
+        return {point.name: point for point in metadata.entry_points(group=self.group)}
+
+
+def _same(known: object, value: object) -> bool:
+    """Whether a module that is executed twice (a notebook's cell, a reload) adds its own again."""
+    places = [
+        (getattr(x, "__module__", None), getattr(x, "__qualname__", None)) for x in (known, value)
+    ]
+    return known is value or (places[0] == places[1] and None not in places[0])

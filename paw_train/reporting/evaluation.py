@@ -1,0 +1,170 @@
+"""An evaluation in the terminal: its progress, and its result as a table and a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from paw_train.baselines.metering import Spent
+
+Price = Callable[[float, float], float]
+"""what so many prompt and response tokens cost"""
+_CAUSES = 3
+"""causes of invalid turns that are named"""
+_ADVICE = {
+    "cut by length": "rollout.max_response_tokens=N allows longer answers; reasoning models need many.",
+    "tool call": "The model answers with tool calls, which were not offered: agent.action_format=tools.",
+}
+"""by cause of invalid turns: the setting that helps"""
+
+
+class EvaluationBar:
+    """The bar of an evaluation: tasks that are over, and turns, tokens and cost so far.
+
+    Args:
+        progress: shows it.
+        bar: its number there.
+        price: of tokens, where the model has one.
+    """
+
+    def __init__(self, progress: Progress, bar: Any, price: Price | None) -> None:
+        self._progress, self._bar, self._price = progress, bar, price
+
+    def finished(self, done: int, total: int) -> None:
+        """So many episodes are over."""
+        self._progress.update(self._bar, completed=done)
+
+    def turn(self, turns: int, spent: Spent) -> None:
+        """So many turns were taken, for so many tokens."""
+        parts = [f"{turns:,} turns"]
+        if spent.calls:
+            parts.append(f"{spent.prompt_tokens + spent.completion_tokens:,} tokens")
+        if self._price is not None:
+            parts.append(f"cost {self._price(spent.prompt_tokens, spent.completion_tokens):.4g}")
+        self._progress.update(self._bar, note=", ".join(parts))
+
+
+def print_result(console: Console, result: Mapping[str, Any]) -> None:
+    """Prints a result: a table of success by task type, then what else there is to know."""
+    if result["n"]:
+        console.print(result_table(result))
+    for line in result_lines(result):
+        console.print(line, soft_wrap=True, markup=False)
+
+
+def result_table(result: Mapping[str, Any]) -> Table:
+    """Success, overall and by task type, with 95 % intervals."""
+    title = f"{result['panel']}: {result['model'] or result['agent']}"
+    table = Table(title=title + ("" if result.get("complete", True) else " (partial)"))
+    table.add_column("task type")
+    for column in ("tasks", "success", "95 % interval"):
+        table.add_column(column, justify="right")
+    averages = {
+        f"mean of {len(part['types'])}: {name}": part
+        for name, part in result.get("averages", {}).items()
+    }
+    for name, part in [*result["by_type"].items(), ("all", result), *averages.items()]:
+        low, high = part["ci95"]
+        table.add_row(
+            name,
+            str(part["n"]),
+            f"{100 * part['success_rate']:.1f} %",
+            f"{100 * low:.1f} to {100 * high:.1f}",
+        )
+    return table
+
+
+def result_lines(result: Mapping[str, Any]) -> list[str]:
+    """What a result says beside success: score, turns, cost, what was left out, what failed."""
+    lines = []
+    score = result["score"]["mean"]
+    if score is not None and abs(score - result["success_rate"]) > 1e-9:
+        low, high = result["score"]["ci95"]
+        lines.append(f"score {score:.3f} (95 % interval {low:.3f} to {high:.3f})")
+    if result["n"]:
+        lines.append(
+            f"mean steps {result['mean_steps']:.1f}, invalid {_percent(result['invalid_rate'])}, "
+            f"cut by length {_percent(result.get('truncated_rate', 0.0))}, "
+            f"{result['seconds']:.0f} s, panel {result['panel_hash'][:12]}"
+        )
+    return [*lines, *_spent(result), *_causes(result), *_forgotten(result), *_endpoint(result),
+            *_missing(result)]  # fmt: skip
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _spent(result: Mapping[str, Any]) -> list[str]:
+    if not result.get("model_calls"):
+        return []
+    tokens = result["tokens"]
+    counted = "tokens unknown" if tokens is None else (
+        f"{tokens['prompt']:,} prompt and {tokens['completion']:,} response tokens"
+    )  # fmt: skip
+    cost = result.get("cost")
+    priced = "" if cost is None else f", cost {cost:.4g}"
+    return [f"{result['model_calls']:,} model calls, {counted}{priced}"]
+
+
+def _causes(result: Mapping[str, Any]) -> list[str]:
+    causes = result.get("invalid_causes") or {}
+    if not causes:
+        return []
+    named = [f"{name} ({count})" for name, count in list(causes.items())[:_CAUSES]]
+    advice = [text for name, text in _ADVICE.items() if name in causes]
+    return [f"invalid turns: {', '.join(named)}", *advice]
+
+
+def _forgotten(result: Mapping[str, Any]) -> list[str]:
+    forgotten = result.get("forgotten") or {}
+    limit = result.get("context_tokens")
+    told = (
+        f"the context limit is {limit:,} tokens" if limit else "the model refused longer contexts"
+    )
+    lines = []
+    if forgotten.get("episodes"):
+        lines.append(
+            f"context: {forgotten['turns']} turns were left out, in {forgotten['episodes']} episodes "
+            f"({told})"
+        )
+    if forgotten.get("ended_episodes"):
+        lines.append(f"context: {forgotten['ended_episodes']} episodes ended at it ({told})")
+    return lines
+
+
+def _endpoint(result: Mapping[str, Any]) -> list[str]:
+    return list((result.get("endpoint") or {}).get("fallbacks", []))
+
+
+def _missing(result: Mapping[str, Any]) -> list[str]:
+    lines = []
+    if not result.get("complete", True):
+        lines.append(
+            f"Partial: {result['n']} of {result['tasks']} tasks were played; rates are of these."
+        )
+    if result["errors"]:
+        reason = " ".join((result.get("first_error") or "unknown").strip().splitlines()[-1:])
+        lines.append(f"{result['errors']} episodes failed by an error. The first reason: {reason}")
+    if result.get("stopped"):
+        lines.append(f"Stopped: {result['stopped']}")
+    if lines:
+        lines.append("The same command plays what is missing.")
+    return lines
+
+
+def estimate_table(estimates: Mapping[str, Mapping[str, Any]]) -> Table:
+    """What an evaluation would ask for (``paw eval --dry-run``)."""
+    table = Table(title="Estimate (nothing was asked)")
+    table.add_column("")
+    for column in ("tasks", "requests", "prompt tokens", "response tokens", "cost"):
+        table.add_column(column, justify="right")
+    for name, e in estimates.items():
+        cost = "-" if e["cost"] is None else f"{e['cost']:.4g}"
+        numbers = (e[key] for key in ("tasks", "requests", "prompt_tokens", "completion_tokens"))
+        table.add_row(name.replace("_", " "), *(f"{number:,}" for number in numbers), cost)
+    return table

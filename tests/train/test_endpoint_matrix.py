@@ -1,0 +1,220 @@
+"""Whatever a server does, every agent's evaluation comes to the right end, on the command line."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import ssl
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+pytest.importorskip("openai")
+
+import typer.main
+
+from paw_gym import Outcome, Task, TaskSet, TextEnv, register_text_env
+from paw_train.baselines import agents
+from paw_train.cli.program import app
+
+_spec = importlib.util.spec_from_file_location(
+    "fake_endpoint", Path(__file__).with_name("fake_endpoint.py")
+)
+assert _spec and _spec.loader
+fake = importlib.util.module_from_spec(_spec)
+sys.modules["fake_endpoint"] = fake  # dataclasses look their module up
+_spec.loader.exec_module(fake)
+
+ENV = "test/Fork-v0"
+
+
+class Fork(TextEnv):
+    """Right is right."""
+
+    def __init__(self, max_steps: int = 2, render_mode: str | None = None) -> None:
+        tasks = TaskSet.from_tasks([Task(name, "Find the exit.") for name in ("a", "b")])
+        super().__init__(tasks, max_steps, render_mode)
+
+    def _start(self, task: Task) -> Outcome:
+        return self._outcome()
+
+    def _act(self, action: str) -> Outcome:
+        if action == "right":
+            return Outcome("Out.", reward=1.0, terminated=True, success=True)
+        return self._outcome(action == "left")
+
+    def _outcome(self, valid: bool = True) -> Outcome:
+        return Outcome(
+            "Turn left or right.", admissible_actions=["left", "right"], action_is_valid=valid
+        )
+
+    def _save(self) -> dict[str, Any]:
+        return {}
+
+    def _restore(self, state: Any) -> None:
+        return
+
+    def reference_solution(self) -> list[str]:
+        return ["right"]
+
+
+@dataclass(frozen=True)
+class Solved:
+    """Every task is solved."""
+
+    said: str = ""
+    """words of the output"""
+    invalid: bool = False
+    """turns are invalid all the same, where reasoning is asked for"""
+
+
+@dataclass(frozen=True)
+class Invalid:
+    """No task is solved, since no answer is an action."""
+
+    cause: str
+    cut: bool = False
+    said: str = ""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """One line that says why, exit code 2, nothing left behind."""
+
+    words: tuple[str, ...]
+    settings: tuple[str, ...] = field(default=())
+
+
+EXPECTED: dict[str, Solved | Invalid | Refused] = {
+    "ok": Solved(),
+    "500 always": Refused(("it broke", "server's own log")),
+    "500 then ok": Solved(),
+    "html 200": Refused(("web page", "/v1")),
+    "html 502": Refused(("Bad gateway",)),
+    "empty choices": Refused(("no answer in the reply",)),
+    "null content": Invalid("empty"),
+    "400 stop": Solved("endpoint.send_stop=false"),
+    "400 max_tokens": Solved("endpoint.token_limit_field=max_completion_tokens"),
+    "400 seed": Solved("endpoint.send_seed=false"),
+    "400 temperature": Refused(("temperature", "evaluation.temperature=1")),
+    "400 context": Refused(("maximum context length", "endpoint.context_tokens=200")),
+    "401": Refused(("OPENAI_API_KEY", "Incorrect API key")),
+    "403": Refused(("may not use this model",)),
+    "404 model": Refused(("no model 'model'",)),
+    "429 retry-after": Solved(),
+    "429": Solved(),
+    "429 quota": Refused(("quota",)),
+    "hang": Refused(("endpoint.timeout",), ("endpoint.timeout=0.05",)),
+    "hang once": Solved(),
+    "reset": Refused(("Connection error",)),
+    "reset once": Solved(),
+    "stream": Refused(("stream", "endpoint.extra")),
+    "truncated json": Refused(("JSON",)),
+    "truncated json once": Solved(),
+    "no usage": Solved("tokens unknown"),
+    "stop kept": Solved(),
+    "stop stripped": Solved(),
+    "unclosed tags": Solved(invalid=True),
+    "reasoning_content": Solved(),
+    "reasoning": Solved(),
+    "thought without opening": Solved(),
+    "length": Invalid("cut by length", cut=True, said="rollout.max_response_tokens"),
+    "length in thought": Invalid("cut by length", cut=True, said="rollout.max_response_tokens"),
+    "tool calls": Invalid("tool call", said="agent.action_format=tools"),
+    "refusal": Invalid("refusal"),
+    "content filter": Invalid("content filter"),
+    "prose": Invalid("block"),
+}
+ASKING = [name for name, agent in agents().items() if agent.needs_policy]
+SETTINGS = {
+    "react": ["agent.examples=0"],
+    "reflexion": ["agent.examples=0", "agent.trials=2"],
+    "self_consistency": ["agent.samples=2"],
+    "best_of_n": ["agent.n=2"],
+}
+DIRECT = ("plain",)
+"""agents whose prompt asks for no reasoning"""
+
+
+@pytest.fixture(autouse=True)
+def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environment() -> Iterator[None]:
+    register_text_env(ENV, entry_point=Fork)
+    with pytest.MonkeyPatch.context() as patch:
+        # each client reads all certificates, which takes longer than an evaluation here
+        patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
+        yield
+    gym.registry.pop(ENV)
+
+
+COMMAND = typer.main.get_command(app)
+
+
+def run_paw(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of ``paw``."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        COMMAND.main(list(arguments), prog_name="paw")
+    return (ended.value.code or 0, *capsys.readouterr())  # type: ignore[return-value]
+
+
+def on_fork(server: Any, agent: str, *more: str) -> list[str]:
+    """The arguments of ``paw eval`` on the small environment."""
+    return [
+        "eval", "openai:model", "--agent", agent, "--out", "out", f"env.id={ENV}",
+        f"endpoint.url={server.url}", "endpoint.cache=null", "endpoint.retries=2",
+        "endpoint.first_wait=0.001", "endpoint.timeout=20", "evaluation.temperature=0.5",
+        *SETTINGS.get(agent, []), *more,
+    ]  # fmt: skip
+
+
+def test_the_matrix_knows_every_behaviour() -> None:
+    assert set(EXPECTED) == set(fake.BEHAVIOURS)
+
+
+@pytest.mark.parametrize("behaviour", fake.BEHAVIOURS)
+@pytest.mark.parametrize("agent", ASKING)
+def test_every_agent_with_every_server(
+    agent: str, behaviour: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = EXPECTED[behaviour]
+    with fake.FakeEndpoint(behaviour=behaviour, context_limit=20) as server:
+        server.faults.slow_seconds = 30.0
+        more = list(expected.settings) if isinstance(expected, Refused) else []
+        if behaviour == "hang once":
+            more = ["endpoint.timeout=0.3", "endpoint.retries=30"]
+        code, *printed = run_paw(capsys, *on_fork(server, agent, *more))
+    output = " ".join(" ".join(printed).split())
+    if isinstance(expected, Refused):
+        assert code == 2, output
+        assert all(word in output for word in expected.words), output
+        assert "Traceback" not in output
+        assert not list(tmp_path.iterdir())
+        return
+    assert code == 0, output
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert expected.said in output
+    assert result["complete"] and result["n"] == 2
+    if isinstance(expected, Solved):
+        assert result["success_rate"] == 1.0
+        invalid = expected.invalid and agent not in DIRECT
+        assert result["invalid_rate"] == (1.0 if invalid else 0.0)
+    else:
+        assert result["success_rate"] == 0.0
+        assert (result["invalid_rate"], result["truncated_rate"]) == (
+            (0.0, 1.0) if expected.cut else (1.0, 0.0)
+        )
+        assert all(expected.cause in cause for cause in result["invalid_causes"])
+        assert expected.cause in output
