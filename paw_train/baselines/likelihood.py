@@ -66,6 +66,7 @@ class LikelihoodAgent(TurnAgent):
 
     name = "likelihood"
     own_form = True
+    samples = False
     Settings = LikelihoodSettings
 
     def check(self) -> None:

@@ -23,7 +23,7 @@ from paw_train.baselines.protocol import Agent
 from paw_train.baselines.turns import note
 from paw_train.environments import agent_env_maker
 from paw_train.evaluation.episode_log import EpisodeLog
-from paw_train.evaluation.fingerprint import environment_record, model_hash, prompt_hash
+from paw_train.evaluation.fingerprint import commit, environment_record, model_hash, prompt_hash
 from paw_train.evaluation.panels import Panel
 from paw_train.evaluation.summary import summarise
 from paw_train.policies.endpoint.budget import BudgetReached
@@ -367,4 +367,4 @@ def described(plan: Plan) -> dict[str, Any]:
 
 def _records(plan: Plan, prepared: Prepared, weights: str | None) -> Mapping[str, Any]:
     environment = environment_record(plan.env, plan.split, plan.panel, prepared.make_env)
-    return {"environment": environment, "model_hash": weights}
+    return {"environment": environment, "model_hash": weights, "commit": commit()}
