@@ -14,7 +14,7 @@ ARGS ?=
 PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11 python, \
 	$(shell $(name) -c 'import sys; print("$(name)" * (sys.version_info >= (3, 11)))' 2>/dev/null)))
 # The extras that tests use; a test whose extra is missing is skipped and says which.
-TESTED := train,alfworld,api,server,retrieval,dense,webshop,lucene,export,sft,tau2
+TESTED := train,alfworld,eval,server,retrieval,dense,webshop,lucene,export,sft,tau2
 INPUTS := pyproject.toml hatch_build.py
 
 .DEFAULT_GOAL := help
@@ -66,8 +66,10 @@ docs: $(VENV)/.docs ## build the documentation into site/
 serve-docs: $(VENV)/.docs ## the documentation at http://127.0.0.1:8000, rebuilt on change
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
+# An example that trains has a short form, --smoke.
 examples: $(VENV)/.dev ## run every example and the notebook
-	@set -e; for example in examples/*.py; do echo "== $$example"; $(BIN)/python $$example; done
+	@set -e; for example in examples/*.py; do echo "== $$example"; \
+		$(BIN)/python $$example $$(grep -o -m1 -e --smoke $$example); done
 	@for book in examples/*.ipynb; do echo "== $$book"; $(BIN)/python scripts/run_notebook.py $$book || exit 1; done
 
 bench: $(VENV)/.dev ## measure the environments

@@ -111,7 +111,7 @@ def _one_step(
     seen = row.extend(observation)
     row.steps.append(StepSpans(action, seen, list(logprobs)))
     name, reward = f"e{number}", MAX_RETURN * (number % 2)
-    step = Transition("bench", "t", name, 0, "", "", "", reward, "", True, False, True)
+    step = Transition("bench", "t", name, 0, "", "", "", "", reward, "", True, False, True)
     return Trajectory(Episode("bench", "t", name, group=number // 4, transitions=[step]), [row])
 
 

@@ -122,11 +122,11 @@ def _episode(
         thought = f"I should look for the {thing} near the {place}."
         episode.transitions.append(
             Transition(
-                episode.env_id, task, name, step, prompt,
+                episode.env_id, task, name, step, prompt, seen,
                 f"<think>{thought}</think><action>{action}</action>", action,
                 (10.0 if solved and last else 0.0) - (0.0 if valid else 0.1),
                 answer, solved and last, last and not solved, valid,
-                {"observation": seen, "success": solved and last, "score": float(solved and last),
+                {"success": solved and last, "score": float(solved and last),
                  "problem": None if valid else "the environment did not accept the action"},
             )
         )  # fmt: skip

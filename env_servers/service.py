@@ -9,9 +9,11 @@ import ipaddress
 import json
 import logging
 import signal
+import socket
 import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -49,6 +51,9 @@ class ServiceSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
             raise ValueError(f"port is between 0 and 65535, got {self.port}.")
+        for file in (self.certificate, self.private_key):
+            if file is not None and not Path(file).is_file():
+                raise FileNotFoundError(f"There is no PEM file {file}.")
         if self.token is not None and not self.token.strip():
             raise ValueError("The token is empty.")
         if self.token is None and not _is_loopback(self.host):
@@ -207,6 +212,26 @@ async def _refuse(send: Send, status: int, words: str) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+def require_free(host: str, port: int) -> None:
+    """Raises ``OSError`` for an address that cannot be listened on; says why and what to do."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise OSError(f"--host {host}: this machine has no such address ({error}).") from error
+    with socket.socket(family, kind, protocol) as probe:
+        # as uvicorn listens: an address that was let go a moment ago is free
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            raise OSError(
+                f"Port {port} of {host} cannot be listened on: {error.strerror}. Give another --port "
+                "(0 takes any free one)."
+            ) from error
+
+
 class JsonLines(logging.Formatter):
     """One JSON object a line: time, level, and the message (which is an object itself, or text)."""
 
@@ -244,6 +269,7 @@ def run(
     """
     import uvicorn
 
+    require_free(settings.host, settings.port)
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
     for name in ("env_servers", "uvicorn"):

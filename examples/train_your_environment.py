@@ -22,7 +22,12 @@ DOORS = ["red", "green", "blue"]
 TASKS = [Task(color, f"Open the {color} door.", data=color) for color in DOORS]
 
 
-@register_text_env("example/Doors-v0", tasks=TASKS, max_steps=4)
+def solve(task: Task, rng: np.random.Generator) -> list[str]:
+    """The demonstrations of the warm start."""
+    return [f"open {task.data} door"]
+
+
+@register_text_env("example/Doors-v0", tasks=TASKS, max_steps=4, solve=solve)
 def doors(task: Task, rng: np.random.Generator) -> Generator[Outcome, str, None]:
     """Open the door of the right colour."""
     accepted = [f"open {color} door" for color in DOORS]
@@ -33,8 +38,6 @@ def doors(task: Task, rng: np.random.Generator) -> Generator[Outcome, str, None]
         action = yield Outcome(seen, action_is_valid=known, admissible_actions=accepted)
     yield Outcome("It opens.", reward=1.0, terminated=True, success=True, admissible_actions=[])
 
-
-doors.solve = lambda task: [f"open {task.data} door"]
 
 SETTINGS = [
     "env.id=example/Doors-v0",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from abc import ABC, abstractmethod
+from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -18,19 +18,21 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 
+import paw_gym.shared_text  # noqa: F401  (the spaces below in subprocesses)
+from paw_gym import copying, validation
 from paw_gym.naming import UnknownTaskError, did_you_mean, nearest
 from paw_gym.spaces import UnicodeText
+from paw_gym.validation import INFO_KEYS, EnvDefinitionError
 
-INFO_KEYS = (
-    "task_id",
-    "task_type",
-    "instruction",
-    "admissible_actions",
-    "action_is_valid",
-    "success",
-    "score",
-)
-"""keys that ``info`` holds at reset and at every step"""
+__all__ = [
+    "INFO_KEYS",
+    "AgentDefaults",
+    "EnvDefinitionError",
+    "Outcome",
+    "Task",
+    "TaskSet",
+    "TextEnv",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,9 @@ class TaskSet(Sequence[Task]):
             sets with equal fingerprints must hold equal tasks.
         split: name of the split, for messages.
         explain: says more about an id that is not there (why a known game was left out), or ``None``.
+
+    Raises:
+        EnvDefinitionError: an id that cannot name a task, or names two.
     """
 
     def __init__(
@@ -65,21 +70,22 @@ class TaskSet(Sequence[Task]):
         split: str = "",
         explain: Callable[[str], str | None] | None = None,
     ) -> None:
+        validation.check_task_ids(ids)
         self.ids: Sequence[str] = ids
         self.fingerprint = fingerprint
         self.split = split
         self._load = load
         self._explain = explain
         self._known = frozenset(ids)
-        if len(self._known) != len(ids):
-            raise ValueError(
-                f"Task ids must be unique: {len(ids) - len(self._known)} are repeated."
-            )
 
     @classmethod
     def from_tasks(cls, tasks: Iterable[Task], split: str = "") -> TaskSet:
-        """A set of tasks that are all in memory; the fingerprint covers every field of every task."""
-        listed = list(tasks)
+        """A set of tasks that are all in memory; the fingerprint covers every field of every task.
+
+        Raises:
+            EnvDefinitionError: not an iterable of good tasks; names the first that is wrong.
+        """
+        listed: list[Task] = validation.listed_tasks(tasks)
         by_id = {task.id: task for task in listed}
         digest = hashlib.sha256()
         for task in listed:
@@ -190,12 +196,29 @@ class AgentDefaults:
     """added to the reward of an invalid response"""
 
 
-class TextEnv(gym.Env[str, str], ABC):
+class _Construction(ABCMeta):
+    """Keeps what an environment was made with, for copies, and names it in errors about its tasks."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        try:
+            made = super().__call__(*args, **kwargs)
+        except EnvDefinitionError as error:
+            error.owner = error.owner or cls.__name__
+            raise
+        made._made_with = (cls, args, kwargs)
+        return made
+
+
+class TextEnv(gym.Env[str, str], metaclass=_Construction):
     """Base class of text environments: strings in, strings out.
 
     A subclass calls ``super().__init__(tasks, max_steps)`` and implements ``_start`` and ``_act``;
     ``_get_state`` / ``_set_state`` when attributes other than ``self.state`` change during an
     episode; and ``reference_solution``, which proves that tasks can be solved with no model.
+
+    What ``_start`` and ``_act`` return is checked at every call: a wrong field raises
+    ``EnvDefinitionError`` with one sentence. ``pickle`` and ``copy.deepcopy`` work through
+    ``save_state``, also in mid-episode.
 
     Args:
         tasks: the task set to draw from.
@@ -209,14 +232,23 @@ class TextEnv(gym.Env[str, str], ABC):
     """keys of ``info`` that every transition keeps beside ``success`` and ``score``"""
     type_groups: ClassVar[Mapping[str, Sequence[str]]] = {}
     """groups of task types whose mean success an evaluation tells too, each type counting once"""
+    held_out_splits: ClassVar[tuple[str, str]] = ("valid_seen", "valid_unseen")
+    """of an environment with a ``split``: what checkpoints are chosen on, and what results are
+    reported on, unless the user says otherwise"""
+    small_template: ClassVar[str] = "compact"
+    """prompt template for a small model that is trained from scratch on this environment"""
 
     def __init__(self, tasks: TaskSet, max_steps: int, render_mode: str | None = None) -> None:
+        if not isinstance(tasks, TaskSet):
+            raise EnvDefinitionError(
+                f"tasks is {validation.found(tasks)}; expected a TaskSet: TaskSet.from_tasks([...]).",
+                "tasks",
+            )
+        validation.check_max_steps(max_steps)
         if len(tasks) == 0:
             raise ValueError(
                 f"{type(self).__name__}: the task set is empty, nothing can be played."
             )
-        if max_steps < 1:
-            raise ValueError(f"max_steps must be at least 1, got {max_steps}.")
         self.tasks = tasks
         self.max_steps = max_steps
         self.render_mode = render_mode
@@ -230,6 +262,7 @@ class TextEnv(gym.Env[str, str], ABC):
         self._steps = 0
         self._over = False
         self._last = Outcome("")
+        self._made_with: tuple[Callable[..., TextEnv], tuple[Any, ...], dict[str, Any]]
 
     # --- for authors ---------------------------------------------------------------------------
 
@@ -252,7 +285,9 @@ class TextEnv(gym.Env[str, str], ABC):
 
     def reference_solution(self) -> list[str]:
         """Actions that lead from the present state to success, found with no model."""
-        raise NotImplementedError(f"{type(self).__name__} has no reference solver.")
+        raise NotImplementedError(
+            f"{self.env_id} has no reference solver: implement reference_solution()."
+        )
 
     def expert(self) -> Callable[[], str]:
         """A player to learn from: a function that gives the next action. It follows the episode.
@@ -296,6 +331,11 @@ class TextEnv(gym.Env[str, str], ABC):
     # --- Gymnasium -----------------------------------------------------------------------------
 
     @property
+    def env_id(self) -> str:
+        """The registered id, or the class name of an environment that was made by hand."""
+        return self.spec.id if self.spec is not None else type(self).__name__
+
+    @property
     def task(self) -> Task:
         """The task being played."""
         if self._task is None:
@@ -315,11 +355,15 @@ class TextEnv(gym.Env[str, str], ABC):
         Raises:
             KeyError: unknown task id; names the closest ones.
             ValueError: unknown option.
+            EnvDefinitionError: the environment's task or outcome is wrong.
         """
         super().reset(seed=seed)
         self._task = self._choose(dict(options or {}))
         self._steps, self._over = 0, False
-        self._last = self._start(self._task)
+        self._named(validation.check_task, self._task, "the task of this episode")
+        outcome = self._start(self._task)
+        self._named(validation.check_first_outcome, outcome, f"reset of task {self._task.id!r}")
+        self._last = outcome
         return self._last.observation, self._info(self._last)
 
     def _choose(self, options: dict[str, Any]) -> Task:
@@ -347,6 +391,7 @@ class TextEnv(gym.Env[str, str], ABC):
         Raises:
             TypeError: the action is not a string.
             RuntimeError: the episode is over, or none was started.
+            EnvDefinitionError: the environment's outcome is wrong.
         """
         if not isinstance(action, str):
             raise TypeError(f"An action is a str, got {type(action).__name__}: {action!r:.80}")
@@ -354,6 +399,8 @@ class TextEnv(gym.Env[str, str], ABC):
             what = "No episode was started" if self._task is None else "The episode is over"
             raise RuntimeError(f"{what}: call reset() before the next step().")
         outcome = self._act(action)
+        when = f"step {self._steps + 1} of task {self._task.id!r} (action {action!r:.40})"
+        self._named(validation.check_outcome, outcome, when)
         self._last = outcome
         self._steps += 1
         truncated = not outcome.terminated and self._steps >= self.max_steps
@@ -365,6 +412,14 @@ class TextEnv(gym.Env[str, str], ABC):
             truncated,
             self._info(outcome),
         )
+
+    def _named(self, check: Callable[[Any, str], None], value: Any, what: str) -> None:
+        """Runs a check; an error of it names this environment."""
+        try:
+            check(value, what)
+        except EnvDefinitionError as error:
+            error.owner = self.env_id
+            raise
 
     def render(self) -> str | None:
         """The last observation (``render_mode="ansi"``)."""
@@ -414,6 +469,12 @@ class TextEnv(gym.Env[str, str], ABC):
         self._steps, self._over, self._last = state["steps"], state["over"], state["last"]
         self.np_random.bit_generator.state = copy.deepcopy(state["rng"])
         self._set_state(state["state"])
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return copying.reduced(self)
+
+    def __deepcopy__(self, memo: Any) -> TextEnv:
+        return copying.copied(self)
 
     @property
     def last_info(self) -> dict[str, Any]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 import numpy as np
 
+from paw_gym import validation
 from paw_gym.core import Outcome, Task, TaskSet, TextEnv
+from paw_gym.validation import EnvDefinitionError
 
 Play = Callable[[Task, np.random.Generator], Generator[Outcome, str, None]]
+Solve = Callable[[Task, np.random.Generator], Iterable[str]]
 
 
 class GeneratorEnv(TextEnv):
@@ -24,7 +28,8 @@ class GeneratorEnv(TextEnv):
         play: ``play(task, rng)``, the generator function.
         tasks: the tasks.
         max_steps: step budget.
-        solve: ``solve(task) -> list of actions`` from the start of a task, for the contract suite.
+        solve: ``solve(task, rng)``, a solution from the start of a task as a list of actions. ``rng``
+            draws what the ``rng`` of ``play`` drew. ``None``: no reference solver.
     """
 
     def __init__(
@@ -32,13 +37,18 @@ class GeneratorEnv(TextEnv):
         play: Play,
         tasks: Iterable[Task],
         max_steps: int = 50,
-        solve: Callable[[Task], list[str]] | None = None,
+        solve: Solve | None = None,
         render_mode: str | None = None,
     ) -> None:
         super().__init__(TaskSet.from_tasks(tasks), max_steps, render_mode)
         self._play = play
-        self._solve = solve
+        self._solve = None if solve is None else checked_solver(solve)
         self._episode: Generator[Outcome, str, None] | None = None
+
+    @property
+    def env_id(self) -> str:
+        """The registered id, or the function's name."""
+        return self.spec.id if self.spec is not None else _name(self._play)
 
     def _start(self, task: Task) -> Outcome:
         seed = int(self.np_random.integers(2**63))
@@ -47,56 +57,188 @@ class GeneratorEnv(TextEnv):
 
     def _open(self, task: Task, seed: int) -> Outcome:
         self._episode = self._play(task, np.random.default_rng(seed))
-        return next(self._episode)
+        return self._next(None)
 
     def _act(self, action: str) -> Outcome:
+        self.state["actions"].append(action)
+        return self._next(action)
+
+    def _next(self, action: str | None) -> Outcome:
         if self._episode is None:
             raise RuntimeError("No episode was started: call reset() first.")
-        self.state["actions"].append(action)
         try:
-            return self._episode.send(action)
+            return next(self._episode) if action is None else self._episode.send(action)
         except StopIteration:
-            raise RuntimeError(
-                f"{getattr(self._play, '__name__', self._play)} returned without a last Outcome: "
-                "yield one with terminated=True to end the episode."
+            missing = (
+                "a first Outcome: yield one to start the episode."
+                if action is None
+                else "a last Outcome: yield one with terminated=True to end the episode."
+            )
+            raise EnvDefinitionError(
+                f"{_name(self._play)} returned without {missing}", "yield", self.env_id
             ) from None
 
     def _set_state(self, state: Any) -> None:
         self.state = copy.deepcopy(state)
         self._open(self.task, state["seed"])
-        if self._episode is not None:
-            for action in state["actions"]:
-                self._episode.send(action)
+        for action in state["actions"]:
+            self._next(action)
 
     def reference_solution(self) -> list[str]:
+        """What is left of the solver's actions; after other actions, what still leads to success."""
         if self._solve is None:
-            return super().reference_solution()
-        return self._solve(self.task)[len(self.state["actions"]) :]
+            raise NotImplementedError(
+                f"{self.env_id} has no reference solver: register it with solve=..., a function "
+                "solve(task, rng) that returns the actions of a solution."
+            )
+        answer = self._solve(self.task, np.random.default_rng(self.state["seed"]))
+        self._named(_require_actions, answer, f"solve for task {self.task.id!r}")
+        plan, done = list(answer), self.state["actions"]
+        if plan[: len(done)] == done:
+            return plan[len(done) :]
+        rests = (plan[kept:] for kept in range(_matched(plan, done), -1, -1))
+        return next((rest for rest in rests if self._leads_to_success(rest)), [])
+
+    def _leads_to_success(self, actions: list[str]) -> bool:
+        """Whether the episode would end in success, tried on a second generator."""
+        episode = self._play(self.task, np.random.default_rng(self.state["seed"]))
+        outcome = next(episode, None)
+        for action in [*self.state["actions"], *actions]:
+            if outcome is None or outcome.terminated:
+                return False
+            try:
+                outcome = episode.send(action)
+            except StopIteration:
+                return False
+        return outcome is not None and bool(outcome.terminated and outcome.success)
+
+
+def _require_actions(answer: Any, what: str) -> None:
+    validation.checked_actions(answer, what)
+
+
+def _matched(plan: list[str], done: list[str]) -> int:
+    """How many actions of the plan were taken in order, others in between."""
+    count = 0
+    for action in done:
+        if count < len(plan) and action == plan[count]:
+            count += 1
+    return count
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__name__", repr(function))
+
+
+def _takes(function: Callable[..., Any], count: int) -> bool:
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
+def checked_solver(solve: Any) -> Solve:
+    """The solver as a function of (task, rng), for one that needs the task alone too.
+
+    Raises:
+        EnvDefinitionError: it is no function of those.
+    """
+    if callable(solve):
+        if _takes(solve, 2):
+            return solve  # type: ignore[no-any-return]
+        if _takes(solve, 1):
+            return lambda task, rng: solve(task)
+    raise EnvDefinitionError(
+        f"solve is {validation.found(solve)}; expected a function solve(task, rng) that returns a "
+        "list of actions.",
+        "solve",
+    )
 
 
 class GeneratorEnvFactory:
-    """Makes ``GeneratorEnv`` objects for ``gymnasium.make``; pickles by reference to the function."""
+    """Makes ``GeneratorEnv`` objects for ``gymnasium.make``; pickles by its id.
+
+    Args:
+        id: the environment's id.
+        play: the generator function; its attribute ``solve`` is the solver where none is given.
+        tasks: the tasks.
+        max_steps: step budget.
+        solve: see ``GeneratorEnv``.
+        kwargs: more arguments of ``GeneratorEnv``.
+
+    Raises:
+        EnvDefinitionError: something of it is wrong; says what, and what was expected.
+    """
 
     metadata = GeneratorEnv.metadata
 
     def __init__(
-        self, id: str, play: Callable[..., Any], tasks: Iterable[Any] | None, max_steps: int
+        self,
+        id: str,
+        play: Callable[..., Any],
+        tasks: Iterable[Any] | None,
+        max_steps: int = 50,
+        solve: Callable[..., Any] | None = None,
     ) -> None:
         if not inspect.isgeneratorfunction(play):
-            raise ValueError(
-                f"{id}: {play!r} is neither a class nor a generator function. "
-                "Register a TextEnv subclass, or a function that yields Outcomes."
+            raise EnvDefinitionError(
+                f"{play!r} is neither a class nor a generator function. "
+                "Register a TextEnv subclass, or a function that yields Outcomes.",
+                "entry_point",
+            )
+        if not _takes(play, 2):
+            raise EnvDefinitionError(
+                f"{_name(play)}{inspect.signature(play)} does not take (task, rng); "
+                f"expected def {_name(play)}(task, rng).",
+                "entry_point",
             )
         if tasks is None:
-            raise ValueError(f"{id}: a generator function needs tasks=[Task(...), ...].")
+            raise EnvDefinitionError("a generator function needs tasks=[Task(...), ...].", "tasks")
+        if solve is not None:
+            checked_solver(solve)
+        validation.check_max_steps(max_steps)
+        self.id = id
         self.play = play
-        self.tasks = list(tasks)
+        self.tasks = validation.listed_tasks(tasks)
+        if not self.tasks:
+            raise EnvDefinitionError("tasks is empty; expected at least one Task.", "tasks")
         self.max_steps = max_steps
+        self._solve = solve
 
-    def __call__(self, **kwargs: Any) -> GeneratorEnv:
-        settings = {
-            "max_steps": self.max_steps,
-            "solve": getattr(self.play, "solve", None),
-            **kwargs,
-        }
-        return GeneratorEnv(self.play, self.tasks, **settings)
+    def __call__(
+        self, max_steps: int | None = None, render_mode: str | None = None
+    ) -> GeneratorEnv:
+        given = {"max_steps": max_steps, "render_mode": render_mode}
+        kwargs = {name: value for name, value in given.items() if value is not None}
+        # a solver may also be given as the function's attribute, which is set after registration
+        solve = self._solve or getattr(self.play, "solve", None)
+        settings = {"max_steps": self.max_steps, "solve": solve, **kwargs}
+        env = GeneratorEnv(self.play, self.tasks, **settings)
+        env._made_with = (self, (), kwargs)
+        return env
+
+    def __deepcopy__(self, memo: Any) -> GeneratorEnvFactory:
+        return self  # it never changes; Gymnasium copies the specification at every make
+
+    def __reduce__(self) -> Any:
+        return registered_factory, (self.id, self.play.__module__)
+
+
+def registered_factory(id: str, module: str) -> GeneratorEnvFactory:
+    """The factory of a registered id; the module that registers it is imported where that was not done.
+
+    Raises:
+        ValueError: no generator function is registered under this id here.
+    """
+    from gymnasium.envs.registration import registry
+
+    if id not in registry and module != "__main__":
+        importlib.import_module(module)
+    factory = registry[id].entry_point if id in registry else None
+    if not isinstance(factory, GeneratorEnvFactory):
+        raise ValueError(
+            f"No generator function is registered as {id!r} in this process: import the module that "
+            f"registers it ({module}) before the environment is unpickled."
+        )
+    return factory

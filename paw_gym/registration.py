@@ -7,6 +7,7 @@ that names a module (or a function) which calls ``register_text_env``.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -62,8 +63,10 @@ def register_text_env(
     entry_point: str | Callable[..., Any] | None = None,
     *,
     tasks: Iterable[Any] | None = None,
-    max_steps: int = 50,
+    max_steps: int | None = None,
+    solve: Callable[..., Any] | None = None,
     description: str = "",
+    replace: bool = False,
     **kwargs: Any,
 ) -> Any:
     """Registers a text environment, so that ``gymnasium.make(id)`` finds it.
@@ -80,38 +83,35 @@ def register_text_env(
             yield Outcome("Thanks.", reward=1.0, terminated=True, success=said == "hello")
 
     Args:
-        id: ``namespace/Name-vN``; registering an id again replaces it.
+        id: ``namespace/Name-vN``.
         entry_point: the class, its string, or the generator function.
         tasks: the tasks of a generator function (``Task`` objects).
-        max_steps: step budget of a generator function.
+        max_steps: step budget; 50 for a generator function, a class's own by default.
+        solve: ``solve(task, rng)`` of a generator function: the actions that solve a task, found with
+            no model. The contract suite, experts and demonstrations need it. ``rng`` draws what
+            the function's own ``rng`` drew.
         description: one line for ``paw envs``; by default the first line of the docstring.
+        replace: take the place of the environment that is registered under this id.
         kwargs: defaults of the class's keyword arguments.
 
     Returns:
         The entry point, so that it works as a decorator.
 
     Raises:
-        ValueError: a generator function without tasks.
+        EnvDefinitionError: anything is wrong with it (a taken id, an option that there is not, wrong
+            tasks, ...); names what it is, and what was expected. Nothing is registered then.
     """
+    more: dict[str, Any] = {"tasks": tasks, "max_steps": max_steps, "solve": solve}
     if entry_point is None:
+        return lambda function: register_text_env(
+            id, function, description=description, replace=replace, **more, **kwargs
+        )
+    from paw_gym.definition import checked_entry_point
 
-        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-            register_text_env(
-                id,
-                function,
-                tasks=tasks,
-                max_steps=max_steps,
-                description=description,
-                **kwargs,
-            )
-            return function
-
-        return decorate
-    target: Any = entry_point
-    if callable(entry_point) and not isinstance(entry_point, type):
-        from paw_gym.functional import GeneratorEnvFactory
-
-        target = GeneratorEnvFactory(id, entry_point, tasks, max_steps)
+    options = {name: value for name, value in more.items() if value is not None}
+    target, kwargs = checked_entry_point(id, entry_point, options, kwargs)
+    if not replace:
+        _require_free(id, entry_point)
     doc = "" if isinstance(entry_point, str) else (entry_point.__doc__ or "").strip()
     package = entry_point if isinstance(entry_point, str) else entry_point.__module__
     _REGISTERED[id] = TextEnvSpec(
@@ -119,6 +119,24 @@ def register_text_env(
     )
     _register(id, target, kwargs)
     return entry_point
+
+
+def _require_free(id: str, entry_point: Any) -> None:
+    from gymnasium.envs.registration import registry
+
+    from paw_gym.validation import EnvDefinitionError
+
+    # a notebook's cell that is run again defines the same environment anew
+    again = getattr(entry_point, "__module__", "") == "__main__" and id in _REGISTERED
+    if id not in registry or (again and _REGISTERED[id].package == "__main__"):
+        return
+    owner = f" by {_REGISTERED[id].package}" if id in _REGISTERED else " by Gymnasium or a plug-in"
+    raise EnvDefinitionError(
+        f"this id is registered already{owner}; expected one that is free (count the version up: "
+        "-v1), or replace=True to take its place.",
+        "id",
+        id,
+    )
 
 
 def _register(id: str, entry_point: Any, kwargs: dict[str, Any]) -> None:
@@ -133,8 +151,9 @@ def _register(id: str, entry_point: Any, kwargs: dict[str, Any]) -> None:
 def register_all() -> None:
     """Registers the environments of this package and of installed plug-ins; calling it again is harmless."""
     for id, (entry_point, description) in {**_OWN, **_CLIENTS}.items():
-        if id not in _REGISTERED:
-            register_text_env(id, entry_point, description=description)
+        if id not in _REGISTERED:  # ours are right, and checking them would import the core
+            _REGISTERED[id] = TextEnvSpec(id, description, "paw_gym")
+            _register(id, entry_point, {})
     if not _PLUGINS_LOADED:
         _PLUGINS_LOADED.append(True)
         for plugin in metadata.entry_points(group=PLUGIN_GROUP):
@@ -202,10 +221,19 @@ def make_text_env(id: str, **kwargs: Any) -> Any:
     """``gymnasium.make`` without the per-step checkers, which cost more than our environments do.
 
     Raises:
-        ValueError: no such id (a clear one, with the nearest id).
+        ValueError: no such id (a clear one, with the nearest id), or an argument that it does not take.
     """
     import gymnasium as gym
 
+    from paw_gym.constructors import registered_id
+
+    env_id = registered_id(id)
     if ":" not in id:
-        text_env_spec(id)
-    return gym.make(id, disable_env_checker=True, **kwargs)
+        text_env_spec(env_id)
+    try:
+        return gym.make(env_id, disable_env_checker=True, **kwargs)
+    except TypeError as error:
+        refused = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if refused is None or refused[1] not in kwargs:
+            raise
+        raise ValueError(f"{env_id} has no setting {refused[1]!r}. ({error})") from error

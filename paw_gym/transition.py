@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class Transition:
     """0-based index in the episode"""
     prompt: str
     """h_t: what the agent saw. In conversation mode the newest message; see ``Episode.messages``"""
+    observation: str | None
+    """o_t as the environment printed it; ``None`` in a record that does not hold it"""
     response: str
     """what the agent answered, raw"""
     action: str
@@ -38,7 +41,7 @@ class Transition:
     truncated: bool
     action_is_valid: bool
     info: dict[str, Any] = field(default_factory=dict)
-    """JSON values: ``observation`` (o_t, the raw current observation), ``success``, ``score``, ..."""
+    """JSON values: ``success``, ``score``, ..."""
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of JSON values.
@@ -52,7 +55,10 @@ class Transition:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Transition:
-        """Inverse of ``to_dict``."""
+        """Inverse of ``to_dict``. Files of earlier versions hold the observation in ``info``."""
+        if "observation" not in data:
+            info = dict(data["info"])
+            data = {**data, "observation": info.pop("observation", None), "info": info}
         return cls(**data)
 
 
@@ -178,19 +184,22 @@ def read_jsonl(path: str | Path) -> Iterator[Episode]:
     Raises:
         ValueError: a line is damaged; names the file and the line.
     """
-    with open(path, encoding="utf-8") as file:
+    with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                yield Episode.from_dict(json.loads(line))
-            except (json.JSONDecodeError, TypeError, KeyError, RecursionError) as error:
+                yield Episode.from_dict(json.loads(line.decode("utf-8")))
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
                 raise ValueError(
                     f"{path}, line {number}: not an episode record ({error})."
                 ) from error
 
 
 _HEAD = tuple(f.name for f in fields(Episode) if f.name != "transitions")
-_PLAIN = tuple(f.name for f in fields(Transition) if f.name != "info")
-
+_JSON_COLUMNS = tuple(
+    name for name, kind in get_type_hints(Transition).items() if get_origin(kind) is dict
+)
+_ADDED_LATER = ("observation",)
+"""columns that files of earlier versions lack"""
 
 ROW_GROUP = 2048
 """transitions that are held in memory while a Parquet file is written or read"""
@@ -226,23 +235,41 @@ def _rows(number: int, episode: Episode) -> Iterator[dict[str, Any]]:
         yield head
     for t in episode.transitions:
         data = t.to_dict()
-        yield {**head, **data, "info": json.dumps(data["info"])}
+        yield {**head, **data, **{name: json.dumps(data[name]) for name in _JSON_COLUMNS}}
+
+
+def episode_from_rows(rows: Sequence[Mapping[str, Any]]) -> Episode:
+    """The episode of the Parquet rows that ``write_parquet`` made of it."""
+    episode = Episode(**{name: rows[0][f"episode_{name}"] for name in _HEAD})
+    names = [f.name for f in fields(Transition) if f.name in rows[0]]
+    for row in rows:
+        if row["step"] is not None:
+            data = {name: row[name] for name in names}
+            data |= {name: json.loads(row[name]) for name in _JSON_COLUMNS}
+            episode.transitions.append(Transition.from_dict(data))
+    return episode
 
 
 def _schema() -> Any:
+    """The columns, from the fields of ``Transition`` and ``Episode`` and their types."""
     import pyarrow as pa
 
-    types = {"step": pa.int64(), "reward": pa.float64()}
-    flags = {"terminated", "truncated", "action_is_valid"}
-    columns = [
-        (name, pa.bool_() if name in flags else types.get(name, pa.large_string()))
-        for name in _PLAIN
-    ]
-    columns += [("info", pa.large_string()), ("episode_number", pa.int64())]
-    columns += [
-        (f"episode_{name}", pa.int64() if name == "group" else pa.large_string()) for name in _HEAD
-    ]
-    return pa.schema(columns)
+    columns = {name: _arrow_type(kind) for name, kind in get_type_hints(Transition).items()}
+    columns["episode_number"] = pa.int64()
+    kinds = get_type_hints(Episode)
+    columns |= {f"episode_{name}": _arrow_type(kinds[name]) for name in _HEAD}
+    return pa.schema(list(columns.items()))
+
+
+def _arrow_type(kind: Any) -> Any:
+    import pyarrow as pa
+
+    if get_origin(kind) is dict:
+        return pa.large_string()  # JSON
+    (plain,) = [part for part in get_args(kind) or (kind,) if part is not NoneType]
+    return {
+        bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.large_string()
+    }[plain]  # fmt: skip
 
 
 def read_parquet(path: str | Path) -> Iterator[Episode]:
@@ -253,21 +280,15 @@ def read_parquet(path: str | Path) -> Iterator[Episode]:
     """
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(path)
-    missing = [name for name in _schema().names if name not in file.schema_arrow.names]
+    try:
+        file = pq.ParquetFile(path)
+    except ValueError as error:  # pyarrow's own are ValueErrors too, and do not name the file
+        raise ValueError(f"{path} is not a whole Parquet file ({error})") from error
+    needed = [name for name in _schema().names if name not in _ADDED_LATER]
+    missing = [name for name in needed if name not in file.schema_arrow.names]
     if missing:
         raise ValueError(f"{path} is not a file of episodes: it lacks the column {missing[0]!r}.")
-    episode: Episode | None = None
-    number = -1
-    for batch in file.iter_batches(batch_size=ROW_GROUP):
-        for row in batch.to_pylist():
-            if row["episode_number"] != number:
-                if episode is not None:
-                    yield episode
-                number = row["episode_number"]
-                episode = Episode(**{name: row[f"episode_{name}"] for name in _HEAD})
-            if row["step"] is not None and episode is not None:
-                plain = {name: row[name] for name in _PLAIN}
-                episode.transitions.append(Transition(**plain, info=json.loads(row["info"])))
-    if episode is not None:
-        yield episode
+    batches = file.iter_batches(batch_size=ROW_GROUP)
+    rows = (row for batch in batches for row in batch.to_pylist())
+    for _, part in groupby(rows, key=lambda row: row["episode_number"]):
+        yield episode_from_rows(list(part))

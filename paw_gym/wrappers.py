@@ -128,8 +128,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
     @property
     def env_id(self) -> str:
         """The registered id, or the class name of an environment that was made by hand."""
-        spec = self.text_env.spec
-        return spec.id if spec is not None else type(self.text_env).__name__
+        return self.text_env.env_id
 
     @property
     def observation(self) -> str:
@@ -172,6 +171,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
             episode_id=self._episode_id,
             step=len(self._history),
             prompt=self._prompt,
+            observation=self._observation,
             response=action,
             action=parsed.action,
             reward=reward,
@@ -180,7 +180,6 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
             truncated=truncated,
             action_is_valid=problem is None,
             info={
-                "observation": self._observation,
                 "env_reward": float(env_reward),
                 "success": info["success"],
                 "score": info["score"],
@@ -320,6 +319,7 @@ class RecordTransitions(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
             episode_id=self.episode.episode_id,
             step=len(self.episode.transitions),
             prompt=self._observation,
+            observation=self._observation,
             response=action,
             action=action,
             reward=float(reward),
@@ -327,11 +327,7 @@ class RecordTransitions(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
             terminated=terminated,
             truncated=truncated,
             action_is_valid=info["action_is_valid"],
-            info={
-                "observation": self._observation,
-                "success": info["success"],
-                "score": info["score"],
-            },
+            info={"success": info["success"], "score": info["score"]},
         )
         self.episode.transitions.append(transition)
         self._observation = observation
@@ -342,7 +338,7 @@ class RecordTransitions(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
     def undo(self, steps: int = 1) -> None:
         """Takes the last steps out of the record (after the environment's state was restored)."""
         if self.episode is not None and steps > 0:
-            self._observation = self.episode.transitions[-steps].info["observation"]
+            self._observation = self.episode.transitions[-steps].observation or ""
             del self.episode.transitions[-steps:]
 
     def _flush(self) -> None:

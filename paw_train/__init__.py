@@ -1,7 +1,138 @@
-"""Policy training with world-model co-training (PaW) on top of `paw_gym`.
+"""Training of language agents with world-model co-training (PaW), on top of ``paw_gym``.
 
-Data flows one way: episodes become token batches with masks (`tokens`, `rollout`), pure functions
-turn them into advantages (`advantages`), world-model weights (`world_model`) and one loss
-(`objective`), and an engine (`engines`) takes the optimiser steps. Importing this package is cheap:
-torch is loaded by the submodules that need it.
+What the ``paw`` program does, as functions:
+
+```python
+from paw_train import compare, evaluate, load_recipe, train
+
+run = train(load_recipe("smoke", "seed=1"))  # the run's folder
+result = evaluate(run, "evaluation.tasks=20")  # the contents of result.json
+comparison = compare("embedded_wm", seeds=(0, 1))
+```
+
+Importing this package is cheap: torch is loaded by the functions that need it.
 """
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paw_train.reporting.compare.analysis import Comparison
+    from paw_train.settings import Settings
+
+__all__ = ["compare", "evaluate", "load_recipe", "train"]
+
+
+def load_recipe(recipe: str | Path, *overrides: str) -> Settings:
+    """The settings of a recipe.
+
+    Args:
+        recipe: the name of one that comes with the project, or the path of a ``.yaml`` file.
+        overrides: settings that differ, as ``"group.key=value"``.
+
+    Raises:
+        ValueError: an unknown recipe or setting (names the nearest), or a value out of range.
+    """
+    from paw_train.settings import load_settings
+
+    return load_settings(recipe, overrides)
+
+
+def train(settings: Settings, *, fresh: bool = False, quiet: bool = False) -> Path:
+    """Trains by the engine that the settings name; an unfinished run goes on where it stopped.
+
+    Args:
+        settings: of ``load_recipe``, or a ``Settings`` of your own.
+        fresh: delete a run of the same name first.
+        quiet: show no progress.
+
+    Returns:
+        The run's folder: checkpoints, metrics, evaluations, report.
+
+    Raises:
+        ValueError: the folder holds a run with other settings.
+    """
+    if settings.engine == "openrlhf":
+        from paw_train.training.openrlhf.launch import train as start
+    else:
+        from paw_train.training.local import train as start
+    return start(settings, fresh=fresh, quiet=quiet)
+
+
+def evaluate(
+    model: str | Path,
+    *overrides: str,
+    agent: str | None = None,
+    panel: str | None = None,
+    seeds: int = 1,
+    out: str | Path | None = None,
+) -> dict[str, Any]:
+    """Plays a fixed panel of tasks, as ``paw eval`` does; an unfinished evaluation is completed.
+
+    Args:
+        model: a run's folder, a model's folder or hub name, ``openai:MODEL``, ``vllm:MODEL``,
+            ``expert`` or ``random``.
+        overrides: settings, as ``"group.key=value"``.
+        agent: how the model is prompted (``paw_train.baselines.agents()``); ``None``: as it was trained.
+        panel: a named panel; ``None``: tasks drawn as ``evaluation`` says.
+        seeds: how often the panel is played.
+        out: the folder to write to; ``None``: ``eval-...`` in the run, or in ``runs``.
+
+    Returns:
+        The contents of ``result.json``.
+
+    Raises:
+        ValueError: something that the arguments name is not there, or no task could be played.
+    """
+    import json
+
+    from paw_train.evaluation import evaluate_from_args
+
+    folder = None if out is None else str(out)
+    path = evaluate_from_args(str(model), overrides, folder, agent, panel, seeds)
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return result
+
+
+def compare(
+    grid: str | Path,
+    *,
+    arms: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    jobs: int | None = None,
+    out: str | Path = "runs",
+    quiet: bool = False,
+) -> Comparison:
+    """Runs the cells of a grid (methods x seeds) that are missing, and compares what has finished.
+
+    Args:
+        grid: the name of a grid that comes with the project, or the path of its ``.yaml`` file.
+        arms: run only these; empty: all.
+        seeds: run only these; empty: the grid's.
+        jobs: processes at a time; ``None``: one a core.
+        out: the folder that the comparison's own lies in.
+        quiet: show no progress.
+
+    Returns:
+        Each arm's mean with its interval, and its paired difference to the baseline.
+
+    Raises:
+        ValueError: no such grid or arm, or a cell was begun with other settings.
+        RuntimeError: a cell failed; names its log.
+    """
+    from paw_train.reporting.compare.grid import load_grid
+    from paw_train.reporting.compare.progress import Progress
+    from paw_train.reporting.compare.run import GridRun, default_jobs
+
+    wanted = load_grid(str(grid))
+    progress = Progress(Path(out) / wanted.name, quiet)
+    run = GridRun(wanted, str(out), say=progress.say, arms=arms, seeds=seeds)
+    work = run.execute(jobs or default_jobs(), progress)
+    run.save()
+    if work.failures:
+        failed = [f"{f.cell} ended with {f.code} (its log: {f.log})" for f in work.failures]
+        raise RuntimeError("; ".join(failed))
+    return run.comparison()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from paw_gym.constructors import check_arguments, creator_of, has_splits, registered_id
 from paw_gym.pool import EnvPool
 from paw_gym.wrappers import AgentInterface, make_agent_env
 from paw_train.settings import EnvSettings
@@ -26,7 +27,11 @@ def agent_env_maker(
         env: the environment and how an agent meets it.
         split: of the tasks, for environments that have splits.
         interface: settings of ``make_agent_env`` that differ from the configured ones.
+
+    Raises:
+        ValueError: the environment does not take one of the configured arguments; names the nearest.
     """
+    check_arguments(env.id, env.kwargs, "env.kwargs")
     agent: dict[str, Any] = {
         "history_length": env.history_length,
         "require_admissible": env.require_admissible,
@@ -40,47 +45,45 @@ def agent_env_maker(
         agent["template"] = env.template
     agent |= interface or {}
     kwargs = with_secrets(env.kwargs)
-    if takes_split(env.id):
+    if has_splits(env.id):
         kwargs["split"] = split
     return lambda: make_agent_env(env.id, **agent, **kwargs)
 
 
-def takes_split(env_id: str) -> bool:
-    """Whether an environment has splits of its tasks; one that is not registered yet may have."""
-    parameters = constructor_parameters(env_id)
-    return parameters is None or "split" in parameters
+def training_env(env: EnvSettings) -> EnvSettings:
+    """The environment of training's rollouts."""
+    return dataclasses.replace(env, kwargs={**env.kwargs, **env.train_kwargs})
+
+
+def has_solver(env: EnvSettings, split: str) -> bool:
+    """Whether an environment can play itself, tried on one task of a split."""
+    probe = agent_env_maker(env, split)()
+    try:
+        probe.reset(seed=0)
+        probe.text_env.expert()
+    except NotImplementedError:
+        return False
+    finally:
+        probe.close()
+    return True
+
+
+def require_solver(env: EnvSettings, split: str) -> None:
+    """Raises ``ValueError`` for an environment that cannot play itself, where its expert is to play."""
+    if not has_solver(env, split):
+        raise ValueError(
+            f"{registered_id(env.id)} has no expert: it implements no reference_solution (a generator "
+            "function: solve=...). `random` needs none."
+        )
 
 
 def panel_name(env_id: str, split: str, tasks: int) -> str:
     """What a panel without a name of its own is called; it names a split only where there are splits."""
-    return f"{env_id}/{split}/{tasks}" if takes_split(env_id) else f"{env_id}/{tasks}"
-
-
-def constructor_parameters(env_id: str) -> Mapping[str, inspect.Parameter] | None:
-    """The named parameters of an environment's constructor; ``None``: the environment is unknown."""
-    from gymnasium.envs.registration import load_env_creator, registry
-
-    spec = registry.get(env_id)
-    if spec is None or spec.entry_point is None:
-        return None
-    creator: Any = spec.entry_point
-    if isinstance(creator, str):
-        creator = load_env_creator(creator)
-    # a class may choose what it makes in __new__, which then takes anything
-    is_class = isinstance(creator, type)
-    signature = inspect.signature(creator.__init__ if is_class else creator)
-    parameters = {k: p for k, p in signature.parameters.items() if k != "self"}
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        return None if is_class else {}
-    return parameters
+    registered = registered_id(env_id)
+    return f"{registered}/{split}/{tasks}" if has_splits(env_id) else f"{registered}/{tasks}"
 
 
 def own_history_length(env_id: str) -> int | None:
     """How many past steps the environment itself wants in a prompt; ``None``: all."""
-    from gymnasium.envs.registration import load_env_creator, registry
-
-    creator: Any = registry[env_id].entry_point
-    if isinstance(creator, str):
-        creator = load_env_creator(creator)
-    agent = getattr(creator, "agent", None)
+    agent = getattr(creator_of(env_id), "agent", None)
     return agent.history_length if agent is not None else 2

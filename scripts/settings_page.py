@@ -73,14 +73,15 @@ def _section(section: Section) -> str:
     about = _markdown(inspect.getdoc(section.cls) or "")
     if section.path == "endpoint":
         about += " For `paw eval openai:MODEL`; see [where the model runs](models.md)."
-    hints, texts = typing.get_type_hints(section.cls), field_texts(section.cls)
+    hints = typing.get_type_hints(section.cls, include_extras=True)
+    texts = field_texts(section.cls)
     rows, groups = [], []
     for field in dataclasses.fields(section.cls):
         kind, name = hints[field.name], f"{section.path}.{field.name}".lstrip(".")
         if dataclasses.is_dataclass(kind):
             groups.append(f"[`{name}`](#{anchor(name)})")
             continue
-        cells = (f"`{name}`", f"`{type_name(kind)}`", f"`{default_of(field)}`", texts[field.name])
+        cells = (f"`{name}`", kind_of(kind), f"`{default_of(field)}`", texts[field.name])
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     head = f"## {title} {{ #{anchor(section.path)} }}\n\n{about}\n"
     table = ["| setting | type | default | |", "| --- | --- | --- | --- |", *rows]
@@ -127,12 +128,22 @@ def _markdown(text: str) -> str:
     return "".join(p if p.startswith("`") else p.replace("<", "&lt;") for p in parts)
 
 
+def kind_of(kind: Any) -> str:
+    """A type, and the values of it that a setting may have: ``int``, 1 or more."""
+    from paw_train.settings.ranges import allowed
+
+    words = allowed(kind).removesuffix(", or null")
+    return f"`{type_name(kind)}`" + (f", {words}" if words else "")
+
+
 def type_name(kind: Any) -> str:
     """A type as a reader writes it: ``int``, ``float or null``, ``one of 'a', 'b'``."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
         named = ["null" if a is type(None) else type_name(a) for a in arguments]
         return " or ".join(named)
+    if origin is typing.Annotated:
+        return type_name(arguments[0])
     if origin is typing.Literal:
         return "one of " + ", ".join(map(_yaml, arguments))
     if origin in (list, tuple, dict):

@@ -48,7 +48,8 @@ def test_python_of_page(page: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=name)
 def test_example(example: Path, tmp_path: Path) -> None:
-    assert run([sys.executable, str(example)], tmp_path).strip()
+    short = ["--smoke"] if "--smoke" in example.read_text(encoding="utf-8") else []
+    assert run([sys.executable, str(example), *short], tmp_path).strip()
     assert not any(tmp_path.iterdir()), "an example leaves nothing behind"
 
 

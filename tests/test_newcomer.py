@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -30,12 +31,21 @@ EDIT = {
     '[*way, "take coin"]': '[*way, "take lamp"]',
 }
 """lines of the new package and what becomes of them"""
-SMALL = (
-    "rollout.groups=2",
-    "rollout.group_size=2",
-    "evaluation.tasks=2",
-    "evaluation.selection_tasks=2",
-)
+BUDGET = {
+    "eval": "evaluation.tasks=2",
+    "train": "updates=3 threads=1 checkpoint_every=1 cloning.episodes=16 cloning.steps=6 "
+    "rollout.groups=2 rollout.group_size=2 evaluation.tasks=2 evaluation.every=0 "
+    "model.scratch.hidden=32 model.scratch.layers=1 model.scratch.heads=2",
+}
+"""what comes after the arguments of a line that takes long"""
+
+
+def shown_lines() -> list[str]:
+    """What the page on environments shows for a package, as it stands there."""
+    page = (ROOT / "docs" / "register-your-environment.md").read_text(encoding="utf-8")
+    code = "".join(re.findall(r"^```bash\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+    lines = [line.partition("#")[0].strip() for line in code.splitlines()]
+    return [line for line in lines if re.search("my-maze|MyMaze|runs/maze", line)]
 
 
 @pytest.mark.slow
@@ -55,11 +65,18 @@ def test_from_nothing_to_a_report(tmp_path: Path) -> None:
     def paw(*command: str, fails: bool = False) -> str:
         return call("paw_train.cli", *command, fails=fails)
 
-    said = paw("new-env", "my-maze")
+    def shown(line: str) -> str:
+        program, command, *rest = line.split()
+        assert program == "paw", line
+        return paw(command, *rest, *BUDGET.get(command, "").split())
+
+    new_env, install, check, evaluate, train, report = shown_lines()
+    said = shown(new_env)
     assert "pip install -e my-maze" in said
     assert "pip install -e my-maze" in paw("check", ENV, fails=True), "forgotten, and told so"
     pip = ("pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation")
-    call(*pip, "--disable-pip-version-check", "-e", "my-maze")
+    assert install.split() == ["pip", "install", "-e", "my-maze"]
+    call(*pip, "--disable-pip-version-check", *install.split()[2:])
 
     source = tmp_path / "my-maze" / "my_maze" / "env.py"
     text = source.read_text()
@@ -69,19 +86,14 @@ def test_from_nothing_to_a_report(tmp_path: Path) -> None:
     source.write_text(text.replace("take lamp", "take lmp", 1))
     assert "reference_solver" in paw("check", "MyMaze", fails=True), "a slip, and it is found"
     source.write_text(text)
-    said = paw("check", "MyMaze")
+    said = shown(check)
     assert f"paw train embedded env.id={ENV}" in said
+    assert "100.0 %" in shown(evaluate)
+    page = (tmp_path / "my-maze" / "README.md").read_text()
+    assert all(line in page for line in (evaluate, f"paw train embedded env.id={ENV}"))
 
-    # a model that was made in seconds stands where a pretrained one would
-    paw("train", "smoke", f"env.id={ENV}", "name=tiny", "updates=0", *SMALL)
-    said = paw("eval", "runs/tiny", "--agent", "plain", f"env.id={ENV}", "evaluation.tasks=2")
-    assert "Written to runs/tiny/eval-tiny-plain-valid_unseen/result.json" in said
-    result = json.loads(
-        (tmp_path / "runs/tiny/eval-tiny-plain-valid_unseen/result.json").read_text()
-    )
-    assert (result["env_id"], result["agent"], result["n"]) == (ENV, "plain", 2)
-
-    said = paw("train", "smoke", f"env.id={ENV}", "name=maze", "updates=3", *SMALL)
+    said = shown(train)
+    assert "is for another environment than my_maze/MyMaze-v0" in said
     assert "open runs/maze/report.html" in said
     metrics = [json.loads(line) for line in (tmp_path / "runs/maze/metrics.jsonl").open()]
     assert [m["update"] for m in metrics] == [0, 1, 2]
@@ -89,9 +101,15 @@ def test_from_nothing_to_a_report(tmp_path: Path) -> None:
     assert before.instruction.startswith("Find the lamp")
     assert "glow" in before.transitions[0].prompt
 
-    assert "The report is runs/maze/report.html" in paw("report", "runs/maze")
+    assert "The report is runs/maze/report.html" in shown(report)
     page = (tmp_path / "runs/maze/report.html").read_text()
     assert "Find the lamp" in page and "2 unseen tasks" in page
+
+    said = paw("eval", "runs/maze", "--agent", "plain", "evaluation.tasks=2")
+    path = "runs/maze/eval-maze-plain-valid_unseen/result.json"
+    assert f"Written to {path}" in said
+    result = json.loads((tmp_path / path).read_text())
+    assert (result["env_id"], result["agent"], result["n"]) == (ENV, "plain", 2)
 
 
 def _own_python(folder: Path) -> Path:

@@ -8,16 +8,20 @@ In a test::
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from paw_gym.contract import episodes, gymnasium_api, state, tasks_and_solver
+from paw_gym.contract.isolation import TIME_LIMIT, run_isolated
 from paw_gym.contract.report import CheckResult, ContractReport, ContractViolation, run_check
-from paw_gym.contract.subject import Subject
+from paw_gym.contract.subject import Subject, require_positive
 from paw_gym.naming import did_you_mean
+from paw_gym.validation import EnvDefinitionError
 
 __all__ = [
     "CHECKS",
+    "TIME_LIMIT",
     "CheckResult",
     "ContractReport",
     "ContractViolation",
@@ -44,6 +48,7 @@ def check_text_env(
     tasks: int | Sequence[str] = 3,
     seed: int = 0,
     only: Sequence[str] | None = None,
+    time_limit: float | None = TIME_LIMIT,
     **env_kwargs: Any,
 ) -> ContractReport:
     """Runs the suite and returns a named result for each check; raises for nothing the environment does.
@@ -53,13 +58,17 @@ def check_text_env(
         tasks: how many tasks to sample, or the ids to use.
         seed: seeds the sample and all play.
         only: names of the checks to run (``CHECKS``); ``None``: all of them.
+        time_limit: seconds that a check may take, in a subprocess that is ended then. ``None``: no
+            limit, and the checks run in this process, where a debugger reaches them.
         env_kwargs: arguments of the environment.
 
     Raises:
         ValueError: an unknown environment id or check name; names the nearest.
         KeyError: an unknown task id in ``tasks``.
     """
-    results = list(iter_checks(env, tasks=tasks, seed=seed, only=only, **env_kwargs))
+    results = list(
+        iter_checks(env, tasks=tasks, seed=seed, only=only, time_limit=time_limit, **env_kwargs)
+    )
     return ContractReport(env if isinstance(env, str) else _name(env), results)
 
 
@@ -69,6 +78,7 @@ def iter_checks(
     tasks: int | Sequence[str] = 3,
     seed: int = 0,
     only: Sequence[str] | None = None,
+    time_limit: float | None = TIME_LIMIT,
     **env_kwargs: Any,
 ) -> Iterator[CheckResult]:
     """``check_text_env`` one result at a time, for those who show progress. Bad arguments raise at once."""
@@ -76,8 +86,30 @@ def iter_checks(
     for name in chosen:
         if name not in CHECKS:
             raise ValueError(f"There is no check {name!r}. {did_you_mean(name, CHECKS)}")
-    subject = Subject(env, tasks=tasks, seed=seed, env_kwargs=env_kwargs)
-    return (run_check(name, lambda check=CHECKS[name]: check(subject)) for name in chosen)  # type: ignore[misc]
+    if isinstance(tasks, int):
+        require_positive(tasks)
+    if time_limit is not None and not 0 < time_limit < math.inf:
+        raise ValueError(
+            f"time_limit is a number of seconds above 0, or None for no limit; got {time_limit!r}."
+        )
+
+    def work() -> Iterator[CheckResult]:
+        try:
+            subject = Subject(env, tasks=tasks, seed=seed, env_kwargs=env_kwargs)
+        except EnvDefinitionError as error:  # wrong tasks: nothing can be played
+            return iter(_not_made(chosen, error))
+        known: dict[str, str] = {}
+        return (run_check(name, CHECKS[name], subject, known) for name in chosen)
+
+    return work() if time_limit is None else run_isolated(work, chosen, time_limit)
+
+
+def _not_made(names: Sequence[str], error: EnvDefinitionError) -> list[CheckResult]:
+    reason = "not run: the environment cannot be made"
+    return [
+        CheckResult(names[0], "failed", str(error)),
+        *(CheckResult(name, "skipped", reason) for name in names[1:]),
+    ]
 
 
 def _name(factory: Callable[..., Any]) -> str:

@@ -169,8 +169,17 @@ def transitions(subject: Subject) -> str:
     return f"{count} transitions"
 
 
+LONGEST = 2000
+"""steps that an episode is played here at most"""
+
+
 def truncation(subject: Subject) -> str:
     """An episode that uses up ``max_steps`` is truncated then, not earlier and not later."""
+    budget = subject.make().max_steps
+    if budget > LONGEST:
+        raise CheckSkipped(
+            f"an episode may take max_steps={budget:,} steps; up to {LONGEST:,} are played here"
+        )
     longest = 0
     for number, task_id in enumerate(subject.task_ids):
         for kind in ("junk", "walk"):
@@ -206,9 +215,13 @@ def step_after_end(subject: Subject) -> str:
         env = subject.make()
         moment, rng = start(env, script.seed, script.task_id), random.Random(0)
         actions = list(script.actions)
-        while not moment.over:
+        for _ in range(min(env.max_steps, LONGEST)):
+            if moment.over:
+                break
             listed = moment.info["admissible_actions"]
             moment = Moment(*env.step(actions.pop(0) if actions else choose(rng, listed)))
+        if not moment.over:
+            raise CheckSkipped("the episode does not end: see the check truncation")
         _require_refusal(env, "after the end of the episode")
         copy = subject.make()
         copy.restore_state(env.save_state())

@@ -5,7 +5,9 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from paw_gym.validation import EnvDefinitionError
 
 
 class ContractViolation(AssertionError):
@@ -45,28 +47,60 @@ class ContractReport:
         """Whether nothing failed."""
         return not self.failures
 
+    @property
+    def summary(self) -> str:
+        """How many checks passed, failed and were skipped."""
+        return count_results(self.results)
+
     def __getitem__(self, name: str) -> CheckResult:
         return next(result for result in self.results if result.name == name)
 
     def raise_for_failures(self) -> None:
         """Raises ``ContractViolation`` with every failure in it, if there is any."""
         if self.failures:
-            lines = [f"{self.env} breaks {len(self.failures)} of {len(self.results)} checks:"]
+            lines = [f"{self.env} does not keep the contract: {self.summary}."]
             lines += [f"- {result.name}: {result.detail}" for result in self.failures]
             raise ContractViolation("\n".join([*lines, "", self.failures[0].traceback]))
 
 
-def run_check(name: str, check: Callable[[], str]) -> CheckResult:
-    """Runs one check; whatever it raises becomes its result."""
+def count_results(results: list[CheckResult]) -> str:
+    """``23 passed, 1 skipped``: how many of each, those that there are."""
+    by_status = {s: sum(r.status == s for r in results) for s in ("failed", "passed", "skipped")}
+    return ", ".join(f"{count} {status}" for status, count in by_status.items() if count)
+
+
+def run_check(
+    name: str, check: Callable[[Any], str], subject: Any, known: dict[str, str]
+) -> CheckResult:
+    """Runs one check; whatever it raises becomes its result.
+
+    Args:
+        name: of the check.
+        check: the check.
+        subject: what it is called with.
+        known: the check that reported it, by wrong field of the environment's own definition; added
+            to. Another check that stumbles over the same field is skipped, not failed.
+    """
     try:
-        return CheckResult(name, "passed", check())
+        return CheckResult(name, "passed", check(subject))
     except CheckSkipped as reason:
         return CheckResult(name, "skipped", str(reason))
-    except ContractViolation as violation:
-        return CheckResult(name, "failed", str(violation), traceback.format_exc())
     except Exception as error:  # an environment may raise anything: that is the finding
-        detail = f"{type(error).__name__}: {error}"
+        cause = _definition_error(error)
+        if cause is not None:
+            reported = known.setdefault(cause.field, name)
+            if reported != name:
+                return CheckResult(name, "skipped", f"stopped by what {reported} reports")
+        plain = isinstance(error, ContractViolation)
+        detail = str(cause or (error if plain else f"{type(error).__name__}: {error}"))
         return CheckResult(name, "failed", detail, traceback.format_exc())
+
+
+def _definition_error(error: BaseException | None) -> EnvDefinitionError | None:
+    """The error of the environment's definition that an error was raised from, if there is one."""
+    while error is not None and not isinstance(error, EnvDefinitionError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def require(condition: object, message: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import random
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -156,6 +158,34 @@ def saved_state_is_frozen(subject: Subject) -> str:
     return f"{len(subject.scripts)} states, restored often"
 
 
+def copies(subject: Subject) -> str:
+    """``copy.deepcopy`` and ``pickle`` in mid-episode give environments that go on the same."""
+    ways: dict[str, Callable[[Any], Any]] = {"copy.deepcopy": copy.deepcopy}
+    # what a test makes by hand may hold local functions and classes, which pickle cannot find
+    if isinstance(subject.env, str) and _importable(type(subject.make())):
+        ways["pickle"] = lambda env: pickle.loads(pickle.dumps(env))
+    script = subject.scripts[-1]
+    for make in (subject.make_wrapped, subject.agent):
+        for name, way in ways.items():
+            _check_copy(make(), script, name, way)
+    return " and ".join(ways)
+
+
+def _importable(cls: type) -> bool:
+    return getattr(sys.modules.get(cls.__module__), cls.__qualname__, None) is cls
+
+
+def _check_copy(env: Any, script: Script, name: str, way: Callable[[Any], Any]) -> None:
+    actions = [getattr(env, "response_for", str)(action) for action in script.actions]
+    way(env)  # before the first reset too
+    start(env, script.seed, script.task_id)
+    cut = len(actions) // 2
+    over = any(moment.over for moment in continue_with(env, actions[:cut]))
+    twin = way(env)
+    expected = _future(env, actions[cut:], over)
+    require_same(expected, _future(twin, actions[cut:], over), f"{name} after {cut} steps")
+
+
 CHECKS = (
     determinism,
     seeded_task_choice,
@@ -164,4 +194,5 @@ CHECKS = (
     save_restore,
     save_restore_agent,
     saved_state_is_frozen,
+    copies,
 )

@@ -89,11 +89,8 @@ def reference_solver(subject: Subject) -> str:
         start(env, subject.seed + number, task_id)
         try:
             actions = list(env.reference_solution())
-        except NotImplementedError:
-            raise ContractViolation(
-                f"{type(env).__name__} has no reference solver: implement reference_solution(), "
-                "which proves that tasks can be solved."
-            ) from None
+        except NotImplementedError as error:
+            raise ContractViolation(f"{error} It proves that tasks can be solved.") from None
         require(actions, f"Task {task_id!r}: the reference solution is empty.")
         last = None
         for step, action in enumerate(actions):

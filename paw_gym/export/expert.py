@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
-from gymnasium.envs.registration import load_env_creator
 
 from paw_gym.transition import Episode
 from paw_gym.wrappers import AgentInterface, make_agent_env
@@ -41,17 +37,6 @@ def expert_episodes(
             yield _play(env)
     finally:
         env.close()
-
-
-def has_splits(env_id: str) -> bool:
-    """Whether the environment's constructor takes a ``split``."""
-    module, _, name = env_id.rpartition(":")
-    if module:
-        import_module(module)
-    entry = gym.spec(name).entry_point
-    creator = load_env_creator(entry) if isinstance(entry, str) else entry
-    called: Any = creator.__init__ if isinstance(creator, type) else creator
-    return "split" in inspect.signature(called).parameters
 
 
 def _tasks(env: AgentInterface, rng: np.random.Generator) -> Iterator[str]:

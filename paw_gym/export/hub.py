@@ -18,13 +18,14 @@ SHARD = 50_000
 
 _COLUMNS = {
     "prompt": "h_t: what the agent saw (in conversation mode the newest message)",
+    "observation": "o_t as the environment printed it",
     "response": "what it answered, raw",
     "action": "what the environment was given",
     "reward": "r_t",
     "next_observation": "o_{t+1} as the environment printed it",
     "terminated, truncated": "how the episode ended, on its last step",
     "action_is_valid": "whether the response was a valid action",
-    "info": "JSON: the raw observation o_t, success, score and more",
+    "info": "JSON: success, score and more",
     "step": "index in the episode; empty for an episode without a step",
     "env_id, task_id, episode_id": "where it was played",
     "episode_*": "of the whole episode, the same in each of its rows",

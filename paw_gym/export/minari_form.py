@@ -94,10 +94,12 @@ def _buffer(number: int, episode: Episode) -> Any:
     from minari.data_collector.episode_buffer import EpisodeBuffer
 
     steps = episode.transitions
+    seen = [_first_observation(steps[0]), *(t.next_observation for t in steps)]
+    records = [_record(i, t, episode, seen[i]) for i, t in enumerate(steps)]
     return EpisodeBuffer(
         id=number,
         options={"task_id": episode.task_id},
-        observations=[_first_observation(steps[0]), *(t.next_observation for t in steps)],
+        observations=seen,
         actions=[t.action for t in steps],
         rewards=[float(t.reward) for t in steps],
         terminations=[t.terminated for t in steps],
@@ -105,23 +107,26 @@ def _buffer(number: int, episode: Episode) -> Any:
         infos={
             "prompt": [*(t.prompt for t in steps), ""],
             "response": [*(t.response for t in steps), ""],
-            "record": [*(json.dumps(_record(i, t, episode)) for i, t in enumerate(steps)), "{}"],
+            "record": [*map(json.dumps, records), "{}"],
         },
     )
 
 
 def _first_observation(t: Transition) -> str:
     """o_0 as the environment printed it, where the record has it; else what the agent saw."""
-    observation = t.info.get("observation")
-    return observation if isinstance(observation, str) else t.prompt
+    return t.prompt if t.observation is None else t.observation
 
 
-def _record(index: int, t: Transition, episode: Episode) -> dict[str, Any]:
+def _record(index: int, t: Transition, episode: Episode, seen: str) -> dict[str, Any]:
     """What of a transition has no place of its own, or comes back changed from there."""
     record: dict[str, Any] = {"action_is_valid": t.action_is_valid, "info": t.info}
-    for name in ("prompt", "response"):
-        if getattr(t, name).endswith("\0"):  # NumPy's strings, which Minari gives, end before it
-            record[name] = getattr(t, name)
+    # records of earlier versions hold the observation in their info: one of that name needs both
+    if t.observation != seen or "observation" in t.info:
+        record["observation"] = t.observation
+    for name in ("prompt", "observation", "response"):
+        text = getattr(t, name)
+        if text and text.endswith("\0"):  # NumPy's strings, which Minari gives, end before it
+            record[name] = text
     if t.step != index:
         record["step"] = t.step
     same = (episode.env_id, episode.task_id, episode.episode_id)
@@ -235,15 +240,18 @@ def _transition(
         return str(infos[name][step]) if name in infos else otherwise
 
     observation, action = str(played.observations[step]), str(played.actions[step])
+    if "info" in record and "observation" not in record:
+        record["info"].pop("observation", None)
     values = {
         "env_id": episode.env_id,
         "task_id": episode.task_id,
         "episode_id": episode.episode_id,
         "step": step,
         "prompt": text("prompt", observation),
+        "observation": observation,
         "response": text("response", action),
         "action_is_valid": True,
-        "info": {"observation": observation},
+        "info": {},
         **record,
     }
     return Transition(

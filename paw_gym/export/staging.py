@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +104,8 @@ def with_clean_texts(episodes: Iterable[Episode]) -> Iterator[Episode]:
 
 
 def _clean_step(t: Transition) -> Transition:
-    names = ("env_id", "task_id", "episode_id", "prompt", "response", "action", "next_observation")
-    texts = {name: getattr(t, name) for name in names}
+    texts = {f.name: getattr(t, f.name) for f in fields(t)}
+    texts = {name: text for name, text in texts.items() if isinstance(text, str)}
     changed: dict[str, Any] = {n: clean(text) for n, text in texts.items() if text != clean(text)}
     return replace(t, **changed) if changed else t
 

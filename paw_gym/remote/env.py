@@ -9,7 +9,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import gymnasium as gym
 
@@ -61,6 +61,9 @@ class RemoteEnv(TextEnv):
     ## Version History
     v0: first version.
     """
+
+    arguments_elsewhere: ClassVar[bool] = True
+    """the signature below does not name them all: see ``paw_gym.constructors``"""
 
     def __init__(
         self,

@@ -46,7 +46,6 @@ def make_retriever(name: str | Retriever, *, cache: int = 0, **settings: Any) ->
 
     Raises:
         ValueError: an unknown name or setting; names the nearest.
-        TypeError: a setting is missing.
     """
     if not isinstance(name, str):
         if settings:
@@ -79,5 +78,5 @@ def _call(name: str, make: Callable[..., Any], settings: dict[str, Any]) -> Any:
     required = [k for k, p in parameters.items() if p.default is inspect.Parameter.empty]
     missing = [key for key in required if key not in settings]
     if missing:
-        raise TypeError(f"The retriever {name!r} needs {' and '.join(missing)}.")
+        raise ValueError(f"The retriever {name!r} needs {' and '.join(missing)}.")
     return make(**settings)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from paw_gym.transition import Transition
 from paw_train.algorithms.advantages import EPS, gae, gigpo, grpo, reinforce_pp, rloo
 from paw_train.losses.world_model import (
     WorldModelPlan,
@@ -49,10 +50,12 @@ class Pool:
 
     @property
     def anchors(self) -> list[str]:
-        """[N] the raw observation that each action answered: GiGPO's anchor states."""
-        return [
-            str(t.info.get("observation", "")) for e in self.episodes for t in e.episode.transitions
-        ]
+        """[N] the raw observation that each action answered: GiGPO's anchor states.
+
+        Raises:
+            ValueError: a transition does not hold its observation.
+        """
+        return [_anchor(t) for e in self.episodes for t in e.episode.transitions]
 
     def per_episode(self, values: Tensor) -> Tensor:
         """[E] sums of the [N] values."""
@@ -195,6 +198,16 @@ def _needed(signal: Tensor | None, name: str) -> Tensor:
 
 
 # --- advantages ---------------------------------------------------------------------------------
+
+
+def _anchor(t: Transition) -> str:
+    if t.observation is None:
+        raise ValueError(
+            f"GiGPO groups steps by their observation, and step {t.step} of episode {t.episode_id!r} "
+            "was recorded without one (Transition.observation is None). Play the episodes through "
+            "AgentInterface, which records it, or train with another algorithm."
+        )
+    return t.observation
 
 
 def _advantages(

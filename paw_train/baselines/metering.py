@@ -110,6 +110,11 @@ class MeteredPolicy:
         """The inner policy's context limit, where it is known."""
         return getattr(self.inner, "context_tokens", None)
 
+    @property
+    def stopped(self) -> str | None:
+        """The inner policy's budget that is used up, which then is the error of every request."""
+        return getattr(self.inner, "stopped", None)
+
     def count_tokens(self, messages: Sequence[Message]) -> int | None:
         """The tokens of a dialogue by the model's own tokenizer, where there is one."""
         count = getattr(self.inner, "count_tokens", None)

@@ -149,7 +149,7 @@ def _view(pool: EnvPool, slot: Slot) -> View:
         observation=shown(env.observation),
         admissible=None if info["admissible_actions"] is None else (*info["admissible_actions"],),
         prompt=slot.prompt,
-        history=tuple(Turn(shown(t.info["observation"]), t.action, t.response) for t in past),
+        history=tuple(Turn(shown(t.observation or ""), t.action, t.response) for t in past),
         env=env,
     )
 

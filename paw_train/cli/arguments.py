@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -28,16 +27,22 @@ EnvSettings = Annotated[
 
 
 def full_env_id(name: str) -> str:
-    """The registered id that a name means: the id itself, or one that ends in it, whatever the case.
+    """The id that a name means: the id itself, or one that ends in it, whatever the case.
+
+    ``module:id`` stays as it is; the module is imported.
 
     Raises:
-        ValueError: there is none, or several; names them.
+        ValueError: there is no such module or id, or there are several; names them.
     """
+    from paw_gym.constructors import registered_id
     from paw_gym.naming import did_you_mean
     from paw_gym.registration import not_installed, text_env_ids
 
+    if ":" in name:
+        registered_id(name)
+        return name
     ids = text_env_ids()
-    if ":" in name or name in ids:
+    if name in ids:
         return name
     wanted = name.lower()
     found: list[str] = [i for i in ids if wanted in _short_names(i)]
@@ -84,21 +89,6 @@ def parse_settings(pairs: Sequence[str] | None) -> dict[str, Any]:
 
 def check_settings(env_id: str, settings: dict[str, Any]) -> None:
     """Raises ``ValueError`` for a setting that the environment does not take; names the nearest."""
-    from gymnasium.envs.registration import load_env_creator, registry
+    from paw_gym.constructors import check_arguments
 
-    from paw_gym.naming import did_you_mean
-
-    spec = registry.get(env_id)
-    if spec is None or spec.entry_point is None:
-        return
-    entry = spec.entry_point
-    creator = load_env_creator(entry) if isinstance(entry, str) else entry
-    parameters = inspect.signature(creator).parameters
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        return
-    for key in settings:
-        if key not in parameters:
-            raise ValueError(
-                f"{env_id} has no setting {key!r}. {did_you_mean(key, parameters)} "
-                f"`paw envs {env_id}` describes them."
-            )
+    check_arguments(env_id, settings)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from paw_train.cli.arguments import EnvName, EnvSettings
+
+if TYPE_CHECKING:
+    from paw_gym.contract import CheckResult
 
 _MARKS = {"passed": "[green]✓[/green]", "failed": "[red]✗[/red]", "skipped": "[yellow]–[/yellow]"}
 
@@ -19,6 +23,9 @@ def check(
     only: Annotated[
         list[str] | None, typer.Option(metavar="CHECK", help="Run this check; repeat it for more.")
     ] = None,
+    time_limit: Annotated[
+        float, typer.Option(metavar="SECONDS", help="A check that takes longer is ended.")
+    ] = 60.0,
     trace: Annotated[
         bool, typer.Option("--trace", help="Show where a failed check failed.")
     ] = False,
@@ -29,6 +36,7 @@ def check(
     from rich.table import Table
 
     from paw_gym.contract import CHECKS, iter_checks
+    from paw_gym.contract.report import count_results
     from paw_train.cli.arguments import check_settings, full_env_id, parse_settings
 
     env_id, settings = full_env_id(env), parse_settings(kw)
@@ -36,27 +44,26 @@ def check(
     console = Console(highlight=False)
     console.print(f"[bold]{env_id}[/bold] {' '.join(kw or [])}")
     width = max(map(len, CHECKS))
-    failed = count = 0
-    results = iter_checks(env_id, tasks=tasks, seed=seed, only=only, **settings)
+    done: list[CheckResult] = []
+    results = iter_checks(
+        env_id, tasks=tasks, seed=seed, only=only, time_limit=time_limit, **settings
+    )
     with console.status("checking ..."):
-        for result in results:
-            count += 1
-            failed += result.status == "failed"
-            style = "red" if result.status == "failed" else "dim"
+        for (status, detail, *_), alike in groupby(results, key=_skipped_alike):
+            group = list(alike)
+            done += group
+            style = "red" if status == "failed" else "dim"
+            name = group[0].name if len(group) == 1 else f"{len(group)} checks"
             row = Table.grid(padding=(0, 1))
-            row.add_row(
-                _MARKS[result.status],
-                result.name.ljust(width),
-                f"[{style}]{escape(result.detail)}[/{style}]",
-            )
+            row.add_row(_MARKS[status], name.ljust(width), f"[{style}]{escape(detail)}[/{style}]")
             console.print(row)
-            if trace and result.traceback:
-                console.print(result.traceback, style="dim", markup=False)
-    if failed:
+            if trace and group[0].traceback:
+                console.print(group[0].traceback, style="dim", markup=False, soft_wrap=True)
+    if any(result.status == "failed" for result in done):
         hint = "" if trace else " (--trace shows where)"
-        console.print(f"[bold red]{failed} of {count} checks failed.[/bold red]{hint}")
+        console.print(f"[bold red]{count_results(done)}.[/bold red]{hint}")
         raise typer.Exit(1)
-    console.print(f"[bold green]All {count} checks passed.[/bold green]")
+    console.print(f"[bold green]{count_results(done)}.[/bold green]")
     console.print(
         f"Next: paw play {env_id}, paw eval expert env.id={env_id}, "
         f"paw train embedded env.id={env_id} name=first",
@@ -64,3 +71,9 @@ def check(
         markup=False,
         soft_wrap=True,
     )
+
+
+def _skipped_alike(result: CheckResult) -> tuple[str, ...]:
+    """Equal for checks in a row that were skipped for one reason: they share a line."""
+    alone = () if result.status == "skipped" else (result.name,)
+    return (result.status, result.detail, *alone)

@@ -144,7 +144,8 @@ def _progress_bars() -> Iterator[ProgressCall]:
         TextColumn("{task.percentage:>3.0f} %"),
         TimeRemainingColumn(compact=True),
     )
-    with Progress(*columns, console=Console(stderr=True)) as display:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as display:
 
         def show(name: str, done: int, total: int | None) -> None:
             if name not in bars:

@@ -43,16 +43,15 @@ def _list() -> None:
 def _describe(name: str) -> None:
     import inspect
 
-    from gymnasium.envs.registration import load_env_creator, registry
     from rich.console import Console
     from rich.markdown import Markdown
 
+    from paw_gym.constructors import creator_of, registered_id
     from paw_gym.registration import text_env_spec
     from paw_train.cli.arguments import full_env_id
 
-    env_id = full_env_id(name)
-    entry = registry[env_id].entry_point
-    creator = load_env_creator(entry) if isinstance(entry, str) else entry
+    env_id = registered_id(full_env_id(name))
+    creator = creator_of(env_id)
     page = inspect.getdoc(getattr(creator, "play", creator)) or text_env_spec(env_id).description
     console = Console()
     console.print(Markdown(f"# {env_id}\n\n{page}"))

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-USER_ERRORS = (ValueError, KeyError, IndexError, OSError, ImportError)
+USER_ERRORS = (ValueError, KeyError, IndexError, OSError, ImportError, SyntaxError)
 """raised with a sentence that says what to do"""
 
 _EXTRAS = {
@@ -75,14 +75,14 @@ def is_told(error: BaseException) -> bool:
 
 
 def message_of(error: BaseException) -> str:
-    """The sentence in an error."""
-    if isinstance(error, ModuleNotFoundError) and error.name:
+    """The sentence in an error, on one line."""
+    bare = str(error).startswith("No module named")
+    if isinstance(error, ModuleNotFoundError) and error.name and bare:
         extra = _EXTRAS.get(error.name.partition(".")[0])
         hint = f'; pip install "paw-gym[{extra}]" brings it' if extra else ""
         return f"This needs the package {error.name!r}, which is not installed{hint}."
-    if type(error) is KeyError and error.args:
-        return str(error.args[0])
-    return str(error) or type(error).__name__
+    text = str(error.args[0]) if type(error) is KeyError and error.args else str(error)
+    return " ".join(text.split()) or type(error).__name__
 
 
 def tell(error: BaseException) -> None:

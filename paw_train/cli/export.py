@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from paw_gym.export.staging import Tally
+    from paw_gym.transition import Episode
 
 
 def export(
@@ -50,13 +52,22 @@ def export(
 
     exporter = EXPORTERS[to]
     with counting() as progress:
-        tally = exporter.write(out, read_episodes(source, part), force=force, progress=progress)
+        episodes = _some(read_episodes(source, part), source)
+        tally = exporter.write(out, episodes, force=force, progress=progress)
     console = Console(highlight=False, soft_wrap=True)
     console.print(
         f"[green]Wrote[/green] {tally.transitions:,} transitions of {tally.episodes:,} episodes "
         f"({tally.successes:,} successful) to {out}"
     )
     console.print(f"Use it: {exporter.use.format(path=str(out))}", markup=False)
+
+
+def _some(episodes: Iterator[Episode], source: str) -> Iterator[Episode]:
+    """The episodes; none at all are a mistake."""
+    first = next(episodes, None)
+    if first is None:
+        raise ValueError(f"{source} holds no episode: there is nothing to write.")
+    return chain([first], episodes)
 
 
 @contextmanager
@@ -66,7 +77,10 @@ def counting() -> Iterator[Callable[[Tally], None]]:
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as display:
+    console = Console(stderr=True)
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as display:
         line = display.add_task("reading ...", total=None)
 
         def show(tally: Tally) -> None:

@@ -121,7 +121,8 @@ def _bars() -> Iterator[ProgressCall]:
         MofNCompleteColumn(),
         TimeRemainingColumn(compact=True),
     )
-    with Progress(*columns, console=Console(stderr=True)) as display:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as display:
         bars: dict[str, int] = {}
 
         def show(what: str, done: int, total: int | None) -> None:

@@ -54,12 +54,13 @@ def webshop(
     verbose: Verbose = False,
 ) -> None:
     """Serve the WebShop site, and its JSON API for [cyan]WebShop-v0(server=URL)[/cyan]."""
-    from env_servers.service import ServiceSettings, run
+    from env_servers.service import ServiceSettings, require_free, run
     from env_servers.webshop import create_app
     from env_servers.webshop.sessions import SessionStore
     from paw_gym.envs.webshop.env import ShopSettings
 
     settings = ServiceSettings(host, port, token_or_environment(token))
+    require_free(host, port)
     shop = ShopSettings(
         None if data_dir is None else str(data_dir), num_products, search, goals, prices, nouns
     )
@@ -97,16 +98,19 @@ def retriever(
     verbose: Verbose = False,
 ) -> None:
     """Serve a retriever, for [cyan]SearchQA-v0(retriever=URL)[/cyan] and for Search-R1 clients."""
+    from rich.console import Console
+
     from env_servers.retrieval import create_app
-    from env_servers.service import ServiceSettings, run
+    from env_servers.service import ServiceSettings, require_free, run
     from paw_gym.retrieval import make_retriever
     from paw_train.cli.arguments import parse_settings
 
     settings = ServiceSettings(host, port, token_or_environment(token))
+    require_free(host, port)
     chosen = parse_settings(kw)
     chosen |= {key: value for key, value in (("corpus", corpus), ("index", index)) if value}
-    typer.echo(f"Opening the retriever {name} ...", err=True)
-    opened = make_retriever(name, cache=cache, **chosen)
+    with Console(stderr=True).status(f"opening the retriever {name} ..."):
+        opened = make_retriever(name, cache=cache, **chosen)
     service = create_app(
         opened,
         name=name,
@@ -176,7 +180,7 @@ def gateway(
 
     from env_servers.gateway import Limits, create_app
     from env_servers.gateway.options import offer_of, tokens_of
-    from env_servers.service import ServiceSettings, run
+    from env_servers.service import ServiceSettings, require_free, run
     from paw_train.cli.arguments import full_env_id, parse_settings
 
     for name in modules or []:
@@ -185,6 +189,7 @@ def gateway(
     tokens = tokens_of(token_or_environment(token), tokens_file)
     files = [None if path is None else str(path) for path in (certificate, private_key)]
     settings = ServiceSettings(host, port, tokens[0] if tokens else None, *files)
+    require_free(host, port)
     limits = Limits(
         workers=workers,
         sessions=sessions,

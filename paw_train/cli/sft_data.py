@@ -84,7 +84,8 @@ def sft_data(
 def _expert(
     env: str, episodes: int, seed: int, split: str, mode: str, kw: list[str] | None
 ) -> Iterator[Episode]:
-    from paw_gym.export.expert import expert_episodes, has_splits
+    from paw_gym.constructors import has_splits
+    from paw_gym.export.expert import expert_episodes
     from paw_train.cli.arguments import check_settings, full_env_id, parse_settings
 
     env_id, settings = full_env_id(env), parse_settings(kw)

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+import paw_train
+
 
 def train(
     recipe: Annotated[
@@ -31,17 +33,16 @@ def train(
     """Train a policy. An unfinished run of the same name and settings goes on where it stopped."""
     from paw_train.settings import load_settings
 
-    settings = load_settings(recipe, list(overrides or []))
+    def say(text: str) -> None:
+        typer.echo(text, err=True)
+
+    settings = load_settings(recipe, list(overrides or []), say)
     if plan:
         from paw_train.training.plan import make_plan, render
 
         typer.echo(render(make_plan(settings)))
         return
-    if settings.engine == "openrlhf":
-        from paw_train.training.openrlhf.launch import train as start
-    else:
-        from paw_train.training.local import train as start
-    folder = start(settings, fresh=fresh, quiet=quiet)
+    folder = paw_train.train(settings, fresh=fresh, quiet=quiet)
     typer.echo(f"The run is in {folder}")
     typer.echo(
         f"Next: open {folder / 'report.html'}; `paw eval {folder}` measures it on more tasks"

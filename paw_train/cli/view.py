@@ -29,11 +29,12 @@ def view(
     verbose: Verbose = False,
 ) -> None:
     """Look at a run, finished or training: curves, episodes, and what its world model learns."""
-    from env_servers.service import ServiceSettings
+    from env_servers.service import ServiceSettings, require_free
     from env_servers.service import run as serve
     from paw_train.viewer.app import create_app
     from paw_train.viewer.opening import free_port, open_when_ready
 
+    require_free(host, port)
     settings = ServiceSettings(host, port or free_port(host), token_or_environment(token))
     app = create_app(run, token=settings.token, hosts=[host, *(allow_host or [])])
     shown = f"[{host}]" if ":" in host else host

@@ -14,7 +14,7 @@ from paw_gym.transition import Episode
 
 
 class EpisodeLog:
-    """``episodes.jsonl.part`` of one evaluation.
+    """The finished episodes of one evaluation, while it is not whole.
 
     The first line names the evaluation; a file of another one is replaced. Episodes that failed are
     not kept: they are played again.

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym import __version__
+from paw_gym.constructors import parameters_of, registered_id
 from paw_gym.core import TextEnv
 from paw_gym.wrappers import AgentInterface
-from paw_train.environments import constructor_parameters
 from paw_train.evaluation.panels import Panel
 from paw_train.rollouts.policy import Policy
 from paw_train.settings import EnvSettings
@@ -52,19 +52,19 @@ def environment_record(
     try:
         arguments = _arguments(env)
         return {
-            "id": env.id,
+            "id": registered_id(env.id),
             "split": split,
             "arguments": arguments,
             "tasks": made.tasks.fingerprint,
             "behaviour": behaviour_hash(made.text_env, panel.task_ids),
-            "versions": _versions(env.id, arguments),
+            "versions": _versions(registered_id(env.id), arguments),
         }
     finally:
         made.close()
 
 
 def _arguments(env: EnvSettings) -> dict[str, Any]:
-    parameters = constructor_parameters(env.id) or {}
+    parameters = parameters_of(env.id) or {}
     defaults = {
         name: p.default
         for name, p in parameters.items()

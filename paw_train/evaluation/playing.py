@@ -26,7 +26,6 @@ from paw_train.evaluation.episode_log import EpisodeLog
 from paw_train.evaluation.fingerprint import commit, environment_record, model_hash, prompt_hash
 from paw_train.evaluation.panels import Panel
 from paw_train.evaluation.summary import summarise
-from paw_train.policies.endpoint.budget import BudgetReached
 from paw_train.rollouts.policy import Policy
 from paw_train.settings import EnvSettings
 from paw_train.settings.rollout import RolloutSettings
@@ -181,19 +180,21 @@ class _Panel:
     def play(self) -> Played:
         """Plays what is not there yet."""
         self._report()
-        stopped = None
-        try:
-            for seed in self.plan.seeds:
+        for seed in self.plan.seeds:
+            if self.stopped is None:
                 self._play_seed(seed)
-        except BudgetReached as reached:
-            stopped = str(reached)
         ids = self.plan.panel.task_ids
         runs = {seed: [found.get(i) for i in ids] for seed, found in self.found.items()}
         for episodes in runs.values():
             for number, episode in enumerate(episodes):
                 if episode is not None:
                     episode.group = number
-        return Played(runs, stopped)
+        return Played(runs, self.stopped)
+
+    @property
+    def stopped(self) -> str | None:
+        """The budget that is used up."""
+        return self.prepared.meter.stopped if self.prepared.meter else None
 
     def _play_seed(self, seed: int) -> None:
         plan, agent = self.plan, self.prepared.agent
@@ -215,6 +216,8 @@ class _Panel:
                 part = left[start : start + plan.batch]
                 agent.play(pool, part, seed, lambda episode: self._finished(seed, episode))
                 self._require_some()
+                if self.stopped is not None:
+                    break
         finally:
             pool.close()
 
@@ -224,6 +227,8 @@ class _Panel:
             spent = meter.take(episode.task_id)
             if spent.calls:
                 note(episode, spent=spent.to_dict())
+        if episode.error is not None and episode.error == self.stopped:
+            return  # it is not failed but left for the next time
         self.found[seed][episode.task_id] = episode
         if self.log:
             self.log.add(seed, episode)

@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from paw_train.baselines import agent_class
-from paw_train.environments import agent_env_maker, own_history_length, panel_name
+from paw_train.environments import (
+    agent_env_maker,
+    own_history_length,
+    panel_name,
+    require_solver,
+)
 from paw_train.evaluation import evaluate_to_folder
 from paw_train.evaluation.fingerprint import model_hash
 from paw_train.evaluation.panels import (
@@ -25,7 +30,7 @@ from paw_train.evaluation.result_folder import LOG, clear, finished_result
 from paw_train.policies.factory import open_policy, source_of, split_overrides
 from paw_train.reporting.terminal import Display
 from paw_train.rollouts.policy import Policy
-from paw_train.settings import Settings, apply_override, build
+from paw_train.settings import Say, Settings, apply_override, build, overridden
 
 _ALL = 10**9
 """a panel size that takes every task"""
@@ -88,7 +93,7 @@ def evaluate_from_args(
             holds another evaluation, or no task could be played.
     """
     display = Display(quiet)
-    job = make_job(model, overrides, out, agent, panel, seeds)
+    job = make_job(model, overrides, out, agent, panel, seeds, display.say)
     policy = _open(job)
     try:
         return _evaluate(job, policy, display, fresh)
@@ -161,8 +166,9 @@ def make_job(
     agent: str | None,
     panel: str | None,
     seeds: int,
+    say: Say | None = None,
 ) -> Job:
-    """What the arguments mean.
+    """What the arguments mean; ``say`` takes what there is to be said about them.
 
     Raises:
         ValueError: see ``evaluate_from_args``.
@@ -174,11 +180,11 @@ def make_job(
     agent_settings, rest = _agent_settings(overrides)
     own, source = split_overrides(model, rest)
     spec = panel_spec(panel) if panel else None
-    settings = settings_of(run_folder, spec, own)
+    settings = settings_of(run_folder, spec, own, say)
     if spec is not None and panel is not None:
         settings = with_data(settings, spec, panel)
     plan = make_plan(settings, name, agent_settings, panel, seeds)
-    folder = _folder(model, name, panel or plan.split, out, run_folder)
+    folder = _folder(model, name, panel or _part(plan, run_folder), out, run_folder)
     limited = any(o.startswith("rollout.max_context_tokens=") for o in own)
     return Job(model, plan, source, settings, run_folder, folder, limited or run_folder is not None)
 
@@ -241,17 +247,28 @@ def _agent_settings(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]
     return found if isinstance(found, dict) else {}, rest
 
 
-def settings_of(run: Path | None, spec: PanelSpec | None, overrides: Sequence[str]) -> Settings:
+def settings_of(
+    run: Path | None, spec: PanelSpec | None, overrides: Sequence[str], say: Say | None = None
+) -> Settings:
     """The run's settings, the panel's on top, the user's on top of all."""
     data: dict[str, Any] = {}
+    if spec is not None and any(o.startswith("env.id=") for o in overrides):
+        raise ValueError(f"env.id: the panel is of {spec.env_id}. Leave out either of the two.")
     if run is not None:
-        data = json.loads((run / "config.json").read_text(encoding="utf-8"))
+        data = _recorded_settings(run / "config.json")
     if spec is not None:
         _put_panel(data, spec)
-    for override in overrides:
-        apply_override(data, override)
-    settings: Settings = build(Settings, data)
-    return settings
+    return overridden(data, overrides, "The run" if run is not None else "The panel", say)
+
+
+def _recorded_settings(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} does not hold a run's settings ({error}).") from error
+    if not isinstance(data, dict):
+        raise ValueError(f"{path} does not hold a run's settings.")
+    return data
 
 
 def _put_panel(data: dict[str, Any], spec: PanelSpec) -> None:
@@ -292,6 +309,10 @@ def make_plan(
 ) -> Plan:
     """What the settings mean for one agent on a named panel, or on tasks drawn as they say."""
     chosen, env = settings.evaluation, settings.env
+    if chosen.tasks < 1:
+        raise ValueError("evaluation.tasks is 1 or more where something is evaluated, got 0.")
+    if agent == "expert":
+        require_solver(env, chosen.split)
     probe = agent_env_maker(env, chosen.split)()
     tasks = probe.tasks
     probe.close()
@@ -327,6 +348,11 @@ def _title(settings: Settings, name: str | None, tasks: int) -> str:
     kwargs = {key: value for key, value in env.kwargs.items() if key not in _PLACES}
     same = (kwargs, chosen.seed, chosen.split) == (dict(spec.kwargs), spec.seed, spec.split)
     return name + ("" if whole else f"[{count}]") + ("" if same else " (changed)")
+
+
+def _part(plan: Plan, run: Path | None) -> str:
+    """What a default folder is called after: in a run the split, elsewhere environment and size too."""
+    return plan.split if run is not None else plan.panel.name
 
 
 def _folder(model: str, agent: str, panel: str, out: str | None, run: Path | None) -> Path:

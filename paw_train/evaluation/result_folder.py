@@ -10,7 +10,8 @@ from typing import Any
 
 from paw_train.evaluation.playing import Plan, Prepared, described
 
-LOG = "episodes.jsonl.part"
+LOG = "unfinished.jsonl"
+"""episodes of an evaluation that is not whole yet"""
 _NAMED = 4
 """differences that a refusal names"""
 _WITHOUT_EFFECT = tuple(f"rollout.{name}" for name in ("groups", "group_size", "prefill_tokens"))

@@ -227,28 +227,16 @@ def pass_at_k(n: int, successes: int, k: int) -> float:
 
 
 def student_t_cdf(t: float, df: int) -> float:
-    """P(T <= t) of Student's t with a whole number of degrees of freedom: exact, a finite sum.
-
-    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
+    """P(T <= t) of Student's t.
 
     Raises:
-        ValueError: ``df`` is below 1.
+        ValueError: ``df``, the degrees of freedom, is below 1.
     """
+    from scipy.special import stdtr  # here: what needs no t distribution runs without SciPy
+
     if df < 1:
         raise ValueError(f"degrees of freedom must be 1 or more, got {df}.")
-    if math.isinf(t):
-        return 1.0 if t > 0 else 0.0
-    theta = math.atan(t / math.sqrt(df))
-    cos2 = math.cos(theta) ** 2
-    term = total = 1.0 if df % 2 == 0 else math.cos(theta)
-    for k in range(2 if df % 2 == 0 else 3, df - 1, 2):
-        term *= cos2 * (k - 1) / k
-        total += term
-    if df % 2 == 0:
-        inside = math.sin(theta) * total
-    else:
-        inside = 2 / math.pi * (theta + (math.sin(theta) * total if df > 1 else 0.0))
-    return 0.5 + 0.5 * inside
+    return float(stdtr(df, t))
 
 
 def student_t_quantile(p: float, df: int) -> float:
@@ -257,19 +245,13 @@ def student_t_quantile(p: float, df: int) -> float:
     Raises:
         ValueError: ``p`` is outside (0, 1), or ``df`` is below 1.
     """
+    from scipy.special import stdtrit
+
+    if df < 1:
+        raise ValueError(f"degrees of freedom must be 1 or more, got {df}.")
     if not 0 < p < 1:
         raise ValueError(f"p must lie between 0 and 1, got {p}.")
-    if p < 0.5:
-        return -student_t_quantile(1 - p, df)
-    low, high = 0.0, 1.0
-    while student_t_cdf(high, df) < p:
-        low, high = high, 2 * high
-    while high - low > 1e-13 * high:
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        low, high = (middle, high) if student_t_cdf(middle, df) < p else (low, middle)
-    return (low + high) / 2
+    return float(stdtrit(df, p))
 
 
 def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
@@ -310,7 +292,7 @@ def paired_t_p_value(differences: Sequence[float]) -> float:
     error, mean = _standard_error(sample), float(sample.mean())
     if error <= 1e-12 * abs(mean) or error == 0:
         return 1.0 if mean == 0 else 0.0
-    return 2 * (1 - student_t_cdf(abs(mean) / error, len(sample) - 1))
+    return 2 * student_t_cdf(-abs(mean) / error, len(sample) - 1)
 
 
 def _standard_error(sample: np.ndarray) -> float:

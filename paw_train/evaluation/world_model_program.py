@@ -70,12 +70,18 @@ def evaluate_from_args(
             f"{model!r} does not tell the probabilities of given tokens; a world model is measured on "
             "weights that run in this process: give a folder or a hub name."
         )
+    if model in ("expert", "random") and not Path(model).exists():
+        raise ValueError(
+            f"{model!r} is an agent without a model, and predicts nothing: give a run's folder, or the "
+            f"folder or hub name of a model. Who plays is --source {model}."
+        )
     if source not in SOURCES:
         raise ValueError(f"--source: unknown value {source!r}. {did_you_mean(source, SOURCES)}")
     started = time.perf_counter()
     run_folder = run_of(Path(model))
     spec = panel_spec(panel) if panel else None
-    settings = settings_of(run_folder, spec, overrides)
+    display = Display()
+    settings = settings_of(run_folder, spec, overrides, display.say)
     if spec is not None and panel is not None:
         settings = with_data(settings, spec, panel)
     recorded = [e for file in episodes for e in read_jsonl(file)]
@@ -83,7 +89,6 @@ def evaluate_from_args(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     weights = weights_of(Path(model), run_folder)
     policy = LocalPolicy.load(weights, device, settings.model.dtype)
-    display = Display()
     where: dict[str, Any]
     if episodes:
         played, where = recorded, {"source": "recorded", "panel": None, "panel_hash": None}

@@ -25,6 +25,7 @@ from paw_train.losses.world_model import (
     predicted_well,
     world_model_loss,
 )
+from paw_train.metrics import merge_rule
 from paw_train.settings.objective import ObjectiveSettings
 from paw_train.settings.world_model import WorldModelSettings
 
@@ -171,7 +172,7 @@ def combined_loss(
 def merge_metrics(parts: Iterable[dict[str, Tensor]]) -> dict[str, float]:
     """The mini-batch's metrics from those of its micro-batches.
 
-    Names ending in `_max` and `_min` take the extreme; all others are shares and add up.
+    How each merges is said in `paw_train.metrics`; most are shares of a mean, which add up.
     """
     collected: dict[str, list[Tensor]] = {}
     for part in parts:
@@ -182,11 +183,8 @@ def merge_metrics(parts: Iterable[dict[str, Tensor]]) -> dict[str, float]:
 
 def _merge(name: str, values: Sequence[Tensor]) -> float:
     stacked = torch.stack(list(values))
-    if name.endswith("_max"):
-        return stacked.max().item()
-    if name.endswith("_min"):
-        return stacked.min().item()
-    return stacked.sum().item()
+    merged: Tensor = getattr(stacked, merge_rule(name))()
+    return merged.item()
 
 
 def _bounded(log_ratio: Tensor) -> Tensor:
@@ -203,7 +201,7 @@ def _policy_terms(
     loss = aggregate(surrogate.loss, mask, totals, settings)
     ratio, count = surrogate.ratio.detach(), max(totals.action_tokens, 1)
     metrics = {
-        "pg_loss": loss.detach(),
+        "policy_loss": loss.detach(),
         "clip_fraction": surrogate.clipped.to(ratio.dtype).sum() / count,
         "ratio_mean": (ratio * mask).sum() / count,
         "ratio_max": ratio.max(),
@@ -265,7 +263,7 @@ def _world_model_term(
     return term, {
         "wm_term": term.detach(),
         "wm_loss": per_row.detach().sum() / max(totals.supervised, 1),
-        "wm_clipped_share": clipped / max(totals.supervised_tokens, 1),
+        "clipped_share": clipped / max(totals.supervised_tokens, 1),
     }
 
 
@@ -277,4 +275,4 @@ def _observation_metrics(
     if batch.observation_mask is None:
         return {}
     nll = -torch.where(batch.observation_mask, logp.detach(), 0.0).sum()
-    return {"observation_nll": nll / max(totals.observation_tokens, 1)}
+    return {"obs_nll": nll / max(totals.observation_tokens, 1)}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from paw_train.baselines.metering import Spent
+if TYPE_CHECKING:
+    from paw_train.baselines.metering import Spent
 
 Price = Callable[[float, float], float]
 """what so many prompt and response tokens cost"""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from paw_gym.naming import did_you_mean
+from annotated_types import Interval
 
-COLOCATIONS = ("all", "actor_ref", "none")
-OLD_LOGPROBS = ("actor", "rollout")
+from paw_train.settings.ranges import Count, Positive, check_fields
 
 
 @dataclass(frozen=True)
@@ -19,27 +18,27 @@ class OpenRLHFSettings:
     settings of a run.
     """
 
-    nodes: int = 1
+    nodes: Positive = 1
     """machines of the Ray cluster"""
-    gpus_per_node: int = 8
+    gpus_per_node: Positive = 8
     """GPUs of each"""
-    colocate: str = "all"
+    colocate: Literal["all", "actor_ref", "none"] = "all"
     """``all``: policy, reference, critic and vLLM take turns on the same GPUs; ``actor_ref``: policy and
     reference share ``gpus_per_node`` GPUs, vLLM has its own, a critic as many again; ``none``: each has
     its own"""
-    engines: int | None = None
+    engines: Positive | None = None
     """vLLM engines; null: with ``colocate: all`` as many as fit, else one"""
-    tensor_parallel: int = 1
+    tensor_parallel: Positive = 1
     """GPUs that one vLLM engine is split over"""
-    gpu_memory: float = 0.6
+    gpu_memory: Annotated[float, Interval(gt=0, lt=1)] = 0.6
     """share of a GPU's memory that vLLM takes; up to 0.9 where it has the GPU to itself"""
-    max_resident_episodes: int | None = None
+    max_resident_episodes: Positive | None = None
     """episodes that one vLLM engine plays at a time; null: all that it is given"""
     enforce_eager: bool = False
     """no CUDA graphs in vLLM: a faster start, slower tokens"""
     prefix_caching: bool = True
     """vLLM keeps the work on a dialogue from turn to turn"""
-    zero_stage: int = 2
+    zero_stage: Literal[2, 3] = 2
     """DeepSpeed: 2 splits optimiser and gradients over the GPUs, 3 the weights as well"""
     adam_offload: bool = False
     """the optimiser's state rests in CPU memory"""
@@ -47,14 +46,14 @@ class OpenRLHFSettings:
     """sequences of a micro-batch in one row without padding; needs flash-attn"""
     liger: bool = False
     """Liger kernels in the model"""
-    sync_backend: str = "nccl"
+    sync_backend: Literal["nccl", "gloo"] = "nccl"
     """carries new weights to vLLM: ``nccl``, or ``gloo`` without GPUs"""
-    checksum_every: int = 1
+    checksum_every: Count = 1
     """updates between comparisons of vLLM's weights with the trained ones; 0: never"""
-    old_logprobs: str = "actor"
+    old_logprobs: Literal["actor", "rollout"] = "actor"
     """log-probabilities of the sampled tokens that the ratio and the action entropy are taken from:
     ``actor`` computes them once more in the trainer's own arithmetic, ``rollout`` takes vLLM's"""
-    restarts: int = 3
+    restarts: Count = 3
     """times a run goes on by itself from its last checkpoint after one of its processes died"""
     gpu: str = "h100"
     """for ``--plan``: the kind of GPU that memory and time are estimated for"""
@@ -62,26 +61,7 @@ class OpenRLHFSettings:
     """further options of ``openrlhf.cli.train_ppo_ray``, by their names without dashes in front"""
 
     def __post_init__(self) -> None:
-        _one_of("openrlhf.colocate", self.colocate, COLOCATIONS)
-        _one_of("openrlhf.old_logprobs", self.old_logprobs, OLD_LOGPROBS)
-        _one_of("openrlhf.sync_backend", self.sync_backend, ("nccl", "gloo"))
-        if self.zero_stage not in (2, 3):
-            raise ValueError(f"openrlhf.zero_stage is 2 or 3, got {self.zero_stage}.")
-        for name in (
-            "nodes",
-            "gpus_per_node",
-            "tensor_parallel",
-            "engines",
-            "max_resident_episodes",
-        ):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"openrlhf.{name} is 1 or more, got {value}.")
-        if not 0.0 < self.gpu_memory < 1.0:
-            raise ValueError(f"openrlhf.gpu_memory must be in (0, 1), got {self.gpu_memory}.")
-        for name in ("checksum_every", "restarts"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"openrlhf.{name} is 0 or more, got {getattr(self, name)}.")
+        check_fields(self, "openrlhf")
         if self.colocate == "all" and self.engines is not None and self._spare():
             raise ValueError(
                 f"openrlhf.engines={self.engines} of {self.tensor_parallel} GPUs each, but with "
@@ -108,8 +88,3 @@ class OpenRLHFSettings:
         if self.engines is not None:
             return self.engines
         return self.ranks // self.tensor_parallel if self.colocate == "all" else 1
-
-
-def _one_of(name: str, value: str, valid: tuple[str, ...]) -> None:
-    if value not in valid:
-        raise ValueError(f"{name}: {value!r} is not available. {did_you_mean(value, valid)}")

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
+from annotated_types import Interval
+
+from paw_train.settings.ranges import AtLeastZero, Count, Positive, PositiveShare
 from paw_train.settings.vllm import VLLMSettings
 
 PREFILL_TOKENS = 8192
@@ -50,35 +54,31 @@ class Sampling:
 class RolloutSettings:
     """How experience is collected."""
 
-    groups: int = 16
+    groups: Positive = 16
     """tasks an update"""
-    group_size: int = 8
+    group_size: Positive = 8
     """episodes of each task"""
-    temperature: float = 1.0
+    temperature: AtLeastZero = 1.0
     """of sampling; log-probabilities are those of the tempered distribution"""
-    top_p: float = 1.0
+    top_p: PositiveShare = 1.0
     """sample from the fewest tokens that hold this probability; 1: from all"""
-    top_k: int = 0
+    top_k: Count = 0
     """sample from this many most likely tokens; 0: from all"""
-    min_p: float = 0.0
+    min_p: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     """sample from tokens at least this fraction as likely as the most likely one; 0: from all"""
     allow_truncated_sampling: bool = False
     """train although ``top_p``, ``top_k`` or ``min_p`` cut the distribution: the sampled
     log-probabilities are then not those that the policy is updated on"""
-    max_response_tokens: int = 512
+    max_response_tokens: Positive = 512
     """longest response"""
-    max_context_tokens: int = 4096
+    max_context_tokens: Positive = 4096
     """longest context; a longer window-mode prompt loses its beginning, a longer dialogue ends"""
-    prefill_tokens: int = PREFILL_TOKENS
+    prefill_tokens: Positive = PREFILL_TOKENS
     """most padded context tokens read in one forward pass: memory, not results"""
-    engine: str = "local"
+    engine: Literal["local", "vllm"] = "local"
     """what plays training's episodes: ``local``, the policy itself, or ``vllm``, with its weights"""
     vllm: VLLMSettings = field(default_factory=VLLMSettings)
     """of that engine"""
-
-    def __post_init__(self) -> None:
-        if self.engine not in ("local", "vllm"):
-            raise ValueError(f"rollout.engine is 'local' or 'vllm', got {self.engine!r}.")
 
     def sampling(self, stop: Sequence[str]) -> Sampling:
         """How responses are drawn, given the texts that end one."""

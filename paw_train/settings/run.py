@@ -9,55 +9,78 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import yaml
+from annotated_types import Interval
 
 from paw_gym.naming import did_you_mean
+from paw_train.settings.environment_change import change_environment, explain
 from paw_train.settings.lora import LoraSettings
 from paw_train.settings.objective import ObjectiveSettings
 from paw_train.settings.openrlhf import OpenRLHFSettings
+from paw_train.settings.ranges import (
+    AboveZero,
+    AtLeastZero,
+    Count,
+    Positive,
+    PositiveShare,
+    Share,
+    Text,
+    check_fields,
+    check_value,
+    declared,
+)
 from paw_train.settings.rollout import RolloutSettings
 from paw_train.settings.scratch import ScratchModelSettings
 from paw_train.settings.secrets import refuse_secrets
 from paw_train.settings.world_model import WorldModelSettings
 from paw_train.settings.world_model_learning import WorldModelLearningSettings
 
+Beta = Annotated[float, Interval(ge=0, lt=1)]
+Say = Callable[[str], None]
+"""gets a sentence for the user"""
+
 
 @dataclass(frozen=True)
 class EnvSettings:
     """The environment and how the agent meets it."""
 
-    id: str = "paw_gym/ALFWorld-v0"
+    id: Text = "paw_gym/ALFWorld-v0"
     """registered id"""
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """arguments of the environment, such as ``data_dir``; ``split`` is set by what uses it; a secret
-    is given as ``env:NAME``, the name of an environment variable that holds it"""
+    """arguments of the environment, such as ``data_dir``, but for ``split`` (``train_split``,
+    ``evaluation.split``); a secret is given as ``env:NAME``, the name of an environment variable that
+    holds it"""
     train_kwargs: dict[str, Any] = field(default_factory=dict)
     """more of them for training's rollouts only, such as a smaller ``max_steps``"""
-    train_split: str = "train"
+    train_split: Text = "train"
     """split that training draws its tasks from"""
     template: str | None = None
     """prompt template: a built-in name or a ``.toml`` file; null: the environment's own"""
-    mode: str = "window"
+    mode: Literal["window", "conversation"] = "window"
     """``window``: each prompt is complete; ``conversation``: one growing dialogue an episode"""
-    history_length: int | None = 2
+    history_length: Count | None = 2
     """past (observation, action) pairs in a window-mode prompt; null: all"""
     require_admissible: bool = False
     """whether an action that is not listed is invalid before the environment sees it"""
-    reward: str = "agent"
+    reward: Literal["agent", "environment"] = "agent"
     """``agent``: what the environment declares for agents, such as 10 on success and else 0;
     ``environment``: its own, such as WebShop's score in [0, 1], which pays for a partial fit"""
     invalid_penalty: float | None = None
     """reward added for an invalid response; null: the environment's own (-0.1 for ALFWorld)"""
-    max_return: float | None = None
+    max_return: AboveZero | None = None
     """R_max of the adaptive weight; null: the environment's success reward"""
 
     def __post_init__(self) -> None:
-        _one_of("env.reward", self.reward, ("agent", "environment"))
+        if "split" in self.kwargs or "split" in self.train_kwargs:
+            raise ValueError(
+                "env.kwargs.split: a split is chosen by what uses it: env.train_split for training, "
+                "evaluation.split for evaluation, evaluation.selection_split for choosing checkpoints."
+            )
         refuse_secrets(self.kwargs, "env.kwargs")
         refuse_secrets(self.train_kwargs, "env.train_kwargs")
 
@@ -75,7 +98,7 @@ class ModelSettings:
     """size of the model when there is no path"""
     device: str = "auto"
     """``cpu``, ``cuda``, or ``auto``: CUDA where there is one"""
-    dtype: str = "float32"
+    dtype: Literal["float32", "bfloat16", "auto"] = "float32"
     """``float32``; ``bfloat16``: half the memory and faster on hardware that has it, with float32
     copies of the trained weights in the optimiser; ``auto``: as the model was saved"""
     attention: str | None = None
@@ -88,7 +111,6 @@ class ModelSettings:
     """let the copy that KL is measured to rest in CPU memory between updates; LoRA needs no copy"""
 
     def __post_init__(self) -> None:
-        _one_of("model.dtype", self.dtype, ("float32", "bfloat16", "auto"))
         if self.lora.rank and self.path is None:
             raise ValueError(
                 "model.lora.rank needs a pretrained model (model.path): adapters on a model made from "
@@ -100,22 +122,22 @@ class ModelSettings:
 class CloningSettings:
     """The warm start: next-token learning on an expert's episodes."""
 
-    episodes: int = 0
+    episodes: Count = 0
     """expert episodes; 0: no warm start"""
-    noise: float = 0.1
+    noise: Share = 0.1
     """share of the expert's steps replaced by a slip, so that recovering is learned as well"""
-    steps: int = 400
+    steps: Count = 400
     """optimiser steps"""
-    batch_tokens: int = 8192
+    batch_tokens: Positive = 8192
     """padded tokens an optimiser step"""
-    lr: float = 3e-3
+    lr: AboveZero = 3e-3
     """peak learning rate of AdamW (embeddings and norms)"""
-    matrix_lr: float | None = 0.02
+    matrix_lr: AboveZero | None = 0.02
     """peak learning rate of Muon (weight matrices of the blocks), for models made from nothing; null:
     AdamW for these too, as pretrained models and adapters need"""
-    warmup: float = 0.05
+    warmup: Share = 0.05
     """share of the steps over which the learning rate rises"""
-    context_weight: float = 0.3
+    context_weight: AtLeastZero = 0.3
     """weight of the loss on everything that is not the expert's response; the response weighs 1"""
 
 
@@ -123,13 +145,13 @@ class CloningSettings:
 class CriticSettings:
     """PPO's value function: the policy's decoder at the start of RL, with a scalar head."""
 
-    lr: float = 1e-5
+    lr: AtLeastZero = 1e-5
     """learning rate of its AdamW"""
-    max_grad_norm: float = 1.0
+    max_grad_norm: AboveZero = 1.0
     """gradient clipping"""
-    value_clip: float | None = None
+    value_clip: AboveZero | None = None
     """values may move this far from those of the rollout before the loss is cut; null: no limit"""
-    warmup_updates: int = 0
+    warmup_updates: Count = 0
     """first updates in which only the critic learns"""
 
 
@@ -137,44 +159,33 @@ class CriticSettings:
 class AlgorithmSettings:
     """How rewards become advantages."""
 
-    name: str = "grpo"
+    name: Literal["grpo", "gigpo", "rloo", "ppo", "reinforce_pp"] = "grpo"
     """``grpo``, ``gigpo``, ``rloo``, ``reinforce_pp`` (no critic) or ``ppo`` (with a critic)"""
     normalize: bool = True
     """divide by a standard deviation: of the group (``grpo``, ``gigpo``; false is Dr.GRPO's choice) or
     of the whole update (``ppo``); ``rloo`` never does, ``reinforce_pp`` always"""
-    weighting: str = "token"
+    weighting: Literal["token", "episode"] = "token"
     """``token``: every action token of an update weighs the same, so long episodes weigh more;
     ``episode``: every episode weighs the same, as 1/|o_i| in GRPO's own objective (Shao et al. 2024)"""
-    omega: float = 1.0
+    omega: AtLeastZero = 1.0
     """``gigpo``: weight of the step advantage"""
-    similarity: float | None = None
+    similarity: PositiveShare | None = None
     """``gigpo``: null matches anchor states exactly; 0.9 on difflib's ratio for search pages"""
-    gamma: float | None = None
+    gamma: Share | None = None
     """discount a turn (``level: token``: a token); null: 0.95 for ``gigpo``, 1 for ``ppo``"""
-    lam: float = 1.0
+    lam: Share = 1.0
     """``ppo``: trace decay of GAE"""
-    level: str = "turn"
+    level: Literal["turn", "token"] = "turn"
     """``ppo``: values and advantages by ``turn``, or by ``token`` of the responses"""
     group_baseline: bool = True
     """``reinforce_pp``: subtract the group's mean first; false is its form without groups"""
-    dynamic_sampling: int = 0
+    dynamic_sampling: Count = 0
     """rollouts an update may add to replace groups whose returns are all equal (DAPO); 0: none"""
     critic: CriticSettings = field(default_factory=CriticSettings)
     """``ppo`` only"""
 
     def __post_init__(self) -> None:
-        valid = ("grpo", "gigpo", "rloo", "ppo", "reinforce_pp")
-        _one_of("algorithm.name", self.name, valid)
-        _one_of("algorithm.weighting", self.weighting, ("token", "episode"))
-        _one_of("algorithm.level", self.level, ("turn", "token"))
-        for name in ("gamma", "lam"):
-            value = getattr(self, name)
-            if value is not None and not 0.0 <= value <= 1.0:
-                raise ValueError(f"algorithm.{name} must be in [0, 1], got {value}.")
-        if self.dynamic_sampling < 0:
-            raise ValueError(
-                f"algorithm.dynamic_sampling is 0 or more, got {self.dynamic_sampling}."
-            )
+        check_fields(self, "algorithm")
 
     @property
     def discount(self) -> float:
@@ -189,94 +200,75 @@ class AlgorithmSettings:
         return self.name in ("grpo", "gigpo", "rloo")
 
 
-def _one_of(name: str, value: str, valid: Sequence[str]) -> None:
-    if value not in valid:
-        raise ValueError(f"{name}: {value!r} is not available. {did_you_mean(value, valid)}")
-
-
 @dataclass(frozen=True)
 class OptimizerSettings:
     """AdamW and how an update is cut."""
 
-    lr: float = 1e-6
+    lr: AtLeastZero = 1e-6
     """peak learning rate"""
-    schedule: str = "constant"
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
     """``constant``, ``linear`` (to ``final_lr``) or ``cosine`` (to ``final_lr``), by update"""
-    final_lr: float = 0.0
+    final_lr: AtLeastZero = 0.0
     """learning rate after the last update, as a share of ``lr``"""
-    warmup_updates: int = 0
+    warmup_updates: Count = 0
     """updates over which the learning rate rises"""
-    weight_decay: float = 0.0
+    weight_decay: AtLeastZero = 0.0
     """AdamW's"""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     """AdamW's"""
-    max_grad_norm: float = 1.0
+    max_grad_norm: AboveZero = 1.0
     """gradient clipping"""
-    minibatches: int = 1
+    minibatches: Positive = 1
     """optimiser steps an update"""
-    minibatch_size: int | None = None
+    minibatch_size: Positive | None = None
     """responses of one optimiser step, as the papers give it: an update then takes as many steps as
     its responses need, all of nearly equal size; null: ``minibatches`` decides"""
-    micro_batch_tokens: int = 16384
+    micro_batch_tokens: Positive = 16384
     """padded tokens of one forward pass: memory, not results"""
-    max_skipped: int = 3
+    max_skipped: Count = 3
     """optimiser steps in a row that may be skipped for a loss or gradient that is not finite"""
     measure_gradients: bool = False
     """also log the gradient norms of the policy and the world-model term apart (a second backward)"""
 
     def __post_init__(self) -> None:
-        _one_of("optimizer.schedule", self.schedule, ("constant", "linear", "cosine"))
-        if self.minibatch_size is not None and self.minibatch_size < 1:
-            raise ValueError(
-                f"optimizer.minibatch_size is 1 or more, or null; got {self.minibatch_size}."
-            )
+        check_fields(self, "optimizer")
 
 
 @dataclass(frozen=True)
 class EvalSettings:
     """Which tasks success is measured on."""
 
-    split: str = "valid_unseen"
+    split: Text = "valid_unseen"
     """split that the panel is drawn from, once, by ``seed``"""
-    tasks: int = 200
+    tasks: Count = 200
     """panel size; at most the split's"""
-    seed: int = 1234
+    seed: Count = 1234
     """of the panel and of sampling"""
-    temperature: float = 0.4
+    temperature: AtLeastZero = 0.4
     """of the answers; the paper's validation value"""
-    batch: int = 128
+    batch: Positive = 128
     """episodes played together"""
-    every: int = 0
+    every: Count = 0
     """updates between validations on the selection panel; 0: none"""
-    selection_split: str = "valid_seen"
+    selection_split: Text = "valid_seen"
     """split that validation during training, and the choice of the checkpoint, use"""
-    selection_tasks: int = 64
+    selection_tasks: Count = 64
     """size of that panel"""
-    select_by: str = "success_rate"
+    select_by: Literal["success_rate", "score"] = "success_rate"
     """``success_rate`` or ``score`` (the mean score): what the checkpoint with the most of it is kept for"""
-
-    def __post_init__(self) -> None:
-        _one_of("evaluation.select_by", self.select_by, ("success_rate", "score"))
 
 
 @dataclass(frozen=True)
 class RecordSettings:
     """Which of training's episodes a run keeps to look at (``paw view``); results do not depend on it."""
 
-    every: int = 10
+    every: Count = 10
     """updates between those that keep episodes: the first, and then every so many; 0: none do"""
-    groups: int = 1
+    groups: Positive = 1
     """groups of such an update that are kept"""
     tokens: bool = True
     """with the probability of every token of their next observations, entropies, advantages and the
     world model's selection and weights: one forward pass over the kept episodes"""
-
-    def __post_init__(self) -> None:
-        if self.every < 0 or self.groups < 1:
-            raise ValueError(
-                f"record.every is 0 or more and record.groups 1 or more; got {self.every} and "
-                f"{self.groups}. record.every=0 keeps nothing."
-            )
 
 
 WITHOUT_EFFECT = (
@@ -290,21 +282,21 @@ WITHOUT_EFFECT = (
 class Settings:
     """All settings of a training run."""
 
-    name: str = "run"
+    name: Text = "run"
     """names the folder below ``out``"""
-    out: str = "runs"
+    out: Text = "runs"
     """where runs are written"""
-    seed: int = 0
+    seed: Count = 0
     """of everything that is random"""
-    threads: int | None = None
+    threads: Positive | None = None
     """CPU threads; null: as many as cores"""
-    updates: int = 100
+    updates: Count = 100
     """RL updates"""
-    checkpoint_every: int = 5
+    checkpoint_every: Positive = 5
     """updates between checkpoints"""
-    keep_episodes: int = 6
+    keep_episodes: Count = 6
     """episodes written before and after training, for the report"""
-    engine: str = "local"
+    engine: Literal["local", "openrlhf"] = "local"
     """what trains: ``local``, one process; or ``openrlhf``, a Ray cluster (settings: ``openrlhf``)"""
     warm_starts: str | None = None
     """folder in which runs share warm starts (and the evaluation before RL), each under the hash of
@@ -324,7 +316,16 @@ class Settings:
     openrlhf: OpenRLHFSettings = field(default_factory=OpenRLHFSettings)
 
     def __post_init__(self) -> None:
-        _one_of("engine", self.engine, ("local", "openrlhf"))
+        if self.name != Path(self.name).name or self.name == "..":
+            raise ValueError(
+                f"name is the name of one folder, without a path, got {self.name!r}. The folder that it "
+                "lies in is out=FOLDER."
+            )
+        if self.evaluation.every and not self.evaluation.selection_tasks:
+            raise ValueError(
+                "evaluation.selection_tasks is 0, so no checkpoint can be chosen; "
+                "evaluation.every=0 goes without."
+            )
         if self.engine == "openrlhf" and self.world_model_learning.method != "off":
             raise ValueError(
                 f"world_model_learning.method={self.world_model_learning.method} runs on engine=local "
@@ -362,19 +363,45 @@ def with_defaults(recorded: Mapping[str, Any]) -> dict[str, Any]:
     return dict(json.loads(json.dumps(known.to_dict())))
 
 
-def load_settings(recipe: str | Path, overrides: Sequence[str] = ()) -> Settings:
+def load_settings(
+    recipe: str | Path, overrides: Sequence[str] = (), say: Say | None = None
+) -> Settings:
     """Settings from a recipe and ``key=value`` overrides (``optimizer.lr=1e-4``).
+
+    An ``env.id`` other than the recipe's leaves out what the recipe sets for its own environment.
 
     Args:
         recipe: the name of a recipe that comes with the project, or a ``.yaml`` path.
         overrides: values are read as YAML.
+        say: gets a sentence about what was left out.
 
     Raises:
-        ValueError: unknown recipe or key (names the nearest), or a value of the wrong type.
+        ValueError: unknown recipe, key or environment (names the nearest), or a value of the wrong
+            type or out of its range.
     """
     path = find_recipe(recipe)
     data = read_recipe(path)
     data.setdefault("name", path.stem)
+    return overridden(data, overrides, f"The recipe {path.stem}", say)
+
+
+def overridden(
+    data: dict[str, Any], overrides: Sequence[str], of: str, say: Say | None = None
+) -> Settings:
+    """Settings from nested plain values and ``key=value`` overrides; see ``load_settings``.
+
+    Args:
+        data: of a recipe or a run; changed in place.
+        overrides: values are read as YAML.
+        of: what ``data`` is, for ``say``.
+        say: gets a sentence about what was left out for another environment.
+    """
+    given: dict[str, Any] = {}
+    for override in overrides:
+        apply_override(given, override)
+    left_out = change_environment(data, given, EnvSettings.id)
+    if left_out and say is not None:
+        say(explain(left_out, given["env"]["id"], of))
     for override in overrides:
         apply_override(data, override)
     settings: Settings = build(Settings, data)
@@ -394,7 +421,7 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if path in above:
         chain = " -> ".join(p.stem for p in (*above, path))
         raise ValueError(f"Recipes are each other's base: {chain}.")
-    data = _read_yaml(path.read_text(encoding="utf-8"), f"Recipe {path.name}") or {}
+    data = read_yaml(path.read_text(encoding="utf-8"), f"Recipe {path.name}") or {}
     if not isinstance(data, dict):
         raise ValueError(
             f"Recipe {path.name} holds a {type(data).__name__}; expected keys and values."
@@ -408,7 +435,7 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     return _merged(below, data)
 
 
-def _read_yaml(text: str, what: str) -> Any:
+def read_yaml(text: str, what: str) -> Any:
     """The plain values in a YAML text.
 
     Raises:
@@ -467,7 +494,7 @@ def apply_override(data: dict[str, Any], override: str) -> None:
         place = place.setdefault(part, {})
         if not isinstance(place, dict):
             raise ValueError(f"{key}: {part!r} is a value, not a group of settings.")
-    place[last] = _read_yaml(value, key)
+    place[last] = read_yaml(value, key)
 
 
 def build(cls: Any, data: Any, where: str = "") -> Any:
@@ -478,7 +505,7 @@ def build(cls: Any, data: Any, where: str = "") -> Any:
     """
     if not isinstance(data, Mapping):
         raise ValueError(f"{where or 'The recipe'} is a group of settings, got {data!r}.")
-    hints = typing.get_type_hints(cls)
+    hints = declared(cls)
     names = [f.name for f in dataclasses.fields(cls)]
     values = {}
     if cls is WorldModelSettings and "preset" in data:
@@ -492,6 +519,7 @@ def build(cls: Any, data: Any, where: str = "") -> Any:
                 f"All{f' of {where}' if where else ''}: {', '.join(names)}."
             )
         values[key] = _convert(hints[key], value, full)
+        check_value(hints[key], values[key], full)
     return cls(**values)
 
 
@@ -503,12 +531,10 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
         if value is None and type(None) in args:
             return None
         return _convert(next(a for a in args if a is not type(None)), value, where)
+    if origin is Annotated:
+        return _convert(args[0], value, where)
     if origin is typing.Literal:
-        if value not in args:
-            raise ValueError(
-                f"{where}: expected one of {', '.join(map(repr, args))}, got {value!r}."
-            )
-        return value
+        return _scalar(type(args[0]), value, where)
     if origin is tuple and isinstance(value, list | tuple) and len(value) == len(args):
         return tuple(_convert(a, v, where) for a, v in zip(args, value, strict=True))
     if origin is dict and isinstance(value, dict):

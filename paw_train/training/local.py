@@ -13,7 +13,8 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,12 @@ import torch
 from paw_gym.files import append_jsonl, truncate_jsonl, write_json
 from paw_gym.naming import did_you_mean
 from paw_gym.pool import EnvPool
-from paw_gym.transition import write_jsonl
+from paw_gym.transition import Episode, write_jsonl
 from paw_train.algorithms.critic import Critic
 from paw_train.algorithms.experience import collect, informative_groups, prepare
 from paw_train.algorithms.update import Updater
+from paw_train.baselines import make_agent
+from paw_train.environments import has_solver, training_env
 from paw_train.evaluation import agent_env_maker, evaluate, evaluate_to_folder, make_pool
 from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.policies.factory import rollout_policy
@@ -40,15 +43,15 @@ from paw_train.rollouts.rollout import (
     Progress,
     Trajectory,
     demonstrations,
-    require_whole_distribution,
     rollout,
 )
 from paw_train.settings import WITHOUT_EFFECT, Settings, load_settings, with_defaults
 from paw_train.settings.rollout import RolloutSettings
 from paw_train.settings.sharing import shared_evaluation, shared_warm_start
 from paw_train.training.cloning import clone, expert_rows
+from paw_train.training.preparation import prepared
 from paw_train.training.recording import record
-from paw_train.training.records import outcome_metrics, renamed
+from paw_train.training.records import outcome_metrics
 from paw_train.world_model_learning.stages import WorldModelStages
 
 
@@ -72,17 +75,61 @@ def train_from_recipe(
 
 
 def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
-    """Trains by given settings; see ``train_from_recipe``."""
-    require_whole_distribution(settings.rollout)
+    """Trains by given settings; see ``train_from_recipe``.
+
+    The folder is claimed after everything that can be wrong with the settings was looked at, and
+    given up again when the run fails before it leaves anything there.
+    """
+    display = Display(quiet)
+    settings = prepared(settings, display.say)
     folder = Path(settings.out) / settings.name
-    if fresh:
-        shutil.rmtree(folder, ignore_errors=True)
-    claim_folder(folder, settings)
-    return Run(settings, folder, Display(quiet)).execute()
+    with set_aside(folder, fresh):
+        require_own_folder(folder, settings)
+        run = Run(settings, folder, display)
+        claim_folder(folder, settings)
+    try:
+        return run.execute()
+    except BaseException:
+        give_up_folder(folder)
+        raise
+
+
+@contextmanager
+def set_aside(folder: Path, wanted: bool) -> Iterator[None]:
+    """Takes a run out of the way; it is deleted once another stands in its place, and else put back."""
+    if not wanted or not folder.exists():
+        yield
+        return
+    aside = folder.with_name(f".{folder.name}.before")
+    shutil.rmtree(aside, ignore_errors=True)
+    folder.rename(aside)
+    try:
+        yield
+    finally:
+        if folder.exists():
+            shutil.rmtree(aside)
+        else:
+            aside.rename(folder)
 
 
 def claim_folder(folder: Path, settings: Settings) -> None:
-    """Makes the run's folder, or checks that it is a run with the same settings."""
+    """Makes the run's folder and records the settings there, unless it is another run's."""
+    require_own_folder(folder, settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "config.json", json.loads(json.dumps(settings.to_dict())))
+
+
+def give_up_folder(folder: Path) -> None:
+    """Removes a run's folder that holds nothing but its settings."""
+    if [path.name for path in folder.iterdir()] == ["config.json"]:
+        shutil.rmtree(folder)
+
+
+def require_own_folder(folder: Path, settings: Settings) -> None:
+    """Raises ``ValueError`` for the folder of a run with other settings; names the first that differs."""
+    in_the_way = next((p for p in (folder, *folder.parents) if p.exists() and not p.is_dir()), None)
+    if in_the_way is not None:
+        raise NotADirectoryError(f"{folder} cannot be made: {in_the_way} is a file (out, name).")
     config = folder / "config.json"
     wanted = json.loads(json.dumps(settings.to_dict()))
     if config.exists():
@@ -97,8 +144,6 @@ def claim_folder(folder: Path, settings: Settings) -> None:
                 f"{folder} holds a run with other settings (first difference: {changed[0]}). "
                 "Give this one another name (name=...), or start over with --fresh."
             )
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(config, wanted)
 
 
 def _differences(a: Any, b: Any, where: str = "") -> list[str]:
@@ -182,21 +227,35 @@ class Run:
         return LocalPolicy(network.to(self.device), tokenizer)
 
     def _language(self) -> list[str]:
-        """Texts that hold every word the environment uses: expert episodes of its training tasks."""
+        """Texts that hold every word the environment uses: episodes of its training tasks.
+
+        The expert's, with slips, or random ones where there is no expert.
+        """
         env = self.settings.env
         pool = make_pool(env, env.train_split, 1, 1, self.settings.seed)
         ids = pool.tasks.ids
         few = [ids[int(i)] for i in np.linspace(0, len(ids) - 1, min(len(ids), 600))]
         texts: list[str] = []
-        rng = np.random.default_rng(self.settings.seed)
+        rng = (
+            np.random.default_rng(self.settings.seed) if has_solver(env, env.train_split) else None
+        )
         for start in range(0, len(few), 100):
-            # slips bring out what the environment says to mistakes
-            for trajectory in demonstrations(pool, None, few[start : start + 100], 0.2, rng):
-                texts.append(trajectory.episode.instruction)
-                for t in trajectory.episode.transitions:
+            for episode in self._plays(pool, few[start : start + 100], rng):
+                texts.append(episode.instruction)
+                for t in episode.transitions:
                     texts += [t.prompt, t.response, t.next_observation]
         pool.close()
         return texts
+
+    def _plays(
+        self, pool: EnvPool, task_ids: Sequence[str], rng: np.random.Generator | None
+    ) -> list[Episode]:
+        if rng is not None:  # slips bring out what the environment says to mistakes
+            return [t.episode for t in demonstrations(pool, None, task_ids, 0.2, rng)]
+        played: list[Episode] = []
+        agent = make_agent("random", None, self.settings.rollout, {})
+        agent.play(pool, task_ids, self.settings.seed, played.append)
+        return played
 
     # --- warm start ------------------------------------------------------------------------------
 
@@ -276,9 +335,12 @@ class Run:
             s.updates,
             self._critic(),
         )
-        training_env = dataclasses.replace(s.env, kwargs={**s.env.kwargs, **s.env.train_kwargs})
         pool = make_pool(
-            training_env, s.env.train_split, s.rollout.groups, s.rollout.group_size, s.seed + 1
+            training_env(s.env),
+            s.env.train_split,
+            s.rollout.groups,
+            s.rollout.group_size,
+            s.seed + 1,
         )
         start = self._resume(updater, pool)
         writer = _tensorboard(self.folder / "tensorboard", start)
@@ -328,7 +390,7 @@ class Run:
             "update": update,
             **outcome_metrics(played),
             **experience.metrics,
-            **renamed(metrics),
+            **metrics,
             "tokens": sum(len(row.ids) for row in experience.rows),
             "transitions": len(experience.advantages),
             "seconds_rollout": rolled - started,

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from paw_train.rollouts.rollout import Trajectory
-
-_NAMES = {
-    "pg_loss": "policy_loss",
-    "wm_clipped_share": "clipped_share",
-    "observation_nll": "obs_nll",
-}
 
 
 def outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
@@ -26,8 +20,3 @@ def outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "invalid_rate": sum(not t.action_is_valid for t in steps) / max(1, len(steps)),
         "failed_episodes": len(trajectories) - len(episodes),
     }
-
-
-def renamed(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """The metrics of the loss, under the names that a run's records have for them."""
-    return {_NAMES.get(name, name): value for name, value in metrics.items()}

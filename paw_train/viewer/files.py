@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
 
-from paw_gym.transition import Episode, Transition, read_parquet
+from paw_gym.transition import Episode, episode_from_rows, read_parquet
 
 
 class Place(NamedTuple):
@@ -117,7 +116,7 @@ class EpisodeReader:
         found = pa.concat_tables(parts).to_pylist() if parts else []
         if len(found) != place.length:
             raise ValueError("the file has changed: no record is where one was.")
-        return _episode(found)
+        return episode_from_rows(found)
 
     def _group(self, path: Path, file: Any, number: int) -> Any:
         key = (path, path.stat().st_mtime_ns, number)
@@ -128,15 +127,3 @@ class EpisodeReader:
                     self._groups.popitem(last=False)
             self._groups.move_to_end(key)
             return self._groups[key]
-
-
-def _episode(rows: Sequence[dict[str, Any]]) -> Episode:
-    """From the rows of ``paw_gym.transition.write_parquet``."""
-    head = [f.name for f in fields(Episode) if f.name != "transitions"]
-    plain = [f.name for f in fields(Transition) if f.name != "info"]
-    steps = [
-        Transition(**{name: row[name] for name in plain}, info=json.loads(row["info"]))
-        for row in rows
-        if row["step"] is not None
-    ]
-    return Episode(**{name: rows[0][f"episode_{name}"] for name in head}, transitions=steps)

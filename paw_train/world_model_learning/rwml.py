@@ -122,7 +122,7 @@ class RWMLLearner:
         self.updater.weights.close()
 
 
-_LOGGED = ("policy_loss", "pg_loss", "kl", "clip_fraction", "grad_norm", "lr", "skipped")
+_LOGGED = ("policy_loss", "kl", "clip_fraction", "grad_norm", "lr", "skipped")
 
 
 def make_experience(

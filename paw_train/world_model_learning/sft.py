@@ -57,7 +57,7 @@ class SFTLearner:
         )
         learned = self.updater.step(experience, number, seed)
         return {
-            "nll_per_token": learned["observation_nll"],
+            "nll_per_token": learned["obs_nll"],
             "loss": learned["wm_loss"],
             **{name: learned[name] for name in ("grad_norm", "lr", "skipped") if name in learned},
             "transitions": len(experience.advantages),

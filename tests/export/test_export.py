@@ -38,6 +38,7 @@ def hostile_episodes(draw: st.DrawFn) -> Episode:
             episode_id="x",
             step=step,
             prompt=draw(texts),
+            observation=draw(st.none() | texts),
             response=draw(texts),
             action=draw(texts),
             reward=draw(numbers),
@@ -82,7 +83,7 @@ class TestMinari:
         for episode, theirs in zip(played, dataset, strict=True):
             assert theirs.actions == [t.action for t in episode.transitions]
             assert theirs.observations[1:] == [t.next_observation for t in episode.transitions]
-            assert theirs.observations[0] == episode.transitions[0].info["observation"]
+            assert theirs.observations[0] == episode.transitions[0].observation
             assert theirs.rewards.tolist() == [t.reward for t in episode.transitions]
             assert theirs.terminations.dtype == bool
             assert list(theirs.infos["prompt"][:-1]) == [t.prompt for t in episode.transitions]
@@ -232,7 +233,7 @@ from paw_gym.transition import read_jsonl, write_jsonl
 def episodes(count):
     for n in range(count):
         yield Episode("e", "t", f"t#{n}", transitions=[
-            Transition("e", "t", f"t#{n}", i, f"{n} {i} " * 250, "r", "a", 0.0, "o" * 300, i == 9,
+            Transition("e", "t", f"t#{n}", i, f"{n} {i} " * 250, "o", "r", "a", 0.0, "o" * 300, i == 9,
                        False, True, {"success": True}) for i in range(10)])
 
 out = Path(sys.argv[1])

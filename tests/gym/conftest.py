@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -71,6 +72,8 @@ class BoxEnv(TextEnv):
         self.resets += 1
         boxes = task.data["boxes"]
         self.state = {"boxes": boxes, "ball": self._draw(boxes), "open": 0}
+        if self.defect == "uncopyable state":
+            self.state["lock"] = threading.Lock()
         if self.defect == "warns":
             warnings.warn("something looks odd", stacklevel=2)
         if self.defect == "class state":

@@ -90,7 +90,7 @@ class TestTaskSet:
             tasks(3)[3]
 
     def test_repeated_ids_are_refused(self) -> None:
-        with pytest.raises(ValueError, match="1 are repeated"):
+        with pytest.raises(ValueError, match="must be unique: tasks 0 and 1 are both 'a'"):
             TaskSet.from_tasks([Task("a", "x"), Task("a", "y"), Task("b", "z")])
 
     def test_tasks_are_loaded_when_asked_for(self) -> None:

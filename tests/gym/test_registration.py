@@ -52,7 +52,9 @@ def guess(task: Task, rng: np.random.Generator) -> Any:
 
 class TestGeneratorFunctions:
     def make(self, **settings: Any) -> GeneratorEnv:
-        register_text_env("tests/Guess-v0", guess, tasks=[Task("a", "Guess it.")], max_steps=3)
+        register_text_env(
+            "tests/Guess-v0", guess, tasks=[Task("a", "Guess it.")], max_steps=3, replace=True
+        )
         env = gym.make("tests/Guess-v0", **settings).unwrapped
         assert isinstance(env, GeneratorEnv)
         return env
@@ -114,7 +116,9 @@ class TestGeneratorFunctions:
 
         env = GeneratorEnv(stops, [Task("a", "x")])
         env.reset(seed=0)
-        with pytest.raises(RuntimeError, match="stops returned without a last Outcome: yield one"):
+        with pytest.raises(
+            ValueError, match="stops: stops returned without a last Outcome: yield one"
+        ):
             env.step("x")
 
     def test_functions_of_another_kind_are_refused(self) -> None:
@@ -130,9 +134,15 @@ def test_unknown_ids_name_the_nearest(box_env: Any) -> None:
         make_text_env("tests/Boxs-v0")
 
 
-def test_registering_again_replaces(box_env: Any) -> None:
+def test_registering_again_is_refused_unless_it_replaces(box_env: Any) -> None:
     register_text_env("tests/Twice-v0", box_env, description="one")
-    register_text_env("tests/Twice-v0", guess, tasks=[Task("a", "x")], description="two")
+    again = {"tasks": [Task("a", "x")], "description": "two"}
+    with pytest.raises(ValueError, match=r"tests/Twice-v0: this id is registered already.*replace"):
+        register_text_env("tests/Twice-v0", guess, **again)
+    with pytest.raises(ValueError, match="CartPole-v1: this id is registered already by Gymnasium"):
+        register_text_env("CartPole-v1", guess, **again)
+    assert text_env_spec("tests/Twice-v0").description == "one"
+    register_text_env("tests/Twice-v0", guess, replace=True, **again)
     assert text_env_spec("tests/Twice-v0").description == "two"
     assert isinstance(gym.make("tests/Twice-v0").unwrapped, GeneratorEnv)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ def episodes(draw: st.DrawFn) -> Episode:
             episode_id=episode_id,
             step=step,
             prompt=draw(texts),
+            observation=draw(st.none() | texts),
             response=draw(texts),
             action=draw(texts),
             reward=draw(numbers),
@@ -68,6 +71,7 @@ def transition(step: int = 0, **changes: Any) -> Transition:
         "episode_id": "t#1",
         "step": step,
         "prompt": f"p{step}",
+        "observation": f"o{step}",
         "response": f"r{step}",
         "action": "a",
         "reward": 0.5,
@@ -160,6 +164,57 @@ def test_a_parquet_file_of_something_else_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"step": [1]}), path)
     with pytest.raises(ValueError, match="not a file of episodes: it lacks the column 'env_id'"):
         list(read_parquet(path))
+
+
+def as_before(episode: Episode) -> dict[str, Any]:
+    """An episode as earlier versions wrote it: the observation in ``info``, or nowhere."""
+    old = episode.to_dict()
+    for step in old["transitions"]:
+        observation = step.pop("observation")
+        if observation is not None:
+            step["info"] = {"observation": observation, **step["info"]}
+    return old
+
+
+def old_jsonl(path: Path, episode: Episode) -> None:
+    path.write_text(json.dumps(as_before(episode)) + "\n")
+
+
+def old_parquet(path: Path, episode: Episode) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    write_parquet(path, [episode])
+    table = pq.read_table(path).drop_columns("observation")
+    infos = [json.dumps(step["info"]) for step in as_before(episode)["transitions"]]
+    place = table.schema.get_field_index("info")
+    pq.write_table(table.set_column(place, "info", pa.array(infos, pa.large_string())), path)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_files_of_earlier_versions_hold_the_observation_in_info(form: str, tmp_path: Path) -> None:
+    steps = [transition(0, info={"score": 0.5}), transition(1, observation=None)]
+    episode = Episode("e", "t", "t#1", transitions=steps)
+    {"jsonl": old_jsonl, "parquet": old_parquet}[form](tmp_path / "old", episode)
+    assert list(FORMS[form][1](tmp_path / "old")) == [episode]
+
+
+def test_a_parquet_file_has_a_column_for_each_field_with_its_type(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    write_parquet(tmp_path / "e", [Episode("e", "t", "1", transitions=[transition()])])
+    columns = {field.name: str(field.type) for field in pq.read_schema(tmp_path / "e")}
+    of_steps = [f.name for f in fields(Transition)]
+    of_episodes = [f"episode_{f.name}" for f in fields(Episode) if f.name != "transitions"]
+    assert list(columns) == [*of_steps, "episode_number", *of_episodes]
+    assert " ".join(of_steps) == (
+        "env_id task_id episode_id step prompt observation response action reward "
+        "next_observation terminated truncated action_is_valid info"
+    )
+    kinds = ("step", "reward", "terminated", "observation", "info", "episode_group")
+    assert [columns[name] for name in kinds] == [
+        "int64", "double", "bool", "large_string", "large_string", "int64"
+    ]  # fmt: skip
 
 
 def test_an_infinite_reward_is_refused() -> None:

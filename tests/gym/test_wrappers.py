@@ -42,10 +42,10 @@ class TestTransition:
         t = info["transition"]
         assert (t.env_id, t.task_id, t.episode_id, t.step) == ("BoxEnv", "boxes/3", "e1", 0)
         assert (t.prompt, t.response, t.action) == (prompt, response, "look")
+        assert t.observation == "There are 3 boxes."
         assert (t.reward, t.next_observation) == (reward, "You look around.")
         assert (t.terminated, t.truncated, t.action_is_valid) == (False, False, True)
         assert t.info == {
-            "observation": "There are 3 boxes.",
             "env_reward": 0.0,
             "success": False,
             "score": 0.0,
@@ -59,7 +59,7 @@ class TestTransition:
         assert [t.step for t in found] == [0, 1, 2]
         for (prompt, *_), t, after in zip(steps, found, found[1:], strict=False):
             assert after.prompt == prompt
-            assert after.info["observation"] == t.next_observation
+            assert after.observation == t.next_observation
             assert t.next_observation in prompt
 
     def test_the_terminal_one_has_the_last_text(self, agent: Make) -> None:

@@ -232,7 +232,15 @@ def _compare(result: dict[str, Any], local: Local) -> None:
     for ours, theirs in zip(result["gradients"], local.gradients, strict=True):
         assert theirs.abs().max() > 1e-3
         assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-    for name in ("pg_loss", "kl", "wm_term", "wm_loss", "wm_clipped_share", "entropy", "grad_norm"):
+    for name in (
+        "policy_loss",
+        "kl",
+        "wm_term",
+        "wm_loss",
+        "clipped_share",
+        "entropy",
+        "grad_norm",
+    ):
         if name in local.metrics:
             values = [step[name] for step in result["steps"]]
             assert sum(values) / len(values) == pytest.approx(

@@ -26,7 +26,7 @@ def _rows(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 def _step(success: bool) -> Transition:
     info = {"success": success, "score": 0.5 + success / 2}
-    return Transition("env", "t", "e", 0, "", "", "", 0.0, "", True, False, True, info)
+    return Transition("env", "t", "e", 0, "", "", "", "", 0.0, "", True, False, True, info)
 
 
 def _episodes() -> list[Trajectory]:

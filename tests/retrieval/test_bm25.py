@@ -239,7 +239,7 @@ def test_bad_arguments_are_named(small_corpus: Path) -> None:
         make_retriever("bm2", corpus=small_corpus)
     with pytest.raises(ValueError, match="no setting 'korpus'. Did you mean 'corpus'"):
         make_retriever("bm25", korpus=small_corpus)
-    with pytest.raises(TypeError, match="needs corpus"):
+    with pytest.raises(ValueError, match="needs corpus"):
         make_retriever("bm25")
     with pytest.raises(ValueError, match="k1"):
         make_retriever("bm25", corpus=small_corpus, b=2).search(["x"])

@@ -141,7 +141,7 @@ def test_failures_are_retriever_errors(serving: Any) -> None:
         simulated(url).search(["q"])
     with pytest.raises(ValueError, match="Shares of noise"):
         Curriculum(0, 2)
-    with pytest.raises(TypeError, match="needs url and model"):
+    with pytest.raises(ValueError, match="needs url and model"):
         make_retriever("simulated")
 
 

@@ -51,6 +51,7 @@ def _trajectories(conversation: bool) -> list[Any]:
                     f"e{number}",
                     step,
                     "",
+                    f"place {step % 2}",
                     "",
                     "",
                     reward * last,
@@ -58,7 +59,6 @@ def _trajectories(conversation: bool) -> list[Any]:
                     last,
                     False,
                     True,
-                    {"observation": f"place {step % 2}"},
                 )
             )
         made.append(Trajectory(episode, rows))

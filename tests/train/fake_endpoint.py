@@ -392,7 +392,7 @@ def _answer(body: dict[str, Any], stop_reason: bool) -> dict[str, Any]:
         choice["text"] = said
     return {
         "id": "x", "object": "chat.completion", "model": body["model"], "choices": [choice],
-        "usage": {"prompt_tokens": len(text) // 4, "completion_tokens": 10, "total_tokens": 0},
+        "usage": {"prompt_tokens": 10 * _words(body), "completion_tokens": 10, "total_tokens": 0},
     }  # fmt: skip
 
 

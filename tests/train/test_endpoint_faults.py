@@ -79,7 +79,7 @@ KILLS = [
     ("paw_train.policies.endpoint.cache:AnswerCache:put", 30),
     ("paw_train.evaluation.episode_log:EpisodeLog:add", 6),
     ("paw_train.policies.endpoint.cache:AnswerCache:put", 50),
-    ("paw_train.policies.local.checkpoint:write_json", 0),
+    ("paw_gym.files:write_json", 0),
     ("", 0),
 ]
 """where the evaluating process is killed, and how many calls come before"""

@@ -2,66 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import json
-import ssl
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import gymnasium as gym
 import pytest
 
 pytest.importorskip("openai")
 
-import typer.main
-
-from paw_gym import Outcome, Task, TaskSet, TextEnv, register_text_env
 from paw_train.baselines import agents
-from paw_train.cli.program import app
 
-_spec = importlib.util.spec_from_file_location(
-    "fake_endpoint", Path(__file__).with_name("fake_endpoint.py")
-)
+_spec = importlib.util.spec_from_file_location("fork", Path(__file__).with_name("fork.py"))
 assert _spec and _spec.loader
-fake = importlib.util.module_from_spec(_spec)
-sys.modules["fake_endpoint"] = fake  # dataclasses look their module up
-_spec.loader.exec_module(fake)
-
-ENV = "test/Fork-v0"
-
-
-class Fork(TextEnv):
-    """Right is right."""
-
-    def __init__(self, max_steps: int = 2, render_mode: str | None = None) -> None:
-        tasks = TaskSet.from_tasks([Task(name, "Find the exit.") for name in ("a", "b")])
-        super().__init__(tasks, max_steps, render_mode)
-
-    def _start(self, task: Task) -> Outcome:
-        return self._outcome()
-
-    def _act(self, action: str) -> Outcome:
-        if action == "right":
-            return Outcome("Out.", reward=1.0, terminated=True, success=True)
-        return self._outcome(action == "left")
-
-    def _outcome(self, valid: bool = True) -> Outcome:
-        return Outcome(
-            "Turn left or right.", admissible_actions=["left", "right"], action_is_valid=valid
-        )
-
-    def _save(self) -> dict[str, Any]:
-        return {}
-
-    def _restore(self, state: Any) -> None:
-        return
-
-    def reference_solution(self) -> list[str]:
-        return ["right"]
+fork = importlib.util.module_from_spec(_spec)
+sys.modules["fork"] = fork
+_spec.loader.exec_module(fork)
+fake = fork.fake
 
 
 @dataclass(frozen=True)
@@ -142,51 +101,20 @@ CASES += [(a, b) for a in LINES for b in fake.BEHAVIOURS if b not in OF_TAGS]
 SETTINGS = {
     "react_paper": ["agent.examples=0"],
     "reflexion_paper": ["agent.examples=0", "agent.trials=2"],
-    "react": ["agent.examples=0"],
-    "reflexion": ["agent.examples=0", "agent.trials=2"],
-    "self_consistency": ["agent.samples=2"],
-    "best_of_n": ["agent.n=2"],
 }
 DIRECT = ("plain",)
 """agents whose prompt asks for no reasoning"""
 
 
-@pytest.fixture(autouse=True)
-def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def environment() -> Iterator[None]:
-    register_text_env(ENV, entry_point=Fork)
-    with pytest.MonkeyPatch.context() as patch:
-        # each client reads all certificates, which takes longer than an evaluation here
-        patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
+    with fork.registered():
         yield
-    gym.registry.pop(ENV)
 
 
-COMMAND = typer.main.get_command(app)
-
-
-def run_paw(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """(exit code, stdout, stderr) of ``paw``."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        COMMAND.main(list(arguments), prog_name="paw")
-    return (ended.value.code or 0, *capsys.readouterr())  # type: ignore[return-value]
-
-
-def on_fork(server: Any, agent: str, *more: str) -> list[str]:
-    """The arguments of ``paw eval`` on the small environment."""
-    return [
-        "eval", "openai:model", "--agent", agent, "--out", "out", f"env.id={ENV}",
-        f"endpoint.url={server.url}", "endpoint.cache=null", "endpoint.retries=2",
-        "endpoint.first_wait=0.001", "endpoint.timeout=20", "evaluation.temperature=0.5",
-        *SETTINGS.get(agent, []), *more,
-    ]  # fmt: skip
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 def test_the_matrix_knows_every_behaviour() -> None:
@@ -203,7 +131,8 @@ def test_every_agent_with_every_server(
         more = list(expected.settings) if isinstance(expected, Refused) else []
         if behaviour == "hang once":
             more = ["endpoint.timeout=0.3", "endpoint.retries=30"]
-        code, *printed = run_paw(capsys, *on_fork(server, agent, *more))
+        more += SETTINGS.get(agent, [])
+        code, *printed = fork.run_paw(capsys, *fork.on_fork(server, agent, *more))
     output = " ".join(" ".join(printed).split())
     if isinstance(expected, Refused):
         assert code == 2, output
@@ -240,7 +169,7 @@ def test_an_agent_that_an_endpoint_or_environment_does_not_suit_says_so(
     agent: str, more: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with fake.FakeEndpoint(behaviour="ok") as server:
-        code, *printed = run_paw(capsys, *on_fork(server, agent, *more))
+        code, *printed = fork.run_paw(capsys, *fork.on_fork(server, agent, *more))
         assert not server.seen
     output = " ".join(" ".join(printed).split())
     assert code == 2, output

@@ -217,7 +217,8 @@ class TestPanels:
         )
         assert small["panel"] == f"{name}[3]"
         changed = ["evaluation.tasks=3", "env.kwargs.max_steps=2"]
-        other = load_result(evaluate_from_args("random", changed, str(out), panel=name))
+        changed_out = str(tmp_path / "changed")
+        other = load_result(evaluate_from_args("random", changed, changed_out, panel=name))
         assert other["panel"] == f"{name}[3] (changed)"
         assert "other environment settings" in reasons_against(small, other)[0]
         assert small["environment"]["behaviour"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -56,6 +57,16 @@ def test_gigpo_sees_anchors_and_discounts(made_up: Any, settings: dict[str, Any]
     expected = gigpo(REWARDS, OWNERS, steps, [GROUPS[o] for o in OWNERS], anchors, **settings)
     assert torch.allclose(_advantages(made_up, "gigpo", **settings), expected.float())
     assert len(set(expected.tolist())) > 4  # steps of one episode differ
+
+
+def test_gigpo_refuses_transitions_without_their_observation(made_up: Any) -> None:
+    trajectories = made_up(False)
+    steps = trajectories[1].episode.transitions
+    steps[2] = replace(steps[2], observation=None)
+    pool = collect(trajectories)
+    with pytest.raises(ValueError, match="step 2 of episode 'e1' was recorded without one"):
+        prepare(pool, AlgorithmSettings(name="gigpo"), PLAIN, 10.0)
+    prepare(pool, AlgorithmSettings(name="grpo"), PLAIN, 10.0)
 
 
 def test_ppo_by_turn_and_by_token_is_gae_by_hand(made_up: Any) -> None:

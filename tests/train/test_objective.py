@@ -360,7 +360,7 @@ class TestVariants:
         assert off.wm_loss is None and on.wm_loss.item() > 0
         assert torch.equal(off.loss, on.policy_loss)
         assert "wm_loss" not in off.metrics
-        assert off.metrics["observation_nll"] == on.metrics["observation_nll"]
+        assert off.metrics["obs_nll"] == on.metrics["obs_nll"]
 
         padded = pad(rows, left=False)
         logp = model_logprobs(model, padded)
@@ -442,16 +442,16 @@ class TestMetrics:
         got = merge_metrics([combined_loss(logp, batch, totals, objective).metrics])
         assert got == pytest.approx(
             {
-                "pg_loss": -(1.2 + 1.0) / 2,
+                "policy_loss": -(1.2 + 1.0) / 2,
                 "kl": 0.0,
                 "clip_fraction": 0.5,
                 "ratio_mean": 1.5,
                 "ratio_max": 2.0,
                 "ratio_min": 1.0,
-                "observation_nll": -(math.log(0.9) + math.log(0.5) + 2 * math.log(0.1)) / 4,
+                "obs_nll": -(math.log(0.9) + math.log(0.5) + 2 * math.log(0.1)) / 4,
                 "wm_loss": 0.25,
                 "wm_term": 0.125,
-                "wm_clipped_share": 0.5,
+                "clipped_share": 0.5,
             },
             abs=1e-6,
         )
@@ -493,10 +493,10 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"clip_low": 1.0}, "`clip_low`"),
-            ({"clip_high": -0.1}, "`clip_high`"),
-            ({"kl_coef": math.nan}, "`kl_coef`"),
-            ({"aggregation": "mean"}, "`aggregation` must be one of token-mean"),
+            ({"clip_low": 1.0}, "objective.clip_low is "),
+            ({"clip_high": -0.1}, "objective.clip_high is "),
+            ({"kl_coef": math.nan}, "objective.kl_coef is "),
+            ({"aggregation": "mean"}, "objective.aggregation: .* Did you mean 'token-mean'"),
             ({"aggregation": "fixed-length"}, "needs `fixed_length`"),
         ],
     )

@@ -119,7 +119,7 @@ def update_record(update: int, updates: int, rng: random.Random) -> dict[str, An
         "seconds_rollout": 4.1 + rng.gauss(0, 0.3),
         "seconds_train": 6.2 + rng.gauss(0, 0.4),
         "tokens": int(410_000 - 120_000 * done + rng.gauss(0, 9000)),
-        "skipped": 0.0,
+        "own_measurement": 0.0,
         "time": 1_760_000_000 + 11 * update,
     }
 
@@ -184,6 +184,7 @@ def episode(task_id: str, success: bool, steps: int, text: str = "") -> Episode:
                 step=step,
                 prompt=f"task put a clean apple in fridge.\nsaw nothing\nnow {seen}\ncan look\ngo to\nopen"
                 + text,
+                observation=seen + text,
                 response=f"<think>The apple may be dirty, step {step}.</think>\n"
                 f"<action>{action}</action>{text}",
                 action=action,
@@ -192,7 +193,7 @@ def episode(task_id: str, success: bool, steps: int, text: str = "") -> Episode:
                 terminated=last and success,
                 truncated=last and not success,
                 action_is_valid=step != 1,
-                info={"observation": seen + text, "success": last and success},
+                info={"success": last and success},
             )
         )
         seen = after
@@ -366,7 +367,7 @@ def test_page_shows_what_was_measured(tmp_path: Path) -> None:
     assert "update 30\ntraining rollouts: " in text
     low, high = (100 * end for end in wilson_interval(44, 64))
     assert f"validation (64 tasks): 68.8 % [{low:.1f} %, {high:.1f} %]" in text
-    assert "skipped" in text  # a measurement that the report knows nothing about
+    assert "own_measurement" in text  # one that the catalogue knows nothing about
     assert "objective.wm.coef" in text and "GRPO + WM (cmae × 0.1)" in text
     assert "What is missing" not in text and "Not measured" not in text
 

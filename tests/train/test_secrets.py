@@ -67,7 +67,7 @@ class LockedEnv(TextEnv):
 
 
 def test_the_environment_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    register_text_env("tests/Locked-v0", LockedEnv)
+    register_text_env("tests/Locked-v0", LockedEnv, replace=True)
     settings = load_settings("smoke", ["env.id=tests/Locked-v0", "env.kwargs={token: env:MINE}"])
     monkeypatch.setenv("MINE", "hunter2")
     assert agent_env_maker(settings.env, "train")().tasks.ids == ["a"]
@@ -83,7 +83,7 @@ import sys
 sys.path.insert(0, {tests!r})
 from test_secrets import LockedEnv
 from paw_gym import register_text_env
-register_text_env("tests/Locked-v0", LockedEnv)
+register_text_env("tests/Locked-v0", LockedEnv, replace=True)
 from paw_train.cli import main
 main(sys.argv[1:])
 """

@@ -1,4 +1,4 @@
-"""Statistics against printed tables, closed forms and brute-force enumeration."""
+"""Statistics against SciPy, printed tables, closed forms and brute-force enumeration."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -170,6 +171,41 @@ def test_pass_at_k_needs_k_attempts() -> None:
     assert stats.pass_at_k(5000, 1, 2500) == pytest.approx(0.5)
 
 
+# --- against SciPy, where it has the same -------------------------------------------------------
+
+
+@given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_wilson_and_mcnemar_are_scipys(counts: tuple[int, int]) -> None:
+    successes, n = counts
+    test = scipy.stats.binomtest(successes, n, 0.5)
+    interval = test.proportion_ci(0.95, method="wilson")
+    expected = (interval.low, interval.high)
+    assert stats.wilson_interval(successes, n) == pytest.approx(expected, abs=1e-12)
+    assert stats.mcnemar_exact(successes, n - successes) == pytest.approx(test.pvalue, rel=1e-9)
+
+
+def test_bootstrap_is_scipys_up_to_its_draws() -> None:
+    values = np.random.default_rng(4).exponential(2.0, 80)
+    draws = {"n_resamples": 20_000, "rng": np.random.default_rng(1)}
+    expected = scipy.stats.bootstrap((values,), np.mean, method="percentile", **draws)
+    found = stats.bootstrap_mean_interval(values.tolist(), seed=0, resamples=20_000)
+    assert found == pytest.approx(tuple(expected.confidence_interval), abs=0.03)
+
+
+@given(st.lists(st.floats(-5, 5).map(lambda x: round(x, 3)), min_size=2, max_size=9))
+def test_tests_and_intervals_of_paired_differences_are_scipys(values: list[float]) -> None:
+    flips = scipy.stats.permutation_test(
+        (values,), np.sum, permutation_type="samples", n_resamples=np.inf, vectorized=True
+    )
+    assert stats.sign_flip_p_value(values, seed=0) == pytest.approx(flips.pvalue)
+    if np.ptp(values) > 0:
+        test = scipy.stats.ttest_1samp(values, 0.0)
+        assert stats.paired_t_p_value(values) == pytest.approx(test.pvalue, rel=1e-9)
+        interval = test.confidence_interval(0.95)
+        expected = (interval.low, interval.high)
+        assert stats.mean_interval(values) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
 # --- intervals over seeds ------------------------------------------------------------------------
 
 
@@ -190,17 +226,6 @@ def test_pass_at_k_needs_k_attempts() -> None:
 def test_t_quantiles_are_those_of_the_tables(df: int, p: float, t: float) -> None:
     assert stats.student_t_quantile(p, df) == pytest.approx(t, abs=6e-5)
     assert stats.student_t_quantile(1 - p, df) == pytest.approx(-t, abs=6e-5)
-
-
-@given(st.integers(1, 60), st.floats(-30, 30))
-def test_t_distribution_is_the_integral_of_its_density(df: int, t: float) -> None:
-    constant = math.gamma((df + 1) / 2) / (math.sqrt(df * math.pi) * math.gamma(df / 2))
-    xs = np.linspace(0.0, t, 4001)
-    density = constant * (1 + xs**2 / df) ** (-(df + 1) / 2)
-    weights = np.ones(4001)
-    weights[1:-1:2], weights[2:-1:2] = 4.0, 2.0  # Simpson
-    integral = float(density @ weights) * t / 4000 / 3
-    assert stats.student_t_cdf(t, df) == pytest.approx(0.5 + integral, abs=1e-6)
 
 
 @given(st.integers(1, 200), st.floats(0.001, 0.999))

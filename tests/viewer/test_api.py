@@ -257,7 +257,7 @@ def test_damaged_files_cost_only_what_is_damaged(
     (run / "rollouts").mkdir(parents=True)
     (run / "tokens").mkdir()
     good = Episode("e", "t", "t#1", transitions=[
-        Transition("e", "t", "t#1", 0, "p", "r", "a", 1.0, "o", True, False, True, {"success": True})
+        Transition("e", "t", "t#1", 0, "p", "o", "r", "a", 1.0, "o", True, False, True, {"success": True})
     ])  # fmt: skip
     line = json.dumps(good.to_dict())
     strange = good.to_dict()

@@ -199,7 +199,7 @@ def test_hostile_text_stays_text(view: Any, pages: Any, tmp_path: Path) -> None:
     run = tmp_path / '<b>"run" &amp; 100%'
     (run / "rollouts").mkdir(parents=True)
     (run / "tokens").mkdir()
-    step = Transition("e", bad, bad, 0, bad, f"<think>{bad}</think><action>{bad}</action>{bad}", bad,
+    step = Transition("e", bad, bad, 0, bad, bad, f"<think>{bad}</think><action>{bad}</action>{bad}", bad,
                       -1.0, bad, False, True, False, {"problem": bad, "success": False})  # fmt: skip
     episode = Episode("e", bad, bad, bad, bad, 0, "window", [step], None)
     write_jsonl(run / "rollouts" / "000000.jsonl", [episode, episode])

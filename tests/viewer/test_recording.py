@@ -57,7 +57,7 @@ def _played(policy: LocalPolicy, conversation: bool) -> list[Trajectory]:
             row.steps.append(StepSpans(action, observation, logprobs))
             last = step + 1 == steps
             episode.transitions.append(
-                Transition("env", episode.task_id, episode.episode_id, step, "", "", "",
+                Transition("env", episode.task_id, episode.episode_id, step, "", "", "", "",
                            reward * last, "", last, False, True)
             )  # fmt: skip
         offered = [[f"go to {i}"] for i in range(steps)]

@@ -76,6 +76,8 @@ class SearchQAEnv(TextEnv):
     agent = AgentDefaults(
         template="search", history_length=None, success_reward=None, invalid_penalty=-0.01
     )
+    held_out_splits = ("dev", "test")
+    small_template = "search_compact"
     recorded_info = ("exact_match", "f1", "contains", "retrieved", "retrieval_failed")
     type_groups = DOMAINS
 

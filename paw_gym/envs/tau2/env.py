@@ -89,6 +89,8 @@ class Tau2Env(TextEnv):
     agent = AgentDefaults(
         template="tau2", history_length=None, success_reward=None, invalid_penalty=-0.01
     )
+    held_out_splits = ("train", "test")
+    small_template = "tau2"
     recorded_info = (
         "reply_from",
         "tool_error",
@@ -198,6 +200,10 @@ class Tau2Env(TextEnv):
         self.state["messages"].append({"role": "user", "content": text})
         end = talk.ending(text)
         if end is not None:
+            if setting_up:
+                raise UserSetupError(
+                    f"The user ended the conversation with its first words: {text!r}"
+                )
             words = talk.without_marks(text)
             shown += f"User: {words}\n" if words else ""
             text = f"{shown}The user has ended the conversation."

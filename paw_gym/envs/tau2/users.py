@@ -20,7 +20,7 @@ class UserError(RuntimeError):
 
 
 class UserSetupError(UserError):
-    """The user can never answer: the settings are wrong."""
+    """The conversation cannot begin: the settings are wrong, or the user ends it at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,6 +19,7 @@ from paw_gym.naming import did_you_mean
 
 ENGINES = ("bm25", "lucene")
 GOAL_KINDS = ("synthetic", "human")
+_INSTRUCTION = re.compile(r"Instruction: \[SEP\] .*? \[SEP\] ", re.DOTALL)
 
 
 class WebShopEnv(TextEnv):
@@ -68,6 +70,7 @@ class WebShopEnv(TextEnv):
     agent = AgentDefaults(
         template="webshop", history_length=2, success_reward=10.0, invalid_penalty=-0.1
     )
+    held_out_splits = ("valid", "test")
 
     def __new__(cls, *args: Any, server: str | None = None, **kwargs: Any) -> WebShopEnv:
         """With ``server`` the environment is a client of that server's shop."""
@@ -144,7 +147,8 @@ class WebShopEnv(TextEnv):
 
     def prompt_observation(self, observation: str) -> str:
         """Without the instruction, which the prompt's own slot holds."""
-        return without_instruction(observation, self.task.instruction)
+        own = self._task.instruction if self._task is not None else None
+        return without_instruction(observation, own)
 
     def reference_solution(self) -> list[str]:
         """A purchase with score 1, by an expert that knows the goal's product."""
@@ -165,9 +169,13 @@ class WebShopEnv(TextEnv):
         return act
 
 
-def without_instruction(observation: str, instruction: str) -> str:
-    """An observation without its instruction."""
-    return observation.replace(f"Instruction: [SEP] {instruction.strip()} [SEP] ", "", 1)
+def without_instruction(observation: str, instruction: str | None) -> str:
+    """An observation without its instruction: the given one, or, in a record of another task, its own."""
+    if instruction is not None:
+        shown = f"Instruction: [SEP] {instruction.strip()} [SEP] "
+        if shown in observation:
+            return observation.replace(shown, "", 1)
+    return _INSTRUCTION.sub("", observation, count=1)
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,8 @@ class EndpointPolicy:
         self.usage = Usage()
         self.fallbacks = Fallbacks(self.settings.token_limit_field)
         self._budget = Budget(self.settings)
+        self.stopped: str | None = None
+        """the budget that is used up; it then is the error of every request"""
         self._context_tokens = self.settings.context_tokens
         self._context_asked = self._context_tokens is not None
         self._cache = _cache_of(self.settings)
@@ -172,48 +174,35 @@ class EndpointPolicy:
         """
         return self._all([self._score(request) for request in requests])
 
-    def _all(self, work: Sequence[Coroutine[Any, Any, _T | BudgetReached]]) -> list[_T]:
+    def _all(self, work: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
         """What all of some requests, under way together, come to."""
         return self._thread.run(self._gather(work))
 
-    async def _gather(self, work: Sequence[Coroutine[Any, Any, _T | BudgetReached]]) -> list[_T]:
+    async def _gather(self, work: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
         tasks = [asyncio.ensure_future(one) for one in work]
         try:
-            answers = await asyncio.gather(*tasks)
+            return list(await asyncio.gather(*tasks))
         except BaseException:
             for task in (*tasks, *self._under_way.values()):
                 task.cancel()
             raise
-        found = []
-        for answer in answers:
-            if isinstance(answer, BudgetReached):
-                raise answer
-            found.append(answer)
-        return found
 
-    async def _answer(self, request: Request, sampling: Sampling) -> Response | BudgetReached:
-        """The response; where a budget allows no request, that: those under way are still answered."""
+    async def _answer(self, request: Request, sampling: Sampling) -> Response:
         seed = request.seed if sampling.temperature > 0 else None
         answer = await self._fetch(self._body(request, sampling), seed)
-        if isinstance(answer, BudgetReached):
-            return answer
         if "error" in answer:
             return Response(error=str(answer["error"]), overflow=bool(answer.get("overflow")))
         return self._response(answer, sampling)
 
-    async def _score(self, request: ScoreRequest) -> Scores | BudgetReached:
+    async def _score(self, request: ScoreRequest) -> Scores:
         body = scoring_body(self.model, request, self.settings.token_limit_field)
         answer = await self._fetch(body | self.settings.extra, None)
-        if isinstance(answer, BudgetReached):
-            return answer
         if "error" in answer:
             return Scores(error=str(answer["error"]))
         return read_scores(answer, request, self.url)
 
-    async def _fetch(
-        self, body: Mapping[str, Any], seed: int | None
-    ) -> dict[str, Any] | BudgetReached:
-        """The answer to a body, from disk if it is there; ``{"error": ...}`` if it failed for good."""
+    async def _fetch(self, body: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
+        """The answer to a body, from disk if it is there; ``{"error": ...}`` where none came."""
         key = request_key(self.url, self.settings.api, body, seed)
         answer = self._cache.get(key) if self._cache else None
         self._reached |= answer is not None  # at this address, by an earlier run
@@ -229,7 +218,8 @@ class EndpointPolicy:
                 # shielded: a request that another episode waits for as well outlives this one
                 answer = await asyncio.shield(self._under_way[key])
             except BudgetReached as reached:
-                return reached
+                self.stopped = self.stopped or str(reached)
+                return {"error": self.stopped}
         self.usage.cached += shared and "error" not in answer
         return answer
 
@@ -265,6 +255,8 @@ class EndpointPolicy:
         """
         failures = 0
         while True:
+            if self.stopped is not None:
+                raise BudgetReached(self.stopped)
             sent = self.fallbacks.apply(body)
             try:
                 answer = await self._try(sent)

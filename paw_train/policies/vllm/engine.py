@@ -101,7 +101,7 @@ class FollowingVLLM:
         self.local = local
         settings = settings or VLLMSettings()
         if settings.dtype == "auto":  # vLLM's own choice would round a float32 model to half
-            dtype = str(local.model.dtype).removeprefix("torch.")
+            dtype: Any = str(local.model.dtype).removeprefix("torch.")
             settings = dataclasses.replace(settings, dtype=dtype)
         with tempfile.TemporaryDirectory(prefix="paw-vllm-") as folder:
             local.save(Path(folder))

@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from paw_gym.naming import did_you_mean
-from paw_train.settings import Settings, find_recipe, load_settings, recipe_names
+from paw_train.settings import Settings, find_recipe, load_settings, read_yaml, recipe_names
 from paw_train.settings.world_model import WorldModelSettings
 
 _KEYS = ("recipe", "seeds", "overrides", "baseline", "against", "arms", "name", "description")
@@ -145,7 +143,7 @@ def load_grid(name: str | Path) -> Grid:
         ValueError: there is none, or a key or value is not valid; names it.
     """
     path = find_grid(name)
-    data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    data = read_yaml(path.read_text(encoding="utf-8"), f"Grid {path.name}")
     if not isinstance(data, dict):
         raise ValueError(f"Grid {path.name}: expected keys and values, got {data!r}.")
     for key in data:
@@ -214,7 +212,7 @@ def parse_pairs(pairs: Sequence[str]) -> dict[str, Any]:
         key, sign, value = pair.partition("=")
         if not sign or not key:
             raise ValueError(f"Expected key=value, got {pair!r} (for example optimizer.lr=1e-4).")
-        values[key] = yaml.safe_load(value)
+        values[key] = read_yaml(value, key)
     return values
 
 

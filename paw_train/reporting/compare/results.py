@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from paw_train.metrics import METRICS, NOT_MEASURED
 from paw_train.reporting.compare.cells import differing_setting, relevant
 from paw_train.reporting.compare.grid import Arm, Cell, Grid
 from paw_train.reporting.run.run_data import RunData, load_run
@@ -17,32 +18,6 @@ from paw_train.reporting.run.run_data import RunData, load_run
 FORMAT = 1
 _DIGITS = 5
 """significant digits of a measurement"""
-
-METRICS = (
-    "success_rate",
-    "reward_mean",
-    "steps_mean",
-    "invalid_rate",
-    "obs_nll",
-    "wm_loss",
-    "lambda_mean",
-    "clipped_share",
-    "selected_share",
-    "clip_fraction",
-    "policy_loss",
-    "kl",
-    "entropy",
-    "grad_norm",
-    "grad_norm_policy",
-    "grad_norm_wm",
-    "value_loss",
-    "explained_variance",
-    "seconds_rollout",
-    "seconds_train",
-    "peak_memory_mb",
-    "tokens",
-)
-"""keys of ``metrics.jsonl`` that are kept, one value an update"""
 
 _EVALUATION = ("mean_steps", "invalid_rate", "mean_reward", "errors", "seconds")
 
@@ -116,7 +91,9 @@ def _evaluation(path: Path) -> dict[str, Any] | None:
 
 
 def _series(run: RunData) -> dict[str, list[float | None]]:
-    found = {key: [_rounded(r.get(key)) for r in run.metrics] for key in METRICS}
+    keys = dict.fromkeys(METRICS)
+    keys.update(dict.fromkeys(key for r in run.metrics for key in r if key not in NOT_MEASURED))
+    found = {key: [_rounded(r.get(key)) for r in run.metrics] for key in keys}
     return {key: values for key, values in found.items() if any(v is not None for v in values)}
 
 

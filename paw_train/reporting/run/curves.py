@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paw_train.metrics import METRICS, NOT_MEASURED, Metric
 from paw_train.reporting.run.charts import ChartStyle, Series, line_chart, smoothing_window
 from paw_train.reporting.run.markup import Markup, join, tag
 from paw_train.reporting.run.results import Rate, number
@@ -32,109 +33,33 @@ class Section:
     curves: tuple[Curve, ...]
 
 
-_SUCCESS = Curve(
-    "Success",
-    "share of episodes solved; bars: 95 % interval",
-    (("success_rate", "training rollouts"),),
-    share=True,
-    full=True,
-)
-SECTIONS = (
-    Section(
-        "Success and reward",
-        (
-            _SUCCESS,
-            Curve("Reward", "mean return of an episode in training", (("reward_mean", "reward"),)),
-        ),
-    ),
-    Section(
-        "World model",
-        (
-            Curve(
-                "World-model loss",
-                "mean over the supervised observations (Eq. 8 for CMAE)",
-                (("wm_loss", "WM loss"),),
-            ),
-            Curve(
-                "Adaptive weight λ",
-                "1 − mean return / R_max, mean over groups (Eq. 10)",
-                (("lambda_mean", "λ"),),
-            ),
-            Curve(
-                "Clipped share",
-                "observation tokens predicted with p > ρ, which are left out (Eq. 7)",
-                (("clipped_share", "clipped"),),
-                share=True,
-            ),
-            Curve(
-                "Observation NLL",
-                "nats a token of the next observation, logged without PaW too",
-                (("obs_nll", "NLL"),),
-            ),
-            Curve(
-                "Selected share",
-                "transitions with world-model supervision (α)",
-                (("selected_share", "selected"),),
-                share=True,
-                smooth=False,
-            ),
-            Curve(
-                "Action entropy at selection",
-                "of the update's transitions, and the lowest selected (Eq. 4)",
-                (("entropy_threshold", "threshold"), ("entropy_mean", "mean")),
-            ),
-        ),
-    ),
-    Section(
-        "Policy",
-        (
-            Curve("KL", "to the policy that RL started from", (("kl", "KL"),)),
-            Curve("Entropy", "of the action tokens, nats", (("entropy", "entropy"),)),
-            Curve("Policy loss", "clipped surrogate", (("policy_loss", "policy loss"),)),
-            Curve(
-                "Clip fraction",
-                "action tokens whose ratio was clipped",
-                (("clip_fraction", "clipped"),),
-                share=True,
-            ),
-            Curve(
-                "Gradient norms",
-                "before clipping: whole, policy term, world-model term",
-                (
-                    ("grad_norm", "whole"),
-                    ("grad_norm_policy", "policy"),
-                    ("grad_norm_wm", "world model"),
-                ),
-                log=True,
-            ),
-            Curve(
-                "Probability ratio",
-                "of the action tokens, policy now to policy that sampled",
-                (("ratio_max", "highest"), ("ratio_mean", "mean"), ("ratio_min", "lowest")),
-                log=True,
-            ),
-            Curve("Learning rate", "", (("lr", "lr"),), smooth=False),
-        ),
-    ),
-    Section(
-        "Episodes and time",
-        (
-            Curve("Episode length", "steps", (("steps_mean", "steps"),)),
-            Curve(
-                "Invalid responses",
-                "share of steps: no tags, or not accepted",
-                (("invalid_rate", "invalid"),),
-                share=True,
-            ),
-            Curve(
-                "Seconds an update",
-                "",
-                (("seconds_rollout", "rollout"), ("seconds_train", "training")),
-            ),
-            Curve("Tokens an update", "", (("tokens", "tokens"),)),
-        ),
-    ),
-)
+def _cataloged() -> tuple[Section, ...]:
+    """The charts of the catalogue: metrics with one title share a chart."""
+    sections: dict[str, dict[str, list[Metric]]] = {}
+    for metric in METRICS.values():
+        sections.setdefault(metric.section, {}).setdefault(metric.chart, []).append(metric)
+    return tuple(
+        Section(title, tuple(_chart(name, metrics) for name, metrics in charts.items()))
+        for title, charts in sections.items()
+    )
+
+
+def _chart(title: str, metrics: Sequence[Metric]) -> Curve:
+    first = metrics[0]
+    names = [f"{m.title}: {m.meaning}" if len(metrics) > 1 else m.meaning for m in metrics]
+    unit = f" ({first.unit})" if first.unit not in ("", "share") else ""
+    return Curve(
+        title,
+        "; ".join(names) + unit,
+        tuple((m.name, m.title) for m in metrics),
+        share=first.unit == "share",
+        full=first.name == "success_rate",
+        log=first.log,
+        smooth=first.smooth,
+    )
+
+
+SECTIONS = _cataloged()
 _WARM_START = Section(
     "Warm start",
     (
@@ -181,8 +106,6 @@ _WORLD_MODEL_LEARNING = Section(
         Curve("KL", "to the start policy", (("kl", "KL"),)),
     ),
 )
-_KNOWN = {key for s in SECTIONS for c in s.curves for key, _ in c.keys}
-_NOT_PLOTTED = {"update", "time", "validation"}
 _MAX_OTHERS = 24
 
 
@@ -193,7 +116,9 @@ def curve_sections(run: RunData) -> Markup:
     learning = run.world_model_learning
     parts.append(_section(_WORLD_MODEL_LEARNING, learning, "update", 1, run))
     parts.append(_section(_WARM_START, run.warmstart, "step", 0, run))
-    missing = sorted(key for key in _KNOWN if not _has(run.metrics, key))
+    missing = sorted(
+        m.name for m in METRICS.values() if not (m.optional or _has(run.metrics, m.name))
+    )
     if run.metrics and missing:
         names = join((tag("code", key) for key in missing), ", ")
         parts.append(tag("p", "Not measured in this run: ", names, ".", class_="muted"))
@@ -221,7 +146,7 @@ def success_series(run: RunData) -> list[Series]:
 
 def _others(records: Sequence[Record]) -> Section:
     """Measurements that this report knows nothing about, plotted all the same."""
-    keys = sorted({key for r in records for key in r} - _KNOWN - _NOT_PLOTTED)
+    keys = sorted({key for r in records for key in r} - set(METRICS) - NOT_MEASURED)
     plotted = [key for key in keys if _has(records, key)][:_MAX_OTHERS]
     return Section("Other measurements", tuple(Curve(k, "", ((k, k),)) for k in plotted))
 
@@ -231,7 +156,7 @@ def _section(
 ) -> Markup:
     drawn: list[tuple[Curve, list[Series]]] = []
     for curve in section.curves:
-        if curve is _SUCCESS:
+        if curve.full:
             series = success_series(run)
         else:
             series = [

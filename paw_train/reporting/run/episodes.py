@@ -91,8 +91,8 @@ def _episode(when: str, episode: Episode) -> Markup:
 def _opening(episode: Episode) -> Markup | None:
     if not episode.transitions:
         return tag("p", "No step was taken.", class_="muted")
-    observation = episode.transitions[0].info.get("observation")
-    if not isinstance(observation, str) or not observation:
+    observation = episode.transitions[0].observation
+    if not observation:
         return None
     return tag("pre", _clipped(observation), class_="observation")
 

@@ -10,7 +10,6 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from paw_train.rollouts.rollout import require_whole_distribution
 from paw_train.settings import Settings
 from paw_train.training.openrlhf import TESTED_VERSION
 from paw_train.training.openrlhf.deaths import is_death
@@ -51,10 +50,11 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
         ModuleNotFoundError: OpenRLHF is not installed.
     """
     from paw_train.training.local import claim_folder
+    from paw_train.training.preparation import prepared
 
     require_possible(settings)
-    require_whole_distribution(settings.rollout)
     require_openrlhf()
+    settings = prepared(settings, print)
     # workers have other working directories
     settings = dataclasses.replace(settings, out=str(Path(settings.out).resolve()))
     folder = Path(settings.out) / settings.name

@@ -15,7 +15,7 @@ from paw_train.training.openrlhf.experience_maker import PaWExperienceMaker, Tur
 from paw_train.training.openrlhf.run_records import RunRecords
 from paw_train.training.openrlhf.weights import Sums, require_equal
 from paw_train.training.openrlhf.worker_settings import worker_settings
-from paw_train.training.records import outcome_metrics, renamed
+from paw_train.training.records import outcome_metrics
 
 _Upstream: Any = ppo_trainer.PPOTrainer.__ray_metadata__.modified_class
 
@@ -73,7 +73,7 @@ class PaWTrainer(_Upstream):
             "seconds_rollout": self.samples_generator.seconds,
             "seconds_train": time.perf_counter() - started,
         }
-        self.records.update(global_step, {**renamed(status), **seconds})
+        self.records.update(global_step, {**status, **seconds})
         return status, after
 
     def _report_failures(self, update: int, during: str, trajectories: Any) -> None:

@@ -1,0 +1,114 @@
+"""What the constructor of a registered environment takes, known without making one.
+
+Everywhere an environment is named, ``module:id`` is its name too: the module is imported first, and
+registers the id.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from paw_gym.naming import did_you_mean
+
+
+def registered_id(name: str) -> str:
+    """The id in ``id`` or ``module:id``, with the module imported.
+
+    Raises:
+        ValueError: there is no such module, or it does not register that id; names the nearest.
+    """
+    from gymnasium.envs.registration import registry
+
+    module, _, env_id = name.rpartition(":")
+    if not module:
+        return name
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # one that the module itself imports
+        raise ValueError(
+            f"{name}: No module named {module!r}, neither installed nor as {module.replace('.', '/')}.py "
+            "in this folder."
+        ) from error
+    if env_id not in registry:
+        hint = did_you_mean(env_id, _closest_first(env_id, registry))
+        raise ValueError(f"The module {module!r} registers no environment {env_id!r}. {hint}")
+    return env_id
+
+
+def _closest_first(env_id: str, ids: Iterable[str]) -> list[str]:
+    """Ids of the same namespace, or all of them where there is none."""
+    known = list(ids)
+    same = [i for i in known if i.partition("/")[0] == env_id.partition("/")[0]]
+    return same or known
+
+
+def creator_of(name: str) -> Callable[..., Any] | None:
+    """The class or function that makes an environment; ``None``: there is none of that id."""
+    from gymnasium.envs.registration import load_env_creator, registry
+
+    spec = registry.get(registered_id(name))
+    if spec is None or spec.entry_point is None:
+        return None
+    entry = spec.entry_point
+    return load_env_creator(entry) if isinstance(entry, str) else entry
+
+
+def parameters_of(name: str) -> Mapping[str, inspect.Parameter] | None:
+    """The keyword arguments of an environment; ``None`` where they cannot be known.
+
+    That is an unknown id, or a constructor that takes ``**kwargs``.
+    """
+    creator = creator_of(name)
+    if creator is None:
+        return None
+    found = _named(creator)
+    return None if _is_open(found) else found
+
+
+def has_splits(name: str) -> bool:
+    """Whether an environment is made with a ``split``; one that is not registered may be."""
+    creator: Any = creator_of(name)
+    if creator is None or getattr(creator, "arguments_elsewhere", False):
+        return True
+    classes = creator.__mro__ if isinstance(creator, type) else [creator]
+    for level in classes:
+        found = _named(level)
+        if "split" in found or not _is_open(found):
+            return "split" in found
+    return False
+
+
+def _named(creator: Any) -> dict[str, inspect.Parameter]:
+    # a class may choose what it makes in __new__, which then takes anything
+    called = getattr(creator, "__init__") if isinstance(creator, type) else creator  # noqa: B009
+    return {k: p for k, p in inspect.signature(called).parameters.items() if k != "self"}
+
+
+def _is_open(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+
+
+def check_arguments(name: str, arguments: Iterable[str], where: str = "") -> None:
+    """Raises ``ValueError`` for an argument that the environment does not take; names the nearest.
+
+    Args:
+        name: ``id`` or ``module:id``.
+        arguments: their names.
+        where: the setting that holds them, such as ``env.kwargs``, for the message.
+    """
+    parameters = parameters_of(name)
+    if parameters is None:
+        return
+    for argument in arguments:
+        if argument not in parameters:
+            env_id = name.rpartition(":")[2]
+            start = f"{where}.{argument}: " if where else ""
+            raise ValueError(
+                f"{start}{env_id} has no setting {argument!r}. {did_you_mean(argument, parameters)} "
+                f"`paw envs {name}` describes them."
+            )

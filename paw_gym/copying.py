@@ -1,0 +1,82 @@
+"""``pickle`` and ``copy.deepcopy`` of environments: made anew with the same arguments, then restored.
+
+An environment may hold what cannot be copied (a game engine, a generator, a connection). What it was
+made with and what ``save_state`` returns is enough to go on exactly where it was, and small.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paw_gym.core import TextEnv
+
+_KEPT = ("_np_random", "_np_random_seed", "observation_space", "action_space")
+"""attributes that go along beside the episode: the generators, and those of the spaces"""
+
+
+def copied(env: TextEnv) -> TextEnv:
+    """An independent copy, in mid-episode too. It shares the arguments that the original was made with.
+
+    Raises:
+        TypeError: this environment cannot be copied; says which, and why.
+    """
+    make, args, kwargs = env._made_with
+    return _restored(make, args, kwargs, _snapshot(env))
+
+
+def reduced(env: TextEnv) -> tuple[Callable[[bytes], TextEnv], tuple[bytes]]:
+    """What ``pickle`` stores of an environment.
+
+    Raises:
+        TypeError: this environment cannot be pickled; says which, and why.
+    """
+    contents = (*env._made_with, _snapshot(env))
+    try:
+        return _loaded, (pickle.dumps(contents),)
+    except Exception as error:  # an argument or a state may be anything
+        raise TypeError(
+            f"{env.env_id} cannot be pickled: {error}. Its arguments and what _get_state returns must "
+            "be picklable (functions and classes: defined at the top of a module)."
+        ) from error
+
+
+def _loaded(data: bytes) -> TextEnv:
+    return _restored(*pickle.loads(data))
+
+
+def _snapshot(env: TextEnv) -> dict[str, Any]:
+    try:
+        episode = None if env._task is None else env.save_state()
+        kept = {name: copy.deepcopy(getattr(env, name)) for name in _KEPT if hasattr(env, name)}
+    except Exception as error:  # an author's save_state may raise anything
+        raise TypeError(
+            f"{env.env_id} cannot be copied or pickled: its save_state failed ({error}). Keep in "
+            "self.state what can be copied, or write _get_state and _set_state."
+        ) from error
+    return {"episode": episode, "kept": kept, "spec": env.spec, "progress": env.progress}
+
+
+def _restored(
+    make: Callable[..., TextEnv],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    snapshot: dict[str, Any],
+) -> TextEnv:
+    env = make(*args, **kwargs)
+    env.spec = snapshot["spec"]
+    if snapshot["progress"] is not None:
+        env.set_progress(snapshot["progress"])
+    for name, value in snapshot["kept"].items():
+        setattr(env, name, value)
+    if snapshot["episode"] is not None:
+        try:
+            env.restore_state(snapshot["episode"])
+        except Exception as error:  # an author's restore_state may raise anything
+            raise TypeError(
+                f"{env.env_id} cannot be copied or pickled: its restore_state failed ({error})."
+            ) from error
+    return env

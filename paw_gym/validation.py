@@ -1,0 +1,262 @@
+"""What an environment's code hands over, checked once: the first thing wrong with it, in one sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paw_gym.transition import require_json
+
+if TYPE_CHECKING:
+    from paw_gym.core import Outcome, Task
+
+INFO_KEYS = (
+    "task_id",
+    "task_type",
+    "instruction",
+    "admissible_actions",
+    "action_is_valid",
+    "success",
+    "score",
+)
+"""keys that ``info`` holds at reset and at every step"""
+
+_RESERVED = frozenset({*INFO_KEYS, "transition", "episode_id", "messages"})
+"""keys of ``info`` that the core and ``AgentInterface`` write"""
+
+_ID_HINT = "expected a non-empty str of printable characters, such as 'easy/3'"
+
+
+class EnvDefinitionError(ValueError):
+    """The code of an environment breaks the contract.
+
+    The message names the environment, the field, what came and what was expected.
+
+    Args:
+        text: the message without the environment.
+        field: what is wrong, such as ``Outcome.reward``: the same for the same cause.
+        owner: the environment, once it is known.
+    """
+
+    text: str
+    field: str
+    owner: str
+
+    def __init__(self, text: object, field: str = "", owner: str = "") -> None:
+        if isinstance(text, EnvDefinitionError):  # Gymnasium raises a subprocess's error like this
+            text, field, owner = text.text, text.field, text.owner
+        super().__init__(text, field, owner)
+        self.text = str(text)
+        self.field = field
+        self.owner = owner
+
+    def __str__(self) -> str:
+        return f"{self.owner}: {self.text}" if self.owner else self.text
+
+
+def found(value: object) -> str:
+    """A value as an error shows it: its type and the beginning of its text."""
+    return "None" if value is None else f"{_article(type(value).__name__)}, {value!r:.60}"
+
+
+def _article(noun: str) -> str:
+    return f"{'an' if noun[0].lower() in 'aeio' else 'a'} {noun}"
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_filled(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_number(value: object) -> bool:
+    plain = type(value) is float or isinstance(value, Real)  # the second one is slow
+    return plain and math.isfinite(value)  # type: ignore[arg-type]
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool | np.bool_)
+
+
+def _is_share(value: object) -> bool:
+    return value is None or (isinstance(value, Real) and 0.0 <= float(value) <= 1.0)
+
+
+def _is_listing(value: object) -> bool:
+    if value is None:
+        return True
+    listed = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    return listed and all(isinstance(action, str) for action in value)  # type: ignore[attr-defined]
+
+
+_Rule = tuple[str, Callable[[object], bool], str]
+
+_OUTCOME: tuple[_Rule, ...] = (
+    ("observation", _is_text, "a str"),
+    ("reward", _is_number, "a finite number"),
+    ("terminated", _is_flag, "True or False"),
+    ("success", _is_flag, "True or False"),
+    ("score", _is_share, "None or a number from 0 to 1"),
+    ("action_is_valid", _is_flag, "True or False"),
+    ("admissible_actions", _is_listing, "None or a list of str"),
+    ("info", lambda value: isinstance(value, Mapping), "a dict"),
+)
+_TASK: tuple[_Rule, ...] = (
+    ("instruction", _is_filled, "a str that says what to do"),
+    ("type", _is_filled, "a non-empty str"),
+)
+
+
+def check_outcome(outcome: Outcome, when: str) -> None:
+    """Raises ``EnvDefinitionError`` unless an outcome is one, with fields of their types.
+
+    Args:
+        outcome: what ``_start``, ``_act`` or a generator gave.
+        when: what was done, for the message.
+    """
+    from paw_gym.core import Outcome
+
+    if not isinstance(outcome, Outcome):
+        raise EnvDefinitionError(
+            f"{when} gave {found(outcome)}; expected an Outcome, such as "
+            "Outcome('You see a door.', reward=0.0, terminated=False).",
+            "Outcome",
+        )
+    _check_fields(outcome, _OUTCOME, f"{when} gave an Outcome whose", "Outcome")
+    _check_info(outcome.info, when)
+
+
+def check_first_outcome(outcome: Outcome, when: str) -> None:
+    """The same for the outcome that an episode starts with: nothing was done yet."""
+    check_outcome(outcome, when)
+    for name in ("terminated", "success"):
+        if getattr(outcome, name):
+            raise EnvDefinitionError(
+                f"{when} gave an Outcome whose {name} is already True; expected False: an episode "
+                "starts before the first action.",
+                f"first Outcome.{name}",
+            )
+
+
+def _check_info(info: Mapping[str, Any], when: str) -> None:
+    if not info:
+        return
+    taken = sorted(_RESERVED.intersection(info))
+    if taken:
+        raise EnvDefinitionError(
+            f"{when} gave an Outcome whose info has the key {taken[0]!r}; expected other keys than "
+            "those that info always holds: give it another name.",
+            "Outcome.info",
+        )
+    try:
+        require_json(dict(info), "info")
+    except TypeError as error:
+        raise EnvDefinitionError(
+            f"{when} gave an Outcome whose info is not plain JSON values: {error}", "Outcome.info"
+        ) from None
+
+
+def _check_fields(holder: object, rules: Iterable[_Rule], whose: str, kind: str) -> None:
+    for name, holds, expected in rules:
+        value = getattr(holder, name)
+        if not holds(value):
+            raise EnvDefinitionError(
+                f"{whose} {name} is {found(value)}; expected {expected}.", f"{kind}.{name}"
+            )
+
+
+def check_task(task: Task, where: str) -> None:
+    """Raises ``EnvDefinitionError`` unless a task is one, with fields of their types."""
+    from paw_gym.core import Task
+
+    if not isinstance(task, Task):
+        raise EnvDefinitionError(
+            f"{where} is {found(task)}; expected a Task, such as Task('easy/3', 'Find the key.').",
+            "Task",
+        )
+    if not _is_good_id(task.id):
+        raise EnvDefinitionError(_about_id(task.id, f"{where}: the id"), "Task.id")
+    _check_fields(task, _TASK, f"{where} ({task.id!r}): its", "Task")
+
+
+def check_task_ids(ids: Sequence[str]) -> None:
+    """Raises ``EnvDefinitionError`` unless the ids can name tasks: good names, each of one task."""
+    for number, task_id in enumerate(ids):
+        if not _is_good_id(task_id):
+            raise EnvDefinitionError(_about_id(task_id, f"task id {number}"), "Task.id")
+    if len(set(ids)) == len(ids):
+        return
+    first: dict[str, int] = {}
+    for number, task_id in enumerate(ids):
+        if first.setdefault(task_id, number) != number:
+            raise EnvDefinitionError(
+                f"Task ids must be unique: tasks {first[task_id]} and {number} are both {task_id!r}; "
+                "expected an id of its own for each.",
+                "Task.id",
+            )
+
+
+def _is_good_id(task_id: object) -> bool:
+    """Printable, and no way out of a folder: ids become parts of file names and of addresses."""
+    return (
+        isinstance(task_id, str)
+        and bool(task_id)
+        and task_id.isprintable()
+        and task_id == task_id.strip()
+        and task_id[0] != "/"
+        and not (".." in task_id and ".." in task_id.split("/"))
+    )
+
+
+def _about_id(task_id: object, what: str) -> str:
+    if isinstance(task_id, str) and task_id.isprintable() and task_id.strip():
+        reason = "expected no white space at its ends"
+        if task_id == task_id.strip():
+            reason = "expected a name, no path that leads out of a folder ('/' first, or '..')"
+        return f"{what} is {task_id!r:.60}; {reason}."
+    return f"{what} is {found(task_id)}; {_ID_HINT}."
+
+
+def check_max_steps(max_steps: object) -> None:
+    """Raises ``EnvDefinitionError`` unless it is a step budget."""
+    if isinstance(max_steps, bool) or not isinstance(max_steps, int | np.integer):
+        raise EnvDefinitionError(
+            f"max_steps is {found(max_steps)}; expected an int of at least 1.", "max_steps"
+        )
+    if max_steps < 1:
+        raise EnvDefinitionError(f"max_steps must be at least 1, got {max_steps}.", "max_steps")
+
+
+def listed_tasks(tasks: Any) -> list[Any]:
+    """The tasks of ``tasks=...`` as a checked list.
+
+    Raises:
+        EnvDefinitionError: no iterable of good tasks; names the first that is wrong.
+    """
+    hint = "expected a list of Task objects, such as [Task('easy/3', 'Find the key.')]"
+    if isinstance(tasks, Mapping | str | bytes) or not isinstance(tasks, Iterable):
+        raise EnvDefinitionError(f"tasks is {found(tasks)}; {hint}.", "tasks")
+    listed = list(tasks)
+    for number, task in enumerate(listed):
+        check_task(task, f"tasks[{number}]")
+    check_task_ids([task.id for task in listed])
+    return listed
+
+
+def checked_actions(actions: Any, what: str) -> list[str]:
+    """A solver's answer as a list of actions.
+
+    Raises:
+        EnvDefinitionError: it is no sequence of str.
+    """
+    if actions is None or not _is_listing(actions):
+        raise EnvDefinitionError(
+            f"{what} gave {found(actions)}; expected a list of actions (str).", "solve"
+        )
+    return list(actions)

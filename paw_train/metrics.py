@@ -1,0 +1,235 @@
+"""The catalogue of what an update measures: each metric's name, title, unit, meaning, and how it merges.
+
+Engines write metrics under these names to ``metrics.jsonl``; the report, the viewer, the comparison and the
+terminal read from here how to show them. A metric that is not in the catalogue is recorded and plotted all
+the same, under its bare name. To add one: one entry here, and the line that measures it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+Unit = Literal["", "share", "nats", "reward", "steps", "tokens", "seconds", "megabytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One number an update."""
+
+    name: str
+    """key in ``metrics.jsonl``"""
+    section: str
+    """heading that it stands under"""
+    chart: str
+    """title of its chart; metrics of one chart are drawn together"""
+    meaning: str
+    """what is measured, as a phrase"""
+    unit: Unit = ""
+    label: str = ""
+    """its name in a legend or a line of the terminal; empty: the chart's title"""
+    merge: Literal["sum", "max", "min"] = "sum"
+    """how micro-batches make the value of their mini-batch; most are shares of a mean, which add up"""
+    log: bool = False
+    """drawn on a logarithmic axis"""
+    smooth: bool = True
+    """drawn with a smoothed line"""
+    optional: bool = False
+    """measured under some settings only, so that nobody misses it elsewhere"""
+
+    @property
+    def title(self) -> str:
+        """``label``, or the chart's title."""
+        return self.label or self.chart
+
+
+_OUTCOME, _WORLD, _POLICY = "Success and reward", "World model", "Policy"
+_CRITIC, _COST = "Critic", "Episodes and time"
+_ALL = (
+    Metric("success_rate", _OUTCOME, "Success", "episodes solved in training", "share"),
+    Metric("reward_mean", _OUTCOME, "Reward", "mean return of an episode in training", "reward"),
+    Metric(
+        "wm_loss",
+        _WORLD,
+        "World-model loss",
+        "mean over the supervised observations (Eq. 8 for CMAE)",
+        label="WM loss",
+    ),
+    Metric(
+        "wm_term",
+        _WORLD,
+        "World-model term",
+        "of the objective, with all weights (Eq. 11)",
+        label="WM term",
+        optional=True,
+    ),
+    Metric(
+        "lambda_mean",
+        _WORLD,
+        "Adaptive weight λ",
+        "1 − mean return / R_max, mean over groups (Eq. 10)",
+        label="λ",
+    ),
+    Metric(
+        "clipped_share",
+        _WORLD,
+        "Clipped share",
+        "observation tokens predicted with p > ρ, which are left out (Eq. 7)",
+        "share",
+        label="clipped",
+    ),
+    Metric(
+        "obs_nll",
+        _WORLD,
+        "Observation NLL",
+        "of a token of the next observation, logged without PaW too",
+        "nats",
+        label="NLL",
+    ),
+    Metric(
+        "selected_share",
+        _WORLD,
+        "Selected share",
+        "transitions with world-model supervision (α)",
+        "share",
+        smooth=False,
+    ),
+    Metric(
+        "entropy_threshold",
+        _WORLD,
+        "Action entropy at selection",
+        "lowest of the selected transitions (Eq. 4)",
+        "nats",
+        label="threshold",
+    ),
+    Metric(
+        "entropy_mean",
+        _WORLD,
+        "Action entropy at selection",
+        "mean of the update's transitions",
+        "nats",
+        label="mean",
+    ),
+    Metric(
+        "unique_share",
+        _WORLD,
+        "Unique transitions",
+        "of the update, where they are counted",
+        "share",
+        optional=True,
+    ),
+    Metric("kl", _POLICY, "KL", "to the policy that RL started from", "nats"),
+    Metric("entropy", _POLICY, "Entropy", "of the action tokens, over the vocabulary", "nats"),
+    Metric("policy_loss", _POLICY, "Policy loss", "clipped surrogate"),
+    Metric(
+        "clip_fraction",
+        _POLICY,
+        "Clip fraction",
+        "action tokens whose ratio was clipped",
+        "share",
+        label="clipped",
+    ),
+    Metric("grad_norm", _POLICY, "Gradient norms", "before clipping", label="whole", log=True),
+    Metric(
+        "grad_norm_policy",
+        _POLICY,
+        "Gradient norms",
+        "of the policy term",
+        label="policy",
+        log=True,
+    ),
+    Metric(
+        "grad_norm_wm",
+        _POLICY,
+        "Gradient norms",
+        "of the world-model term",
+        label="world model",
+        log=True,
+    ),
+    Metric(
+        "ratio_max",
+        _POLICY,
+        "Probability ratio",
+        "of an action token, policy now to policy that sampled",
+        label="highest",
+        merge="max",
+        log=True,
+    ),
+    Metric(
+        "ratio_mean",
+        _POLICY,
+        "Probability ratio",
+        "mean over the action tokens",
+        label="mean",
+        log=True,
+    ),
+    Metric(
+        "ratio_min",
+        _POLICY,
+        "Probability ratio",
+        "lowest of an action token",
+        label="lowest",
+        merge="min",
+        log=True,
+    ),
+    Metric("lr", _POLICY, "Learning rate", "of the update", smooth=False),
+    Metric(
+        "skipped",
+        _POLICY,
+        "Skipped steps",
+        "optimiser steps without a finite gradient",
+        "share",
+        optional=True,
+    ),
+    Metric(
+        "value_loss",
+        _CRITIC,
+        "Value loss",
+        "squared error, clipped where that is set",
+        optional=True,
+    ),
+    Metric("value_error", _CRITIC, "Value error", "squared error of the value", optional=True),
+    Metric(
+        "grad_norm_value",
+        _CRITIC,
+        "Critic's gradient norm",
+        "before clipping",
+        log=True,
+        optional=True,
+    ),
+    Metric("steps_mean", _COST, "Episode length", "turns of an episode", "steps"),
+    Metric(
+        "invalid_rate",
+        _COST,
+        "Invalid responses",
+        "turns without tags, or with an action that was not accepted",
+        "share",
+        label="invalid",
+    ),
+    Metric(
+        "failed_episodes",
+        _COST,
+        "Failed episodes",
+        "ended by an error of their environment",
+        optional=True,
+    ),
+    Metric(
+        "seconds_rollout", _COST, "Seconds an update", "of rollouts", "seconds", label="rollout"
+    ),
+    Metric("seconds_train", _COST, "Seconds an update", "of training", "seconds", label="training"),
+    Metric("tokens", _COST, "Tokens an update", "in the rows that are learned from", "tokens"),
+    Metric("transitions", _COST, "Transitions an update", "that are learned from", optional=True),
+    Metric("peak_memory_mb", _COST, "Peak memory", "of the process", "megabytes", optional=True),
+)
+
+METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _ALL})
+"""the catalogue by name, in the order in which it is shown"""
+NOT_MEASURED = frozenset({"update", "time", "validation"})
+"""keys of ``metrics.jsonl`` that are no metrics of the update"""
+
+
+def merge_rule(name: str) -> str:
+    """How a metric's values of micro-batches merge; one that the catalogue lacks adds up."""
+    return METRICS[name].merge if name in METRICS else "sum"

@@ -1,0 +1,86 @@
+"""Settings that were written for one environment, used with another.
+
+A recipe holds arguments, splits and limits of its own environment. ``env.id=...`` on the command line
+leaves them out, and the other environment's defaults take their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from paw_gym.constructors import creator_of, has_splits
+from paw_gym.core import TextEnv
+from paw_gym.registration import text_env_spec
+
+BELONGING = (
+    *("env.kwargs", "env.train_kwargs", "env.train_split", "env.template", "env.history_length"),
+    *("env.reward", "env.invalid_penalty", "env.max_return"),
+    *("evaluation.split", "evaluation.selection_split", "rollout.max_response_tokens"),
+)
+"""settings (dotted) that belong to one environment"""
+_RESPONSE_TOKENS = 48
+"""longest response of a model trained from scratch: the most that a recipe of the project gives one"""
+
+
+def change_environment(data: dict[str, Any], given: Mapping[str, Any], own_id: str) -> list[str]:
+    """Makes nested settings ready for the environment that the command line names.
+
+    Args:
+        data: settings of a recipe or a run; changed in place.
+        given: those of the command line, nested.
+        own_id: the environment that ``data`` is for where it names none.
+
+    Returns:
+        Dotted names of the settings that were left out; empty: it is the same environment.
+
+    Raises:
+        ValueError: there is no such environment, or no module of a ``module:id``; names the nearest.
+    """
+    wanted = _value(given, "env.id")
+    if not isinstance(wanted, str):
+        return []
+    known = str(_value(data, "env.id") or own_id)
+    if wanted.rpartition(":")[2] == known.rpartition(":")[2]:
+        return []
+    creator = creator_of(wanted)
+    if creator is None:
+        text_env_spec(wanted)
+    of = creator if isinstance(creator, type) and issubclass(creator, TextEnv) else TextEnv
+    own: dict[str, Any] = {"env.history_length": of.agent.history_length}
+    if has_splits(wanted):
+        own["evaluation.selection_split"], own["evaluation.split"] = of.held_out_splits
+    if (_value(given, "model.path") or _value(data, "model.path")) is None:
+        # what a recipe sets for its small model, this environment's small model needs as well
+        small = {"env.template": of.small_template, "rollout.max_response_tokens": _RESPONSE_TOKENS}
+        own |= {key: new for key, new in small.items() if _value(data, key) is not None}
+    left_out = [name for key in BELONGING for name in _take_out(data, key)]
+    for name, value in own.items():
+        group, _, key = name.partition(".")
+        data.setdefault(group, {})[key] = value
+    return left_out
+
+
+def explain(left_out: list[str], env_id: str, of: str) -> str:
+    """A sentence about what ``change_environment`` left out."""
+    return (
+        f"{of} is for another environment than {env_id}, whose own defaults are taken in place of "
+        f"{', '.join(left_out)}."
+    )
+
+
+def _value(data: Mapping[str, Any], name: str) -> Any:
+    found: Any = data
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def _take_out(data: Mapping[str, Any], name: str) -> list[str]:
+    """Removes a setting, and names it: of a group, the members."""
+    group, _, key = name.partition(".")
+    inside = data.get(group)
+    if not isinstance(inside, dict) or key not in inside:
+        return []
+    value = inside.pop(key)
+    return [f"{name}.{k}" for k in value] if isinstance(value, dict) else [name]

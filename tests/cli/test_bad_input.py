@@ -1,0 +1,352 @@
+"""Mistakes on the command line: one sentence, exit code 2, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("torch", reason="the extra `train`")
+pytest.importorskip("fastapi", reason="the extra `server`")
+
+from paw_train.cli.program import app
+
+ROOT = Path(__file__).resolve().parents[2]
+PARROTS = """
+from paw_gym import Outcome, Task, register_text_env
+
+@register_text_env("me/Parrot-v0", tasks=[Task("hello", "Say 'hello'.")])
+def parrot(task, rng):
+    action = yield Outcome("The parrot looks at you.")
+    while action != task.id:
+        action = yield Outcome("The parrot waits.")
+    yield Outcome("It repeats the word.", reward=1.0, terminated=True, success=True)
+"""
+FILES = {
+    "parrots.py": PARROTS,
+    "unfinished.py": "def (\n",
+    "needy.py": "import a_package_that_nobody_has\n",
+    "list.yaml": "- 1\n- 2\n",
+    "broken.yaml": "updates: [1\n",
+    "circle.yaml": "base: circle.yaml\n",
+    "unknown.yaml": "updtes: 3\n",
+    "grid.yaml": "recipe: smoke\narms: {}\n",
+    "grid-key.yaml": "recipe: smoke\narm: {a: {}}\n",
+    "grid-arm.yaml": "recipe: smoke\narms: {a: {updates: -1}}\n",
+    "empty.jsonl": "",
+    "cut.jsonl": '{"env_id": "paw_gym/ALFWorld-v0", "task_id": "x", "epis',
+    "other.jsonl": '{"some": "thing"}\n',
+    "binary.jsonl": b"\xff\xfe\x00\x80\n",
+    "corpus.jsonl": '{"id": 1, "contents": "a text"}\n',
+    "twice.jsonl": '{"id": 1, "contents": "a"}\n{"id": 1, "contents": "b"}\n',
+    "fake.parquet": "PAR1 but not really",
+    "episodes.txt": "",
+    "prices.json": "{",
+    "damaged/result.json": '{"panel": "x", ',
+    "foreign/result.json": '{"some": "thing"}',
+    "binary/result.json": b"\xff\xfe\x00",
+    "run/config.json": "{",
+    "run/checkpoints/keep": "",
+    "old/config.json": '{"gone_setting": 1}',
+    "old/checkpoints/keep": "",
+    "started/config.json": json.dumps({"name": "started", "updates": 3}),
+    "emptyfolder/keep": "",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Files that are not what they should be."""
+    place = tmp_path / "here"
+    for name, content in FILES.items():
+        path = place / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return place
+
+
+@pytest.fixture
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Their folder as the current one; nothing in it may change."""
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PAW_CACHE_DIR", str(folder.parent / "cache"))
+    for module in ("parrots", "unfinished", "needy"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("PAW_SERVE_TOKEN", raising=False)
+    before = listing(folder)
+    yield folder
+    assert listing(folder) == before, "something was left behind"
+
+
+def listing(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+SETTINGS = {
+    "updates=-1": "updates is 0 or more, got -1",
+    "updates=1.5": "updates: expected int, got 1.5",
+    "updates=many": "updates: expected int, got 'many'",
+    "updtes=3": "Did you mean 'updates'",
+    "threads=0": "threads is 1 or more, or null, got 0",
+    "seed=-3": "seed is 0 or more",
+    "checkpoint_every=0": "checkpoint_every is 1 or more",
+    "keep_episodes=-1": "keep_episodes is 0 or more",
+    "name=../../evil": "name is the name of one folder",
+    "name=a/b": "name is the name of one folder",
+    "name=..": "name is the name of one folder",
+    "name=": "name: expected str",
+    'name=""': "name is not empty",
+    "engine=locl": "engine: 'locl' is not available. Did you mean 'local'",
+    "engine=openrlhf": "engine: openrlhf",
+    "rollout.engine=vllm": "rollout.engine=vllm needs vLLM",
+    "rollout.engine=vlm": "Did you mean 'vllm'",
+    "rollout.groups=0": "rollout.groups is 1 or more",
+    "rollout.group_size=0": "rollout.group_size is 1 or more",
+    "rollout.group_size=1": "compares the episodes of a group",
+    "rollout.temperature=-1": "rollout.temperature is 0 or more",
+    "rollout.temperature=0": "training learns from samples",
+    "rollout.temperature=.nan": "finite",
+    "rollout.top_p=0": "rollout.top_p is in (0, 1]",
+    "rollout.top_p=0.5": "rollout.allow_truncated_sampling",
+    "rollout.max_response_tokens=0": "rollout.max_response_tokens is 1 or more",
+    "rollout.group_sze=4": "Did you mean 'group_size'",
+    "rollout=3": "rollout is a group of settings",
+    "optimizer.lr=-1": "optimizer.lr is 0 or more",
+    "optimizer.lr=fast": "optimizer.lr: expected float",
+    "optimizer.lr=.inf": "optimizer.lr",
+    "optimizer.schedule=cosin": "Did you mean 'cosine'",
+    "optimizer.minibatches=0": "optimizer.minibatches is 1 or more",
+    "optimizer.betas=[0.9, 1.0]": "optimizer.betas is in [0, 1)",
+    "optimizer.betas=[0.9]": "optimizer.betas",
+    "optimizer.max_grad_norm=0": "optimizer.max_grad_norm is above 0",
+    "evaluation.tasks=-5": "evaluation.tasks is 0 or more",
+    "evaluation.batch=0": "evaluation.batch is 1 or more",
+    "evaluation.selection_tasks=0": "evaluation.every=0",
+    "evaluation.split=valid_unsen": "Did you mean 'valid_unseen'",
+    "evaluation.select_by=sucess": "evaluation.select_by",
+    "record.groups=0": "record.groups is 1 or more",
+    "cloning.noise=2": "cloning.noise is in [0, 1]",
+    "cloning.episodes=-1": "cloning.episodes is 0 or more",
+    "algorithm.name=grpoo": "Did you mean 'grpo'",
+    "algorithm.gamma=1.5": "algorithm.gamma is in [0, 1], or null, got 1.5",
+    "objective.clip_low=2": "objective.clip_low is in [0, 1)",
+    "objective.wm.alpha=0": "alpha",
+    "objective.wm.preset=pow": "paw",
+    "model.device=gpu": "Unknown device 'gpu'",
+    "model.device=cuda": "sees no CUDA device",
+    "model.dtype=float16": "model.dtype",
+    "model.scratch.heads=3": "model.scratch.heads",
+    "model.scratch.layers=0": "model.scratch.layers is 1 or more",
+    "model.path=nowhere": "Cannot load a model from 'nowhere'",
+    "model.lora.rank=4": "model.path",
+    "env.id=paw_gym/ALFWrld-v0": "Did you mean 'paw_gym/ALFWorld-v0'",
+    "env.id=parrots:me/Parot-v0": "Did you mean 'me/Parrot-v0'",
+    "env.id=nobody:me/Parrot-v0": "No module named 'nobody'",
+    "env.id=needy:me/Parrot-v0": "a_package_that_nobody_has",
+    "env.id=unfinished:me/Parrot-v0": "unfinished.py, line 1",
+    "env.kwargs.variaton=real": "env.kwargs.variaton: paw_gym/ALFWorld-v0 has no setting 'variaton'. Did",
+    "env.train_kwargs.max_step=3": "env.train_kwargs.max_step: ",
+    "env.kwargs.split=train": "env.train_split",
+    "env.kwargs.max_steps=0": "max_steps must be at least 1",
+    "env.kwargs.data_dir=nowhere": "nowhere",
+    "env.template=compct": "compact",
+    "env.mode=windo": "Did you mean 'window'",
+    "env.history_length=-1": "env.history_length is 0 or more, or null",
+    "env.kwargs.token=abc": "holds a secret",
+    "world_model_learning.method=rmwl": "Did you mean 'rwml'",
+    "world_model_learning.rwml.group_size=1": "group_size is 2 or more",
+    "justakey": "Expected key=value, got 'justakey'",
+    "out=list.yaml": "list.yaml",
+}
+"""settings of ``paw train smoke`` that are wrong, and what is said of them"""
+
+COMMANDS = {
+    "train smok": "Did you mean 'smoke'",
+    "train nowhere.yaml": "There is no recipe file 'nowhere.yaml'",
+    "train list.yaml": "list.yaml holds a list",
+    "train broken.yaml": "broken.yaml is not valid YAML",
+    "train circle.yaml": "each other's base",
+    "train unknown.yaml": "Did you mean 'updates'",
+    "train smoke out=. name=started": "started holds a run with other settings",
+    "train smoke --plan": "engine",
+    "eval nowhere": "Cannot load a model from 'nowhere'",
+    "eval expert evaluation.tasks=0": "evaluation.tasks is 1 or more",
+    "eval expert evaluation.tasks=-5": "evaluation.tasks is 0 or more",
+    "eval expert --agent plain": "is an agent itself",
+    "eval expert --agent recat": "Did you mean 'react'",
+    "eval expert --panel alfworld/procedral": "Did you mean 'alfworld/procedural'",
+    "eval expert --panel alfworld/procedural env.id=paw_gym/WebShop-v0": "the panel is of paw_gym/ALFW",
+    "eval expert --panel alfworld/valid_seen": "needs real data",
+    "eval expert --seeds 0": "greater than or equal to 1",
+    "eval expert env.kwargs.variaton=real": "has no setting 'variaton'. Did you mean 'variation'",
+    "eval expert env.kwargs.split=train": "evaluation.split",
+    "eval expert env.id=parrots:me/Parrot-v0": "me/Parrot-v0 has no expert",
+    "eval random env.id=parrots:me/Parrot-v0 env.kwargs.max_step=3": "Did you mean 'max_steps'",
+    "eval random env.id=me/Nothing-v0": "There is no text environment 'me/Nothing-v0'",
+    "eval expert endpoint.url=http://x": "behind openai:MODEL",
+    "eval openai:": "names no model",
+    "eval openai:m endpoint.concurency=3": "Did you mean 'concurrency'",
+    "eval run": "config.json",
+    "eval old": "gone_setting",
+    "eval-wm expert": "'expert' is an agent without a model",
+    "eval-wm openai:gpt": "weights that run in this process",
+    "eval-wm nowhere": "Cannot load a model from 'nowhere'",
+    "eval-wm nowhere --source expertt": "Did you mean 'expert'",
+    "eval-wm nowhere --episodes nowhere.jsonl": "nowhere.jsonl",
+    "eval-wm nowhere --episodes cut.jsonl": "cut.jsonl, line 1",
+    "eval-wm nowhere --episodes binary.jsonl": "binary.jsonl, line 1",
+    "compare embeded_wm": "Did you mean 'embedded_wm'",
+    "compare smoke": "It is a recipe",
+    "compare nowhere.yaml": "There is no grid file",
+    "compare broken.yaml": "broken.yaml",
+    "compare list.yaml": "list.yaml",
+    "compare grid.yaml": "arms",
+    "compare grid-key.yaml": "Did you mean 'arms'",
+    "compare grid-arm.yaml": "Arm 'a': updates is 0 or more",
+    "compare embedded_wm --seeds x": "--seeds",
+    "compare embedded_wm --arm grop": "Did you mean 'grpo'",
+    "compare embedded_wm updates": "Expected key=value",
+    "compare embedded_wm --import nowhere.json --show": "nowhere.json",
+    "compare-results nowhere damaged": "nowhere",
+    "compare-results damaged damaged": "damaged/result.json",
+    "compare-results foreign foreign": "foreign",
+    "compare-results binary binary": "binary/result.json",
+    "leaderboard foreign": "foreign",
+    "leaderboard nowhere": "nowhere",
+    "report nowhere": "nowhere",
+    "report emptyfolder": "emptyfolder",
+    "view nowhere --no-open": "nowhere",
+    "view run --port 70000": "less than or equal to 65535",
+    "envs Boxs": "There is no text environment 'Boxs'",
+    "play Boxs": "There is no text environment 'Boxs'",
+    "play ALFWorld --task x": "There is no task 'x'",
+    "play parrots:me/Parrot-v0 --kw max_step=3": "Did you mean 'max_steps'",
+    "check parrots:me/Parrot-v0 --kw max_step=3": "Did you mean 'max_steps'",
+    "check parrots:me/Parot-v0": "Did you mean 'me/Parrot-v0'",
+    "check nobody:me/Parrot-v0": "No module named 'nobody'",
+    "check unfinished:me/Parrot-v0": "unfinished.py, line 1",
+    "check ALFWorld --kw 3": "Expected key=value, got '3'",
+    "check ALFWorld --tasks 0": "greater than or equal to 1",
+    "check ALFWorld --only infokeys": "Did you mean 'info_keys'",
+    "check ALFWorld --kw split=valid_unsen": "Did you mean 'valid_unseen'",
+    "new-env 9lives": "begin with a letter",
+    "new-env my-maze --into nowhere": "There is no folder nowhere",
+    "data download alfwrld": "Did you mean 'alfworld'",
+    "data download alfworld --mirror x --from-folder .": "either --mirror or --from-folder",
+    "data download alfworld --from-folder nowhere": "nowhere",
+    "data verify alfworld": "paw data download alfworld",
+    "data downlod alfworld": "Did you mean 'download'",
+    "index build bm52 corpus.jsonl index": "Did you mean 'bm25'",
+    "index build bm25 nowhere.jsonl index": "There is no corpus file nowhere.jsonl",
+    "index build bm25 empty.jsonl index": "empty.jsonl",
+    "index build bm25 binary.jsonl index": "binary.jsonl, line 1",
+    "index build bm25 cut.jsonl index": "cut.jsonl, line 1",
+    "index build bm25 twice.jsonl index": "twice.jsonl",
+    "index build bm25 corpus.jsonl index --workers 0": "greater than or equal to 1",
+    "serve retriever --corpus nowhere.jsonl": "There is no corpus file nowhere.jsonl",
+    "serve retriever": "corpus",
+    "serve retriever --corpus corpus.jsonl --retriever bm52": "Did you mean 'bm25'",
+    "serve retriever --corpus corpus.jsonl --index nowhere": "nowhere",
+    "serve retriever --corpus corpus.jsonl --threads 0": "threads",
+    "serve webshop --data-dir nowhere": "nowhere",
+    "serve webshop --prices prices.json": "prices is not valid JSON",
+    "serve webshop --num-products 0": "num_products",
+    "serve webshop --host 0.0.0.0": "token",
+    "serve webshop --port 70000": "port is between 0 and 65535",
+    "serve gateway --env Boxs": "There is no text environment 'Boxs'",
+    "serve gateway --workers 0": "workers",
+    "serve gateway --certificate nowhere.pem": "There is no PEM file nowhere.pem",
+    "serve gateway --tokens-file nowhere": "nowhere",
+    "serve gateway --import nobody": "nobody",
+    "export nowhere out --to jsonl": "There is no nowhere",
+    "export emptyfolder out.jsonl --to jsonl": "holds no episodes",
+    "export episodes.txt out.jsonl --to jsonl": "not a file of episodes by its name",
+    "export empty.jsonl out --to json": "There is no form 'json'",
+    "export empty.jsonl out.jsonl --to jsonl": "empty.jsonl",
+    "export cut.jsonl out.jsonl --to jsonl": "cut.jsonl, line 1",
+    "export other.jsonl out.jsonl --to jsonl": "other.jsonl, line 1",
+    "export binary.jsonl out.jsonl --to jsonl": "binary.jsonl, line 1",
+    "export fake.parquet out.jsonl --to jsonl": "fake.parquet",
+    "export run out --to jsonl --part befor": "Did you mean 'before'",
+    "sft-data cut.jsonl out": "cut.jsonl, line 1",
+    "sft-data empty.jsonl out": "There is nothing to learn from",
+    "sft-data cut.jsonl out --only polcy": "Did you mean 'policy'",
+    "sft-data Boxs out --expert": "There is no text environment 'Boxs'",
+    "sft-data ALFWorld out --expert --episodes 0": "greater than or equal to 1",
+    "sft-data ALFWorld out --expert --split tran": "Did you mean 'train'",
+    "sft-data parrots:me/Parrot-v0 out --expert": "has no expert",
+    "pley ALFWorld": "Did you mean 'play'",
+    "train": "Missing argument",
+    "train smoke --frsh": "No such option",
+}
+"""other commands, and what is said of them"""
+
+
+def refused(args: list[str]) -> str:
+    """What is said; one line, or the usage and one line."""
+    done = CliRunner().invoke(app, args)
+    said = done.stderr
+    assert done.exit_code == 2, (done.exit_code, done.output, done.exception)
+    assert "Traceback" not in done.output
+    if not said.startswith("Usage: "):
+        assert said.startswith("Error: "), said
+        assert said.count("\n") == 1, said
+    return " ".join(said.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(("override", "message"), SETTINGS.items(), ids=SETTINGS)
+def test_a_setting_that_will_not_do(here: Path, override: str, message: str) -> None:
+    assert message in refused(["train", "smoke", override])
+
+
+@pytest.mark.parametrize(("command", "message"), COMMANDS.items(), ids=COMMANDS)
+def test_a_command_that_will_not_do(here: Path, command: str, message: str) -> None:
+    assert message in refused(shlex.split(command))
+
+
+@pytest.mark.parametrize(
+    "command", ["view run --no-open", "serve webshop", "serve retriever", "serve gateway"]
+)
+def test_a_port_in_use(here: Path, command: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        said = refused([*shlex.split(command), "--port", str(port)])
+    assert f"Port {port} of 127.0.0.1 cannot be listened on: Address already in use" in said
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("train smoke updates=-1", "updates is 0 or more, got -1"),
+        ("eval expert env.id=parrots:me/Parot-v0", "Did you mean 'me/Parrot-v0'"),
+        ("export binary.jsonl out.jsonl --to jsonl", "binary.jsonl, line 1"),
+    ],
+)
+def test_the_same_in_a_process_of_its_own(here: Path, command: str, message: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "paw_train.cli", *shlex.split(command)],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""

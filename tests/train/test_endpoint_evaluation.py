@@ -1,0 +1,544 @@
+"""``paw eval openai:...``: what it costs, where it stops, what it records, and what it needs installed."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("openai")
+
+from rich.progress import Progress
+
+from paw_gym import PromptTemplate
+from paw_gym.transition import Episode, read_jsonl
+from paw_train.baselines.action_form import ActionForm, ask_for_tools
+from paw_train.baselines.metering import Spent
+from paw_train.evaluation.comparison import load_result, reasons_against
+from paw_train.evaluation.conversation import exchanges
+from paw_train.policies.endpoint.budget import Budget, BudgetReached
+from paw_train.policies.endpoint.failures import Fallbacks, overflow_limit
+from paw_train.policies.endpoint.model_info import context_tokens
+from paw_train.reporting.evaluation import EvaluationBar, result_lines
+from paw_train.rollouts.policy import Request, Response
+from paw_train.settings.endpoint import EndpointSettings
+
+_spec = importlib.util.spec_from_file_location("fork", Path(__file__).with_name("fork.py"))
+assert _spec and _spec.loader
+fork = importlib.util.module_from_spec(_spec)
+sys.modules["fork"] = fork
+_spec.loader.exec_module(fork)
+fake = fork.fake
+
+ROOT = Path(__file__).resolve().parents[2]
+Capture = pytest.CaptureFixture[str]
+PRICES = ["endpoint.input_price=1", "endpoint.output_price=2"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environment() -> Iterator[None]:
+    with fork.registered():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    with fake.FakeEndpoint() as running:
+        yield running
+
+
+def evaluate(capsys: Capture, server: Any, agent: str, *more: str) -> tuple[int, str, str]:
+    answer: tuple[int, str, str] = fork.run_paw(capsys, *fork.on_fork(server, agent, *more))
+    return answer
+
+
+def result() -> dict[str, Any]:
+    return load_result("out")
+
+
+def episodes() -> list[Episode]:
+    return list(read_jsonl("out/episodes.jsonl"))
+
+
+# --- without torch ----------------------------------------------------------------------------------
+
+BLOCKED = """
+import importlib.abc, sys
+
+class Blocked(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"torch", "transformers", "tokenizers", "peft", "safetensors"}:
+            raise ImportError(f"{name} is not installed here")
+
+sys.meta_path.insert(0, Blocked())
+from paw_train.cli import main
+for arguments in ARGUMENTS:
+    try:
+        main(arguments)
+    except SystemExit as end:
+        assert not end.code, (arguments, end.code)
+"""
+
+
+def test_an_endpoint_is_evaluated_without_torch_or_transformers(
+    server: Any, tmp_path: Path
+) -> None:
+    given = ["eval", "openai:model", f"endpoint.url={server.url}", "endpoint.cache=null",
+             "env.kwargs={max_steps: 2, num_tasks: 20}", "--limit", "1",
+             "evaluation.temperature=0.5"]  # fmt: skip
+    jobs = [
+        [*given, "--agent", a, "--out", a, *fork.SETTINGS.get(a, [])]
+        for a in ("policy", "plain", "cot", "react", "self_consistency", "best_of_n", "reflexion")
+    ]
+    jobs += [["eval", "random", *given[4:], "--out", "r"], [*given, "--dry-run"]]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", f"ARGUMENTS = {jobs!r}\n{BLOCKED}"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(list(tmp_path.glob("*/result.json"))) == len(jobs) - 1
+
+
+# --- budgets ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [["endpoint.budget_requests=1"], ["endpoint.budget_tokens=620"],
+     ["endpoint.budget_cost=0.0012", *PRICES]],
+)  # fmt: skip
+def test_a_budget_stops_cleanly_and_the_same_command_goes_on(
+    server: Any, capsys: Capture, budget: list[str]
+) -> None:
+    given = ["endpoint.concurrency=1", *budget]
+    code, output, _ = evaluate(capsys, server, "cot", *given)
+    assert code == 3
+    assert "1 of 2 tasks were played" in output
+    assert budget[0] in output
+    partial = result()
+    assert (partial["n"], partial["complete"], partial["unplayed"]) == (1, False, 1)
+    assert partial["runs"][0]["successes"] in ("1-", "-1")
+    assert partial["ci95"] == [pytest.approx(0.2065, abs=1e-3), 1.0]  # Wilson, of one task
+    assert "only 1 of 2 tasks" in reasons_against(partial, partial)[0]
+    assert len(episodes()) == 1
+    assert server.served == 1
+    code, _, _ = evaluate(capsys, server, "cot", *given)
+    assert code == 0
+    assert server.served == 2  # what was finished was not asked again
+    assert (result()["n"], result()["complete"], result()["stopped"]) == (2, True, None)
+    assert not Path("out/unfinished.jsonl").exists()
+
+
+def test_a_budget_is_never_exceeded_and_waits_for_what_is_under_way() -> None:
+    async def spend() -> list[str]:
+        budget = Budget(EndpointSettings(budget_tokens=100))
+        log: list[str] = []
+
+        async def request(name: str) -> None:
+            try:
+                claim = await budget.enter(20, 30)
+            except BudgetReached as reached:
+                log.append(f"{name}: {reached}")
+                return
+            log.append(f"{name} in")
+            await asyncio.sleep(0)
+            await budget.leave(claim, 20, 5)
+
+        await asyncio.gather(*(request(name) for name in "abcd"))
+        return log
+
+    # two fit at a time; of the 100, each leaves 25, so a third and no fourth fits
+    assert asyncio.run(spend()) == [
+        "a in", "b in", "c in", "d: endpoint.budget_tokens=100 leaves no room for a further request.",
+    ]  # fmt: skip
+
+
+def test_a_budget_of_time_ends_at_its_hour() -> None:
+    now = [0.0]
+    budget = Budget(EndpointSettings(budget_minutes=1), lambda: now[0])
+
+    async def enter() -> None:
+        await budget.leave(await budget.enter(1, 1), 1, 1)
+
+    asyncio.run(enter())
+    now[0] = 60.0
+    with pytest.raises(BudgetReached, match="budget_minutes=1"):
+        asyncio.run(enter())
+
+
+def test_settings_of_budgets_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"budget_cost needs prices"):
+        EndpointSettings(budget_cost=1.0)
+    with pytest.raises(ValueError, match=r"endpoint\.budget_requests is above 0"):
+        EndpointSettings(budget_requests=0)
+    with pytest.raises(ValueError, match=r"endpoint\.input_price is 0 or more"):
+        EndpointSettings(input_price=-1.0)
+
+
+# --- the dry run --------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_estimates_and_touches_nothing(server: Any, capsys: Capture) -> None:
+    long = ["env.kwargs={length: 9, max_steps: 3}", "rollout.max_response_tokens=40", *PRICES]
+    code, output, _ = evaluate(capsys, server, "cot", *long, "--dry-run", "--json", "--seeds", "2")
+    assert code == 0
+    found = json.loads(output)
+    assert found["at_most"]["tasks"] == 4
+    assert found["at_most"]["requests"] == 4 * 3
+    assert found["at_most"]["completion_tokens"] == 4 * 3 * 40
+    assert found["typical"]["completion_tokens"] == 4 * 3 * 10
+    at_most = found["at_most"]
+    assert at_most["cost"] == pytest.approx(
+        (at_most["prompt_tokens"] + 2 * at_most["completion_tokens"]) / 1e6
+    )
+    assert (server.seen, server.asked_models) == (0, 0)
+    assert not list(Path().iterdir())
+    votes = json.loads(
+        evaluate(capsys, server, "self_consistency", *long, "--dry-run", "--json")[1]
+    )
+    assert votes["at_most"]["requests"] == 2 * 3 * 2
+    code, output, _ = fork.run_paw(capsys, "eval", "random", "--dry-run")
+    assert code == 2
+
+
+def test_a_dry_run_covers_what_is_really_asked(server: Any, capsys: Capture) -> None:
+    long = ["env.kwargs={length: 3, max_steps: 3}", "rollout.max_response_tokens=64"]
+    for agent in ("cot", "react", "self_consistency", "best_of_n"):
+        found = json.loads(evaluate(capsys, server, agent, *long, "--dry-run", "--json")[1])
+        evaluate(capsys, server, agent, *long, "--fresh")
+        assert result()["model_calls"] == found["at_most"]["requests"]
+        sent = sum(len(m["content"]) for body in server.bodies for m in body["messages"])
+        assert sent / 4 - len(server.bodies) <= found["at_most"]["prompt_tokens"]
+        server.bodies.clear()
+
+
+# --- acting by tools ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("agent", ["policy", "plain", "cot", *fork.SETTINGS])
+def test_tool_calls_are_actions_where_tools_are_offered(
+    server: Any, capsys: Capture, agent: str
+) -> None:
+    server.behaviour = "tool calls"
+    tools = ["agent.action_format=tools", "env.kwargs={length: 2}"]
+    code, output, _ = evaluate(capsys, server, agent, *tools)
+    assert code == 0, output
+    found = result()
+    assert (found["success_rate"], found["invalid_rate"]) == (1.0, 0.0)
+    assert found["action_format"] == "tools"
+    body = server.bodies[0]
+    assert [tool["function"]["name"] for tool in body["tools"]] == ["act"]
+    assert body["tool_choice"] == "auto"
+    assert "stop" not in body
+    assert "calling the tool `act`" in str(body["messages"][0]["content"])
+
+
+def test_a_dialogue_of_tool_calls_is_sent_as_one(server: Any, capsys: Capture) -> None:
+    server.behaviour = "tool calls"
+    evaluate(capsys, server, "react", "agent.action_format=tools", "env.kwargs={length: 2}")
+    second = next(b["messages"] for b in server.bodies if len(b["messages"]) > 1)
+    assert [m["role"] for m in second] == ["user", "assistant", "tool"]
+    (call,) = second[1]["tool_calls"]
+    assert call["function"] == {"name": "act", "arguments": '{"action": "right"}'}
+    assert second[2]["tool_call_id"] == call["id"]
+    assert "Turn left or right." in second[2]["content"]
+
+
+@pytest.mark.parametrize(
+    ("call", "thought", "text"),
+    [
+        (("search", '{"search": "who"}'), "hm", "<think>hm</think><search>who</search>"),
+        (("answer", '{"answer": "me"}'), None, "<think></think><answer>me</answer>"),
+        (("fly", '{"fly": "away"}'), None, "<think></think>"),
+        (("search", '{"search": '), None, "<think></think>"),
+        (("search", '{"search": 3}'), None, "<think></think>"),
+        (("search", "[]"), None, "<think></think>"),
+    ],
+)
+def test_an_environment_s_own_tags_are_tools(
+    call: tuple[str, str], thought: str | None, text: str
+) -> None:
+    form = ActionForm(ask_for_tools(PromptTemplate.load("search")), "tools")
+    assert [tool["function"]["name"] for tool in form.tools] == ["search", "answer"]
+    calls = [{"name": call[0], "arguments": call[1]}]
+    assert form.read(Response(tool_calls=calls, reasoning=thought)) == text
+    dialogue = [{"role": "user", "content": "q"}, {"role": "assistant", "content": text},
+                {"role": "user", "content": "found"}]  # fmt: skip
+    sent = form.request(Request("e", 0, dialogue)).messages
+    if call[0] in ("search", "answer") and "who" in text:
+        assert sent[1]["content"] == "hm"
+        assert sent[2]["role"] == "tool"
+    elif text == "<think></think>":
+        assert sent == dialogue
+
+
+def test_tools_need_a_prompt_that_can_ask_for_them(capsys: Capture, server: Any) -> None:
+    given = ["agent.action_format=tools", "env.template=compact"]
+    code, _, said = evaluate(capsys, server, "policy", *given)
+    assert code == 2
+    assert "{ask}" in said
+    code, _, said = evaluate(capsys, server, "policy", "agent.action_format=toools")
+    assert code == 2
+    assert "'toools'" in said
+    code, _, said = fork.run_paw(capsys, "eval", "random", "agent.action_format=tools")
+    assert code == 2
+    assert "asks no model" in said
+
+
+# --- what is recorded ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("agent", ["cot", "react", "self_consistency", "reflexion"])
+def test_messages_are_recorded_as_they_were_sent(server: Any, capsys: Capture, agent: str) -> None:
+    server.behaviour = "reasoning_content"
+    evaluate(capsys, server, agent, "env.kwargs={length: 3, max_steps: 3}")
+    sent = sorted(json.dumps(body["messages"]) for body in server.bodies)
+    recorded = [e for episode in episodes() for e in exchanges(episode)]
+    assert sorted(json.dumps(e.messages) for e in recorded) == sent
+    assert {e.reasoning for e in recorded} == {"hm"}
+    assert {e.finish_reason for e in recorded} == {"stop"}
+    assert all(e.text == "<action>right</action>" for e in recorded)
+    assert all(e.tokens is not None and e.tokens[1] == 10 for e in recorded)
+    step = episodes()[0].transitions[0]
+    assert step.response == "<think>hm</think><action>right</action>"
+    assert step.info["agent"]["finish_reason"] == "stop"
+    assert step.info["agent"]["reasoning"] == "hm"
+
+
+def test_reflections_are_recorded_as_well(server: Any, capsys: Capture) -> None:
+    evaluate(capsys, server, "reflexion", "env.kwargs={length: 3, max_steps: 2}")
+    recorded = [exchanges(episode) for episode in episodes()]
+    assert [len(found) for found in recorded] == [3, 3]  # the note, and the second trial
+    assert all("write a note to yourself" in f[0].messages[0]["content"] for f in recorded)
+
+
+def test_what_a_server_refused_stands_in_the_result_also_from_the_cache(
+    server: Any, capsys: Capture, tmp_path: Path
+) -> None:
+    server.behaviour = "400 max_tokens"
+    cached = f"endpoint.cache={tmp_path / 'answers.sqlite'}"
+    for _ in range(2):
+        _, output, _ = evaluate(capsys, server, "cot", cached, "--fresh")
+        assert "max_completion_tokens" in result()["endpoint"]["fallbacks"][0]
+        assert "max_completion_tokens" in output
+    assert server.served == 2
+    assert result()["endpoint"]["cached"] == 2
+    refused = {body["max_tokens"] for body in server.bodies if "max_tokens" in body}
+    assert refused == {512}
+    assert sum("max_completion_tokens" in body for body in server.bodies) == 2
+
+
+class _Refusal(Exception):
+    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status_code, self.param, self.code = 400, param, code
+
+
+@pytest.mark.parametrize(
+    ("message", "learned"),
+    [
+        ("Unsupported parameter: 'max_tokens' is not supported with this model.", True),
+        ("max_tokens: Extra inputs are not permitted", True),
+        ("max_tokens is too large: 9999. This model supports at most 4096 completion tokens", False),
+        ("'max_tokens' is too large: 512. This model's maximum context length is 4096 tokens and "
+         "your request has 4000 input tokens, which is not supported", False),
+        ("messages: unknown role", False),
+    ],
+)  # fmt: skip
+def test_only_a_field_that_is_unknown_there_is_left_out(message: str, learned: bool) -> None:
+    fallbacks = Fallbacks("max_tokens")
+    body = {"model": "m", "max_tokens": 5}
+    assert fallbacks.learn(_Refusal(message), body) is learned
+    wanted = {"model": "m", "max_completion_tokens": 5} if learned else body
+    assert fallbacks.apply(body) == wanted
+    chosen = Fallbacks("max_completion_tokens")
+    assert not chosen.learn(_Refusal(message), {"max_completion_tokens": 5})
+
+
+# --- contexts -------------------------------------------------------------------------------------------
+
+LONG = ["env.kwargs={length: 12, max_steps: 12}", "rollout.max_response_tokens=16"]
+
+
+def test_the_server_s_context_limit_decides_what_is_forgotten(server: Any, capsys: Capture) -> None:
+    server.max_model_len = 1700
+    _, output, _ = evaluate(capsys, server, "react", *LONG)
+    found = result()
+    assert found["context_tokens"] == 1700
+    assert found["forgotten"]["episodes"] == 2
+    assert found["forgotten"]["turns"] > 2
+    assert "turns were left out, in 2 episodes (the context limit is 1,700 tokens)" in output
+    longest = max(len(b["messages"]) for b in server.bodies)
+    server.max_model_len = 100_000
+    evaluate(capsys, server, "react", *LONG, "--fresh")
+    assert result()["forgotten"]["turns"] == 0
+    assert max(len(b["messages"]) for b in server.bodies) == 23 > longest
+    evaluate(capsys, server, "react", *LONG, "--fresh", "endpoint.context_tokens=1700")
+    assert result()["context_tokens"] == 1700
+
+
+def test_an_unknown_limit_is_learned_from_the_server_s_refusal(
+    server: Any, capsys: Capture
+) -> None:
+    server.behaviour, server.context_limit = "400 context", 170  # words
+    code, output, _ = evaluate(capsys, server, "react", *LONG)
+    assert code == 0, output
+    assert result()["success_rate"] == 1.0
+    assert result()["forgotten"]["turns"] > 0
+    assert "the model refused longer contexts" in output
+
+
+@pytest.mark.parametrize(
+    ("message", "limit"),
+    [
+        ("This model's maximum context length is 4096 tokens. However, you requested 5000", 4096),
+        ("This model's maximum context length is 128,000 tokens.", 128_000),
+        ("the request exceeds the available context size (8192 tokens), try increasing it", 8192),
+        ("prompt is too long: 210000 tokens > 200000 maximum", None),
+    ],
+)
+def test_the_limit_in_a_refusal(message: str, limit: int | None) -> None:
+    assert overflow_limit(_Refusal(message)) == limit
+
+
+@pytest.mark.parametrize(
+    ("entry", "limit"),
+    [
+        ({"id": "m", "max_model_len": 4096}, 4096),
+        ({"id": "m", "context_length": 8192}, 8192),
+        ({"id": "other", "meta": {"n_ctx": 2048, "n_ctx_train": 8192}}, 2048),
+        ({"id": "m", "object": "model"}, None),
+        ({"id": "m", "max_model_len": "many"}, None),
+    ],
+)
+def test_what_servers_say_of_a_model(entry: dict[str, Any], limit: int | None) -> None:
+    assert context_tokens({"data": [entry]}, "m") == limit
+    assert context_tokens({"data": [{"id": "a"}, {"id": "b", "max_model_len": 1}]}, "m") is None
+    assert context_tokens("<html>", "m") is None
+
+
+# --- failures, folders and output -------------------------------------------------------------------
+
+
+class HalfBroken(fake.FakeEndpoint):  # type: ignore[misc]
+    """Fails for one of the two tasks, as long as it is broken."""
+
+    broken = True
+
+    def _behave(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> bool:
+        if self.broken and "exit b" in json.dumps(body):
+            fake._send(handler, 500, {"error": {"message": "no exit here"}})
+            return True
+        return False
+
+
+def test_tasks_that_failed_are_no_part_of_the_rate_and_are_played_again(capsys: Capture) -> None:
+    with HalfBroken() as server:
+        code, output, _ = evaluate(capsys, server, "cot")
+        assert code == 1
+        assert "1 episodes failed by an error. The first reason: InternalServerError" in output
+        assert "no exit here" in output
+        assert "1 of 2 tasks were played" in output
+        found = result()
+        assert (found["n"], found["success_rate"], found["errors"]) == (1, 1.0, 1)
+        assert found["runs"][0]["successes"] == "1-"
+        served = server.served
+        server.broken = False
+        code, output, _ = evaluate(capsys, server, "cot")
+    assert code == 0
+    assert server.served == served + 1
+    assert (result()["n"], result()["errors"]) == (2, 0)
+
+
+def test_a_folder_holds_one_evaluation(server: Any, capsys: Capture) -> None:
+    evaluate(capsys, server, "cot")
+    seconds = result()["seconds"]
+    before = Path("out/result.json").read_bytes()
+    code, output, _ = evaluate(capsys, server, "cot", "endpoint.concurrency=3")
+    assert code == 0
+    assert "Finished earlier" in output
+    assert Path("out/result.json").read_bytes() == before
+    assert result()["seconds"] == seconds
+    assert server.served == 2
+    for more, words in (
+        (["evaluation.temperature=0"], "rollout.temperature 0.5, now 0.0"),
+        (["--seeds", "2"], "--seeds 1, now 2"),
+        (["--limit", "1"], "panel"),
+    ):
+        code, _, said = evaluate(capsys, server, "cot", *more)
+        assert code == 2
+        assert words in said
+        assert "--fresh" in said
+        assert Path("out/result.json").read_bytes() == before
+    code, _, _ = evaluate(capsys, server, "cot", "--limit", "1", "--fresh")
+    assert code == 0
+    assert result()["n"] == 1
+
+
+def test_json_and_quiet(server: Any, capsys: Capture) -> None:
+    _, output, _ = evaluate(capsys, server, "cot", "--json")
+    assert json.loads(output) == result()
+    _, output, said = evaluate(capsys, server, "cot", "--quiet", "--fresh")
+    assert (output, said) == ("", "")
+    _, output, _ = evaluate(capsys, server, "cot", *PRICES, "--fresh")
+    assert f"cost {result()['cost']:.4g}" in output
+    assert "2 model calls" in output
+
+
+def test_the_shell_completes_agents_and_panels() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from paw_train.cli import main; main()"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "_PAW_COMPLETE": "complete_bash",
+             "COMP_WORDS": "paw eval m --agent ref", "COMP_CWORD": "4"},
+        capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["reflexion"], done.stderr
+
+
+def test_the_output_names_score_forgetting_and_causes(server: Any, capsys: Capture) -> None:
+    evaluate(capsys, server, "cot")
+    found = result() | {
+        "score": {"mean": 0.625, "ci95": [0.5, 0.75]},
+        "invalid_causes": {"cut by length": 3, "no <action> block": 1},
+        "forgotten": {"episodes": 1, "turns": 4, "ended_episodes": 2},
+        "context_tokens": 4096,
+    }
+    lines = "\n".join(result_lines(found))
+    assert "score 0.625 (95 % interval 0.500 to 0.750)" in lines
+    assert "invalid turns: cut by length (3), no <action> block (1)" in lines
+    assert "rollout.max_response_tokens=N" in lines
+    assert "4 turns were left out, in 1 episodes (the context limit is 4,096 tokens)" in lines
+    assert "2 episodes ended at it" in lines
+    assert "score" not in "\n".join(result_lines(result()))  # it says no more than success
+
+
+def test_the_bar_counts_turns_tokens_and_cost() -> None:
+    progress = Progress()
+    bar = EvaluationBar(
+        progress,
+        progress.add_task("evaluating", total=4, note=""),
+        EndpointSettings(input_price=1.0, output_price=2.0).cost,
+    )
+    bar.finished(3, 4)
+    bar.turn(1200, Spent(1200, 1_000_000, 500_000))
+    (task,) = progress.tasks
+    assert task.completed == 3
+    assert task.fields["note"] == "1,200 turns, 1,500,000 tokens, cost 2"

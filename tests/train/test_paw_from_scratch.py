@@ -1,0 +1,161 @@
+"""The single-file example computes what the library computes."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import importlib.util
+import random
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+PATH = Path(__file__).resolve().parents[2] / "examples" / "paw_from_scratch.py"
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("paw_from_scratch", PATH)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def played(example: ModuleType) -> SimpleNamespace:
+    """A rollout of a small policy that cloned a few episodes, with returns that differ."""
+    random.seed(0)
+    torch.manual_seed(0)
+    size = {"hidden": 32, "heads": 2, "layers": 2, "max_steps": 5, "group_size": 4}
+    s = example.Settings(**size, cloning_steps=30, context_weight=1.0)
+    words = {name: i for i, name in enumerate(["<pad>", "<unk>", "<user>", "<agent>", "</action>"])}
+    shown = example.play(example.make_pool(s, "train", 12, 1), words, s)
+    model = example.Transformer(s, len(words))
+    example.clone(model, shown, s)
+    pool = example.make_pool(s, "train", 3, s.group_size, s.max_steps)
+    rows = example.play(pool, words, s, model)
+    for number, episode in enumerate(pool.episodes):
+        last = episode.transitions[-1]
+        episode.transitions[-1] = replace(last, reward=last.reward + 10.0 * (number % 3 == 0))
+    return SimpleNamespace(s=s, model=model, rows=rows, episodes=pool.episodes)
+
+
+@pytest.fixture
+def moved(played: SimpleNamespace) -> Any:
+    """The policy some optimiser steps later, in double precision: its ratios are not 1."""
+    model = copy.deepcopy(played.model).double()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.1 * weight.std() * torch.randn(weight.shape, generator=generator)
+    return model
+
+
+def test_it_is_one_file_that_needs_torch_and_paw_gym_alone() -> None:
+    text = PATH.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 300
+    imported = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            imported |= {name.name.partition(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(str(node.module).partition(".")[0])
+    assert imported - sys.stdlib_module_names == {"torch", "paw_gym"}
+
+
+def test_cached_sampling_gives_the_log_probabilities_of_one_pass(
+    example: ModuleType, played: SimpleNamespace
+) -> None:
+    batch = example.collate(played.rows)
+    with torch.no_grad():
+        logprobs = example.token_logprobs(played.model, batch.ids)
+    assert batch.action.any(1).all()
+    torch.testing.assert_close(
+        logprobs[batch.action], batch.old_logprobs[batch.action], rtol=0, atol=1e-4
+    )
+
+
+def test_loss_and_gradient_are_those_of_the_library(
+    example: ModuleType, played: SimpleNamespace, moved: Any
+) -> None:
+    batch = example.collate(played.rows)
+    logprobs = example.token_logprobs(moved, batch.ids)
+    likely = logprobs.detach()[batch.observation].exp().quantile(0.7).item()
+    s = replace(played.s, rho=likely)  # some tokens are clipped, some not
+    returns = [episode.total_reward for episode in played.episodes]
+    advantages, weights = example.plan(batch, returns, s)
+    policy, wm = example.losses(logprobs, batch, advantages, weights, s)
+
+    output = _library(played, moved, s)
+    # the cases that the formulas tell apart all occur
+    assert 0 < output.metrics["clip_fraction"] < 0.9
+    assert 0 < output.metrics["wm_clipped_share"] < 1
+    assert 0 < (weights > 0).double().mean() < 1
+    assert advantages.unique().numel() > 2
+    for ours, theirs in ((policy, output.policy_loss), (s.wm_coef * wm, output.wm_loss)):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
+        for weight in moved.parameters():
+            (found,) = torch.autograd.grad(ours, weight, retain_graph=True)
+            (expected,) = torch.autograd.grad(theirs, weight, retain_graph=True)
+            largest = expected.abs().max().item()
+            assert largest > 0
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * largest)
+
+
+def test_minibatches_average_to_the_whole(
+    example: ModuleType, played: SimpleNamespace, moved: Any
+) -> None:
+    s, batch = played.s, example.collate(played.rows)
+    returns = [episode.total_reward for episode in played.episodes]
+    advantages, weights = example.plan(batch, returns, s)
+    logprobs = example.token_logprobs(moved, batch.ids).detach()
+    whole = torch.stack(example.losses(logprobs, batch, advantages, weights, s))
+    halves = []
+    for part in torch.arange(len(played.rows)).chunk(2):
+        some = example.Batch(*(x[part] for x in batch))
+        policy, wm = example.losses(logprobs[part], some, advantages[part], weights, s)
+        halves.append(torch.stack([policy, 2 * wm]))
+    torch.testing.assert_close(torch.stack(halves).mean(0), whole)
+
+
+def _library(played: SimpleNamespace, model: Any, s: Any) -> Any:
+    """The ``LossOutput`` of the library for the same rollout and the same logits."""
+    from paw_train.algorithms.experience import collect, prepare
+    from paw_train.algorithms.update import loss_inputs, minibatch_totals
+    from paw_train.losses.logprobs import token_logprobs
+    from paw_train.losses.objective import ObjectiveSettings, combined_loss
+    from paw_train.rollouts.rollout import Trajectory
+    from paw_train.rollouts.tokens import collate
+    from paw_train.settings import AlgorithmSettings
+    from paw_train.settings.world_model import WorldModelSettings
+
+    episodes = zip(played.episodes, played.rows, strict=True)
+    pool = collect([Trajectory(episode, [_token_row(row)]) for episode, row in episodes])
+    wm = WorldModelSettings(alpha=s.alpha, rho=s.rho, coef=s.wm_coef)
+    objective = ObjectiveSettings(s.clip, s.clip, kl_coef=0.0, wm=wm)
+    algorithm = AlgorithmSettings(name="grpo", weighting="episode")
+    experience = prepare(pool, algorithm, objective, s.max_return)
+    batch = collate(experience.rows, pad_id=0)
+    logprobs = batch.gather(token_logprobs(model(batch.input_ids), batch.input_ids))
+    inputs = loss_inputs(batch, experience, None, None)
+    totals = minibatch_totals(experience.rows, experience)
+    return combined_loss(logprobs, inputs, totals, objective)
+
+
+def _token_row(row: list[tuple[int, int, float, int]]) -> Any:
+    from paw_train.rollouts.tokens import StepSpans, TokenRow
+
+    made = TokenRow([token[0] for token in row])
+    for turn in range(row[-1][3] + 1):
+        places = [[i for i, t in enumerate(row) if t[1:4:2] == (kind, turn)] for kind in (1, 2)]
+        action, observation = ((found[0], found[-1] + 1) for found in places)
+        made.steps.append(StepSpans(action, observation, [t[2] for t in row[slice(*action)]]))
+    return made
