@@ -383,6 +383,13 @@ class TestFingerprint:
             hashes.add(behaviour_hash(env, env.tasks.ids[:2]))
         assert len(hashes) == 1
 
+    def test_a_result_names_the_commit_of_the_checkout(self, results: Results) -> None:
+        found = results("random")["commit"]
+        if (ROOT / ".git").exists():
+            assert re.fullmatch(r"[0-9a-f]{40}\+?", found)
+        else:
+            assert found is None
+
     def test_nothing_of_this_machine_is_told(self) -> None:
         told = public({"a": "/home/me/data", "b": ["http://10.0.0.1:8000/v1", Path("/x/y"), "nq"]})
         assert told == {"a": "data", "b": ["http", "y", "nq"]}
