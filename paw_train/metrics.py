@@ -51,6 +51,14 @@ _ALL = (
     Metric("success_rate", _OUTCOME, "Success", "episodes solved in training", "share"),
     Metric("reward_mean", _OUTCOME, "Reward", "mean return of an episode in training", "reward"),
     Metric(
+        "equal_groups",
+        _OUTCOME,
+        "Groups with equal returns",
+        "share of groups, of two episodes or more, that give no advantage",
+        "share",
+        optional=True,
+    ),
+    Metric(
         "wm_loss",
         _WORLD,
         "World-model loss",
