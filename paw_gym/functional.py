@@ -217,7 +217,7 @@ class GeneratorEnvFactory:
         kwargs = {name: value for name, value in given.items() if value is not None}
         # a solver may also be given as the function's attribute, which is set after registration
         solve = self._solve or getattr(self.play, "solve", None)
-        settings = {"max_steps": self.max_steps, "solve": solve, **kwargs}
+        settings: dict[str, Any] = {"max_steps": self.max_steps, "solve": solve, **kwargs}
         env = GeneratorEnv(self.play, self.tasks, **settings)
         env._made_with = (self, (), kwargs)
         return env
@@ -239,7 +239,7 @@ def registered_factory(id: str, module: str) -> GeneratorEnvFactory:
 
     if id not in registry and module != "__main__":
         importlib.import_module(module)
-    factory = registry[id].entry_point if id in registry else None
+    factory: Any = registry[id].entry_point if id in registry else None
     if not isinstance(factory, GeneratorEnvFactory):
         raise ValueError(
             f"No generator function is registered as {id!r} in this process: import the module that "
