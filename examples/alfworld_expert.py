@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import gymnasium as gym
 
+import paw_gym  # registers the environments
+
 
 def main() -> None:
     """One game of each task type, solved by both."""

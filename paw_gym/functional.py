@@ -214,7 +214,7 @@ class GeneratorEnvFactory:
         self, max_steps: int | None = None, render_mode: str | None = None
     ) -> GeneratorEnv:
         given = {"max_steps": max_steps, "render_mode": render_mode}
-        kwargs = {name: value for name, value in given.items() if value is not None}
+        kwargs: dict[str, Any] = {k: value for k, value in given.items() if value is not None}
         # a solver may also be given as the function's attribute, which is set after registration
         solve = self._solve or getattr(self.play, "solve", None)
         settings: dict[str, Any] = {"max_steps": self.max_steps, "solve": solve, **kwargs}

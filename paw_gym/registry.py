@@ -4,7 +4,7 @@ One is added by a decorator where its module is imported anyway, or by an entry 
 package, which is loaded when somebody asks for its name:
 
 ```toml
-[project.entry-points."paw_train.algorithms.advantages"]
+[project.entry-points."paw_train.advantage_estimators"]
 my_estimator = "my_package.estimators:my_estimator"
 ```
 """

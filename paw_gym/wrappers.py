@@ -21,6 +21,7 @@ from paw_gym.transition import Episode, Transition, write_jsonl
 
 _DEFAULT: Any = "default"
 MODES = ("window", "conversation")
+INVALID_WHEN = ("rejected", "malformed")
 
 
 class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
@@ -31,7 +32,8 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
     stops here, and ``save_state`` includes the history; the ``TextEnv`` inside is ``text_env``.
 
     A response is invalid when its tags are missing, when the environment does not accept the action,
-    or, with ``require_admissible``, when the action is not listed as admissible.
+    or, with ``require_admissible``, when the action is not listed as admissible; with
+    ``invalid_when="malformed"`` only when its tags are missing.
 
     Args:
         env: a (wrapped) ``TextEnv``.
@@ -42,6 +44,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
             message of one growing dialogue and the whole dialogue in ``info["messages"]``.
         success_reward: reward of the succeeding step, others 0; ``None``: the environment's own.
         invalid_penalty: added to the reward of an invalid response.
+        invalid_when: ``rejected`` or ``malformed``, see above.
 
     Each setting left out is the environment's own default (``TextEnv.agent``).
     """
@@ -55,6 +58,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         mode: str = "window",
         success_reward: float | None = _DEFAULT,
         invalid_penalty: float = _DEFAULT,
+        invalid_when: str = "rejected",
     ) -> None:
         RecordConstructorArgs.__init__(
             self,
@@ -64,12 +68,16 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
             mode=mode,
             success_reward=success_reward,
             invalid_penalty=invalid_penalty,
+            invalid_when=invalid_when,
         )
         super().__init__(env)
         if not isinstance(env.unwrapped, TextEnv):
             raise TypeError(f"AgentInterface wraps a TextEnv, got {type(env.unwrapped).__name__}.")
         if mode not in MODES:
             raise ValueError(f"mode is one of {', '.join(map(repr, MODES))}, got {mode!r}.")
+        if invalid_when not in INVALID_WHEN:
+            valid = ", ".join(map(repr, INVALID_WHEN))
+            raise ValueError(f"invalid_when is one of {valid}, got {invalid_when!r}.")
         self.text_env: TextEnv = env.unwrapped
         own = self.text_env.agent
         given: dict[str, Any] = {
@@ -83,6 +91,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         if self.settings.history_length is not None and self.settings.history_length < 0:
             raise ValueError(f"history_length is 0 or more, got {self.settings.history_length}.")
         self.require_admissible = require_admissible
+        self.invalid_when = invalid_when
         self.mode = mode
         chosen = own.template if template is _DEFAULT else template
         self.template = (
@@ -164,7 +173,8 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         observation, env_reward, terminated, truncated, info = self.env.step(parsed.action)
         if problem is None and not info["action_is_valid"]:
             problem = "the environment did not accept the action"
-        reward = self._reward(float(env_reward), bool(info["success"]), problem is None)
+        blamed = parsed.problem if self.invalid_when == "malformed" else problem
+        reward = self._reward(float(env_reward), bool(info["success"]), blamed is None)
         transition = Transition(
             env_id=self.env_id,
             task_id=info["task_id"],
@@ -178,16 +188,17 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
             next_observation=observation,
             terminated=terminated,
             truncated=truncated,
-            action_is_valid=problem is None,
+            action_is_valid=blamed is None,
             info={
                 "env_reward": float(env_reward),
                 "success": info["success"],
                 "score": info["score"],
                 "problem": problem,
+                "malformed": parsed.problem is not None,
                 **{key: info[key] for key in self.text_env.recorded_info if key in info},
             },
         )
-        info = {**info, "action_is_valid": problem is None}
+        info = {**info, "action_is_valid": blamed is None}
         self._advance(parsed.action, action, observation, info)
         return (
             self._prompt,
@@ -365,6 +376,7 @@ def make_agent_env(
     mode: str = "window",
     success_reward: float | None = _DEFAULT,
     invalid_penalty: float = _DEFAULT,
+    invalid_when: str = "rejected",
     **env_kwargs: Any,
 ) -> AgentInterface:
     """``gymnasium.make(env_id, **env_kwargs)`` behind an ``AgentInterface`` with the given settings."""
@@ -378,4 +390,5 @@ def make_agent_env(
         mode=mode,
         success_reward=success_reward,
         invalid_penalty=invalid_penalty,
+        invalid_when=invalid_when,
     )

@@ -36,6 +36,7 @@ def agent_env_maker(
         "history_length": env.history_length,
         "require_admissible": env.require_admissible,
         "mode": env.mode,
+        "invalid_when": env.invalid_when,
     }
     if env.reward == "environment":
         agent["success_reward"] = None

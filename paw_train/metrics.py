@@ -51,6 +51,14 @@ _ALL = (
     Metric("success_rate", _OUTCOME, "Success", "episodes solved in training", "share"),
     Metric("reward_mean", _OUTCOME, "Reward", "mean return of an episode in training", "reward"),
     Metric(
+        "equal_groups",
+        _OUTCOME,
+        "Groups with equal returns",
+        "share of groups, of two episodes or more, that give no advantage",
+        "share",
+        optional=True,
+    ),
+    Metric(
         "wm_loss",
         _WORLD,
         "World-model loss",
@@ -63,6 +71,14 @@ _ALL = (
         "World-model term",
         "of the objective, with all weights (Eq. 11)",
         label="WM term",
+        optional=True,
+    ),
+    Metric(
+        "wm_scale",
+        _WORLD,
+        "World-model scale",
+        "factor that keeps the term's gradient at its set ratio to the policy's",
+        log=True,
         optional=True,
     ),
     Metric(
@@ -207,6 +223,14 @@ _ALL = (
         "turns without tags, or with an action that was not accepted",
         "share",
         label="invalid",
+    ),
+    Metric(
+        "prompt_cut_rate",
+        _COST,
+        "Prompts cut",
+        "prompts that lost history to the context limit",
+        "share",
+        optional=True,
     ),
     Metric(
         "failed_episodes",

@@ -48,12 +48,14 @@ PPO = (
     "rollout: {groups: 128, group_size: 1}   # independent episodes; for PaW each is its own group",
 )
 SEARCH_R1 = (
-    "# PPO of arXiv 2503.09516: one growing rollout, token-level GAE, no penalty for format.",
+    "# PPO of arXiv 2503.09516: one growing rollout, token-level GAE, each token's KL in its reward, no",
+    "# penalty for format; two optimiser steps an update.",
     "updates: 500",
     "env: {mode: conversation, invalid_penalty: 0.0}",
     "algorithm: {name: ppo, level: token, critic: {lr: 1.0e-5}}",
-    "rollout: {groups: 512, group_size: 1, max_response_tokens: 500}",
-    "optimizer: {minibatch_size: 256}",
+    "rollout: {groups: 512, group_size: 1, max_response_tokens: 500, stop_at_tags: true}",
+    "objective: {kl_in: reward}",
+    "optimizer: {minibatch_size: 256}       # dialogues",
 )
 ZEROSEARCH = (
     "# A language model plays the search engine, noisier and noisier; F1 as the reward (arXiv 2505.04588).",
@@ -100,7 +102,8 @@ class Row:
             return ZEROSEARCH
         if self.environment == "search_qa" and self.method.startswith("gigpo"):
             # anchor states of search match when they are similar
-            return ("algorithm: {name: gigpo, similarity: 0.9}", *lines[1:])
+            first = "algorithm: {name: gigpo, similarity: 0.9, autojunk: true}"
+            return (first, *lines[1:])
         return lines
 
     def text(self) -> str:
@@ -218,8 +221,13 @@ objective: {wm: {coef: 0.1}}
 
 One recipe for each trained row of Tables 1 to 4 of arXiv 2606.02388, with the hyperparameters of its
 Appendix A.1 (they stand in `recipes/base/`). What the paper does not say is marked there: the number of
-updates, the evaluation splits. **None of them has been run by us**: they need GPUs and the official
-data. The figures are the paper's, means of 3 seeds, and are no results of this project.
+updates, the evaluation splits, and what GiGPO's published code does
+([verl-agent](https://github.com/langfengQ/verl-agent)): a group's statistics over steps
+(`algorithm.statistics: step`), a penalty for malformed responses only (`env.invalid_when: malformed`),
+responses that end with the sampled end token (`rollout.stop_at_tags: false`), difflib's heuristic in the
+similarity of anchor states (`algorithm.autojunk: true`). Search-R1 has the KL of each token in its reward
+(`objective.kl_in: reward`), as its published script does. **None of them has been run by us**: they need GPUs
+and the official data. The figures are the paper's, means of 3 seeds, and are no results of this project.
 
 ```bash
 paw data download alfworld --dest data/alfworld

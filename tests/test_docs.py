@@ -60,7 +60,7 @@ def shown_commands(program: str) -> list[str]:
         text = page.read_text(encoding="utf-8")
         lines = [line for code in blocks(page, "bash") for line in code.splitlines()]
         lines += re.findall(r"`([^`\n]+)`", re.sub(r"^Planned:.*$", "", text, flags=re.MULTILINE))
-        words += [m[1] for line in lines if (m := re.match(rf"{program} ([a-z-]+)", line))]
+        words += [m[1] for line in lines if (m := re.match(rf"{program} ([a-z][a-z-]*)", line))]
     return sorted(set(words))
 
 

@@ -96,7 +96,7 @@ def test_from_nothing_to_a_report(tmp_path: Path) -> None:
     assert "is for another environment than my_maze/MyMaze-v0" in said
     assert "open runs/maze/report.html" in said
     metrics = [json.loads(line) for line in (tmp_path / "runs/maze/metrics.jsonl").open()]
-    assert [m["update"] for m in metrics] == [0, 1, 2]
+    assert [m["update"] for m in metrics] == [1, 2, 3]
     [before, *_] = read_jsonl(tmp_path / "runs/maze/episodes_before.jsonl")
     assert before.instruction.startswith("Find the lamp")
     assert "glow" in before.transitions[0].prompt

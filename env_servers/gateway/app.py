@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI, Request, WebSocket
-from fastapi.responses import PlainTextResponse, Response
+from fastapi import FastAPI, Path, Request, WebSocket
+from fastapi.responses import Response
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from pydantic import ValidationError
-from starlette.exceptions import HTTPException
+from pydantic import BaseModel, ValidationError
+from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocketDisconnect
 
 import paw_gym
-from env_servers.gateway.calls import ONE_CALL, REQUEST
-from env_servers.gateway.gateway import BadRequestError, BusyError, Gateway, Result, problem
-from env_servers.gateway.sessions import Client
+from env_servers.application import BY_KEY, as_problem, json_answer, new_app, read, refuses, takes
+from env_servers.gateway import calls as asked
+from env_servers.gateway.gateway import Gateway, Result
 from env_servers.gateway.settings import Limits, Offer
+from env_servers.problems import MEDIA_TYPE, ProblemError
 from env_servers.service import Gate, Metrics
+from env_servers.sessions import Client
 
 MAX_BODY = 16 << 20
 """bytes of a request: those of many environments come together"""
 KEY_HEADER = "x-paw-client"
 """a secret of the client's own: its sessions answer to nobody who does not show it"""
 _KEY_LENGTHS = range(16, 257)
-_VERBS = ("reset", "step", "ask", "restore")
+CALLS_PATH = "/v1/calls"
+BODIES: list[type[BaseModel]] = [asked.Request, asked.NewSession]
+BODIES += [body for body, _ in asked.OF_SESSION.values()]
+SessionPath = Annotated[str, Path(pattern=asked.SESSION_ID)]
 
 
 def create_app(
@@ -56,15 +61,23 @@ def create_app(
         yield
         await gateway.close()
 
-    app = FastAPI(
-        title="Gateway", version=paw_gym.__version__, docs_url=None, redoc_url=None,
-        openapi_url=None, lifespan=lifespan,
-    )  # fmt: skip
-    _add_about(app, gateway, metrics)
-    _add_calls(app, gateway)
+    app = new_app(
+        "Gateway",
+        metrics,
+        has_token=bool(tokens),
+        bodies=BODIES,
+        limits={
+            "NewSession": {
+                "env_id": {"enum": sorted(offer.env_ids)},
+                "kwargs": {"propertyNames": {"enum": sorted(offer.kwargs)}},
+            }
+        },
+        lifespan=lifespan,
+    )
+    _add_about(app, gateway)
+    add_calls(app, gateway)
     _add_sessions(app, gateway)
     _add_websocket(app, gateway)
-    _add_error_handlers(app)
     return GatewayApp(app, metrics, tokens, gateway)
 
 
@@ -88,31 +101,30 @@ class GatewayApp(Gate):
         return lambda: len(self.gateway.sessions) == 0 and self.gateway.pending == 0
 
 
-def client_of(headers: Mapping[str, str], address: str) -> Client:
+def client_of(connection: HTTPConnection) -> Client:
     """Who asks, by what only they can show.
 
     Raises:
-        HTTPException: neither a token nor a key of the client's own.
+        ProblemError: neither a token nor a key of the client's own.
     """
+    headers = connection.headers
     key, token = headers.get(KEY_HEADER, ""), headers.get("authorization", "")
     if key and len(key) not in _KEY_LENGTHS:
-        raise HTTPException(401, f"{KEY_HEADER} has 16 to 256 characters, got {len(key)}.")
+        raise ProblemError(401, f"{KEY_HEADER} has 16 to 256 characters, got {len(key)}.")
     if not key and not token:
-        raise HTTPException(
+        raise ProblemError(
             401, f"Send a secret of your own as the header {KEY_HEADER}: sessions are bound to it."
         )
+    address = connection.client.host if connection.client else "unknown"
     hashed = hashlib.sha256(token.encode()).hexdigest()
     owner = hashlib.sha256(json.dumps([token, key]).encode()).digest()
     return Client(owner, f"{address} {hashed[:16]}")
 
 
-def _client(request: Request) -> Client:
-    return client_of(request.headers, request.client.host if request.client else "unknown")
-
-
-def _add_about(app: FastAPI, gateway: Gateway, metrics: Metrics) -> None:
-    @app.get("/health")
+def _add_about(app: FastAPI, gateway: Gateway) -> None:
+    @app.get("/health", responses={503: {"content": {"application/json": {}}}})
     async def health() -> Response:
+        """How the gateway fares; 503 while it shuts down."""
         content = {
             "status": "draining" if gateway.draining else "ok",
             "version": paw_gym.__version__,
@@ -120,14 +132,11 @@ def _add_about(app: FastAPI, gateway: Gateway, metrics: Metrics) -> None:
             "pending": gateway.pending,
             "workers": gateway.fleet.ready,
         }
-        return _json(content, 503 if gateway.draining else 200)
-
-    @app.get("/metrics")
-    async def show_metrics() -> Response:
-        return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4")
+        return json_answer(content, 503 if gateway.draining else 200)
 
     @app.get("/v1/envs")
-    async def envs() -> Response:
+    async def envs() -> dict[str, Any]:
+        """What is served, and the settings that clients may choose."""
         from paw_gym.registration import text_env_spec
 
         offer = gateway.offer
@@ -135,45 +144,87 @@ def _add_about(app: FastAPI, gateway: Gateway, metrics: Metrics) -> None:
             {"env_id": env_id, "description": text_env_spec(env_id).description}
             for env_id in sorted(offer.env_ids)
         ]
-        return _json({"envs": listed, "kwargs": sorted(offer.kwargs)})
+        return {"envs": listed, "kwargs": sorted(offer.kwargs)}
 
 
-def _add_calls(app: FastAPI, gateway: Gateway) -> None:
-    @app.post("/v1/calls")
+def add_calls(app: FastAPI, gateway: Gateway) -> None:
+    """The route that takes many calls."""
+
+    @app.post(
+        CALLS_PATH,
+        response_model=asked.Results,
+        responses=refuses(429, 503),
+        openapi_extra={**takes(asked.Request), **BY_KEY},
+    )
     async def calls(request: Request) -> Response:
-        client = _client(request)
-        parsed = REQUEST.validate_json(await request.body())
+        """Many calls for different sessions; they are executed at the same time."""
+        client = client_of(request)
+        parsed = await read(asked.Request, request)
         results = await gateway.answer(client, parsed.calls)
         return Response(_joined(results), media_type="application/json")
 
 
 def _add_sessions(app: FastAPI, gateway: Gateway) -> None:
-    async def one(request: Request, call: dict[str, Any]) -> Response:
-        client = _client(request)
-        [result] = await gateway.answer(client, [ONE_CALL.validate_python(call)])
-        return _plain(result)
+    async def one(request: Request, call: BaseModel) -> Response:
+        [result] = await gateway.answer(client_of(request), [call])
+        if result.status < 400:
+            return Response(result.body, media_type="application/json")
+        content = {**json.loads(result.body), "instance": request.url.path}
+        retry = content.get("retry_after")
+        headers = {"Retry-After": str(retry)} if retry else None
+        return Response(json.dumps(content), result.status, headers, MEDIA_TYPE)
 
-    @app.post("/v1/sessions")
+    @app.post(
+        "/v1/sessions",
+        response_model=asked.Opened,
+        responses={200: {"links": _links()}, **refuses(410, 429, 503)},
+        openapi_extra={**takes(asked.NewSession), **BY_KEY},
+    )
     async def open_session(request: Request) -> Response:
-        return await one(request, {**await _object(request), "op": "open"})
+        """Opens a session with an environment."""
+        new = await read(asked.NewSession, request)
+        return await one(request, asked.Open(op="open", env_id=new.env_id, kwargs=new.kwargs))
 
-    @app.delete("/v1/sessions/{session}")
-    async def close_session(request: Request, session: str) -> Response:
-        return await one(request, {"op": "close", "session": session})
+    @app.delete(
+        "/v1/sessions/{session}",
+        operation_id="close",
+        openapi_extra=BY_KEY,
+        responses=refuses(404, 429, 503),
+    )
+    async def close_session(request: Request, session: SessionPath) -> Response:
+        """Closes a session."""
+        return await one(request, asked.Close(op="close", session=session))
 
-    @app.post("/v1/sessions/{session}/{verb}")
-    async def act(request: Request, session: str, verb: str) -> Response:
-        if verb not in _VERBS:
-            raise HTTPException(404, f"A session has {', '.join(_VERBS)}, not {verb[:40]!r}.")
-        return await one(request, {**await _object(request), "op": verb, "session": session})
+    def add(verb: str, body: type[BaseModel], call: type[asked.OfSession]) -> None:
+        @app.post(
+            f"/v1/sessions/{{session}}/{verb}",
+            operation_id=verb,
+            description=call.__doc__,
+            response_model=asked.Outcome,
+            responses=refuses(404, 409, 410, 429, 503),
+            openapi_extra={**takes(body), **BY_KEY},
+        )
+        async def act(request: Request, session: SessionPath) -> Response:
+            given = await read(body, request)
+            return await one(request, call.model_construct(op=verb, session=session, **dict(given)))
+
+    for verb, (body, call) in asked.OF_SESSION.items():
+        add(verb, body, call)
+
+
+def _links() -> dict[str, Any]:
+    """Where the id of a new session goes."""
+    parameters = {"session": "$response.body#/session"}
+    operations = ("close", *asked.OF_SESSION)
+    return {name: {"operationId": name, "parameters": parameters} for name in operations}
 
 
 def _add_websocket(app: FastAPI, gateway: Gateway) -> None:
-    @app.websocket("/v1/calls")
+    @app.websocket(CALLS_PATH)
     async def calls(socket: WebSocket) -> None:
         try:
-            client = client_of(socket.headers, socket.client.host if socket.client else "unknown")
-        except HTTPException as error:
+            client = client_of(socket)
+        except ProblemError as error:
             await socket.close(1008, error.detail)
             return
         await socket.accept()
@@ -189,67 +240,26 @@ def _add_websocket(app: FastAPI, gateway: Gateway) -> None:
 async def _answer(gateway: Gateway, client: Client, message: str | bytes) -> bytes:
     name: int | str | None = None
     try:
-        parsed = REQUEST.validate_json(message)
+        parsed = asked.Request.model_validate_json(message)
         name = parsed.id
         body = _joined(await gateway.answer(client, parsed.calls))
-    except ValidationError as error:
-        body = problem(422, _first(error), "ValueError").body
-    except BadRequestError as error:
-        body = problem(422, str(error), "ValueError").body
-    except BusyError as error:
-        body = problem(error.status, str(error), retry=error.seconds).body
+    except (ValidationError, ProblemError) as error:
+        body = as_problem(error).content(CALLS_PATH)
     return b'{"id": %s, %s' % (json.dumps(name).encode(), body[1:])
 
 
 def _joined(results: list[Result]) -> bytes:
     # the answers are JSON already: they go through as the workers wrote them
-    parts = (b'{"status": %d, "answer": %s}' % result for result in results)
+    parts = (
+        b'{"status": %d, "answer": %s}' % (status, body if status < 400 else _located(body, number))
+        for number, (status, body) in enumerate(results)
+    )
     return b'{"results": [%s]}' % b", ".join(parts)
 
 
-async def _object(request: Request) -> dict[str, Any]:
-    try:
-        content = json.loads(await request.body() or b"{}")
-    except (ValueError, RecursionError):
-        raise HTTPException(422, "The body is not JSON.") from None
-    if not isinstance(content, dict):
-        raise HTTPException(422, "The body is a JSON object.")
-    return content  # lone surrogates in it are refused by the model
-
-
-def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    # ASCII escapes: what a request holds need not be valid Unicode
-    return Response(json.dumps(content), status, headers, media_type="application/json")
-
-
-def _plain(result: Result) -> Response:
-    retry = json.loads(result.body).get("retry_after") if result.status >= 429 else None
-    headers = {"Retry-After": str(retry)} if retry else None
-    return Response(result.body, result.status, headers, media_type="application/json")
-
-
-def _first(error: ValidationError) -> str:
-    problems = error.errors(include_input=False, include_url=False, include_context=False)
-    where = ".".join(map(str, problems[0]["loc"])) or "the body"
-    return f"{where}: {problems[0]['msg']}"[:1000]
-
-
-def _add_error_handlers(app: FastAPI) -> None:
-    @app.exception_handler(HTTPException)
-    async def refused(request: Request, error: HTTPException) -> Response:
-        return _plain(Result(error.status_code, problem(0, str(error.detail)).body))
-
-    @app.exception_handler(ValidationError)
-    async def malformed(request: Request, error: ValidationError) -> Response:
-        return _plain(Result(422, problem(0, _first(error), "ValueError").body))
-
-    @app.exception_handler(BadRequestError)
-    async def wrong(request: Request, error: BadRequestError) -> Response:
-        return _plain(Result(422, problem(0, str(error), "ValueError").body))
-
-    @app.exception_handler(BusyError)
-    async def busy(request: Request, error: BusyError) -> Response:
-        return _plain(Result(error.status, problem(0, str(error), retry=error.seconds).body))
+def _located(body: bytes, number: int) -> bytes:
+    content = {**json.loads(body), "instance": f"{CALLS_PATH}#/calls/{number}"}
+    return json.dumps(content).encode()
 
 
 class _Collector(Collector):

@@ -4,65 +4,75 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field
+
+from env_servers.application import Text, Whole
 
 _Plain = ConfigDict(extra="forbid", strict=True)
-Scalar = bool | int | float | str | None
 Name = Annotated[str, Field(min_length=1, max_length=200)]
-SessionId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+SESSION_ID = r"^[A-Za-z0-9_-]{1,64}$"
+SessionId = Annotated[str, Field(pattern=SESSION_ID)]
 Generator = Annotated[str, Field(pattern=r"^[0-9a-f]{73}$")]
-Text = Annotated[str, Field(max_length=500_000)]
 Value = Annotated[str, Field(max_length=2_000)] | bool | int | float | None
 Kwargs = Annotated[dict[Name, Value], Field(max_length=32)]
 Options = Annotated[dict[Name, Value], Field(max_length=16)]
-Seed = Annotated[int, Field(ge=0, lt=2**128)]
+Seed = Annotated[Whole, Field(ge=0, lt=2**128)]
 
 
-class _OfEnvironment(BaseModel):
+def _unbounded(schema: dict[str, Any]) -> None:
+    """Keeps a large bound out of a schema, from which tools make lists of that length."""
+    schema["description"] = f"At most {schema.pop('maxItems'):,} items."
+
+
+class NewSession(BaseModel):
+    """An environment, with the settings that a client may choose."""
+
     model_config = _Plain
     env_id: Name
     kwargs: Kwargs = Field(default_factory=dict)
 
 
-class Describe(_OfEnvironment):
+class Describe(NewSession):
     """What kind of environment it is."""
 
     op: Literal["describe"]
 
 
-class Tasks(_OfEnvironment):
+class Tasks(NewSession):
     """The ids of its tasks, a piece at a time."""
 
     op: Literal["tasks"]
-    offset: int = Field(default=0, ge=0, lt=2**31)
-    limit: int = Field(default=10_000, ge=1, le=10_000)
+    offset: Whole = Field(default=0, ge=0, lt=2**31)
+    limit: Whole = Field(default=10_000, ge=1, le=10_000)
 
 
-class TaskOf(_OfEnvironment):
+class TaskOf(NewSession):
     """One task."""
 
     op: Literal["task"]
     task_id: str = Field(max_length=2_000)
 
 
-class Open(_OfEnvironment):
+class Open(NewSession):
     """A session with an environment."""
 
     op: Literal["open"]
 
 
-class _OfSession(BaseModel):
+class OfSession(BaseModel):
+    """A call for a session."""
+
     model_config = _Plain
     session: SessionId
 
 
-class Close(_OfSession):
+class Close(OfSession):
     """The session is not needed any more."""
 
     op: Literal["close"]
 
 
-class ResetEntry(BaseModel):
+class Start(BaseModel):
     """How an episode begins."""
 
     model_config = _Plain
@@ -74,7 +84,13 @@ class ResetEntry(BaseModel):
     """share of training that is done"""
 
 
-class StepEntry(BaseModel):
+class Reset(Start, OfSession):
+    """Starts an episode."""
+
+    op: Literal["reset"]
+
+
+class Action(BaseModel):
     """An action."""
 
     model_config = _Plain
@@ -83,38 +99,47 @@ class StepEntry(BaseModel):
     """the state of the generator, where the client has drawn from it"""
 
 
-class Reset(ResetEntry):
-    """Starts an episode."""
+class NextAction(Action):
+    """An action in its place."""
 
-    op: Literal["reset"]
-    session: SessionId
-
-
-class Step(StepEntry):
-    """Takes an action."""
-
-    op: Literal["step"]
-    session: SessionId
-    at: int | None = Field(default=None, ge=0, lt=2**31)
+    at: Whole | None = Field(default=None, ge=0, lt=2**31)
     """how many actions were taken before it: so that one sent twice is taken once"""
 
 
-class Ask(_OfSession):
-    """A question that changes nothing: is ``text`` admissible, how does a prompt show it, ..."""
+class Step(NextAction, OfSession):
+    """Takes an action."""
 
-    op: Literal["ask"]
+    op: Literal["step"]
+
+
+class Question(BaseModel):
+    """What changes nothing: is ``text`` admissible, how does a prompt show it, ..."""
+
+    model_config = _Plain
     what: Literal["admissible", "shown", "solution", "expert", "advice"]
     text: Text = ""
-    number: int = Field(default=0, ge=0, lt=2**31)
+    number: Whole = Field(default=0, ge=0, lt=2**31)
     rng: Generator | None = None
 
 
-class Restore(_OfSession):
+class Ask(Question, OfSession):
+    """Asks a question."""
+
+    op: Literal["ask"]
+
+
+class Episode(BaseModel):
+    """An episode as far as it was played."""
+
+    model_config = _Plain
+    reset: Start
+    steps: Annotated[list[Action], Field(max_length=10_000, json_schema_extra=_unbounded)]
+
+
+class Restore(Episode, OfSession):
     """Takes over an episode by playing it again."""
 
     op: Literal["restore"]
-    reset: ResetEntry
-    steps: list[StepEntry] = Field(max_length=10_000)
 
 
 Call = Annotated[
@@ -127,10 +152,55 @@ class Request(BaseModel):
     """The body of ``POST /v1/calls``, and a message of the WebSocket."""
 
     model_config = _Plain
-    calls: list[Call] = Field(max_length=4096)
-    id: int | str | None = None
+    calls: list[Call] = Field(max_length=1024)
+    id: Whole | str | None = None
     """given back with the answer; for a WebSocket"""
 
 
-REQUEST: TypeAdapter[Request] = TypeAdapter(Request)
-ONE_CALL: TypeAdapter[Any] = TypeAdapter(Call)
+OF_SESSION: dict[str, tuple[type[BaseModel], type[OfSession]]] = {
+    "reset": (Start, Reset),
+    "step": (NextAction, Step),
+    "ask": (Question, Ask),
+    "restore": (Episode, Restore),
+}
+"""what a session's routes take, and the calls that it becomes"""
+
+
+# --- answers, for the document -----------------------------------------------------------------------
+
+
+class Opened(BaseModel):
+    """A session was opened."""
+
+    session: str
+    fingerprint: str
+    """hash over the environment's tasks"""
+
+
+class Outcome(BaseModel):
+    """What an environment answers; a reset has no reward, a question has ``answer`` alone."""
+
+    observation: str | None = None
+    reward: float | None = None
+    terminated: bool | None = None
+    truncated: bool | None = None
+    info: dict[str, Any] | None = None
+    shown: str | None = None
+    """the observation as a prompt shows it, where that differs"""
+    rng: str | None = None
+    """the state of the generator, where the environment has drawn from it"""
+    answer: Any = None
+
+
+class OneResult(BaseModel):
+    """What came of a call."""
+
+    status: int
+    answer: dict[str, Any]
+    """problem details where the status is 400 or above"""
+
+
+class Results(BaseModel):
+    """What came of the calls, in their order."""
+
+    results: list[OneResult]

@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from env_servers.gateway.process import Worker
+from env_servers.problems import ProblemError
 
 _CHECK_SECONDS = 0.25
 _LONGEST_PAUSE = 30.0
@@ -16,10 +17,6 @@ _PLACE_SECONDS = 10.0
 """how long a call waits for a worker to be replaced"""
 
 log = logging.getLogger("env_servers")
-
-
-class NoWorkerError(Exception):
-    """No worker is running at the moment."""
 
 
 class Fleet:
@@ -59,12 +56,14 @@ class Fleet:
         """The worker for one more environment: the one with the fewest.
 
         Raises:
-            NoWorkerError: none could be started for a while.
+            ProblemError: none could be started for a while.
         """
         give_up = time.monotonic() + _PLACE_SECONDS
         while not self.workers:
             if time.monotonic() > give_up:
-                raise NoWorkerError("The gateway cannot start its workers: see its log.")
+                raise ProblemError(
+                    503, "The gateway cannot start its workers: see its log.", retry_after=2
+                )
             await asyncio.sleep(0.05)
         return min(self.workers, key=lambda worker: (worker.sessions, worker.pending))
 

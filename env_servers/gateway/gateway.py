@@ -12,28 +12,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from env_servers.gateway import calls as asked
-from env_servers.gateway.fleet import Fleet, NoWorkerError
+from env_servers.gateway.fleet import Fleet
 from env_servers.gateway.frames import OK
+from env_servers.gateway.local import LocalFleet
 from env_servers.gateway.process import EnvironmentDiedError, WorkerGoneError
-from env_servers.gateway.sessions import (
-    Client,
-    Session,
-    SessionStore,
-    TooManySessionsError,
-    UnknownSessionError,
-)
-from env_servers.gateway.settings import Limits, NotOfferedError, Offer
+from env_servers.gateway.session import EnvSession
+from env_servers.gateway.settings import Limits, Offer
+from env_servers.problems import ProblemError
+from env_servers.sessions import Client, SessionStore
 
-UNKNOWN, CONFLICT, LOST, REFUSED, TOO_MANY, BUSY = 404, 409, 410, 422, 429, 503
+CONFLICT, LOST, REFUSED, TOO_MANY, BUSY = 409, 410, 422, 429, 503
 _ATTEMPTS = 5
 """how often a call is tried whose worker dies of another's"""
 _DESCRIPTIONS = 256
 """kept"""
 _DEATH_SECONDS = 600.0
-_LOST_SESSION = (
-    "There is no such session: it was closed, it expired, or the gateway began anew. "
-    "Call reset() to begin a new episode."
-)
 
 log = logging.getLogger("env_servers")
 
@@ -46,24 +39,9 @@ class Result(NamedTuple):
     """JSON"""
 
 
-class BadRequestError(ValueError):
-    """The request asks for something that no request may; nothing was done."""
-
-
-class BusyError(Exception):
-    """Nothing of the request was done: it may be sent again after ``seconds``."""
-
-    def __init__(self, status: int, message: str, seconds: int = 1) -> None:
-        super().__init__(message)
-        self.status, self.seconds = status, seconds
-
-
-def problem(status: int, message: str, kind: str = "RuntimeError", retry: int = 0) -> Result:
-    """A refusal as a result."""
-    content: dict[str, Any] = {"type": kind, "message": message}
-    if retry:
-        content["retry_after"] = retry
-    return Result(status, json.dumps(content).encode())
+def refusal(status: int, detail: str, **more: Any) -> Result:
+    """A problem as a result."""
+    return Result(status, ProblemError(status, detail, **more).content())
 
 
 class Gateway:
@@ -73,14 +51,26 @@ class Gateway:
         offer: what may be asked for.
         limits: how much of it.
         modules: imported in each worker: those that register environments.
+        sessions: where sessions are kept, where other routes keep theirs there too; ``None``: a
+            store of its own, with these limits.
+        fleet: where environments run; ``None``: in processes of their own, with these limits.
     """
 
-    def __init__(self, offer: Offer, limits: Limits, modules: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        offer: Offer,
+        limits: Limits,
+        modules: Sequence[str] = (),
+        sessions: SessionStore | None = None,
+        fleet: Fleet | LocalFleet | None = None,
+    ) -> None:
         self.offer, self.limits = offer, limits
-        self.sessions = SessionStore(
-            limits.session_seconds, limits.sessions, limits.sessions_per_client
-        )
-        self.fleet = Fleet(limits.workers, modules, limits.memory_mb)
+        if sessions is None:  # an empty store is false
+            sessions = SessionStore(
+                limits.session_seconds, limits.sessions, limits.sessions_per_client
+            )
+        self.sessions = sessions
+        self.fleet = fleet or Fleet(limits.workers, modules, limits.memory_mb)
         self.pending = 0
         """calls that are being answered"""
         self.draining = False
@@ -103,7 +93,7 @@ class Gateway:
         if self._sweeper is not None:
             self._sweeper.cancel()
         for session in self.sessions:
-            self._remove(session)
+            self.sessions.remove(session)
         await self.fleet.close()
 
     def drain(self) -> None:
@@ -114,8 +104,7 @@ class Gateway:
         pause = min(15.0, self.limits.session_seconds / 4)
         while True:
             await asyncio.sleep(pause)
-            for session in self.sessions.expired():
-                self._remove(session)
+            self.sessions.expire()
             horizon = time.monotonic() - _DEATH_SECONDS
             self._deaths = {p: d for p, d in self._deaths.items() if d and d[-1] > horizon}
 
@@ -125,8 +114,8 @@ class Gateway:
         """What comes of the calls, in their order; they are executed at the same time.
 
         Raises:
-            BusyError: too much is being asked for; nothing was done.
-            BadRequestError: two calls are for one session, or there are too many.
+            ProblemError: too much is being asked for, or two calls are for one session; nothing
+                was done.
         """
         self._admit(client, calls)
         count = len(calls)
@@ -142,31 +131,20 @@ class Gateway:
 
     def _admit(self, client: Client, calls: Sequence[Any]) -> None:
         limits = self.limits
-        if len(calls) > limits.calls_per_request:
-            raise BadRequestError(
-                f"A request has at most {limits.calls_per_request} calls, got {len(calls)}."
-            )
         named = [call.session for call in calls if hasattr(call, "session")]
         if len(set(named)) != len(named):
-            raise BadRequestError("A request has at most one call for a session.")
+            raise ProblemError(REFUSED, "A request has at most one call for a session.")
         if self._pending_of[client.peer] + len(calls) > limits.pending_per_client:
-            raise BusyError(TOO_MANY, "This client has too many calls waiting: send fewer at once.")
+            words = "This client has too many calls waiting: send fewer at once."
+            raise ProblemError(TOO_MANY, words, retry_after=1)
         if self.pending + len(calls) > limits.pending:
-            raise BusyError(BUSY, "Too many calls are waiting: try again.")
+            raise ProblemError(BUSY, "Too many calls are waiting: try again.", retry_after=1)
 
     async def _one(self, client: Client, call: Any) -> Result:
         try:
             result = await self._dispatch(client, call)
-        except UnknownSessionError:
-            result = problem(UNKNOWN, _LOST_SESSION)
-        except NotOfferedError as error:
-            result = problem(REFUSED, str(error), "ValueError")
-        except TooManySessionsError as error:
-            result = problem(TOO_MANY, str(error), retry=5)
-        except NoWorkerError as error:
-            result = problem(BUSY, str(error), retry=2)
-        except BusyError as error:
-            result = problem(error.status, str(error), retry=error.seconds)
+        except ProblemError as error:
+            result = Result(error.status, error.content())
         self.counts[call.op, result.status] += 1
         return result
 
@@ -175,10 +153,11 @@ class Gateway:
             return await self._about(call)
         if isinstance(call, asked.Open):
             return await self._open(client, call)
-        session = self.sessions.get(call.session, client)
+        session = self.sessions.get(call.session, client, EnvSession)
         async with session.lock:
-            self.sessions.get(call.session, client)  # it may have been closed meanwhile
-            return await self._of_session(session, call)
+            self.sessions.get(call.session, client, EnvSession)  # it may have been closed meanwhile
+            method: Callable[[EnvSession, Any], Awaitable[Result]] = getattr(self, f"_{call.op}")
+            return await method(session, call)
 
     # --- without a session ---------------------------------------------------------------------------
 
@@ -196,45 +175,37 @@ class Gateway:
             except WorkerGoneError:
                 continue
             except EnvironmentDiedError as error:
-                return problem(LOST, f"The environment failed: {error}.")
+                return refusal(LOST, f"The environment failed: {error}.")
             if result.status == OK and call.op == "describe":
                 self._descriptions[key] = result.body
                 while len(self._descriptions) > _DESCRIPTIONS:
                     self._descriptions.popitem(last=False)
             return result
-        raise BusyError(BUSY, "Workers keep dying: try again later.", 5)
+        raise ProblemError(BUSY, "Workers keep dying: try again later.", retry_after=5)
 
     async def _open(self, client: Client, call: asked.Open) -> Result:
         if self.draining:
-            raise BusyError(BUSY, "The gateway is shutting down: no new sessions.", 5)
+            raise ProblemError(
+                BUSY, "The gateway is shutting down: no new sessions.", retry_after=5
+            )
         described = await self._about(
             asked.Describe(op="describe", env_id=call.env_id, kwargs=call.kwargs)
         )
         if described.status != OK:
             return described
         kwargs = self.offer.settings(call.env_id, call.kwargs)
-        session = self.sessions.open(client, call.env_id, kwargs)
+        session = self.sessions.add(EnvSession(client=client, env_id=call.env_id, kwargs=kwargs))
         fingerprint = json.loads(described.body)["fingerprint"]
         answer = {"session": session.id, "fingerprint": fingerprint}
         return Result(OK, json.dumps(answer).encode())
 
     # --- of a session --------------------------------------------------------------------------------
 
-    async def _of_session(self, session: Session, call: Any) -> Result:
-        methods: dict[str, Callable[[Session, Any], Awaitable[Result]]] = {
-            "close": self._close,
-            "reset": self._reset,
-            "step": self._step,
-            "ask": self._ask,
-            "restore": self._restore,
-        }
-        return await methods[call.op](session, call)
-
-    async def _close(self, session: Session, call: asked.Close) -> Result:
-        self._remove(session)
+    async def _close(self, session: EnvSession, call: asked.Close) -> Result:
+        self.sessions.remove(session)
         return Result(OK, b"{}")
 
-    async def _reset(self, session: Session, call: asked.Reset) -> Result:
+    async def _reset(self, session: EnvSession, call: asked.Reset) -> Result:
         self._check_deaths(session.client)
         entry = call.model_dump(exclude_none=True, exclude={"op", "session"})
         if call.seed is None and call.rng is None:
@@ -244,7 +215,7 @@ class Gateway:
             session.begin([entry], result.body)
         return result
 
-    async def _step(self, session: Session, call: asked.Step) -> Result:
+    async def _step(self, session: EnvSession, call: asked.Step) -> Result:
         missing = _no_episode(session)
         if missing is not None:
             return missing
@@ -253,7 +224,7 @@ class Gateway:
         if call.at is not None and call.at != session.steps:
             if call.at == session.steps - 1 and session.journal[-1] == entry:
                 return Result(OK, session.last)  # sent again, because the answer did not arrive
-            return problem(
+            return refusal(
                 CONFLICT,
                 f"This action is for an episode of {call.at} steps; {session.steps} were taken.",
             )
@@ -262,20 +233,21 @@ class Gateway:
             session.note(entry, result.body)
         return result
 
-    async def _ask(self, session: Session, call: asked.Ask) -> Result:
+    async def _ask(self, session: EnvSession, call: asked.Ask) -> Result:
         missing = _no_episode(session)
         if missing is not None:
             return missing
         return await self._execute(session, call.model_dump(exclude_none=True, exclude={"session"}))
 
-    async def _restore(self, session: Session, call: asked.Restore) -> Result:
+    async def _restore(self, session: EnvSession, call: asked.Restore) -> Result:
         self._check_deaths(session.client)
         journal = [
             call.reset.model_dump(exclude_none=True),
             *(step.model_dump(exclude_none=True) for step in call.steps),
         ]
         if call.reset.seed is None and call.reset.rng is None:
-            return problem(REFUSED, "To be restored, an episode needs its seed.", "ValueError")
+            words = "To be restored, an episode needs its seed."
+            return refusal(REFUSED, words, exception="ValueError")
         body = {"op": "replay", "journal": journal}
         result = await self._execute(session, body, replay=False)
         if result.status == OK:
@@ -286,7 +258,9 @@ class Gateway:
 
     # --- on a worker ---------------------------------------------------------------------------------
 
-    async def _execute(self, session: Session, body: dict[str, Any], replay: bool = True) -> Result:
+    async def _execute(
+        self, session: EnvSession, body: dict[str, Any], replay: bool = True
+    ) -> Result:
         """Asks the session's environment, which is made (and brought to its state) where it is gone."""
         seconds = self.limits.start_seconds if body["op"] == "replay" else self.limits.step_seconds
         for _ in range(_ATTEMPTS):
@@ -298,23 +272,22 @@ class Gateway:
                 body["session"] = session.id
                 result = Result(*await session.worker.call(body, seconds))
             except WorkerGoneError:
-                self._unplace(session)
+                session.unplace()
                 continue
             except EnvironmentDiedError as error:
                 return self._note_death(session, str(error))
             if result.status == LOST:  # the environment raised; its worker has dropped it
-                self._unplace(session)
-                return self._fail(session, json.loads(result.body)["message"])
+                session.unplace()
+                return self._fail(session, json.loads(result.body)["detail"])
             return result
-        raise BusyError(BUSY, "Workers keep dying: try again later.", 5)
+        raise ProblemError(BUSY, "Workers keep dying: try again later.", retry_after=5)
 
-    async def _ensure_placed(self, session: Session, replay: bool) -> Result | None:
+    async def _ensure_placed(self, session: EnvSession, replay: bool) -> Result | None:
         if session.worker is not None and not session.worker.gone:
             return None
-        self._unplace(session)
+        session.unplace()
         worker = await self.fleet.place()
-        worker.sessions += 1
-        session.worker = worker
+        session.place(worker)
         body = {
             "op": "make",
             "session": session.id,
@@ -323,76 +296,52 @@ class Gateway:
         }
         result = Result(*await worker.call(body, self.limits.start_seconds))
         if result.status != OK:
-            self._unplace(session)
+            session.unplace()
             return result
         return await self._bring_back(session) if replay and session.journal else None
 
-    async def _bring_back(self, session: Session) -> Result | None:
+    async def _bring_back(self, session: EnvSession) -> Result | None:
         """Plays the session's episode again in its new environment; what comes must be the same."""
         assert session.worker is not None
         if not session.can_be_replayed:
-            self._discard(session)
+            session.end()
             return self._fail(session, "its worker died, and the episode is too long to restore")
         body = {"op": "replay", "session": session.id, "journal": session.journal}
         result = Result(*await session.worker.call(body, self.limits.start_seconds))
         if result.status != OK or result.body != session.last:
-            self._discard(session)
+            session.end()
             return self._fail(
                 session, "its worker died, and played again the episode went another way"
             )
         self.replayed += 1
         return None
 
-    def _note_death(self, session: Session, reason: str) -> Result:
-        self._unplace(session)
+    def _note_death(self, session: EnvSession, reason: str) -> Result:
+        session.unplace()
         self._deaths.setdefault(session.client.peer, deque(maxlen=1000)).append(time.monotonic())
         return self._fail(session, reason)
 
-    def _fail(self, session: Session, reason: str) -> Result:
+    def _fail(self, session: EnvSession, reason: str) -> Result:
         session.fail(reason)
         event = {"event": "environment lost", "env_id": session.env_id, "reason": reason[:200]}
         log.warning(json.dumps(event))
-        return problem(LOST, _lost(reason))
+        return refusal(LOST, _lost(reason))
 
     def _check_deaths(self, client: Client) -> None:
         horizon = time.monotonic() - _DEATH_SECONDS
         recent = sum(at > horizon for at in self._deaths.get(client.peer, ()))
         if recent >= self.limits.worker_deaths_per_client:
-            raise BusyError(
-                TOO_MANY, f"{recent} environments of this client died lately: wait a while.", 60
-            )
-
-    def _discard(self, session: Session) -> None:
-        """Drops the environment; the session stays."""
-        worker = session.worker
-        self._unplace(session)
-        if worker is not None and not worker.gone:
-            body = {"op": "drop", "session": session.id}
-            worker.call(body, self.limits.step_seconds).add_done_callback(_forget)
-
-    def _unplace(self, session: Session) -> None:
-        if session.worker is not None:
-            session.worker.sessions -= 1
-            session.worker = None
-
-    def _remove(self, session: Session) -> None:
-        self._discard(session)
-        self.sessions.remove(session)
+            words = f"{recent} environments of this client died lately: wait a while."
+            raise ProblemError(TOO_MANY, words, retry_after=60)
 
 
-def _no_episode(session: Session) -> Result | None:
+def _no_episode(session: EnvSession) -> Result | None:
     if session.lost is not None:
-        return problem(LOST, _lost(session.lost))
+        return refusal(LOST, _lost(session.lost))
     if session.journal is None:
-        return problem(CONFLICT, "No episode was started: call reset() first.")
+        return refusal(CONFLICT, "No episode was started: call reset() first.")
     return None
 
 
 def _lost(reason: str) -> str:
     return f"The environment failed: {reason}. Call reset() to begin a new episode."
-
-
-def _forget(future: asyncio.Future[Any]) -> None:
-    """Nobody waits for this answer; its failure is told elsewhere."""
-    if not future.cancelled():
-        future.exception()

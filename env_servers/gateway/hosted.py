@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from env_servers.gateway.frames import OK
+from env_servers.problems import ProblemError
 from paw_gym.core import TextEnv
 from paw_gym.prompts import builtin_templates
 from paw_gym.remote.generator_state import generator_text, set_generator
@@ -18,6 +21,8 @@ _PROBES = 16
 """environments kept to answer questions about tasks"""
 _EXPERTS = 8
 """experts of a session"""
+
+_LOST, _REFUSED = 410, 422
 
 log = logging.getLogger("env_servers.gateway.worker")
 
@@ -134,6 +139,18 @@ class Host:
     def __init__(self) -> None:
         self._hosted: dict[str, Hosted] = {}
         self._probes: OrderedDict[str, Hosted] = OrderedDict()
+
+    def answer(self, call: dict[str, Any]) -> tuple[int, bytes]:
+        """Status and JSON of a call's answer; whatever is raised becomes problem details."""
+        try:
+            return OK, json.dumps(self.execute(call)).encode()
+        except RefusedError as refusal:
+            return _REFUSED, ProblemError(_REFUSED, str(refusal), exception=refusal.kind).content()
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # the environment's own
+            log.warning("%s failed", call.get("op"), exc_info=True)
+            self.drop(call.get("session", ""))
+            reason = f"it raised {type(error).__name__}: {str(error)[:300]}"
+            return _LOST, ProblemError(_LOST, reason).content()
 
     def execute(self, call: dict[str, Any]) -> dict[str, Any]:
         """Does what a call asks.

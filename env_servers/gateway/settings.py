@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from env_servers.problems import ProblemError
 from paw_gym.naming import did_you_mean
 
 SAFE_KWARGS = frozenset(
@@ -32,8 +33,11 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _LARGEST = 1_000_000
 
 
-class NotOfferedError(Exception):
+class NotOfferedError(ProblemError):
     """This gateway does not offer what was asked for; the message says what it does."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(422, detail, exception="ValueError")
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,6 @@ class Limits:
     """calls that may wait"""
     pending_per_client: int = 2048
     """calls of one client that may wait"""
-    calls_per_request: int = 1024
     worker_deaths_per_client: int = 20
     """environments of one client that may take their worker with them in ten minutes"""
     memory_mb: int = 0

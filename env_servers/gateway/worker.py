@@ -21,34 +21,12 @@ import time
 from typing import Any
 
 from env_servers.gateway.frames import OK, READY, FrameReader, frame
-from env_servers.gateway.hosted import Host, RefusedError
+from env_servers.gateway.hosted import Host
 from env_servers.gateway.progress import Progress
 
 _FLUSH = 0.005
 """seconds that an answer may wait for others to be sent with it"""
-_LOST = 410
-_REFUSED = 422
 _PR_SET_PDEATHSIG = 1
-
-log = logging.getLogger("env_servers.gateway.worker")
-
-
-def execute(host: Host, call: dict[str, Any]) -> tuple[int, bytes]:
-    """Executes a call; whatever is raised becomes an answer."""
-    try:
-        answer = host.execute(call)
-        return OK, json.dumps(answer).encode()
-    except RefusedError as refusal:
-        return _REFUSED, _problem(refusal.kind, str(refusal))
-    except (Exception, SystemExit, KeyboardInterrupt) as error:  # the environment's, whatever it is
-        log.warning("%s failed", call.get("op"), exc_info=True)
-        host.drop(call.get("session", ""))
-        reason = f"it raised {type(error).__name__}: {str(error)[:300]}"
-        return _LOST, _problem("RuntimeError", reason)
-
-
-def _problem(kind: str, message: str) -> bytes:
-    return json.dumps({"type": kind, "message": message}).encode()
 
 
 def serve(connection: socket.socket, progress: Progress, host: Host) -> None:
@@ -60,7 +38,7 @@ def serve(connection: socket.socket, progress: Progress, host: Host) -> None:
         flushed = time.monotonic()
         for number, _, body in reader.feed(data):
             progress.begin(number)
-            answers.append(frame(number, *execute(host, json.loads(body))))
+            answers.append(frame(number, *host.answer(json.loads(body))))
             if time.monotonic() - flushed > _FLUSH:
                 connection.sendall(b"".join(answers))
                 answers, flushed = [], time.monotonic()

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import PlainTextResponse, Response
+from fastapi.responses import Response
 from prometheus_client import Counter, Gauge, Histogram
-from pydantic import BaseModel, Field, ValidationError
-from starlette.exceptions import HTTPException
+from pydantic import BaseModel, ConfigDict, Field
 
 import paw_gym
-from env_servers.retrieval.batching import Batcher, OverloadedError
+from env_servers.application import Whole, json_answer, new_app, read, refuses, takes
+from env_servers.problems import ProblemError
+from env_servers.retrieval.batching import Batcher
 from env_servers.service import Gate, Metrics
 from paw_gym.retrieval.base import Hit, Retriever, RetrieverError, SearchContext
 
@@ -37,26 +37,48 @@ class Limits:
 class PlainRequest(BaseModel):
     """``POST /retrieve``, as Search-R1's clients send it."""
 
+    model_config = ConfigDict(strict=True)
     queries: list[str]
-    topk: int | None = None
+    topk: Whole | None = None
     return_scores: bool = False
 
 
 class Context(BaseModel):
     """What a simulated search engine is told of a query."""
 
+    model_config = ConfigDict(strict=True)
     question: str
     golden_answers: list[str] = Field(default_factory=list)
-    seed: int = 0
+    seed: Whole = 0
     progress: float | None = Field(default=None, ge=0, le=1)
 
 
 class TypedRequest(BaseModel):
     """``POST /v1/search``."""
 
+    model_config = ConfigDict(strict=True)
     queries: list[str]
-    top_k: int = 3
+    top_k: Whole = 3
     contexts: list[Context] | None = None
+
+
+class PlainResults(BaseModel):
+    """For each query its passages; each with its score beside it where that was asked for."""
+
+    result: list[list[dict[str, Any]]]
+
+
+class QueryResults(BaseModel):
+    """The passages of one query, best first."""
+
+    query: str
+    hits: list[Hit]
+
+
+class TypedResults(BaseModel):
+    """The results of the queries, in their order."""
+
+    results: list[QueryResults]
 
 
 def create_app(
@@ -94,10 +116,14 @@ def create_app(
         yield
         await batcher.close()
 
-    app = FastAPI(
-        title="Retriever", version=paw_gym.__version__, docs_url=None, redoc_url=None,
+    app = new_app(
+        "Retriever",
+        metrics,
+        has_token=token is not None,
+        bodies=(PlainRequest, TypedRequest),
+        limits=_schema(limits),
         lifespan=lifespan,
-    )  # fmt: skip
+    )
 
     async def answer(
         queries: Sequence[str], top_k: int, contexts: Sequence[Context] | None
@@ -107,31 +133,43 @@ def create_app(
         told = None
         if wants_contexts and contexts is not None:
             told = [_context(context) for context in contexts]
-        return await batcher.search([_valid(query) for query in queries], top_k, told)
+        try:
+            return await batcher.search([_valid(query) for query in queries], top_k, told)
+        except RetrieverError as error:
+            _log.warning("The retriever failed: %s", error)
+            raise ProblemError(502, str(error)) from error
 
-    @app.post("/retrieve")
+    @app.post(
+        "/retrieve",
+        response_model=PlainResults,
+        responses=refuses(429, 502),
+        openapi_extra=takes(PlainRequest),
+    )
     async def retrieve(request: Request) -> Response:
-        asked_for = await _parse(PlainRequest, request)
+        """Passages in Search-R1's format."""
+        asked_for = await read(PlainRequest, request)
         top_k = default_top_k if asked_for.topk is None else asked_for.topk
         results = await answer(asked_for.queries, top_k, None)
         plain = [[_plain(hit, asked_for.return_scores) for hit in hits] for hits in results]
-        return _json({"result": plain})
+        return json_answer({"result": plain})
 
-    @app.post("/v1/search")
+    @app.post(
+        "/v1/search",
+        response_model=TypedResults,
+        responses=refuses(429, 502),
+        openapi_extra=takes(TypedRequest),
+    )
     async def search(request: Request) -> Response:
-        asked_for = await _parse(TypedRequest, request)
+        """Passages with their scores."""
+        asked_for = await read(TypedRequest, request)
         results = await answer(asked_for.queries, asked_for.top_k, asked_for.contexts)
-        typed = [
-            {
-                "query": query,
-                "hits": [{"id": h.id, "contents": h.contents, "score": h.score} for h in hits],
-            }
-            for query, hits in zip(asked_for.queries, results, strict=True)
-        ]
-        return _json({"results": typed})
+        found = zip(asked_for.queries, results, strict=True)
+        typed = [{"query": query, "hits": [asdict(hit) for hit in hits]} for query, hits in found]
+        return json_answer({"results": typed})
 
     @app.get("/v1/info")
     async def info() -> dict[str, Any]:
+        """What the retriever is, and what one request may ask for."""
         return {
             "retriever": name,
             "fingerprint": retriever.fingerprint,
@@ -142,44 +180,40 @@ def create_app(
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
+        """How the server fares."""
         return {"status": "ok", "version": paw_gym.__version__, "pending": batcher.pending}
 
-    @app.get("/metrics")
-    async def show_metrics() -> Response:
-        return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4")
-
-    _add_error_handlers(app)
     return Gate(app, metrics, token)
 
 
-_Model = TypeVar("_Model", bound=BaseModel)
-
-
-async def _parse(model: type[_Model], request: Request) -> _Model:
-    try:
-        return model.model_validate_json(await request.body())
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the body"
-        raise HTTPException(422, f"{where}: {first['msg']}") from error
+def _schema(limits: Limits) -> dict[str, dict[str, Any]]:
+    """What the limits add to the JSON schemas of requests."""
+    text = {"type": "string", "maxLength": limits.max_query_chars}
+    queries = {"maxItems": limits.max_queries, "items": text}
+    top_k = {"minimum": 1, "maximum": limits.max_top_k}
+    plain = {"anyOf": [{"type": "integer", **top_k}, {"type": "null"}]}
+    return {
+        "PlainRequest": {"queries": queries, "topk": plain},
+        "TypedRequest": {"queries": queries, "top_k": top_k},
+    }
 
 
 def _check(
     queries: Sequence[str], top_k: int, contexts: Sequence[Context] | None, limits: Limits
 ) -> None:
     if not 1 <= top_k <= limits.max_top_k:
-        raise HTTPException(422, f"top_k is 1 to {limits.max_top_k}, got {str(top_k)[:20]}.")
+        raise ProblemError(422, f"top_k is 1 to {limits.max_top_k}, got {str(top_k)[:20]}.")
     if len(queries) > limits.max_queries:
-        raise HTTPException(
+        raise ProblemError(
             422, f"A request has at most {limits.max_queries} queries, got {len(queries)}."
         )
     longest = max(map(len, queries), default=0)
     if longest > limits.max_query_chars:
-        raise HTTPException(
+        raise ProblemError(
             422, f"A query has at most {limits.max_query_chars} characters, got {longest}."
         )
     if contexts is not None and len(contexts) != len(queries):
-        raise HTTPException(422, f"{len(queries)} queries came with {len(contexts)} contexts.")
+        raise ProblemError(422, f"{len(queries)} queries came with {len(contexts)} contexts.")
 
 
 def _context(told: Context) -> SearchContext:
@@ -194,27 +228,3 @@ def _valid(text: str) -> str:
 def _plain(hit: Hit, with_score: bool) -> dict[str, Any]:
     document = {"id": hit.id, "title": hit.title, "text": hit.text, "contents": hit.contents}
     return {"document": document, "score": hit.score} if with_score else document
-
-
-def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    # ASCII escapes: what a request holds need not be valid Unicode
-    return Response(json.dumps(content), status, headers, media_type="application/json")
-
-
-def _refusal(status: int, words: str, headers: dict[str, str] | None = None) -> Response:
-    return _json({"error": "refused", "message": words}, status, headers)
-
-
-def _add_error_handlers(app: FastAPI) -> None:
-    @app.exception_handler(HTTPException)
-    async def refused(request: Request, error: HTTPException) -> Response:
-        return _refusal(error.status_code, str(error.detail))
-
-    @app.exception_handler(OverloadedError)
-    async def overloaded(request: Request, error: OverloadedError) -> Response:
-        return _refusal(429, "Too many queries are waiting: try again.", {"Retry-After": "1"})
-
-    @app.exception_handler(RetrieverError)
-    async def failed(request: Request, error: RetrieverError) -> Response:
-        _log.warning("The retriever failed: %s", error)
-        return _refusal(502, str(error))

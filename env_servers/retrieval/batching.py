@@ -13,13 +13,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from env_servers.problems import ProblemError
 from paw_gym.retrieval.base import Hit, Retriever, SearchContext
 
 _log = logging.getLogger("env_servers")
 
 
-class OverloadedError(Exception):
+class OverloadedError(ProblemError):
     """More queries are waiting than may wait."""
+
+    def __init__(self) -> None:
+        super().__init__(429, "Too many queries are waiting: try again.", retry_after=1)
 
 
 @dataclass(eq=False)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote, urlencode
 
-from fastapi.exceptions import HTTPException
-
+from env_servers.problems import ProblemError
 from paw_gym.envs.webshop.pages import ItemPage
 from paw_gym.envs.webshop.shop import Shop, Visit
 
@@ -36,7 +35,7 @@ def address(session_id: str, visit: Visit, shop: Shop) -> str:
 def visit_of_results(query: str, number: int) -> Visit:
     """The visit of an address of results."""
     if not query.strip() or len(query) > MAX_QUERY or not 1 <= number <= MAX_PAGE:
-        raise HTTPException(404, "There is no such page of results.")
+        raise ProblemError(404, "There is no such page of results.")
     return Visit("results", query.lower(), number)
 
 
@@ -47,7 +46,7 @@ def visit_of_item(
     pairs = list(fields.items()) if isinstance(fields, Mapping) else list(fields)
     given = dict(pairs)
     if asin not in shop.catalogue:
-        raise HTTPException(404, "There is no such product.")
+        raise ProblemError(404, "There is no such product.")
     number = shop.catalogue.number_of(asin)
     product = shop.catalogue[number]
     values = {name.lower(): choices for name, choices in product.options}
@@ -56,13 +55,13 @@ def visit_of_item(
         if key.startswith(_OPTION):
             name = key.removeprefix(_OPTION)
             if value not in values.get(name, ()):
-                raise HTTPException(404, "This product has no such option.")
+                raise ProblemError(404, "This product has no such option.")
             options[name] = value
     names = {name.lower(): name for name in ItemPage("", product, {}, True).sub_pages}
     if sub_page and (
         sub_page not in names or (sub_page == "attributes" and not shop.show_attributes)
     ):
-        raise HTTPException(404, "There is no such page.")
+        raise ProblemError(404, "There is no such page.")
     results = visit_of_results(given.get("q", ""), _number(given.get("page", "1")))
     return Visit(
         "sub" if sub_page else "item",

@@ -1,24 +1,26 @@
-"""The WebShop server: the site, the JSON API, health and metrics in one application."""
+"""The WebShop server: the site, the JSON API, environments, health and metrics in one application."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import PlainTextResponse, Response
 from prometheus_client import Gauge
-from starlette.exceptions import HTTPException
 
 import paw_gym
+from env_servers.application import Page, new_app
+from env_servers.gateway.app import add_calls
+from env_servers.gateway.calls import Request as Calls
+from env_servers.gateway.gateway import Gateway
+from env_servers.gateway.local import LocalFleet
+from env_servers.gateway.settings import Limits, Offer
 from env_servers.service import Gate, Metrics
-from env_servers.webshop.api import api_routes
-from env_servers.webshop.sessions import SessionStore
+from env_servers.sessions import SessionStore
+from env_servers.webshop.api import BODIES, api_routes
 from env_servers.webshop.site import Site, site_routes
 from env_servers.webshop.store import Store
 from paw_gym.envs.webshop.env import ShopSettings
+from paw_gym.envs.webshop.remote import CLIENT_SETTINGS, SHOP_ID
 
 _SITE_PATHS = ("/shop", "/favicon")
 
@@ -41,30 +43,43 @@ def create_app(
     """
     # an empty store is false
     store = Store(settings or ShopSettings(), SessionStore() if sessions is None else sessions)
-    site, metrics = Site(store), Metrics()
+    site, metrics, gateway = Site(store), Metrics(), _gateway(store)
     _gauges(store, metrics)
-    app = FastAPI(title="WebShop", version=paw_gym.__version__, docs_url=None, redoc_url=None)
+
+    def page_for(path: str) -> Page | None:
+        return site.problem if path == "/" or path.startswith(_SITE_PATHS) else None
+
+    app = new_app(
+        "WebShop",
+        metrics,
+        has_token=token is not None,
+        bodies=(*BODIES, Calls),
+        page_for=page_for,
+    )
     app.include_router(api_routes(store))
     app.include_router(site_routes(site))
+    add_calls(app, gateway)
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
+        """How the shop fares."""
         products, held = len(store.shop.catalogue), len(store.sessions)
-        return {
-            "status": "ok",
-            "version": paw_gym.__version__,
-            "products": products,
-            "sessions": held,
-        }
+        found = {"version": paw_gym.__version__, "products": products, "sessions": held}
+        return {"status": "ok", **found}
 
-    @app.get("/metrics")
-    async def show_metrics() -> Response:
-        return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4")
-
-    answer = _problems(site)
-    app.exception_handler(HTTPException)(answer)
-    app.exception_handler(RequestValidationError)(answer)
     return Gate(app, metrics, token)
+
+
+def _gateway(store: Store) -> Gateway:
+    """What plays ``WebShop-v0(server=URL)``: environments of this shop, in this process.
+
+    They share the shop's data and its limits of sessions with the site. No workers of their own: an
+    action takes less time than the way to another process and back (docs/servers.md has the figures).
+    """
+    offer = Offer(
+        frozenset({SHOP_ID}), frozenset(CLIENT_SETTINGS), {SHOP_ID: asdict(store.settings)}
+    )
+    return Gateway(offer, Limits(), sessions=store.sessions, fleet=LocalFleet())
 
 
 def _gauges(store: Store, metrics: Metrics) -> None:
@@ -72,27 +87,3 @@ def _gauges(store: Store, metrics: Metrics) -> None:
     held.set_function(lambda: len(store.sessions))
     opened = Gauge("webshop_sessions_opened", "Sessions so far.", registry=metrics.registry)
     opened.set_function(lambda: store.sessions.opened)
-
-
-def _problems(site: Site) -> Callable[[Request, Exception], Awaitable[Response]]:
-    """Errors as pages for people, as JSON for programs."""
-
-    async def answer(request: Request, error: Exception) -> Response:
-        details: Any = None
-        if isinstance(error, HTTPException):
-            status, words = error.status_code, str(error.detail)
-        else:
-            assert isinstance(error, RequestValidationError)
-            status, words = 422, "The request is not of the form that is expected here."
-            details = [
-                {"where": list(map(str, problem["loc"])), "problem": problem["msg"]}
-                for problem in error.errors()
-            ]
-        path = request.url.path
-        if path == "/" or path.startswith(_SITE_PATHS):
-            return site.problem(status, words)
-        content = {"error": "refused", "message": words, "details": details}
-        # escapes: what a request holds need not be valid Unicode
-        return Response(json.dumps(content), status, media_type="application/json")
-
-    return answer

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Path, Request
-from fastapi.exceptions import HTTPException
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from env_servers.problems import ProblemError
+from env_servers.sessions import UnknownSessionError
 from env_servers.webshop.addresses import address, visit_of_item, visit_of_results
 from env_servers.webshop.pictures import picture
-from env_servers.webshop.sessions import Session, SessionLimitError, UnknownSessionError
-from env_servers.webshop.store import Store
+from env_servers.webshop.store import Store, Visitor
 from paw_gym.envs.webshop.pages import DonePage, ItemPage, SubPage
 from paw_gym.envs.webshop.shop import Visit
 from paw_gym.envs.webshop.tasks import SPLITS
@@ -62,16 +63,7 @@ class Site:
         """A page that says what went wrong."""
         return self.render("problem", status, code=status, words=words, session=None)
 
-    def session(self, session_id: str) -> Session:
-        """The session of an id; an unknown one is answered with 404."""
-        try:
-            return self.store.sessions.get(session_id)
-        except UnknownSessionError:
-            raise HTTPException(
-                404, "This visit is over: it was not used for a while, or the shop began anew."
-            ) from None
-
-    def show(self, session: Session, visit: Visit) -> Response:
+    def show(self, session: Visitor, visit: Visit) -> Response:
         """Moves the session to a visit and shows its page; a finished one stays at its score."""
         if session.visit.page == "done" and visit.page != "done":
             return RedirectResponse(self.address(session, session.visit), 303)
@@ -97,26 +89,26 @@ class Site:
             goal=session.task.data,
         )
 
-    def address(self, session: Session, visit: Visit) -> str:
+    def address(self, session: Visitor, visit: Visit) -> str:
         """The address of a visit."""
         return address(session.id, visit, self.store.shop)
 
-    def _item(self, session: Session, visit: Visit) -> ItemPage:
+    def _item(self, session: Visitor, visit: Visit) -> ItemPage:
         shop = self.store.shop
         product = shop.catalogue[visit.product]
         words = session.task.instruction
         return ItemPage(words, product, dict(visit.options), shop.show_attributes)
 
-    def _with_option(self, session: Session, visit: Visit, name: str, value: str) -> str:
+    def _with_option(self, session: Visitor, visit: Visit, name: str, value: str) -> str:
         options = {**dict(visit.options), name.lower(): value}
         to = Visit("item", visit.query, visit.number, visit.product, tuple(options.items()))
         return self.address(session, to)
 
-    def _sub_link(self, session: Session, visit: Visit, name: str) -> str:
+    def _sub_link(self, session: Visitor, visit: Visit, name: str) -> str:
         to = Visit("sub", visit.query, visit.number, visit.product, visit.options, name)
         return self.address(session, to)
 
-    def _item_link(self, session: Session, visit: Visit, asin: str) -> str:
+    def _item_link(self, session: Visitor, visit: Visit, asin: str) -> str:
         number = self.store.shop.catalogue.number_of(asin)
         return self.address(session, Visit("item", visit.query, visit.number, number))
 
@@ -124,11 +116,11 @@ class Site:
 async def _form(request: Request) -> dict[str, str]:
     body = await request.body()
     if len(body) > _MAX_FORM:
-        raise HTTPException(413, "The form is too long.")
+        raise ProblemError(413, "The form is too long.")
     try:
         return dict(parse_qsl(body.decode(), max_num_fields=200, keep_blank_values=True))
     except ValueError:
-        raise HTTPException(400, "The form cannot be read.") from None
+        raise ProblemError(400, "The form cannot be read.") from None
 
 
 def site_routes(site: Site) -> APIRouter:
@@ -154,26 +146,24 @@ def site_routes(site: Site) -> APIRouter:
         wanted = form.get("task_id", "").strip()
         number = secrets.randbelow(len(tasks))
         task = store.task(split, wanted) if wanted else tasks[number]
-        client = request.client.host if request.client else "unknown"
-        try:
-            session = store.sessions.open(task, split, client)
-        except SessionLimitError as error:
-            raise HTTPException(429, str(error)) from None
+        session = store.open(task, split, request)
         return RedirectResponse(site.address(session, Visit()), 303)
 
     @router.get("/shop/{session_id}")
-    async def search_page(session_id: SiteSession) -> Response:
-        return site.show(site.session(session_id), Visit())
+    async def search_page(session_id: SiteSession, request: Request) -> Response:
+        return site.show(store.visitor(session_id, request), Visit())
 
     @router.get("/shop/{session_id}/results")
-    async def results_page(session_id: SiteSession, q: str = "", page: int = 1) -> Response:
-        session = site.session(session_id)
+    async def results_page(
+        session_id: SiteSession, request: Request, q: str = "", page: int = 1
+    ) -> Response:
+        session = store.visitor(session_id, request)
         if not q.strip():
             return RedirectResponse(site.address(session, Visit()), 303)
         return site.show(session, visit_of_results(q, page))
 
     def item(request: Request, session_id: str, asin: str, sub_page: str) -> Response:
-        session = site.session(session_id)
+        session = store.visitor(session_id, request)
         fields = request.query_params.multi_items()
         return site.show(session, visit_of_item(store.shop, asin, sub_page, fields))
 
@@ -189,7 +179,7 @@ def site_routes(site: Site) -> APIRouter:
 
     @router.post("/shop/{session_id}/buy/{asin}")
     async def buy(request: Request, session_id: SiteSession, asin: ShortText) -> Response:
-        session = site.session(session_id)
+        session = store.visitor(session_id, request)
         form = await _form(request)
         if session.visit.page != "done":
             item = visit_of_item(store.shop, asin, "", form)
@@ -197,15 +187,16 @@ def site_routes(site: Site) -> APIRouter:
         return RedirectResponse(site.address(session, session.visit), 303)
 
     @router.get("/shop/{session_id}/done")
-    async def done_page(session_id: SiteSession) -> Response:
-        session = site.session(session_id)
+    async def done_page(session_id: SiteSession, request: Request) -> Response:
+        session = store.visitor(session_id, request)
         if session.visit.page != "done":
             return RedirectResponse(site.address(session, session.visit), 303)
         return site.show(session, session.visit)
 
     @router.post("/shop/{session_id}/leave")
-    async def leave(session_id: SiteSession) -> Response:
-        store.sessions.close(session_id)
+    async def leave(session_id: SiteSession, request: Request) -> Response:
+        with suppress(UnknownSessionError):  # who has left already is as welcome
+            store.sessions.remove(store.visitor(session_id, request))
         return RedirectResponse("/", 303)
 
     return router

@@ -1,15 +1,31 @@
-"""What a WebShop server serves: one shop, its tasks, and the sessions."""
+"""What a WebShop server serves: one shop, its tasks, and the sessions of visitors."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from fastapi.exceptions import HTTPException
+from fastapi import Request
 
-from env_servers.webshop.sessions import SessionStore
+from env_servers.problems import ProblemError
+from env_servers.sessions import Client, Session, SessionStore
 from paw_gym.core import Task, TaskSet
 from paw_gym.envs.webshop.env import ShopSettings, open_shop
+from paw_gym.envs.webshop.pages import Page
+from paw_gym.envs.webshop.shop import Shop, Visit
 from paw_gym.envs.webshop.tasks import SPLITS
+
+
+@dataclass(eq=False, kw_only=True)
+class Visitor(Session):
+    """One shopper with one goal, on the site or through the JSON API."""
+
+    task: Task
+    split: str
+    visit: Visit = field(default_factory=Visit)
+
+    def page(self, shop: Shop) -> Page:
+        """The page that is shown."""
+        return shop.show(self.visit, self.task.data)
 
 
 @dataclass
@@ -22,16 +38,29 @@ class Store:
     def __post_init__(self) -> None:
         self.shop, _ = open_shop(self.settings, next(iter(SPLITS)))
 
-    def tasks(self, split: str) -> TaskSet:
-        """The tasks of a split; an unknown split is answered with 404."""
+    def tasks(self, split: str, unknown: int = 404) -> TaskSet:
+        """The tasks of a split; an unknown split is answered with the status ``unknown``."""
         if split not in SPLITS:
-            raise HTTPException(404, f"There is no split of that name; valid: {', '.join(SPLITS)}.")
+            words = f"There is no split of that name; valid: {', '.join(SPLITS)}."
+            raise ProblemError(unknown, words)
         return open_shop(self.settings, split)[1]
 
-    def task(self, split: str, task_id: str) -> Task:
-        """A task; an unknown one is answered with 404."""
+    def task(self, split: str, task_id: str, unknown: int = 404) -> Task:
+        """A task; an unknown one is answered with the status ``unknown``."""
         try:
-            found: Task = self.tasks(split)[task_id]
+            found: Task = self.tasks(split, unknown)[task_id]
         except KeyError:
-            raise HTTPException(404, f"There is no such task in split {split!r}.") from None
+            raise ProblemError(unknown, f"There is no such task in split {split!r}.") from None
         return found
+
+    def open(self, task: Task, split: str, request: Request) -> Visitor:
+        """A new visitor, who is found by the session's name alone; too many are answered with 429."""
+        return self.sessions.add(Visitor(client=_anyone(request), task=task, split=split))
+
+    def visitor(self, session_id: str, request: Request) -> Visitor:
+        """The visitor of a session; an unknown one is answered with 404."""
+        return self.sessions.get(session_id, _anyone(request), Visitor)
+
+
+def _anyone(request: Request) -> Client:
+    return Client(b"", request.client.host if request.client else "unknown")

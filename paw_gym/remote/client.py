@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Any
 
 from paw_gym.core import Task, TaskSet
+from paw_gym.http import BUSY, HttpError, JsonClient
 from paw_gym.naming import UnknownTaskError
-from paw_gym.remote.connection import Connection
 from paw_gym.remote.errors import (
     RemoteError,
     ServerUnavailableError,
@@ -28,7 +28,8 @@ _CHARACTERS = 2_000_000
 """of text in one request, about"""
 _PAGE = 10_000
 """task ids in one answer"""
-_BUSY = (429, 503)
+_PATIENCE = 120.0
+"""seconds to go on asking a server that is too busy"""
 _ATTEMPTS = 20
 """how often a call that finds no room is sent"""
 
@@ -53,11 +54,11 @@ class GatewayClient:
     """
 
     def __init__(self, url: str, token: str | None, timeout: float) -> None:
-        headers = {"X-PaW-Client": secrets.token_urlsafe(24)}
-        if token is not None:
-            headers["Authorization"] = f"Bearer {token}"
-        self.url = url.rstrip("/")
-        self._connection = Connection(url, headers, timeout)
+        self._http = JsonClient(
+            url, token, timeout, patience=_PATIENCE, retry_timeouts=False,
+            headers={"X-PaW-Client": secrets.token_urlsafe(24)},
+        )  # fmt: skip
+        self.url = self._http.url
         self._held: dict[int, list[str]] = {}
         """sessions by the environment that holds them"""
         self._abandoned: list[str] = []
@@ -93,7 +94,7 @@ class GatewayClient:
             results = self._post([calls[i] for i in open_calls])
             busy = []
             for i, result in zip(open_calls, results, strict=True):
-                if result["status"] in _BUSY and attempt < _ATTEMPTS - 1:
+                if result["status"] in BUSY and attempt < _ATTEMPTS - 1:
                     busy.append((i, float(result["answer"].get("retry_after", 1))))
                 else:
                     answers[i] = self._outcome(result)
@@ -106,21 +107,41 @@ class GatewayClient:
     def _post(self, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
         given_up, self._abandoned = self._abandoned[:_CALLS], self._abandoned[_CALLS:]
         closing = [{"op": "close", "session": session} for session in given_up]
-        results: list[dict[str, Any]] = self._connection.post(
-            "/v1/calls", {"calls": [*calls, *closing]}
-        )["results"]
-        return results[: len(calls)]
+        return self._request([*calls, *closing])[: len(calls)]
+
+    def _request(self, calls: list[dict[str, Any]], insist: bool = True) -> list[dict[str, Any]]:
+        try:
+            answer = self._http.ask("POST", "/v1/calls", {"calls": calls}, insist=insist)
+        except HttpError as error:
+            raise self._failure(error) from error
+        results: list[dict[str, Any]] = answer["results"]
+        return results
+
+    def _failure(self, error: HttpError) -> Exception:
+        if error.status is None:
+            return ServerUnavailableError(
+                f"No server answers at {self.url} ({error.detail}). Start one (`paw serve gateway`, "
+                "or `paw serve webshop` for the shop), then call reset()."
+            )
+        said = f"{self.url} answered {error.status}: {error.detail}"
+        if error.status in (401, 403):
+            return ServerUnavailableError(
+                f"{said} Give the server's token as token='...', or in the environment variable "
+                "PAW_GATEWAY_TOKEN."
+            )
+        busy = error.status in BUSY or error.status >= 500
+        return ServerUnavailableError(said) if busy else RemoteError(said)
 
     def _outcome(self, result: dict[str, Any]) -> dict[str, Any] | Exception:
         status, answer = int(result["status"]), dict(result["answer"])
         if status == 200:
             return answer
-        said, kind = str(answer.get("message", "")), _KINDS.get(str(answer.get("type")))
+        said, kind = str(answer.get("detail", "")), _KINDS.get(str(answer.get("exception")))
         if status == 404:
-            return UnknownSessionError(said)
+            return UnknownSessionError(f"{said} Call reset() to begin a new episode.")
         if status in (409, 410):
             return SessionLostError(said)
-        if status in _BUSY:
+        if status in BUSY:
             return ServerUnavailableError(f"{self.url}: {said}")
         return RemoteError(said) if kind is None else kind(said)
 
@@ -138,7 +159,7 @@ class GatewayClient:
         calls = [{"op": "close", "session": session} for session in sessions]
         with suppress(ServerUnavailableError, RemoteError):
             for part in _parts(calls):
-                self._connection.post("/v1/calls", {"calls": part}, insist=False)
+                self._request(part, insist=False)
 
     # --- what it serves ------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from paw_gym.http import HttpError, JsonClient
 from paw_gym.retrieval.base import Hit, RetrieverError, SearchContext, check_top_k, settings_digest
-from paw_gym.retrieval.transport import JsonClient, StatusError
 
 
 class RemoteRetriever:
@@ -51,9 +51,9 @@ class RemoteRetriever:
         if self._info is None:
             try:
                 self._info = dict(self.client.ask("GET", "/v1/info"))
-            except StatusError as error:
+            except HttpError as error:
                 if error.status not in (404, 405):
-                    raise
+                    raise RetrieverError(str(error)) from error
                 self._info = {}
         return self._info
 
@@ -84,7 +84,7 @@ class RemoteRetriever:
         payload: dict[str, Any] = {"queries": list(queries), "top_k": top_k}
         if contexts is not None and self.info().get("wants_contexts"):
             payload["contexts"] = [asdict(context) for context in contexts]
-        answer = self.client.ask("POST", "/v1/search", payload)
+        answer = self._ask("/v1/search", payload)
         try:
             results = answer["results"]
             self._require_pairs(len(results), len(queries))
@@ -97,13 +97,19 @@ class RemoteRetriever:
 
     def _plain(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
         payload = {"queries": list(queries), "topk": top_k, "return_scores": True}
-        answer = self.client.ask("POST", "/retrieve", payload)
+        answer = self._ask("/retrieve", payload)
         try:
             results = answer["result"]
             self._require_pairs(len(results), len(queries))
             return [[_plain_hit(entry) for entry in result[:top_k]] for result in results]
         except (KeyError, TypeError, ValueError) as error:
             raise self._unreadable(error) from error
+
+    def _ask(self, path: str, payload: Mapping[str, Any]) -> Any:
+        try:
+            return self.client.ask("POST", path, payload)
+        except HttpError as error:
+            raise RetrieverError(str(error)) from error
 
     def _require_pairs(self, results: int, queries: int) -> None:
         if results != queries:

@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from paw_gym.http import JsonClient
 from paw_gym.naming import did_you_mean
 from paw_gym.retrieval.base import Hit, SearchContext, check_top_k, settings_digest
-from paw_gym.retrieval.transport import JsonClient
 from paw_gym.retrieval.writers import DocumentWriter, EndpointWriter, ScriptWriter
 
 WRITERS = ("model", "script")
@@ -112,7 +112,7 @@ class SimulatedRetriever:
         self.curriculum = given if isinstance(given, Curriculum) else Curriculum(**given)
         if writer == "model":
             if url is None or model is None:
-                raise TypeError(
+                raise ValueError(
                     "The retriever 'simulated' needs url and model, the endpoint of a language model; "
                     "only writer='script' goes without."
                 )

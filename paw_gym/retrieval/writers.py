@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from paw_gym.http import HttpError, JsonClient
 from paw_gym.retrieval.base import RetrieverError, SearchContext
-from paw_gym.retrieval.transport import JsonClient
 
 USEFUL = (
     "You stand in for a web search engine. Below are a search query and the question that the person "
@@ -67,17 +67,16 @@ class EndpointWriter:
 
     def write(self, query: str, context: SearchContext, count: int, noisy: bool) -> list[str]:
         """See ``DocumentWriter``."""
-        prompt = self._prompt(query, context, count, noisy)
-        answer = self.client.ask(
-            "POST",
-            "/chat/completions",
-            {
-                "model": self.model,
-                "messages": [{"role": "user", "content": prompt}],
-                "temperature": self.temperature,
-                "max_tokens": self.max_tokens * count,
-            },
-        )
+        request = {
+            "model": self.model,
+            "messages": [{"role": "user", "content": self._prompt(query, context, count, noisy)}],
+            "temperature": self.temperature,
+            "max_tokens": self.max_tokens * count,
+        }
+        try:
+            answer = self.client.ask("POST", "/chat/completions", request)
+        except HttpError as error:
+            raise RetrieverError(str(error)) from error
         try:
             text = answer["choices"][0]["message"]["content"]
         except (KeyError, IndexError, TypeError) as error:

@@ -26,6 +26,8 @@ from paw_train.losses.tensor_inputs import FloatArray, IdArray, as_codes, as_flo
 EPS = 1e-6
 """Added to the standard deviation, never under the root (spec section 3; the GRPO implementation of
 verl)."""
+STATISTICS = ("episode", "step")
+"""what a group's mean and standard deviation are taken over"""
 
 
 def grpo(returns: FloatArray, group_ids: IdArray, normalize: bool = True) -> Tensor:
@@ -82,6 +84,8 @@ def gigpo(
     omega: float = 1.0,
     normalize: bool = True,
     similarity: float | None = None,
+    statistics: str = "episode",
+    autojunk: bool = False,
 ) -> Tensor:
     """GiGPO (Feng et al. 2025): the episode's advantage plus one among steps taken from the same
     state.
@@ -102,6 +106,9 @@ def gigpo(
         normalize: False leaves both divisions by a standard deviation out.
         similarity: None: anchors match when equal. Otherwise a threshold in (0, 1] on difflib's
             ratio, 0.9 for search pages; see `paw_train.algorithms.anchors.cluster_anchors`.
+        statistics: `episode`: `A_episode` takes mean and deviation over episodes; `step`: over the steps
+            of the group, so that an episode counts as often as it has steps (the authors' code).
+        autojunk: difflib's own heuristic for long texts, as in the authors' code.
 
     Returns:
         [S] advantages.
@@ -119,9 +126,9 @@ def gigpo(
     if len(anchors) != size:
         raise ValueError(f"`anchors` must have {size} entries, one per row; got {len(anchors)}.")
 
-    episode_advantage = _episode_advantages(rewards, episodes, groups, normalize)
+    episode_advantage = _episode_advantages(rewards, episodes, groups, normalize, statistics)
     to_go = _returns_to_go(rewards, _episode_rows(episodes, _items(step_index)), gamma)
-    states = _anchor_groups(anchors, groups, similarity)
+    states = _anchor_groups(anchors, groups, similarity, autojunk)
     step_advantage = _standardize(to_go, states, normalize)
     return _like(episode_advantage + omega * step_advantage, step_rewards)
 
@@ -186,7 +193,20 @@ def reinforce_pp(returns: FloatArray, group_ids: IdArray | None = None) -> Tenso
     values = _values(returns, "returns")
     if group_ids is not None:
         values = _standardize(values, as_codes(group_ids, "group_ids", len(values)), divide=False)
-    return _like(_standardize(values, [0] * len(values), divide=True), returns)
+    return _like(standardize(values), returns)
+
+
+def standardize(values: FloatArray) -> Tensor:
+    """`(x - mean) / (std + EPS)` over all values, with the sample standard deviation (n - 1).
+
+    Args:
+        values: [S].
+
+    Returns:
+        [S]; 0 for a single value, and where all are equal.
+    """
+    found = _values(values, "values")
+    return _like(_standardize(found, [0] * len(found), divide=True), values)
 
 
 def _values(values: FloatArray, name: str) -> Tensor:
@@ -235,12 +255,16 @@ def _standardize(values: Tensor, groups: list[int], divide: bool) -> Tensor:
 
 
 def _episode_advantages(
-    rewards: Tensor, episodes: list[int], groups: list[int], normalize: bool
+    rewards: Tensor, episodes: list[int], groups: list[int], normalize: bool, statistics: str
 ) -> Tensor:
     """GRPO over the episodes that the rows make up, handed back to the rows: [S]."""
+    if statistics not in STATISTICS:
+        raise ValueError(f"`statistics` is one of {', '.join(STATISTICS)}, got {statistics!r}.")
     index = torch.tensor(episodes, dtype=torch.long)
     group_of = dict(zip(episodes, groups, strict=True))
     returns = torch.zeros(len(group_of), dtype=rewards.dtype).index_add_(0, index, rewards)
+    if statistics == "step":
+        return _standardize(returns[index], groups, normalize)
     advantages = _standardize(returns, [group_of[e] for e in range(len(group_of))], normalize)
     return advantages[index]
 
@@ -275,7 +299,7 @@ def _returns_to_go(rewards: Tensor, episodes: list[list[int]], gamma: float) -> 
 
 
 def _anchor_groups(
-    anchors: Sequence[str], groups: list[int], similarity: float | None
+    anchors: Sequence[str], groups: list[int], similarity: float | None, autojunk: bool
 ) -> list[int]:
     """Number the (rollout group, anchor state) pairs of the rows: [S]."""
     rows: dict[int, list[int]] = {}
@@ -283,7 +307,7 @@ def _anchor_groups(
         rows.setdefault(group, []).append(row)
     pairs: list[tuple[int, int]] = [(0, 0)] * len(groups)
     for group, members in rows.items():
-        clusters = cluster_anchors([anchors[row] for row in members], similarity)
+        clusters = cluster_anchors([anchors[row] for row in members], similarity, autojunk)
         for row, cluster in zip(members, clusters, strict=True):
             pairs[row] = (group, cluster)
     return as_codes(pairs, "anchors", len(groups))

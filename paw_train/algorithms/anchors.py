@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 
 
-def cluster_anchors(anchors: Sequence[str], similarity: float | None = None) -> list[int]:
+def cluster_anchors(
+    anchors: Sequence[str], similarity: float | None = None, autojunk: bool = False
+) -> list[int]:
     """Number the anchor states so that equal (or similar) ones share a number.
 
     Args:
@@ -13,6 +15,7 @@ def cluster_anchors(anchors: Sequence[str], similarity: float | None = None) -> 
             cluster whose *first* member has a difflib ratio >= threshold with it, and opens a new
             cluster when there is none. Similarity is not transitive, so which texts meet can depend
             on their order.
+        autojunk: see `is_similar`.
 
     Returns:
         [S] cluster numbers 0, 1, ... in order of first appearance.
@@ -27,7 +30,9 @@ def cluster_anchors(anchors: Sequence[str], similarity: float | None = None) -> 
     for text in anchors:
         if text in known:
             continue
-        match = None if similarity is None else _first_similar(text, representatives, similarity)
+        match = None
+        if similarity is not None:
+            match = _first_similar(text, representatives, similarity, autojunk)
         if match is None:
             match = len(representatives)
             representatives.append(text)
@@ -35,11 +40,12 @@ def cluster_anchors(anchors: Sequence[str], similarity: float | None = None) -> 
     return [known[text] for text in anchors]
 
 
-def is_similar(text: str, other: str, threshold: float) -> bool:
+def is_similar(text: str, other: str, threshold: float, autojunk: bool = False) -> bool:
     """Whether difflib's ratio of two texts reaches `threshold`, cheap bounds first.
 
-    `autojunk` is off: with difflib's default, every frequent character of a text of 200 characters
-    or more is ignored, and two search pages that differ by one character score near 0.
+    `autojunk` is off by default: with it, which is difflib's own default and that of GiGPO's published
+    code, every frequent character of a text of 200 characters or more is ignored, and two search pages
+    that differ by one character score near 0.
     """
     total = len(text) + len(other)
     if text == other:
@@ -48,12 +54,14 @@ def is_similar(text: str, other: str, threshold: float) -> bool:
         return False
     if 2 * _longest_common_subsequence(text, other) < threshold * total:
         return False
-    return SequenceMatcher(None, text, other, autojunk=False).ratio() >= threshold
+    return SequenceMatcher(None, text, other, autojunk=autojunk).ratio() >= threshold
 
 
-def _first_similar(text: str, representatives: list[str], threshold: float) -> int | None:
+def _first_similar(
+    text: str, representatives: list[str], threshold: float, autojunk: bool
+) -> int | None:
     for number, representative in enumerate(representatives):
-        if is_similar(text, representative, threshold):
+        if is_similar(text, representative, threshold, autojunk):
             return number
     return None
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from paw_gym.transition import Transition
-from paw_train.algorithms.advantages import EPS, gae, gigpo, grpo, reinforce_pp, rloo
+from paw_train.algorithms.advantages import gae, gigpo, grpo, reinforce_pp, rloo, standardize
 from paw_train.losses.world_model import (
     WorldModelPlan,
     action_entropy,
@@ -57,6 +57,14 @@ class Pool:
         """
         return [_anchor(t) for e in self.episodes for t in e.episode.transitions]
 
+    @property
+    def malformed(self) -> Tensor:
+        """[N] bool: the response could not be read, so what follows is a complaint about its form."""
+        found = [
+            bool(t.info.get("malformed")) for e in self.episodes for t in e.episode.transitions
+        ]
+        return torch.tensor(found, dtype=torch.bool)
+
     def per_episode(self, values: Tensor) -> Tensor:
         """[E] sums of the [N] values."""
         return torch.zeros(len(self.episodes), dtype=values.dtype).index_add_(
@@ -69,7 +77,7 @@ class Signals:
     """What forward passes over the pool add, each only where the settings ask for it."""
 
     kl: Tensor | None = None
-    """[N] log-ratio of each sampled response to the reference policy, in nats"""
+    """[N, A] log-ratio of each sampled token to the reference policy, in nats, 0 where there is none"""
     entropy: Tensor | None = None
     """[N] full-vocabulary action entropy"""
     values: Tensor | None = None
@@ -150,10 +158,14 @@ def prepare(
         ValueError: a signal that the settings need is missing.
     """
     signals = signals or Signals()
-    rewards = pool.rewards
+    rewards, token_penalties = pool.rewards, None
     if objective.kl_in == "reward" and objective.kl_coef > 0:
-        rewards = rewards - objective.kl_coef * _needed(signals.kl, "kl").double()
-    advantages, targets = _advantages(pool, rewards, algorithm, signals)
+        penalties = objective.kl_coef * _needed(signals.kl, "kl").double()
+        if algorithm.name == "ppo" and algorithm.level == "token":
+            token_penalties = penalties
+        else:
+            rewards = rewards - penalties.sum(-1)
+    advantages, targets = _advantages(pool, rewards, algorithm, signals, token_penalties)
     advantages = _weighted(advantages, pool, algorithm.weighting)
     entropy = _action_entropy(pool, objective, signals)
     groups = _wm_groups(pool, algorithm)
@@ -211,11 +223,16 @@ def _anchor(t: Transition) -> str:
 
 
 def _advantages(
-    pool: Pool, rewards: Tensor, algorithm: AlgorithmSettings, signals: Signals
+    pool: Pool,
+    rewards: Tensor,
+    algorithm: AlgorithmSettings,
+    signals: Signals,
+    penalties: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
     """([N] or [N, A] advantages, value targets [N, A] of an algorithm with a critic)."""
     if algorithm.name == "ppo":
-        return _with_critic(pool, rewards, algorithm, _needed(signals.values, "values"))
+        values = _needed(signals.values, "values")
+        return _with_critic(pool, rewards, algorithm, values, penalties)
     if algorithm.name == "gigpo":
         steps = [t.step for e in pool.episodes for t in e.episode.transitions]
         return gigpo(
@@ -228,8 +245,13 @@ def _advantages(
             algorithm.omega,
             algorithm.normalize,
             algorithm.similarity,
+            algorithm.statistics,
+            algorithm.autojunk,
         ), None
     returns = pool.per_episode(rewards)
+    if algorithm.name == "grpo" and algorithm.statistics == "step":
+        # one row a step: an episode counts as often as it has steps
+        return grpo(returns[pool.episode], pool.group[pool.episode], algorithm.normalize), None
     if algorithm.name == "grpo":
         per_episode = grpo(returns, pool.group, algorithm.normalize)
     elif algorithm.name == "rloo":
@@ -240,15 +262,24 @@ def _advantages(
 
 
 def _with_critic(
-    pool: Pool, rewards: Tensor, algorithm: AlgorithmSettings, values: Tensor
+    pool: Pool,
+    rewards: Tensor,
+    algorithm: AlgorithmSettings,
+    values: Tensor,
+    penalties: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """GAE by turn, or by action token with each turn's reward on its last token."""
+    """GAE by turn, or by action token with each turn's reward on its last token.
+
+    ``penalties`` [N, A] come off the reward of each token (``level: token``).
+    """
     counts = torch.tensor([s.action[1] - s.action[0] for s in pool.steps])
     if algorithm.level == "turn":
         counts = torch.ones_like(counts)
     tokens = torch.arange(values.shape[1]) < counts[:, None]
     reward = torch.zeros(values.shape, dtype=torch.float64)
     reward[torch.arange(len(counts)), counts - 1] = rewards
+    if penalties is not None:
+        reward = reward - penalties
     ends = torch.zeros_like(reward)
     last = torch.cat([pool.episode[1:] != pool.episode[:-1], torch.tensor([True])])
     ends[torch.arange(len(counts))[last], counts[last] - 1] = 1
@@ -258,7 +289,7 @@ def _with_critic(
         reward[tokens], values.double()[tokens], ends[tokens], algorithm.discount, algorithm.lam
     )
     if algorithm.normalize:
-        advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + EPS)
+        advantage = standardize(advantage)
     advantages, targets = torch.zeros_like(reward), torch.zeros_like(reward)
     advantages[tokens], targets[tokens] = advantage, target
     return (advantages[:, 0] if algorithm.level == "turn" else advantages), targets
@@ -298,7 +329,16 @@ def _plan(
     sums = torch.zeros(int(group.max()) + 1, dtype=returns.dtype).index_add_(0, group, returns)
     means = sums / torch.bincount(group)
     keys = transition_keys(pool.rows) if objective.wm.dedup != "off" else None
-    plan = plan_update(objective.wm, entropy, group[pool.episode], means, max_return, keys)
+    plan = plan_update(
+        objective.wm,
+        entropy,
+        group[pool.episode],
+        means,
+        max_return,
+        keys,
+        torch.tensor([b - a for a, b in (step.observation for step in pool.steps)]),
+        pool.malformed,
+    )
     metrics = plan.metrics(entropy)
     # lambda is a property of the rollout: logged for runs without PaW too
     metrics["lambda_mean"] = adaptive_weight(means, max_return).mean().item()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -78,14 +78,14 @@ class Updater:
         # dropout stays off: the ratio compares with the policy that sampled, which had none
         self.policy.model.eval()
         collected: list[dict[str, float]] = []
-        count = optimizer_steps(self.settings, len(experience.advantages))
+        count = optimizer_steps(self.settings, len(experience.rows))
         for rows in minibatches(experience.rows, count, seed):
             metrics: dict[str, float] = {}
             if self.critic is not None:
                 assert experience.value_targets is not None and experience.old_values is not None
                 metrics |= self.critic.step(rows, experience.value_targets, experience.old_values)
             if self.critic is None or update >= self.critic.settings.warmup_updates:
-                metrics |= self._minibatch(rows, experience)
+                metrics |= self._minibatch(rows, experience, count)
             collected.append(metrics)
         return {**averaged(collected), "lr": lr}
 
@@ -97,7 +97,8 @@ class Updater:
         if self.critic is not None:
             signals.values = self.critic.values(pool.rows, count)
         if self.objective.kl_in == "reward" and self.objective.kl_coef > 0:
-            signals.kl = torch.zeros(count)
+            longest = max(step.action[1] - step.action[0] for step in pool.steps)
+            signals.kl = torch.zeros(count, longest)
         if wm.wm == "on" and wm.entropy == "full":
             signals.entropy = torch.zeros(count)
         if signals.kl is None and signals.entropy is None:
@@ -108,7 +109,9 @@ class Updater:
             mask, index = batch.action_mask, batch.index.cpu()
             if signals.kl is not None:
                 ratio = batch.old_logprobs - self._reference(batch)
-                signals.kl[index] = torch.where(mask, ratio, 0.0).sum(-1).float().cpu()
+                width = int(mask.sum(-1).max())  # actions begin in column 1
+                known = torch.where(mask, ratio, 0.0)[:, 1 : 1 + width]
+                signals.kl[index, :width] = known.float().cpu()
             if signals.entropy is not None:
                 actions = batch.actions_only()
                 _, entropy = self.policy.logprobs(actions, self.temperature, entropy=True)
@@ -124,15 +127,21 @@ class Updater:
         with torch.no_grad():
             return self.reference.logprobs(batch.actions_only(), self.temperature)
 
-    def _minibatch(self, rows: Sequence[TokenRow], experience: Experience) -> dict[str, float]:
-        totals = minibatch_totals(rows, experience)
+    def _minibatch(
+        self, rows: Sequence[TokenRow], experience: Experience, count: int
+    ) -> dict[str, float]:
+        totals = minibatch_totals(rows, experience, count)
         self.adamw.zero_grad(set_to_none=True)
         apart: dict[str, list[Tensor]] = {"policy": [], "wm": []}
         parts = []
         for group in micro_batches(rows, self.settings.micro_batch_tokens):
             parts.append(self._micro_batch(group, experience, totals, apart))
         metrics = merge_metrics(parts)
-        metrics |= {f"grad_norm_{k}": _norm(v) for k, v in apart.items() if v}
+        norms = {f"grad_norm_{k}": _norm(v) for k, v in apart.items() if v}
+        if self._ratio is not None:
+            metrics["wm_scale"] = self._rescale(apart, self._ratio)
+        if self.settings.measure_gradients:
+            metrics |= norms
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.max_grad_norm)
         if not torch.isfinite(norm):
             self._skip()
@@ -158,12 +167,31 @@ class Updater:
             logprobs = self.policy.logprobs(batch, self.temperature)
         inputs = self._inputs(batch, experience, entropy)
         output = combined_loss(logprobs, inputs, totals, self.objective)
-        if self.settings.measure_gradients:
+        if self.settings.measure_gradients or self._ratio is not None:
             self._measure(output.policy_loss, apart["policy"])
             if output.wm_loss is not None:
                 self._measure(output.wm_loss, apart["wm"])
         output.loss.backward()
         return output.metrics
+
+    @property
+    def _ratio(self) -> float | None:
+        """The world-model gradient's norm as a multiple of the policy's; ``None``: left to ``coef``."""
+        wm = self.objective.wm
+        return wm.gradient_ratio if wm.wm == "on" else None
+
+    @torch.no_grad()
+    def _rescale(self, apart: dict[str, list[Tensor]], ratio: float) -> float:
+        """Turns `g_policy + g_wm` into `g_policy + c g_wm`, `c = ratio |g_policy| / |g_wm|`; returns c.
+
+        Where the mini-batch has no policy gradient, c is 0: nothing is learned from it.
+        """
+        size = _norm(apart["wm"])
+        scale = ratio * _norm(apart["policy"]) / size if size > 0 else 0.0
+        for master, part in zip(self.parameters, apart["wm"], strict=True):
+            if master.grad is not None:
+                master.grad += (scale - 1.0) * part
+        return scale
 
     def _skip(self) -> None:
         """Leaves the step out; a few in a row end the run, which would only go on as noise."""
@@ -243,29 +271,35 @@ def scheduled_rate(settings: OptimizerSettings, update: int, updates: int) -> fl
     return s.lr * (1 - (1 - s.final_lr) * fall[s.schedule])
 
 
-def optimizer_steps(settings: OptimizerSettings, responses: int) -> int:
-    """Optimiser steps of an update with so many responses."""
+def optimizer_steps(settings: OptimizerSettings, sequences: int) -> int:
+    """Optimiser steps of an update with so many sequences; each step takes at least one."""
     if settings.minibatch_size is None:
-        return settings.minibatches
-    return max(1, math.ceil(responses / settings.minibatch_size))
+        return min(settings.minibatches, sequences)
+    return math.ceil(sequences / settings.minibatch_size)
 
 
-def minibatches(rows: Sequence[TokenRow], count: int, seed: int) -> Iterator[list[TokenRow]]:
+def minibatches(rows: Sequence[TokenRow], count: int, seed: int) -> list[list[TokenRow]]:
     """Cuts the rows, shuffled by ``seed``, into ``count`` parts of nearly equal size."""
     if count == 1:
-        yield list(rows)
-        return
+        return [list(rows)]
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(rows), generator=generator)
-    for part in order.tensor_split(min(count, len(rows))):
-        yield [rows[i] for i in part.tolist()]
+    return [[rows[i] for i in part.tolist()] for part in order.tensor_split(count)]
 
 
-def minibatch_totals(rows: Sequence[TokenRow], experience: Experience) -> MiniBatchTotals:
-    """What the sums of the mini-batch that these rows make up are divided by."""
+def minibatch_totals(
+    rows: Sequence[TokenRow], experience: Experience, count: int
+) -> MiniBatchTotals:
+    """What the sums of the mini-batch that these rows make up are divided by.
+
+    Args:
+        rows: of the mini-batch.
+        experience: of the whole update.
+        count: mini-batches that the update is cut into.
+    """
     index = torch.tensor([step.index for row in rows for step in row.steps])
     return MiniBatchTotals.count(
-        len(experience.advantages),
+        count,
         experience.lengths[index, 0],
         experience.lengths[index, 1],
         experience.wm_weights[index],

@@ -6,11 +6,9 @@ import random
 import traceback
 from collections.abc import Callable
 
+from paw_train.baselines.blanks import BLANK
 from paw_train.baselines.turns import Answer, Player, TurnAgent, View
 from paw_train.rollouts.policy import response_seed
-
-_BLANK = "[...]"
-"""stands in an admissible action where the agent is to write words of its own"""
 
 
 class ExpertAgent(TurnAgent):
@@ -58,7 +56,7 @@ class RandomAgent(TurnAgent):
 def _any_action(view: View, rng: random.Random) -> str:
     if view.admissible:
         action = rng.choice(view.admissible)
-        return action.replace(_BLANK, f"[{_words(view, rng)}]")
+        return action.replace(BLANK, f"[{_words(view, rng)}]")
     if view.template.own_tags:
         tag = rng.choice(view.template.own_tags)
         return f"<{tag}>{_words(view, rng)}</{tag}>"

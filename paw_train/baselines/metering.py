@@ -11,7 +11,18 @@ from paw_gym.pool import EnvPool, Slot
 from paw_train.baselines.action_form import ActionForm, problem_of
 from paw_train.baselines.turns import note
 from paw_train.rollouts.chat import ChatFormat
-from paw_train.rollouts.policy import Message, Policy, Request, Response, Sampling, Session
+from paw_train.rollouts.policy import (
+    Message,
+    Policy,
+    Request,
+    Response,
+    Sampling,
+    ScoreRequest,
+    Scores,
+    ScoringSession,
+    Session,
+    require_scoring,
+)
 from paw_train.settings.rollout import PREFILL_TOKENS
 
 _EPISODE = re.compile(r".*#[0-9a-f]{8}-\d+", re.DOTALL)
@@ -118,6 +129,15 @@ class MeteredPolicy:
             self, self.inner.session(sampling, growing, prefill_tokens), sampling
         )
 
+    def scoring(self, growing: bool, prefill_tokens: int = PREFILL_TOKENS) -> ScoringSession:
+        """A scoring session of the inner policy that counts.
+
+        Raises:
+            ValueError: the inner policy cannot score.
+        """
+        inner = require_scoring(self.inner).scoring(growing, prefill_tokens)
+        return _MeteredScoring(self, inner)
+
     def take(self, task_id: str) -> Spent:
         """What a task has cost; the count starts anew."""
         return self._spent.pop(task_id, Spent())
@@ -125,6 +145,14 @@ class MeteredPolicy:
     def take_calls(self, episode: str) -> list[Call]:
         """The calls for an episode since the last time, in order."""
         return self._calls.pop(episode, [])
+
+    def count_scores(self, request: ScoreRequest, scores: Scores) -> None:
+        """Adds one call; everything that is scored was read, nothing was written."""
+        if scores.error is not None:
+            return
+        tokens = scores.usage or (len(request.ids) + sum(map(len, request.continuations)), 0)
+        self._spent.setdefault(task_of(request.episode), Spent()).add(tokens)
+        self.total.add(tokens)
 
     def keep(self, call: Call, request: str) -> None:
         """Counts a call and remembers it."""
@@ -172,6 +200,17 @@ class _MeteredSession:
         ended = self.policy.chat is not None and response.ids[-1] in self.policy.chat.end_ids
         stopped = any(response.text.endswith(text) for text in self.sampling.stop)
         return "stop" if whole or ended or stopped else "length"
+
+
+class _MeteredScoring:
+    def __init__(self, policy: MeteredPolicy, inner: ScoringSession) -> None:
+        self.policy, self.inner = policy, inner
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
+        scores = self.inner.score(requests)
+        for request, found in zip(requests, scores, strict=True):
+            self.policy.count_scores(request, found)
+        return scores
 
 
 class MeteredPool(EnvPool):

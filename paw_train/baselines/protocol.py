@@ -47,6 +47,10 @@ class Agent(ABC):
     """a frozen dataclass, documented at its fields"""
     needs_policy: ClassVar[bool] = True
     """whether a model answers"""
+    own_form: ClassVar[bool] = False
+    """whether its model writes actions in a form of the agent's own, for which tools cannot stand in"""
+    samples: ClassVar[bool] = True
+    """whether it lets the model write, so that temperature and the longest response matter"""
     told: ClassVar[str] = ""
     """what it knows that a player is not told, and results say: ``success`` (of a trial), ``score`` (of an
     attempt), ``rules`` (it was written for the environment)"""

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from paw_gym.prompts import PromptTemplate
-from paw_train.baselines.dialogue import Dialogue
+from paw_train.baselines.dialogues import Dialogues
 from paw_train.baselines.direct import require_reasoning
 from paw_train.baselines.examples import ExampleSource, write_examples
 from paw_train.baselines.protocol import require
 from paw_train.baselines.texts import fill
 from paw_train.baselines.turns import Answer, Player, TurnAgent, View
-from paw_train.rollouts.policy import Policy, Request, Response, Sampling, Session, response_seed
+from paw_train.rollouts.policy import Policy, Response, response_seed
 from paw_train.settings.rollout import RolloutSettings
 
 _METHOD = """\
@@ -29,8 +29,6 @@ _NOTES = """\
 You have tried this very task before without success. These are the notes you left for yourself:
 {notes}"""
 _TASK = "Now the task that you are to solve."
-_SHARES = (1.0, 0.8, 0.6)
-"""of a context limit that is tried in turn, since tokens may have been counted too few"""
 
 
 @dataclass(frozen=True)
@@ -113,66 +111,21 @@ class _ReactPlayer:
         seed: int,
         notes: Mapping[str, Sequence[str]],
     ) -> None:
-        self.agent, self.policy, self.rollout = agent, policy, rollout
+        self.agent, self.rollout = agent, rollout
         self.seed, self.notes = seed, notes
-        self._dialogues: dict[str, Dialogue] = {}
-        self._growing: Session | None = None
+        self._dialogues = Dialogues(policy, rollout)
 
     def __call__(self, views: Sequence[View]) -> list[Answer]:
         sampling = self.rollout.sampling(views[0].template.closing_tags)
         for view in views:
-            self._hear(view)
-        responses = self._respond([self._request(view) for view in views], sampling)
-        self._shorten(views, responses, sampling)
+            first = "" if view.episode in self._dialogues else f"{self._preface(view)}\n"
+            self._dialogues.hear(view.episode, f"{first}{view.prompt}")
+        seeds = {v.episode: response_seed(self.seed, v.episode, len(v.history)) for v in views}
+        responses = self._dialogues.ask(seeds, sampling)
         return [self._answer(view, r) for view, r in zip(views, responses, strict=True)]
 
-    def _request(self, view: View) -> Request:
-        dialogue = self._dialogues[view.episode]
-        seed = response_seed(self.seed, view.episode, len(view.history))
-        return Request(view.episode, seed, dialogue.messages, dialogue.ids)
-
-    def _shorten(
-        self, views: Sequence[View], responses: list[Response], sampling: Sampling
-    ) -> None:
-        """Asks again, with less of the dialogue, where it was too long and the limit is known by now."""
-        for share in _SHARES:
-            limit = getattr(self.policy, "context_tokens", None)
-            long = [i for i, response in enumerate(responses) if response.overflow]
-            if not long or limit is None:
-                return
-            for i in long:
-                room = int(limit * share) - self.rollout.max_response_tokens
-                self._dialogues[views[i].episode].fit(room)
-            again = self._respond([self._request(views[i]) for i in long], sampling)
-            for i, response in zip(long, again, strict=True):
-                responses[i] = response
-
-    def _hear(self, view: View) -> None:
-        dialogue = self._dialogues.get(view.episode)
-        if dialogue is None:
-            preface = self.agent.preface(view.template, self.notes.get(view.task_id, ()))
-            count = getattr(self.policy, "count_tokens", None)
-            dialogue = Dialogue(self.policy.chat, f"{preface}\n{view.prompt}", count)
-            self._dialogues[view.episode] = dialogue
-        else:
-            dialogue.hear(view.prompt)
-        known = getattr(self.policy, "context_tokens", None)
-        limit = min(self.rollout.max_context_tokens, known or self.rollout.max_context_tokens)
-        dialogue.fit(limit - self.rollout.max_response_tokens)
-
-    def _respond(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
-        """Whole dialogues share a session that keeps its work; one that has forgotten turns leaves it."""
-        whole = [r for r in requests if not self._dialogues[r.episode].forgotten]
-        cut = [r for r in requests if self._dialogues[r.episode].forgotten]
-        prefill = self.rollout.prefill_tokens
-        given: dict[str, Response] = {}
-        if whole:
-            self._growing = self._growing or self.policy.session(sampling, True, prefill)
-            given |= _by_episode(whole, self._growing.respond(whole))
-        if cut:
-            session = self.policy.session(sampling, False, prefill)
-            given |= _by_episode(cut, session.respond(cut))
-        return [given[request.episode] for request in requests]
+    def _preface(self, view: View) -> str:
+        return self.agent.preface(view.template, self.notes.get(view.task_id, ()))
 
     def _answer(self, view: View, response: Response) -> Answer:
         if response.error is not None:
@@ -180,15 +133,11 @@ class _ReactPlayer:
         dialogue = self._dialogues[view.episode]
         notes: dict[str, Any] = {"thought": _inside(response.text, view.template.think_tag)}
         if not view.history:
-            notes["preface"] = self.agent.preface(view.template, self.notes.get(view.task_id, ()))
+            notes["preface"] = self._preface(view)
         if dialogue.forgotten:
             notes["forgotten_turns"] = dialogue.forgotten
         dialogue.say(response)
         return Answer(response.text, notes)
-
-
-def _by_episode(requests: Sequence[Request], responses: Sequence[Response]) -> dict[str, Response]:
-    return {q.episode: r for q, r in zip(requests, responses, strict=True)}
 
 
 def _inside(text: str, tag: str | None) -> str | None:

@@ -5,28 +5,12 @@ Source: Shinn et al., arXiv 2303.11366, around ``react``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from paw_gym.pool import EnvPool
-from paw_gym.transition import Episode
-from paw_train.baselines.examples import CHARACTERS_A_TOKEN, shortened
-from paw_train.baselines.protocol import Done, require
 from paw_train.baselines.react import ReactAgent, ReactSettings
-from paw_train.baselines.texts import fill
-from paw_train.baselines.turns import note, play_turns
-from paw_train.rollouts.policy import Request, response_seed
-
-_REFLECT = """\
-You have just tried to solve a task in a text environment, and it did not succeed. Look through what \
-happened and write a note to yourself for the next try at the same task: where it probably went wrong, \
-and what exactly you will do differently. Write at most four sentences and nothing else.
-
-Task: {task}
-{earlier}
-What happened:
-{transcript}"""
-_EARLIER = "\nNotes from the tries before:\n{notes}\n"
+from paw_train.baselines.trials import TrialsAgent
+from paw_train.baselines.turns import Player
 
 
 @dataclass(frozen=True)
@@ -43,89 +27,12 @@ class ReflexionSettings(ReactSettings):
     """of the failed trial that the model looks through, at four characters a token"""
 
 
-class ReflexionAgent(ReactAgent):
-    """ReAct in several trials, with the model's own notes on what went wrong in the failed ones.
-
-    Between trials it is told whether it succeeded, which agents that play once are not. The episode
-    that counts is the first that succeeds, else the last.
-    """
+class ReflexionAgent(TrialsAgent, ReactAgent):
+    """ReAct in several trials, with the model's own notes on what went wrong in the failed ones."""
 
     name = "reflexion"
     Settings = ReflexionSettings
-    told = "success"
 
-    def check(self) -> None:
-        """At least one trial; memory may be empty."""
-        super().check()
-        for name, least in (("trials", 1), ("memory", 0), ("reflection_tokens", 1)):
-            require(name, getattr(self.settings, name), least)
-
-    def prompts(self) -> list[str]:
-        """Those of ``react``, and how it is asked to reflect."""
-        return [*super().prompts(), _REFLECT, _EARLIER]
-
-    def play(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
-        """See ``Agent.play``."""
-        notes: dict[str, list[str]] = {task_id: [] for task_id in task_ids}
-        left = list(task_ids)
-        for trial in range(1, self.settings.trials + 1):
-            failed: list[Episode] = []
-            player = self.player_with_notes(response_seed(seed, "trial", trial), self._kept(notes))
-
-            def over(episode: Episode, trial: int = trial, failed: list[Episode] = failed) -> None:
-                if trial == self.settings.trials or episode.success or episode.error is not None:
-                    note(episode, trial=trial, reflections=list(notes[episode.task_id]))
-                    done(episode)
-                else:
-                    failed.append(episode)
-
-            play_turns(pool, left, player, over)
-            by_task = {episode.task_id: episode for episode in failed}
-            left = self._reflect([by_task[i] for i in left if i in by_task], notes, seed, done)
-            if not left:
-                break
-
-    def _kept(self, notes: dict[str, list[str]]) -> dict[str, list[str]]:
-        count = self.settings.memory
-        return {task_id: texts[-count:] if count else [] for task_id, texts in notes.items()}
-
-    def _reflect(
-        self, failed: Sequence[Episode], notes: dict[str, list[str]], seed: int, done: Done
-    ) -> list[str]:
-        """Adds a note for each failed task; returns those to try again, in order."""
-        if not failed:
-            return []
-        sampling = replace(
-            self.rollout.sampling(()), max_tokens=int(self.settings.reflection_tokens)
-        )
-        requests = []
-        for episode in failed:
-            kept = self._kept(notes)[episode.task_id]
-            message = {"role": "user", "content": self.reflection_prompt(episode, kept)}
-            name = f"{episode.episode_id}/reflect"
-            number = response_seed(seed, name, len(notes[episode.task_id]))
-            requests.append(Request(name, number, [message]))
-        responses = self.policy.session(sampling, False, self.rollout.prefill_tokens).respond(
-            requests
-        )
-        again = []
-        for episode, response in zip(failed, responses, strict=True):
-            if response.error is not None:
-                episode.error = response.error
-                done(episode)
-                continue
-            notes[episode.task_id].append(" ".join(response.text.split()))
-            again.append(episode.task_id)
-        return again
-
-    def reflection_prompt(self, episode: Episode, notes: Sequence[str]) -> str:
-        """What the model is asked after a failed trial."""
-        earlier = fill(_EARLIER, notes="\n".join(f"- {n}" for n in notes)) if notes else ""
-        lines = []
-        for t in episode.transitions:
-            lines.append(f"You: {t.response.strip()}")
-            seen = shortened(t.next_observation, self.settings.observation_chars)
-            lines.append(f"Environment: {seen}")
-        limit = int(self.settings.transcript_tokens) * CHARACTERS_A_TOKEN
-        transcript = shortened("\n".join(lines), limit)
-        return fill(_REFLECT, task=episode.instruction, earlier=earlier, transcript=transcript)
+    def trial(self, seed: int, notes: Mapping[str, Sequence[str]]) -> Player:
+        """See ``TrialsAgent``."""
+        return self.player_with_notes(seed, notes)

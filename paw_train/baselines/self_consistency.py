@@ -51,12 +51,12 @@ class SelfConsistencyAgent(TurnAgent):
 
     def player(self, seed: int) -> Player:
         """See ``TurnAgent.player``."""
-        count, limit = int(self.settings.samples), self.rollout.max_context_tokens
+        count, limit = int(self.settings.samples), self.rollout.max_prompt_tokens
 
         def answer(views: Sequence[View]) -> list[Answer]:
             requests = []
             for view in views:
-                ids = context_ids(self.policy, view.prompt, limit)
+                ids = context_ids(self.policy, view.prompt, view.instruction, limit)
                 messages = [{"role": "user", "content": view.prompt}]
                 for i in range(count):
                     name = f"{view.episode}/{i}"

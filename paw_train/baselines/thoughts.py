@@ -43,6 +43,7 @@ _RULES: tuple[tuple[str, str], ...] = (
 _COMPILED = tuple(
     (re.compile(pattern, re.IGNORECASE | re.DOTALL), text) for pattern, text in _RULES
 )
+_ON_THE_WAY = re.compile(r"(?:go to|open|close|examine|look at) .+|look|inventory", re.IGNORECASE)
 _GENERAL = "As far as I can see, this brings me closer to the goal: {action}."
 
 
@@ -63,3 +64,8 @@ def thought(instruction: str, action: str, step: int) -> str:
     task = instruction.strip().partition("\n\n")[0]
     start = f"My task: {task}{'' if task.endswith(('.', '?', '!')) else '.'} " if step == 0 else ""
     return start + said[0].upper() + said[1:]
+
+
+def is_milestone(action: str) -> bool:
+    """Whether an action is more than walking, opening and looking: what a sparse thinker thinks before."""
+    return _ON_THE_WAY.fullmatch(action.strip()) is None

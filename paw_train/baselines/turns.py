@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paw_gym.pool import EnvPool, Slot
@@ -33,6 +33,7 @@ class View:
     episode: str
     """names the episode; the same one turn after turn"""
     task_id: str
+    task_type: str
     instruction: str
     observation: str
     """the current one, as a prompt shows it"""
@@ -64,6 +65,10 @@ class Answer:
     """JSON values for the transition's ``info["agent"]``"""
     error: str | None = None
     """why there is no answer; the episode then fails, the others go on"""
+    acts: bool = True
+    """false: a thought; the environment does not hear of it, and the agent is asked again"""
+    stops: bool = False
+    """the agent gives up after its last action: the episode is truncated there"""
 
 
 Player = Callable[[Sequence[View]], list[Answer]]
@@ -98,21 +103,38 @@ def play_turns(pool: EnvPool, task_ids: Sequence[str], player: Player, done: Don
     while pool.active:
         slots = list(pool.active)
         answers = player([_view(pool, slot) for slot in slots])
-        answered = []
-        for slot, answer in zip(slots, answers, strict=True):
-            if answer.error is None:
-                answered.append((slot, answer))
-            else:
-                slot.episode.error = answer.error
-        pool.active = [slot for slot, _ in answered]
-        pool.step([answer.text for _, answer in answered])
-        for slot, answer in answered:
-            if answer.notes and slot.episode.error is None:
-                note(slot.episode, **answer.notes)
+        _take(pool, slots, answers)
         running = {slot.index for slot in pool.active}
         for slot in slots:
             if slot.index not in running:
                 done(slot.episode)
+
+
+def _take(pool: EnvPool, slots: Sequence[Slot], answers: Sequence[Answer]) -> None:
+    """Steps the episodes whose answers are actions; thinking ones stay as they are."""
+    acting, thinking = [], set()
+    for slot, answer in zip(slots, answers, strict=True):
+        if answer.error is not None:
+            slot.episode.error = answer.error
+        elif answer.stops:
+            _truncate(slot.episode)
+            note(slot.episode, **answer.notes)
+        elif answer.acts:
+            acting.append((slot, answer))
+        else:
+            thinking.add(slot.index)
+    pool.active = [slot for slot, _ in acting]
+    pool.step([answer.text for _, answer in acting])
+    for slot, answer in acting:
+        if answer.notes and slot.episode.error is None:
+            note(slot.episode, **answer.notes)
+    going = thinking | {slot.index for slot in pool.active}
+    pool.active = [slot for slot in slots if slot.index in going]
+
+
+def _truncate(episode: Episode) -> None:
+    """Ends an episode after its last step, of which there must be one."""
+    episode.transitions[-1] = replace(episode.transitions[-1], truncated=True)
 
 
 def _view(pool: EnvPool, slot: Slot) -> View:
@@ -122,6 +144,7 @@ def _view(pool: EnvPool, slot: Slot) -> View:
     return View(
         episode=slot.episode.episode_id,
         task_id=slot.episode.task_id,
+        task_type=slot.episode.task_type,
         instruction=info["instruction"],
         observation=shown(env.observation),
         admissible=None if info["admissible_actions"] is None else (*info["admissible_actions"],),
@@ -137,6 +160,6 @@ def note(episode: Episode, **values: Any) -> None:
         episode.transitions[-1].info.setdefault("agent", {}).update(values)
 
 
-def context_ids(policy: Policy, prompt: str, limit: int) -> list[int] | None:
-    """The tokens of a complete prompt, where the policy has a tokenizer; a longer one loses its start."""
-    return policy.chat.first(prompt)[-limit:] if policy.chat else None
+def context_ids(policy: Policy, prompt: str, task: str, limit: int) -> list[int] | None:
+    """The tokens of a complete prompt, where the policy has a tokenizer; see ``ChatFormat.first_within``."""
+    return policy.chat.first_within(prompt, task, limit)[0] if policy.chat else None

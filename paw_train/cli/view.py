@@ -1,4 +1,4 @@
-"""``paw view``: a run in the browser."""
+"""``paw view``: runs in the browser, or in the terminal."""
 
 from __future__ import annotations
 
@@ -26,9 +26,15 @@ def view(
         typer.Option(metavar="NAME", help="A further name that the server is reached by."),
     ] = None,
     token: Token = None,
+    terminal: Annotated[
+        bool, typer.Option("--terminal", help="Look at it here, on a machine without a browser.")
+    ] = False,
     verbose: Verbose = False,
 ) -> None:
-    """Look at a run, finished or training: curves, episodes, and what its world model learns."""
+    """Look at a run or an evaluation: curves, results, episodes, what the world model learns."""
+    if terminal:
+        _in_terminal(run)
+        return
     from env_servers.service import ServiceSettings, require_free
     from env_servers.service import run as serve
     from paw_train.viewer.app import create_app
@@ -43,3 +49,15 @@ def view(
     if open_page:
         open_when_ready(address)
     serve(app, settings, verbose=verbose)
+
+
+def _in_terminal(run: Path) -> None:
+    import io
+    import sys
+
+    from paw_train.viewer.terminal import TerminalViewer
+
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # episodes may hold what the terminal cannot show
+    viewer = TerminalViewer(run)
+    viewer.look(viewer.typed() if sys.stdin.isatty() else iter(sys.stdin))

@@ -47,8 +47,9 @@ def evaluate(
     agent: str = "policy",
     model: str = "",
     progress: Progress | None = None,
+    plays: int = 1,
 ) -> tuple[dict[str, Any], list[Episode]]:
-    """Plays a panel once and sums it up, as training does in between.
+    """Plays a panel and sums it up, as training does in between.
 
     Args:
         policy: answers; ``None`` for agents that need no model.
@@ -57,20 +58,22 @@ def evaluate(
         size: of the panel.
         panel_seed: of the draw.
         settings: sampling and limits.
-        seed: of sampling.
+        seed: of sampling; further plays take the seeds that follow it.
         batch: tasks played together.
         agent: one of ``paw_train.baselines.agents()``.
         model: its name in the result.
         progress: called with (finished, all).
+        plays: how often the panel is played.
 
     Returns:
-        (the contents of ``result.json``, the episodes in the panel's order)
+        (the contents of ``result.json``, the episodes: plays in turn, each in the panel's order)
     """
     probe = agent_env_maker(env, split)()
     tasks = probe.tasks
     panel = make_panel(tasks, panel_name(env.id, split, min(size, len(tasks))), size, panel_seed)
     probe.close()
-    plan = Plan(env, split, panel, panel_seed, settings, (seed,), agent, {}, batch)
+    seeds = tuple(range(seed, seed + plays))
+    plan = Plan(env, split, panel, panel_seed, settings, seeds, agent, {}, batch)
     return run(plan, policy, model, progress=progress, records=False)
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from paw_gym.pool import Slot
+from paw_train.baselines import agent_class
 from paw_train.baselines.examples import CHARACTERS_A_TOKEN
 from paw_train.baselines.metering import MeteredPool
 from paw_train.evaluation.panels import Panel
@@ -49,7 +50,15 @@ def estimate(plan: Plan, settings: EndpointSettings) -> dict[str, Estimate]:
 
     Returns:
         ``typical`` (responses of a quarter of the longest) and ``at_most`` (all of the longest).
+
+    Raises:
+        ValueError: the agent lets the model write nothing.
     """
+    if not agent_class(plan.agent).samples:
+        raise ValueError(
+            f"--dry-run plays with answers made up in place of the model's, and the agent {plan.agent!r} "
+            "lets the model write none. Play one task instead: --limit 1."
+        )
     shares = {"typical": TYPICAL, "at_most": 1.0}
     return {name: _estimate(plan, settings, share) for name, share in shares.items()}
 

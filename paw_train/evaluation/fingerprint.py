@@ -7,6 +7,7 @@ import inspect
 import json
 import platform
 import re
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -101,6 +102,28 @@ def _versions(env_id: str, arguments: Mapping[str, Any]) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[name] = "not installed"
     return found
+
+
+def commit() -> str | None:
+    """The commit that this program runs from, ``+`` behind it if files were changed since.
+
+    ``None`` where it does not run from a checkout, or git is not there.
+    """
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    git = ["git", "-C", str(root)]
+    try:
+        head = subprocess.run(
+            [*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+        )
+        changed = subprocess.run(
+            [*git, "status", "--porcelain", "--untracked-files=no"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
 
 
 def behaviour_hash(env: TextEnv, task_ids: Sequence[str]) -> str | None:

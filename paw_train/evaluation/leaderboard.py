@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,12 +15,15 @@ from paw_train.baselines import agents
 from paw_train.evaluation.comparison import load_result
 from paw_train.evaluation.fingerprint import public
 
+NOT_RUN = "not_run.toml"
+"""file beside the results: tables ``[[row]]`` with panel, agent, model and why, of results still wanted"""
+_WANTED = ("panel", "agent", "model", "why")
 _KEPT = (
     "panel", "panel_hash", "env_id", "agent", "model", "model_hash", "n", "success_rate", "ci95",
     "by_type", "averages", "pass_at_k", "score", "mean_steps", "invalid_rate", "truncated_rate",
     "invalid_causes", "forgotten", "mean_reward", "errors", "seconds", "model_calls", "tokens", "cost",
     "told", "agent_settings", "action_format", "prompt_hash", "sampling", "fingerprint", "environment",
-    "runs",
+    "commit", "runs",
 )  # fmt: skip
 """parts of a result that its published copy has; none names a machine"""
 
@@ -31,8 +35,11 @@ the same tasks, in an environment that answers alike, share a table. Success is 
 seeds with its 95 % interval: Wilson's for one seed, a bootstrap over seeds and tasks for several.
 [Agents](baselines.md) marked with stars know more than a player is told: \\* whether a trial succeeded,
 \\*\\* the score of every attempt, \\*\\*\\* the environment's rules (its own expert). Calls and tokens are
-means per task, answers from a cache included. Settings are the temperature, the longest response, and what
-of the agent's settings is not the default.
+means per task, answers from a cache included; cost is that of the whole row in the currency of the prices
+that were given, and a dash where the model has none. Settings are the temperature, the longest response, and
+what of the agent's settings is not the default. *Invalid* is the share of turns whose answer was no action,
+or none that the environment accepts; *cut* the share that reached the longest response before there was one.
+Rows without any success are left out of the tables by task type.
 """
 _NOTHING = "\nThere are no results yet: `paw eval ... --out DIR`, then `paw leaderboard DIR`.\n"
 _STARS = {"success": "\\*", "score": "\\*\\*", "rules": "\\*\\*\\*"}
@@ -106,12 +113,34 @@ def page(folder: str | Path) -> str:
     parts = [_HEAD]
     for group in sorted(tables.values(), key=lambda g: (g[0]["panel"], g[0]["panel_hash"])):
         parts.append(_section(group, names.count(group[0]["panel"]) > 1))
-    return "".join(parts if results else [_HEAD, _NOTHING])
+    parts += [] if results else [_NOTHING]
+    return "".join([*parts, _not_run(Path(folder) / NOT_RUN, results)])
+
+
+def _not_run(path: Path, results: Sequence[Mapping[str, Any]]) -> str:
+    """The rows that are wanted and have no result yet; a part of a panel counts as the panel.
+
+    Raises:
+        ValueError: the file is not of the form that ``NOT_RUN`` has.
+    """
+    if not path.is_file():
+        return ""
+    rows = tomllib.loads(path.read_text(encoding="utf-8")).get("row", [])
+    for row in rows:
+        if set(row) != set(_WANTED):
+            raise ValueError(f"{path}: a [[row]] has {', '.join(_WANTED)}; got {', '.join(row)}.")
+    there = {(re.split(r"[\[ ]", r["panel"])[0], r["agent"], r["model"]) for r in results}
+    left = [row for row in rows if (row["panel"], row["agent"], row["model"]) not in there]
+    if not left:
+        return ""
+    return "\n## Not run\n\n" + _markdown(_WANTED, [[row[key] for key in _WANTED] for row in left])
 
 
 def _section(group: Sequence[Mapping[str, Any]], ambiguous: bool) -> str:
     first = group[0]
-    ordered = sorted(group, key=lambda r: (-r["success_rate"], r["agent"], r["model"]))
+    ordered = sorted(
+        group, key=lambda r: (-r["success_rate"], -r["score"]["mean"], r["agent"], r["model"])
+    )
     arguments = ", ".join(f"{k}={v}" for k, v in first["environment"]["arguments"].items())
     title = first["panel"] + (f" ({first['panel_hash'][:8]})" if ambiguous else "")
     head = (
@@ -123,8 +152,8 @@ def _section(group: Sequence[Mapping[str, Any]], ambiguous: bool) -> str:
     return head + _markdown(_COLUMNS, rows) + _types(ordered)
 
 
-_COLUMNS = ("agent", "model", "settings", "success", "seeds", "score", "turns", "invalid", "calls",
-            "tokens", "cost", "time")  # fmt: skip
+_COLUMNS = ("agent", "model", "settings", "success", "seeds", "score", "turns", "invalid", "cut",
+            "calls", "tokens", "cost", "time")  # fmt: skip
 
 
 def _row(r: Mapping[str, Any]) -> list[str]:
@@ -140,6 +169,7 @@ def _row(r: Mapping[str, Any]) -> list[str]:
         f"{r['score']['mean']:.3f}",
         f"{r['mean_steps']:.1f}",
         f"{100 * r['invalid_rate']:.1f} %",
+        _cut(r),
         f"{r['model_calls'] / attempts:.1f}",
         "?" if tokens is None else f"{(tokens['prompt'] + tokens['completion']) / attempts:,.0f}",
         "-" if r.get("cost") is None else f"{r['cost']:.2f}",
@@ -147,16 +177,25 @@ def _row(r: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _cut(r: Mapping[str, Any]) -> str:
+    """The share of turns that were too long; results of earlier versions do not tell it."""
+    if not r["model_calls"]:
+        return "-"
+    return f"{100 * r['truncated_rate']:.1f} %" if "truncated_rate" in r else "?"
+
+
 def _settings(r: Mapping[str, Any]) -> str:
     """How the model was asked: its sampling, and what of the agent's settings is not the default."""
     if not r["model"]:
         return "-"
-    sampling = r["sampling"]
+    sampling, agent = r["sampling"], agents().get(r["agent"])
     parts = [f"T {sampling['temperature']:g}", f"{sampling['max_tokens']} tokens"]
-    default = asdict(agents()[r["agent"]].Settings()) if r["agent"] in agents() else {}
+    if agent is not None and not agent.samples:
+        parts = []
+    default = asdict(agent.Settings()) if agent is not None else {}
     chosen = r.get("agent_settings") or {}
     parts += [f"{k}={v}" for k, v in chosen.items() if k not in default or default[k] != v]
-    return ", ".join(parts)
+    return ", ".join(parts) or "-"
 
 
 def _duration(seconds: float) -> str:
@@ -164,9 +203,10 @@ def _duration(seconds: float) -> str:
 
 
 def _types(results: Sequence[Mapping[str, Any]]) -> str:
-    """Success by task type, where there is more than one."""
+    """Success by task type, where there is more than one, of those who have any."""
     names = sorted({name for r in results for name in r["by_type"]})
-    if len(names) < 2:
+    solved = [r for r in results if r["success_rate"] > 0]
+    if len(names) < 2 or not solved:
         return ""
     counts = results[0]["by_type"]
     columns = ["agent", "model", *(f"{name} ({counts[name]['n']})" for name in names)]
@@ -176,7 +216,7 @@ def _types(results: Sequence[Mapping[str, Any]]) -> str:
             r["model"] or "-",
             *(f"{100 * r['by_type'][name]['success_rate']:.0f} %" for name in names),
         ]
-        for r in results
+        for r in solved
     ]
     return "\nBy task type:\n\n" + _markdown(columns, rows)
 
@@ -185,6 +225,6 @@ def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
-    words = ("agent", "model", "settings")
+    words = ("panel", "agent", "model", "settings", "why")
     dashes = ["---" if column in words else "---:" for column in columns]
     return line(columns) + line(dashes) + "".join(line(row) for row in rows)

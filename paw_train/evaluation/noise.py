@@ -67,9 +67,7 @@ def write_noise_gradient(
     rows, labels = [], []
     for episode, step in drawn:
         shown = env.text_env.prompt_observation(episode.transitions[step].next_observation)
-        row = observation_row(
-            policy.chat, episode, step, shown, settings.rollout.max_context_tokens
-        )
+        row = observation_row(policy.chat, episode, step, shown, settings.rollout.max_prompt_tokens)
         if row is not None:
             rows.append(row)
             labels.append(noisy_tokens(_offsets(policy.chat, shown), label(shown)))
@@ -116,13 +114,12 @@ def observation_row(
         episode: the record.
         step: number of the transition.
         shown: its next observation as prompts show it.
-        limit: longest context in tokens; a longer one loses its beginning.
+        limit: most tokens of a prompt (``RolloutSettings.max_prompt_tokens``).
 
     Returns:
         A row with one transition; ``None`` where there is no observation to score.
     """
-    context = chat.dialogue(episode.messages(step))
-    row = TokenRow(context[-limit:])
+    row = TokenRow(chat.context(episode.messages(step), episode.instruction, limit))
     response = chat.content(episode.transitions[step].response)
     action = row.extend(response)
     row.extend(chat.closing(response))

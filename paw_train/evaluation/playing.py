@@ -23,7 +23,7 @@ from paw_train.baselines.protocol import Agent
 from paw_train.baselines.turns import note
 from paw_train.environments import agent_env_maker
 from paw_train.evaluation.episode_log import EpisodeLog
-from paw_train.evaluation.fingerprint import environment_record, model_hash, prompt_hash
+from paw_train.evaluation.fingerprint import commit, environment_record, model_hash, prompt_hash
 from paw_train.evaluation.panels import Panel
 from paw_train.evaluation.summary import summarise
 from paw_train.rollouts.policy import Policy
@@ -119,6 +119,11 @@ def _interface(plan: Plan, agent: Agent) -> dict[str, Any]:
         return agent.interface(template)
     if not agent.needs_policy:
         raise ValueError(f"agent.action_format: the agent {agent.name!r} asks no model.")
+    if agent.own_form:
+        raise ValueError(
+            f"agent.action_format=tools: the model of the agent {agent.name!r} acts in a form of that "
+            "agent's own. Leave action_format out, or use an agent such as react."
+        )
     asking = ask_for_tools(template)
     return {"template": asking, **agent.interface(asking)}
 
@@ -367,4 +372,4 @@ def described(plan: Plan) -> dict[str, Any]:
 
 def _records(plan: Plan, prepared: Prepared, weights: str | None) -> Mapping[str, Any]:
     environment = environment_record(plan.env, plan.split, plan.panel, prepared.make_env)
-    return {"environment": environment, "model_hash": weights}
+    return {"environment": environment, "model_hash": weights, "commit": commit()}

@@ -79,7 +79,7 @@ def predictions(
         chat: writes them in the model's tokens.
         shown: an observation as a prompt shows it (``TextEnv.prompt_observation``).
         template: of the episodes' prompts; says what stands before an observation in a dialogue.
-        limit: most tokens of a context; a longer one loses its beginning.
+        limit: most tokens of a prompt (``RolloutSettings.max_prompt_tokens``).
     """
     found: list[Prediction] = []
     for number, episode in enumerate(episodes):
@@ -88,9 +88,9 @@ def predictions(
             target = chat.content(text)
             if not target:
                 continue
-            context = chat.dialogue(episode.messages(step))
+            context = chat.context(episode.messages(step), episode.instruction, limit)
             answer = chat.content(transition.response)
-            row = TokenRow(context[-limit:] if limit else context)
+            row = TokenRow(context)
             action = row.extend(answer)
             row.extend(chat.closing(answer))
             if episode.context_mode == "conversation":

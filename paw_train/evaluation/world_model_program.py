@@ -151,7 +151,7 @@ def _measure(
         policy.chat,
         probe.text_env.prompt_observation,
         probe.template,
-        settings.rollout.max_context_tokens,
+        settings.rollout.max_prompt_tokens,
     )
     probe.close()
     if not wanted:

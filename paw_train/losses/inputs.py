@@ -64,8 +64,8 @@ class MicroBatch:
 class MiniBatchTotals:
     """What the sums of a mini-batch are divided by; the same for each of its micro-batches."""
 
-    update_size: int
-    """N, rows of the update"""
+    minibatches: int
+    """M, optimiser steps of the update"""
     sequences: int
     """B, rows of the mini-batch"""
     action_tokens: int
@@ -78,7 +78,7 @@ class MiniBatchTotals:
     @classmethod
     def count(
         cls,
-        update_size: int,
+        minibatches: int,
         action_lengths: FloatArray,
         observation_lengths: FloatArray | None = None,
         wm_weights: FloatArray | None = None,
@@ -86,7 +86,7 @@ class MiniBatchTotals:
         """From the lengths, in tokens, of the mini-batch's B responses and next observations.
 
         Args:
-            update_size: N.
+            minibatches: M.
             action_lengths: [B].
             observation_lengths: [B], or None when observations are not appended.
             wm_weights: [B], or None when the world model is off.
@@ -96,7 +96,7 @@ class MiniBatchTotals:
         observations = none if observation_lengths is None else torch.as_tensor(observation_lengths)
         supervised = (none if wm_weights is None else torch.as_tensor(wm_weights)).cpu() != 0
         return cls(
-            update_size=update_size,
+            minibatches=minibatches,
             sequences=len(actions),
             action_tokens=int(actions.sum()),
             observation_tokens=int(observations.sum()),

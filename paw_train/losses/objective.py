@@ -1,8 +1,8 @@
 """The loss of one micro-batch: clipped surrogate, KL to the reference, and the world-model term.
 
 A *row* is one transition: prompt, response and next observation in one sequence, padded on either
-side. An *update* of N rows is cut into *mini-batches* of B rows (one optimiser step each), and
-those into *micro-batches* by memory. All normalisers are those of the whole mini-batch
+side. An *update* is cut into M *mini-batches* (one optimiser step each), and those into
+*micro-batches* by memory. All normalisers are those of the whole mini-batch
 (`MiniBatchTotals`), so the gradients of its micro-batches add up to exactly the gradient of the
 undivided mini-batch.
 
@@ -20,7 +20,6 @@ from paw_train.losses.inputs import MicroBatch, MiniBatchTotals
 from paw_train.losses.logprobs import token_logprobs
 from paw_train.losses.tensor_inputs import FloatArray, as_float, as_mask
 from paw_train.losses.world_model import (
-    minibatch_scale,
     multi_step_loss,
     predicted_well,
     world_model_loss,
@@ -64,7 +63,7 @@ class LossOutput(NamedTuple):
     policy_loss: Tensor
     """scalar: surrogate and KL; separate, so that gradient norms can be measured apart"""
     wm_loss: Tensor | None
-    """scalar: `(N / B) * coef * sum_i w_i l_i`; None when the world model is off"""
+    """scalar: `M * coef * sum_i w_i l_i`; None when the world model is off"""
     metrics: dict[str, Tensor]
     """scalars without gradient, to be combined by `merge_metrics`"""
 
@@ -198,10 +197,11 @@ def _policy_terms(
     surrogate = clipped_surrogate(
         logp, batch.old_logprobs, batch.advantages, mask, settings.clip_low, settings.clip_high
     )
-    loss = aggregate(surrogate.loss, mask, totals, settings)
+    surrogate_loss = aggregate(surrogate.loss, mask, totals, settings)
+    loss = settings.policy_coef * surrogate_loss
     ratio, count = surrogate.ratio.detach(), max(totals.action_tokens, 1)
     metrics = {
-        "policy_loss": loss.detach(),
+        "policy_loss": surrogate_loss.detach(),
         "clip_fraction": surrogate.clipped.to(ratio.dtype).sum() / count,
         "ratio_mean": (ratio * mask).sum() / count,
         "ratio_max": ratio.max(),
@@ -257,8 +257,8 @@ def _world_model_term(
         raise ValueError("a world-model `horizon` above 1 needs the batch's `horizon`.")
     else:
         per_row = multi_step_loss(token_logp, batch.horizon[supervised], settings)
-    scale = minibatch_scale(totals.update_size, totals.sequences) * settings.coef
-    term = scale * (weights[supervised] * per_row).sum()
+    # the weights sum over the update; times M, the mini-batches average to Eq. 11 whatever their sizes
+    term = totals.minibatches * settings.coef * (weights[supervised] * per_row).sum()
     clipped = predicted_well(token_logp, tokens, settings.rho).to(logp.dtype).sum()
     return term, {
         "wm_term": term.detach(),

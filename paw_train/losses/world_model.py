@@ -30,8 +30,8 @@ __all__ = [
     "copies",
     "cross_entropy",
     "full_vocab_entropy",
+    "generalized_cross_entropy",
     "mae",
-    "minibatch_scale",
     "multi_step_loss",
     "plan_update",
     "predicted_well",
@@ -148,6 +148,30 @@ def cross_entropy(logprobs: FloatArray, mask: FloatArray) -> Tensor:
     return _mean_over(-logp, tokens)
 
 
+def generalized_cross_entropy(logprobs: FloatArray, mask: FloatArray, q: float = 0.5) -> Tensor:
+    """Generalised cross-entropy `sum_i (1 - p_i^q) / (q |o|)` (Zhang and Sabuncu 2018, Eq. 6).
+
+    Its gradient is that of cross-entropy times `p^q`: at q = 1 it is `mae`, as q goes to 0
+    `cross_entropy`. In between, a token that the model knows nothing about still pulls, less than
+    under cross-entropy.
+
+    Args:
+        logprobs: [B, T] log-probabilities of the tokens, in nats.
+        mask: [B, T] 1 on next-observation tokens.
+        q: exponent, in (0, 1].
+
+    Returns:
+        [B] losses in [0, 1/q], differentiable; 0 for an empty observation.
+
+    Raises:
+        ValueError: `q` is out of range.
+    """
+    if not 0.0 < q <= 1.0:
+        raise ValueError(f"`q` is an exponent and must be in (0, 1], got {q}.")
+    logp, tokens = _masked(logprobs, mask)
+    return _mean_over(-torch.expm1(q * logp) / q, tokens)
+
+
 def world_model_loss(
     logprobs: FloatArray, mask: FloatArray, settings: WorldModelSettings
 ) -> Tensor:
@@ -156,6 +180,7 @@ def world_model_loss(
         "cmae": lambda: clipped_mae(logprobs, mask, settings.rho),
         "mae": lambda: mae(logprobs, mask),
         "ce": lambda: cross_entropy(logprobs, mask),
+        "gce": lambda: generalized_cross_entropy(logprobs, mask, settings.q),
     }
     return losses[settings.loss]()
 
@@ -281,22 +306,6 @@ def wm_weights(
     return torch.where(chosen, per_group[groups] * part, torch.zeros_like(part))
 
 
-def minibatch_scale(update_size: int, minibatch_size: int) -> float:
-    """`N / B`: makes the mini-batches of one update average to Eq. 11.
-
-    With mini-batches of unequal size the average that is exact is the one weighted by their sizes.
-
-    Args:
-        update_size: N, transitions in the update.
-        minibatch_size: B, transitions in this mini-batch.
-    """
-    if not 0 < minibatch_size <= update_size:
-        raise ValueError(
-            f"a mini-batch must hold between 1 and {update_size} transitions, got {minibatch_size}."
-        )
-    return update_size / minibatch_size
-
-
 @dataclass(frozen=True)
 class WorldModelPlan:
     """What one update supervises, decided once, before its mini-batches are cut."""
@@ -326,6 +335,8 @@ def plan_update(
     mean_returns: FloatArray,
     max_return: float,
     keys: Sequence[int] | None = None,
+    lengths: FloatArray | None = None,
+    warnings_only: FloatArray | None = None,
 ) -> WorldModelPlan:
     """Selection, group weights and transition weights of one update (Eq. 4, 10, 11).
 
@@ -336,9 +347,12 @@ def plan_update(
         mean_returns: [G] mean episode return of each group.
         max_return: R_max.
         keys: [N] equal for identical transitions; needed unless `dedup` is `off`.
+        lengths: [N] tokens of each next observation; needed with `weighting=token`.
+        warnings_only: [N] whether the next observation answers a malformed response; needed with
+            `filter=warnings`.
 
     Raises:
-        ValueError: something does not fit, or `keys` are missing.
+        ValueError: something does not fit, or `keys`, `lengths` or `warnings_only` are missing.
     """
     values = as_float(entropy, "entropy", ndim=1).detach()
     means = as_float(mean_returns, "mean_returns", ndim=1)
@@ -346,20 +360,35 @@ def plan_update(
     if settings.wm == "off":
         selected = torch.zeros(len(values), dtype=torch.bool, device=values.device)
         return WorldModelPlan(selected, lambdas, wm_weights(selected, group_ids, lambdas))
-    if settings.dedup == "off":
-        selected = select_top_alpha(values, settings.alpha)
-        return WorldModelPlan(selected, lambdas, wm_weights(selected, group_ids, lambdas))
-    if keys is None or len(keys) != len(values):
-        raise ValueError(f"`dedup={settings.dedup}` needs `keys`, one for each of {len(values)}.")
-    counts, first = (t.to(values.device) for t in copies(keys))
-    if settings.dedup == "weighted":
-        selected = select_top_alpha(values, settings.alpha)
-        return WorldModelPlan(
-            selected, lambdas, wm_weights(selected, group_ids, lambdas, 1 / counts)
-        )
-    selected = torch.zeros_like(first)
-    selected[first] = select_top_alpha(values[first], settings.alpha)
-    return WorldModelPlan(selected, lambdas, wm_weights(selected, group_ids, lambdas))
+    eligible = torch.ones(len(values), dtype=torch.bool, device=values.device)
+    shares: Tensor | None = None
+    if settings.filter == "warnings":
+        left_out = _one_each(warnings_only, "warnings_only", "filter=warnings", values)
+        eligible &= ~as_mask(left_out, "warnings_only", like=values)
+    if settings.dedup != "off":
+        if keys is None or len(keys) != len(values):
+            raise ValueError(
+                f"`dedup={settings.dedup}` needs `keys`, one for each of {len(values)}."
+            )
+        counts, first = (t.to(values.device) for t in copies(keys))
+        if settings.dedup == "once":
+            eligible &= first
+        else:
+            shares = 1 / counts
+    if settings.weighting == "token":
+        # a share of |o| beside the loss's 1 / |o|: what is left is a mean over the group's tokens
+        tokens = _one_each(lengths, "lengths", "weighting=token", values)
+        shares = tokens if shares is None else shares * tokens
+    selected = torch.zeros_like(eligible)
+    selected[eligible] = select_top_alpha(values[eligible], settings.alpha)
+    return WorldModelPlan(selected, lambdas, wm_weights(selected, group_ids, lambdas, shares))
+
+
+def _one_each(given: FloatArray | None, name: str, setting: str, like: Tensor) -> Tensor:
+    """What a setting needs of every transition, as floats [N]."""
+    if given is None or len(given) != len(like):
+        raise ValueError(f"`{setting}` needs `{name}`, one for each of {len(like)} transitions.")
+    return torch.as_tensor(given).to(like)
 
 
 def _masked(logprobs: FloatArray, mask: FloatArray) -> tuple[Tensor, Tensor]:

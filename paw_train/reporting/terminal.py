@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,9 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.text import Text
+
+from paw_train.reporting.run.alarms import find_alarms
 
 if TYPE_CHECKING:
     from paw_train.reporting.evaluation import EvaluationBar
@@ -50,11 +53,19 @@ class Display:
         self.say(f"{name}: done")
 
     @contextmanager
-    def updates(self, total: int, start: int) -> Iterator[UpdateDisplay]:
-        """A bar for the RL updates."""
+    def updates(
+        self, total: int, earlier: Sequence[Mapping[str, Any]] = (), wm_loss: str | None = None
+    ) -> Iterator[UpdateDisplay]:
+        """A bar for the RL updates.
+
+        Args:
+            total: how many there will be.
+            earlier: metrics of those that are done already.
+            wm_loss: the world-model loss; ``None``: there is none.
+        """
         with _bars(self.console) as progress:
-            bar = progress.add_task("training", total=total, completed=start, note="")
-            yield UpdateDisplay(progress, bar)
+            bar = progress.add_task("training", total=total, completed=len(earlier), note="")
+            yield UpdateDisplay(progress, bar, earlier, wm_loss)
 
     def summary(self, folder: Path) -> None:
         """Before and after, as a table."""
@@ -89,10 +100,17 @@ class Display:
 
 
 class UpdateDisplay:
-    """The bar of the RL updates: called with an update's metrics, it prints their line."""
+    """The bar of the RL updates: called with an update's metrics, it prints their line and alarms."""
 
-    def __init__(self, progress: Progress, bar: Any) -> None:
+    def __init__(
+        self,
+        progress: Progress,
+        bar: Any,
+        earlier: Sequence[Mapping[str, Any]] = (),
+        wm_loss: str | None = None,
+    ) -> None:
         self.progress, self.bar = progress, bar
+        self._records, self._wm_loss = list(earlier), wm_loss
 
     def rollout(self, update: int, running: int, episodes: int) -> None:
         """Episodes are being played."""
@@ -105,13 +123,18 @@ class UpdateDisplay:
         self.progress.update(self.bar, note="learning")
 
     def __call__(self, metrics: dict[str, Any]) -> None:
-        self.progress.update(self.bar, completed=metrics["update"] + 1)
+        self.progress.update(self.bar, completed=metrics["update"])
         self.progress.console.print(_line(metrics), soft_wrap=True)
+        self._records.append(metrics)
+        for alarm in find_alarms(self._records, self._wm_loss):
+            if alarm.first == metrics["update"]:
+                words = Text.assemble((f"Alarm: {alarm.title}", "bold red"), f": {alarm.text}")
+                self.progress.console.print(words, soft_wrap=True)
 
 
 def _line(m: dict[str, Any]) -> str:
     parts = [
-        f"update {m['update'] + 1:4d}",
+        f"update {m['update']:4d}",
         f"success {100 * m['success_rate']:5.1f} %",
         f"reward {m['reward_mean']:6.2f}",
         f"steps {m['steps_mean']:4.1f}",

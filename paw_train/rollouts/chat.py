@@ -61,6 +61,37 @@ class ChatFormat:
         """Ids from the start of the dialogue to where the model answers."""
         return [*self.opening, *self.content(prompt), *self.ask]
 
+    def first_within(self, prompt: str, keep: str, limit: int | None) -> tuple[list[int], int]:
+        """As ``first``, with at most ``limit`` ids: a longer prompt loses tokens in its middle.
+
+        What stays is the template's opening, the prompt up to the end of ``keep`` (the task), and as
+        much of the prompt's end as fits: the oldest history behind the task goes first.
+
+        Args:
+            prompt: the whole prompt.
+            keep: a part of it that must stay; where the prompt lacks it, only its end stays.
+            limit: most ids; ``None``: no limit.
+
+        Returns:
+            (ids, number of the prompt's tokens left out)
+
+        Raises:
+            ValueError: the opening and the task alone exceed the limit.
+        """
+        whole = self.first(prompt)
+        if limit is None or len(whole) <= limit:
+            return whole, 0
+        end = prompt.find(keep) + len(keep) if keep in prompt else 0
+        head, tail = self.content(prompt[:end]), self.content(prompt[end:])
+        room = limit - len(self.opening) - len(head) - len(self.ask)
+        if room < 0:
+            raise ValueError(
+                f"The task alone takes {limit - room} tokens of context, and the limit for a prompt is "
+                f"{limit}: raise rollout.max_context_tokens (prompt and response together)."
+            )
+        kept = tail[len(tail) - room :] if room < len(tail) else tail
+        return [*self.opening, *head, *kept, *self.ask], len(tail) - len(kept)
+
     def dialogue(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Ids of a whole dialogue, up to where the model answers its last message.
 
@@ -83,6 +114,17 @@ class ChatFormat:
             ids += [*self.content(answer["content"]), *self.bridge]
             ids += [*self.content(question["content"]), *self.ask]
         return ids
+
+    def context(
+        self, messages: Sequence[Mapping[str, str]], keep: str, limit: int | None
+    ) -> list[int]:
+        """Ids of a recorded context, cut as the rollout cut it.
+
+        A single prompt goes by ``first_within``. A dialogue is whole: the rollout ended it at the limit.
+        """
+        if len(messages) == 1:
+            return self.first_within(messages[0]["content"], keep, limit)[0]
+        return self.dialogue(messages)
 
     def closing(self, response: list[int]) -> list[int]:
         """Ids between a sampled response and the next message; an end token is not written twice."""

@@ -85,7 +85,11 @@ def rollout(
     session = policy.session(sampling, growing, settings.prefill_tokens)
     recorder = TokenRecorder(policy.chat, pool) if policy.chat else None
     while pool.active:
-        requests = _requests(pool.active, recorder, settings.max_context_tokens, base)
+        if recorder:
+            recorder.open(settings.max_prompt_tokens)
+        if not pool.active:
+            break
+        requests = _requests(pool.active, recorder, base)
         for slot in pool.active:
             trajectories[slot.index].offered.append(slot.info["admissible_actions"])
         answered = _without_failed(pool, session.respond(requests))
@@ -117,13 +121,11 @@ def require_whole_distribution(settings: RolloutSettings) -> None:
         )
 
 
-def _requests(
-    slots: Sequence[Slot], recorder: TokenRecorder | None, limit: int, base: int
-) -> list[Request]:
-    """What the running episodes ask; the recorder's rows are extended by their contexts first."""
-    contexts = recorder.contexts(slots, limit) if recorder else [None] * len(slots)
+def _requests(slots: Sequence[Slot], recorder: TokenRecorder | None, base: int) -> list[Request]:
+    """What the running episodes ask."""
     requests = []
-    for slot, ids in zip(slots, contexts, strict=True):
+    for slot in slots:
+        ids = recorder.context(slot) if recorder else None
         name, turn = slot.episode.episode_id, len(slot.episode.transitions)
         growing = slot.episode.context_mode == "conversation"
         messages = slot.info["messages"] if growing else [{"role": "user", "content": slot.prompt}]
@@ -145,10 +147,10 @@ def _without_failed(pool: EnvPool, responses: Sequence[Response]) -> list[tuple[
 
 def _end_overlong(pool: EnvPool, recorder: TokenRecorder, settings: RolloutSettings) -> None:
     """Ends the dialogues that the next response could carry beyond the context limit."""
-    limit = settings.max_context_tokens - settings.max_response_tokens
     for slot in list(pool.active):
-        rows = recorder.rows[slot.episode.episode_id]
-        if slot.episode.context_mode == "conversation" and len(rows[0].ids) > limit:
+        length = len(recorder.context(slot))
+        growing = slot.episode.context_mode == "conversation"
+        if growing and length > settings.max_prompt_tokens:
             last = slot.episode.transitions[-1]
             info = {**last.info, "context_full": True}
             slot.episode.transitions[-1] = replace(last, truncated=True, info=info)
@@ -188,7 +190,7 @@ def demonstrations(
             for slot in slots
         ]
         if recorder:
-            recorder.contexts(slots)
+            recorder.open()
         pool.step(texts)
         if recorder:
             for slot, text in zip(slots, texts, strict=True):
@@ -237,16 +239,29 @@ class TokenRecorder:
         self.chat, self.pool = chat, pool
         self.rows: dict[str, list[TokenRow]] = {}
 
-    def contexts(self, slots: Sequence[Slot], limit: int | None = None) -> list[list[int]]:
-        """The ids that each slot's next response follows; a window-mode prompt opens a new row."""
+    def open(self, limit: int | None = None) -> None:
+        """Opens the rows of the running episodes' next responses: one a window-mode prompt.
+
+        An episode whose task alone exceeds ``limit`` (tokens of a prompt) fails and leaves the pool.
+        """
         from paw_train.rollouts.tokens import TokenRow
 
-        for slot in slots:
+        for slot in list(self.pool.active):
             rows = self.rows.setdefault(slot.episode.episode_id, [])
-            if slot.episode.context_mode == "window" or not rows:
-                ids = self.chat.first(slot.prompt)
-                rows.append(TokenRow(ids[-limit:] if limit else ids))
-        return [self.rows[slot.episode.episode_id][-1].ids for slot in slots]
+            if slot.episode.context_mode == "conversation" and rows:
+                continue
+            task = slot.episode.instruction
+            try:
+                ids, cut = self.chat.first_within(slot.prompt, task, limit)
+            except ValueError as error:
+                slot.episode.error = str(error)
+                self.pool.active.remove(slot)
+                continue
+            rows.append(TokenRow(ids, prompt_tokens_cut=cut))
+
+    def context(self, slot: Slot) -> list[int]:
+        """The ids that the slot's next response follows."""
+        return self.rows[slot.episode.episode_id][-1].ids
 
     def take(self, slot: Slot, response: Response) -> StepSpans | None:
         """Appends a response and what the environment answered to the slot's row."""

@@ -43,6 +43,8 @@ class TokenRow:
 
     ids: list[int] = field(default_factory=list)
     steps: list[StepSpans] = field(default_factory=list)
+    prompt_tokens_cut: int = 0
+    """tokens of a window-mode prompt that were left out to stay within the context limit"""
 
     def extend(self, ids: Sequence[int]) -> tuple[int, int]:
         """Appends ids and returns their span."""

@@ -25,12 +25,16 @@ class ObjectiveSettings:
     """the probability ratio is clipped below at 1 - clip_low; [0, 1)"""
     clip_high: AtLeastZero = 0.2
     """... and above at 1 + clip_high; DAPO's clip-higher is 0.28; 0 or more"""
+    policy_coef: AtLeastZero = 1.0
+    """weight of the surrogate; 0 leaves the policy term out, so that the world model alone learns from
+    the policy's rollouts (the reward-free form of ECHO)"""
     kl_coef: AtLeastZero = 0.01
     """weight of the KL to the reference policy; 0.01 ALFWorld and WebShop, 0.001 search, 0 needs
     none"""
     kl_in: Literal["loss", "reward"] = "loss"
     """`loss`: the k3 estimate beside the surrogate; `reward`: the log-ratio of each response is
-    taken off the reward of its step, before advantages (PPO's form in RLHF)"""
+    taken off the reward of its step, or at `algorithm.level: token` that of each token off its own,
+    before advantages (PPO's form in RLHF)"""
     entropy_coef: AtLeastZero = 0.0
     """weight of the entropy bonus, over the whole vocabulary at each action token; 0 costs nothing"""
     aggregation: Aggregation = "token-mean"
@@ -47,6 +51,11 @@ class ObjectiveSettings:
 
     def __post_init__(self) -> None:
         check_fields(self, "objective")
+        if self.policy_coef == 0 and self.wm.wm == "off":
+            raise ValueError(
+                "`policy_coef` is 0 and the world model is off: nothing is learned. Set `wm` to on, or "
+                "`policy_coef` to 1."
+            )
         if self.aggregation == "fixed-length" and not (self.fixed_length or 0) > 0:
             raise ValueError(
                 "`aggregation=fixed-length` needs `fixed_length`, a number of tokens above 0."

@@ -72,17 +72,34 @@ class RolloutSettings:
     max_response_tokens: Positive = 512
     """longest response"""
     max_context_tokens: Positive = 4096
-    """longest context; a longer window-mode prompt loses its beginning, a longer dialogue ends"""
+    """longest sequence, prompt and response together: a window-mode prompt that leaves no room for
+    ``max_response_tokens`` loses its oldest history (never the task), a dialogue ends"""
     prefill_tokens: Positive = PREFILL_TOKENS
     """most padded context tokens read in one forward pass: memory, not results"""
+    stop_at_tags: bool = True
+    """end a response at its closing tag; false: only where the policy samples its end token, which is
+    then trained like every other token of the response (as in verl, and so in the published runs)"""
     engine: Literal["local", "vllm"] = "local"
     """what plays training's episodes: ``local``, the policy itself, or ``vllm``, with its weights"""
     vllm: VLLMSettings = field(default_factory=VLLMSettings)
     """of that engine"""
 
+    def __post_init__(self) -> None:
+        if self.max_prompt_tokens < 1:
+            raise ValueError(
+                f"rollout.max_context_tokens={self.max_context_tokens} is the limit of prompt and "
+                f"response together, and max_response_tokens={self.max_response_tokens} leaves nothing "
+                "for the prompt: raise the one or lower the other."
+            )
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """What ``max_context_tokens`` leaves for a prompt."""
+        return self.max_context_tokens - self.max_response_tokens
+
     def sampling(self, stop: Sequence[str]) -> Sampling:
-        """How responses are drawn, given the texts that end one."""
+        """How responses are drawn, given the texts that may end one."""
         return Sampling(
-            self.temperature, self.max_response_tokens, tuple(stop),
+            self.temperature, self.max_response_tokens, tuple(stop) if self.stop_at_tags else (),
             self.top_p, self.top_k, self.min_p,
         )  # fmt: skip

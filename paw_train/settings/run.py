@@ -72,6 +72,9 @@ class EnvSettings:
     ``environment``: its own, such as WebShop's score in [0, 1], which pays for a partial fit"""
     invalid_penalty: float | None = None
     """reward added for an invalid response; null: the environment's own (-0.1 for ALFWorld)"""
+    invalid_when: Literal["rejected", "malformed"] = "rejected"
+    """which responses are invalid: ``rejected``, those that are malformed or whose action the environment
+    does not accept; ``malformed``, those without the required tags alone (GiGPO's published code)"""
     max_return: AboveZero | None = None
     """R_max of the adaptive weight; null: the environment's success reward"""
 
@@ -171,6 +174,12 @@ class AlgorithmSettings:
     """``gigpo``: weight of the step advantage"""
     similarity: PositiveShare | None = None
     """``gigpo``: null matches anchor states exactly; 0.9 on difflib's ratio for search pages"""
+    autojunk: bool = False
+    """``gigpo`` with a ``similarity``: difflib's heuristic that ignores frequent characters of long
+    texts, which GiGPO's published code leaves on"""
+    statistics: Literal["episode", "step"] = "episode"
+    """``grpo``, ``gigpo``: a group's mean and standard deviation are over its episodes, or over its
+    ``step``s, where an episode counts once for each of its steps (GiGPO's published code)"""
     gamma: Share | None = None
     """discount a turn (``level: token``: a token); null: 0.95 for ``gigpo``, 1 for ``ppo``"""
     lam: Share = 1.0
@@ -221,8 +230,9 @@ class OptimizerSettings:
     minibatches: Positive = 1
     """optimiser steps an update"""
     minibatch_size: Positive | None = None
-    """responses of one optimiser step, as the papers give it: an update then takes as many steps as
-    its responses need, all of nearly equal size; null: ``minibatches`` decides"""
+    """sequences of one optimiser step, as the papers give it: responses in window mode, episodes in
+    conversation mode, where a sequence is a whole dialogue. An update then takes as many steps as its
+    sequences need, all of nearly equal size; null: ``minibatches`` decides"""
     micro_batch_tokens: Positive = 16384
     """padded tokens of one forward pass: memory, not results"""
     max_skipped: Count = 3
@@ -242,6 +252,9 @@ class EvalSettings:
     """split that the panel is drawn from, once, by ``seed``"""
     tasks: Count = 200
     """panel size; at most the split's"""
+    plays: Positive = 1
+    """how often the panel is played before and after RL, each time with sampling of its own; the
+    validations during training play theirs once"""
     seed: Count = 1234
     """of the panel and of sampling"""
     temperature: AtLeastZero = 0.4

@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Self
 
-LOSSES = ("cmae", "mae", "ce")
+LOSSES = ("cmae", "mae", "ce", "gce")
+WEIGHTINGS = ("transition", "token")
+FILTERS = ("off", "warnings")
 ENTROPIES = ("sampled", "full")
 DEDUP = ("off", "once", "weighted")
 PRESETS = ("off", "paw", "echo")
@@ -27,7 +29,7 @@ class WorldModelSettings:
     accepted."""
     loss: str = "cmae"
     """`cmae` clipped mean absolute error (Eq. 8), `mae` the same unclipped, `ce` cross-entropy (Eq.
-    5)."""
+    5), `gce` generalised cross-entropy (our extension), between `ce` and `mae` by `q`."""
     alpha: float = 0.75
     """fraction of the update's transitions supervised, those of highest action entropy (Eq. 4); (0,
     1]"""
@@ -48,6 +50,17 @@ class WorldModelSettings:
     dedup: str = "off"
     """identical (h_t, a_t, o_{t+1}) of one update (our extension): `off` each counts; `once` only the
     first can be selected; `weighted` each weighs 1 / its number of copies"""
+    q: float = 0.5
+    """`gce` only: exponent of `(1 - p^q) / q`; 1 is `mae`, towards 0 it becomes `ce`; (0, 1]"""
+    gradient_ratio: float | None = None
+    """keep the term's gradient norm at this multiple of the policy term's, in each optimiser step (our
+    extension; local engine); `coef` then has no effect; null: `coef` decides"""
+    weighting: str = "transition"
+    """`transition`: every selected transition of a group weighs the same, its tokens 1 / |o| (Eq. 8);
+    `token`: every observation token of the group's selected transitions does (our extension)"""
+    filter: str = "off"
+    """`warnings` leaves out what follows a malformed response: the interface complains there, the
+    environment says nothing (the published ECHO's filter); `off`: all count"""
 
     def __post_init__(self) -> None:
         given: object = self.wm
@@ -57,6 +70,14 @@ class WorldModelSettings:
         _check_choice("loss", self.loss, LOSSES)
         _check_choice("entropy", self.entropy, ENTROPIES)
         _check_choice("dedup", self.dedup, DEDUP)
+        _check_choice("weighting", self.weighting, WEIGHTINGS)
+        _check_choice("filter", self.filter, FILTERS)
+        _check_fraction("q", self.q)
+        if self.weighting == "token" and self.horizon != 1:
+            raise ValueError(
+                "world model `weighting=token` counts the tokens of o_{t+1} alone: use `horizon` 1, or "
+                "`weighting` transition."
+            )
         if not isinstance(self.horizon, int) or self.horizon < 1:
             raise ValueError(
                 f"world model `horizon` is a number of steps, 1 or more; got {self.horizon!r}."
@@ -68,11 +89,12 @@ class WorldModelSettings:
             )
         _check_fraction("alpha", self.alpha)
         _check_fraction("rho", self.rho)
-        _check_number("coef", self.coef)
-        if self.coef < 0:
-            raise ValueError(
-                f"world model `coef` must be 0 or more, got {self.coef}; nearest valid value: 0.0."
-            )
+        for name, value in (("coef", self.coef), ("gradient_ratio", self.gradient_ratio or 0.0)):
+            _check_number(name, value)
+            if value < 0:
+                raise ValueError(
+                    f"world model `{name}` must be 0 or more, got {value}; nearest valid value: 0.0."
+                )
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:

@@ -37,6 +37,7 @@ from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.reference import Reference
 from paw_train.policies.local.scratch import scratch_model, scratch_tokenizer
+from paw_train.reporting.run.alarms import world_model_loss
 from paw_train.reporting.terminal import Display
 from paw_train.rollouts.policy import Policy
 from paw_train.rollouts.rollout import (
@@ -344,7 +345,9 @@ class Run:
         )
         start = self._resume(updater, pool)
         writer = _tensorboard(self.folder / "tensorboard", start)
-        with self.display.updates(s.updates, start) as show:
+        earlier = _records(self.folder / "metrics.jsonl")
+        loss = world_model_loss(s.to_dict())
+        with self.display.updates(s.updates, earlier, loss) as show:
             for update in range(start, s.updates):
                 metrics = self._update(update, updater, pool, show)
                 if s.evaluation.every and (
@@ -352,7 +355,7 @@ class Run:
                 ):
                     metrics["validation"] = self._validate(update + 1, updater, pool)
                 append_jsonl(self.folder / "metrics.jsonl", metrics)
-                _write_scalars(writer, metrics, update)
+                _write_scalars(writer, metrics)
                 show(metrics)
                 last = update + 1 == s.updates or self.interrupted
                 if last or (update + 1) % s.checkpoint_every == 0:
@@ -382,12 +385,12 @@ class Run:
         )
         if s.record.every and update % s.record.every == 0:
             kept_groups = played[: s.record.groups * s.rollout.group_size]
-            record(self.folder, update, kept_groups, transitions, experience, self.policy, s)
+            record(self.folder, update + 1, kept_groups, transitions, experience, self.policy, s)
         metrics: dict[str, Any] = updater.step(experience, update, _seed(s.seed, update))
         if updater.reference is not None:
             updater.reference.rest()
         return {
-            "update": update,
+            "update": update + 1,
             **outcome_metrics(played),
             **experience.metrics,
             **metrics,
@@ -440,8 +443,8 @@ class Run:
             pool.load_state_dict(state["pool"])
             start = int(state["update"])
             self.display.say(f"Resuming after update {start}.")
-        truncate_jsonl(self.folder / "metrics.jsonl", "update", start)
-        truncate_jsonl(self.folder / "validation.jsonl", "update", start + 1)
+        for name in ("metrics.jsonl", "validation.jsonl"):
+            truncate_jsonl(self.folder / name, "update", start + 1)
         return start
 
     def _save(self, name: str, update: int, updater: Updater, pool: EnvPool) -> None:
@@ -471,7 +474,7 @@ class Run:
         record = {"update": update, **{k: result[k] for k in ("success_rate", "n", "ci95")}}
         record["score"] = result["score"]["mean"]
         log = self.folder / "validation.jsonl"
-        earlier = [json.loads(line)[e.select_by] for line in log.open()] if log.exists() else []
+        earlier = [row[e.select_by] for row in _records(log)]
         append_jsonl(log, record)
         if record[e.select_by] >= max(earlier, default=0.0):
             self._save("best", update, updater, pool)
@@ -494,7 +497,7 @@ class Run:
             found = json.loads((shared / "result.json").read_text(encoding="utf-8"))
             write_json(path, {**found, "model": self.settings.name})
             return
-        with self.display.task(f"evaluating {when} RL", e.tasks) as advance:
+        with self.display.task(f"evaluating {when} RL", e.tasks * e.plays) as advance:
             result, episodes = evaluate(
                 policy,
                 self.settings.env,
@@ -506,6 +509,7 @@ class Run:
                 e.batch,
                 model=self.settings.name,
                 progress=lambda done, _: advance(done),
+                plays=e.plays,
             )
         kept = episodes[: self.settings.keep_episodes]
         write_jsonl(episodes_path, kept)
@@ -518,6 +522,11 @@ class Run:
 
         self.display.summary(self.folder)
         self.display.say(f"Report: {write_report(self.folder)}")
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file that this engine wrote; none where it has not begun."""
+    return [json.loads(line) for line in path.open(encoding="utf-8")] if path.exists() else []
 
 
 def _seed(seed: int, update: int) -> int:
@@ -551,13 +560,13 @@ def _peak_memory(device: torch.device) -> float:
 def _tensorboard(folder: Path, start: int) -> Any:
     from torch.utils.tensorboard import SummaryWriter
 
-    return SummaryWriter(str(folder), purge_step=start)
+    return SummaryWriter(str(folder), purge_step=start + 1)
 
 
-def _write_scalars(writer: Any, metrics: dict[str, Any], update: int) -> None:
+def _write_scalars(writer: Any, metrics: dict[str, Any]) -> None:
     for name, value in metrics.items():
         if isinstance(value, int | float) and name not in ("update", "time"):
-            writer.add_scalar(name, value, update)
+            writer.add_scalar(name, value, metrics["update"])
     writer.flush()
 
 

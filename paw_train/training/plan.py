@@ -106,7 +106,7 @@ def make_plan(settings: Settings) -> Plan:
     turns = _turns(settings)
     r = settings.rollout
     episodes = r.groups * r.group_size
-    longest = r.max_context_tokens + r.max_response_tokens
+    longest = r.max_context_tokens
     tokens = episodes * (longest if settings.env.mode == "conversation" else turns * longest)
     sampled = episodes * turns * r.max_response_tokens
     if settings.env.mode == "conversation":
@@ -191,7 +191,7 @@ def _reference(settings: Settings, shape: ModelShape) -> list[Role]:
     weights = 2 * shape.parameters / (o.ranks if o.zero_stage == 3 else 1)
     if settings.model.reference_offload:
         weights = 0.0
-    logits = 4.0 * (settings.rollout.max_context_tokens + settings.rollout.max_response_tokens)
+    logits = 4.0 * settings.rollout.max_context_tokens
     return [
         Role(
             "reference",
@@ -233,7 +233,7 @@ def _warnings(settings: Settings, roles: list[Role], gpu: Gpu, resident: int) ->
         )
     elif resident < 1:
         problems.append("vLLM's cache does not hold one episode at its longest context.")
-    longest = settings.rollout.max_context_tokens + settings.rollout.max_response_tokens
+    longest = settings.rollout.max_context_tokens
     if settings.optimizer.micro_batch_tokens < longest:
         problems.append(
             f"optimizer.micro_batch_tokens={settings.optimizer.micro_batch_tokens}, but one sequence "
@@ -262,7 +262,7 @@ def _seconds(
     episodes = settings.rollout.groups * settings.rollout.group_size
     each = -(-episodes // o.vllm_engines)
     batch = max(1, min(each, resident))
-    longest = settings.rollout.max_context_tokens + settings.rollout.max_response_tokens
+    longest = settings.rollout.max_context_tokens
     # one token for every episode of a batch: the weights and their caches are read once
     read = 2 * p + batch * 2 * shape.cache_values * longest
     step = read / (gpu.bandwidth * 1e12 * o.tensor_parallel * DECODE_SHARE)

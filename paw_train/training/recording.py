@@ -44,7 +44,7 @@ def record(
 
     Args:
         folder: of the run.
-        update: its number.
+        update: its number; the first is 1.
         kept: the episodes.
         pool: what the update learns from; a kept episode that is not in it has no tokens written.
         experience: made from the pool, before any optimiser step.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from paw_train.algorithms.experience import informative_groups
 from paw_train.rollouts.rollout import Trajectory
 
 
@@ -19,4 +21,21 @@ def outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "steps_mean": len(steps) / count,
         "invalid_rate": sum(not t.action_is_valid for t in steps) / max(1, len(steps)),
         "failed_episodes": len(trajectories) - len(episodes),
+        "prompt_cut_rate": _cut(trajectories) / max(1, len(steps)),
+        **_groups(trajectories),
     }
+
+
+def _groups(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """The share of groups whose returns are all equal; empty where no group has two episodes."""
+    sizes = Counter(t.episode.group for t in trajectories if t.episode.error is None)
+    compared = [group for group, size in sizes.items() if size > 1]
+    if not compared:
+        return {}
+    return {"equal_groups": 1 - len(informative_groups(trajectories)) / len(compared)}
+
+
+def _cut(trajectories: Sequence[Trajectory]) -> int:
+    """Prompts that lost tokens to the context limit, of the episodes that did not fail."""
+    good = [t for t in trajectories if t.episode.error is None]
+    return sum(row.prompt_tokens_cut > 0 for t in good for row in t.rows)

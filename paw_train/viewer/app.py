@@ -42,6 +42,7 @@ _TYPES = {
 }
 
 Name = Annotated[str, Query(alias="run", max_length=500)]
+Names = Annotated[list[str], Query(alias="run", max_length=100)]
 Key = Annotated[str, Query(max_length=300)]
 Number = Annotated[int, Query(ge=0, le=2**31)]
 
@@ -156,7 +157,8 @@ def _add_data(app: FastAPI, store: RunStore) -> None:
     @app.get("/api/runs")
     def runs() -> Response:
         folder = store.root.resolve().name
-        return _json({"folder": folder, "version": paw_gym.__version__, "runs": store.listed()})
+        listed = {"folder": folder, "first": store.first, "runs": store.listed()}
+        return _json({**listed, "version": paw_gym.__version__})
 
     @app.get("/api/pulse")
     def pulse(name: Annotated[str | None, Query(alias="run", max_length=500)] = None) -> Response:
@@ -169,6 +171,14 @@ def _add_data(app: FastAPI, store: RunStore) -> None:
     @app.get("/api/curves")
     def curves(name: Name) -> Response:
         return _json(store.run(name).measurements.curves())
+
+    @app.get("/api/state")
+    def state(name: Name) -> Response:
+        return _json(store.state(name))
+
+    @app.get("/api/differences")
+    def differences(names: Names) -> Response:
+        return _json({"differences": store.differences(names)})
 
     @app.get("/api/list")
     def rows(

@@ -1,4 +1,5 @@
-"""An episode as a page shows it: prompts cut to what changed, responses in their parts."""
+"""An episode as a page shows it: prompts cut to what changed, responses in their parts, and the
+requests to the model exactly as they were sent, where an evaluation recorded them."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ _BLOCK = re.compile(
     r"(.*?)</\1>",
     re.DOTALL,
 )
+_OF_TURNS = {"calls", "finish_reason", "problem", "reasoning", "thought"}
+"""notes that speak of one turn"""
 _DIFFED = 4000
 """lines of a prompt that are compared; a longer one is shown whole"""
 
@@ -37,6 +40,7 @@ def conversation(episode: Episode, tokens: Mapping[str, Any] | None) -> list[dic
 
 def _turn(t: Transition, earlier: str, step: Mapping[str, Any] | None) -> dict[str, Any]:
     info = t.info if isinstance(t.info, dict) else {}
+    agent = info["agent"] if isinstance(info.get("agent"), dict) else {}
     listed = (step or {}).get("admissible") or info.get("admissible_actions")
     return {
         "step": t.step,
@@ -44,13 +48,44 @@ def _turn(t: Transition, earlier: str, step: Mapping[str, Any] | None) -> dict[s
         "response": blocks(t.response),
         "action": t.action,
         "valid": t.action_is_valid,
-        "problem": info.get("problem"),
+        "problem": info.get("problem") or agent.get("problem"),
+        "finish_reason": agent.get("finish_reason"),
+        "reasoning": agent.get("reasoning"),
+        "calls": calls(agent.get("calls")),
         "reward": t.reward,
         "ended": "terminated" if t.terminated else "truncated" if t.truncated else None,
         "observation": t.next_observation,
         "admissible": listed if isinstance(listed, list) else None,
         "tokens": None if step is None else dict(step),
     }
+
+
+def calls(recorded: Any) -> list[dict[str, Any]]:
+    """The requests that were made for a turn, as ``paw eval`` records them.
+
+    ``messages`` are those after the first ``same`` of the request before; they and ``text`` are as
+    sent and received. What is no such record is left out.
+    """
+    found = []
+    for call in recorded if isinstance(recorded, list) else []:
+        messages = call.get("messages") if isinstance(call, dict) else None
+        if not isinstance(messages, list):
+            continue
+        same = call.get("same")
+        kept = [message for message in messages if isinstance(message, dict)]
+        usable = isinstance(same, int) and same >= 0
+        found.append({**call, "same": same if usable else 0, "messages": kept})
+    return found
+
+
+def notes(episode: Episode) -> dict[str, Any]:
+    """What the agent noted about the whole episode: reflections, trial, votes, what was spent."""
+    found: dict[str, Any] = {}
+    for t in episode.transitions:
+        agent = t.info.get("agent") if isinstance(t.info, dict) else None
+        if isinstance(agent, dict):
+            found |= {key: value for key, value in agent.items() if key not in _OF_TURNS}
+    return found
 
 
 def changes(earlier: str, text: str) -> list[list[str]]:

@@ -11,6 +11,8 @@ from paw_train.reporting.run.run_data import FILES
 
 PHASES = ("before", "training", "after", "other")
 """of a run, in order: evaluation before RL, rollouts, evaluation after RL, anything else"""
+RESULT = "result.json"
+"""of an evaluation"""
 _DEPTH = 3
 """folders below the given one in which runs are looked for"""
 _SUFFIXES = (".jsonl", ".parquet")
@@ -46,12 +48,13 @@ def find_runs(root: Path) -> dict[str, Path]:
     if not root.is_dir():
         raise ValueError(f"There is no folder {str(root)!r}; `paw train` writes runs to runs/.")
     if is_run(root):
-        return {root.resolve().name: root}
+        name = root.resolve().name
+        return {name: root} | {f"{name}/{path.name}": path for path in _evaluations(root)}
     runs = {str(folder.relative_to(root).as_posix()): folder for folder in _below(root, _DEPTH)}
     if not runs:
         raise ValueError(
             f"{str(root)!r} holds no run: expected a folder with config.json, metrics.jsonl, "
-            "rollouts/ or episodes*.jsonl, or a folder of such folders."
+            "result.json, rollouts/ or episodes*.jsonl, or a folder of such folders."
         )
     return runs
 
@@ -62,13 +65,24 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
             continue
         if is_run(path):
             yield path
+            yield from _evaluations(path)
         elif depth > 1:
             yield from _below(path, depth - 1)
 
 
+def _evaluations(run: Path) -> Iterator[Path]:
+    """Those that `paw eval RUN` wrote into the run's folder."""
+    for path in sorted(run.iterdir()):
+        if path.name not in _SKIPPED and (path / RESULT).is_file():
+            yield path
+
+
 def is_run(folder: Path) -> bool:
     """Whether a folder holds what a training run or an evaluation leaves."""
-    if any((folder / name).is_file() for name in FILES) or (folder / "rollouts").is_dir():
+    if (
+        any((folder / name).is_file() for name in (*FILES, RESULT))
+        or (folder / "rollouts").is_dir()
+    ):
         return True
     return any(any(folder.glob(f"episodes*{suffix}")) for suffix in _SUFFIXES)
 

@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from paw_train.viewer.conversation import conversation
+from paw_train.viewer.conversation import conversation, notes
+from paw_train.viewer.differences import differences
 from paw_train.viewer.files import EpisodeReader, Place, read_line
-from paw_train.viewer.folders import episode_files, find_runs
+from paw_train.viewer.folders import episode_files, find_runs, is_run
 from paw_train.viewer.index import RunIndex
 from paw_train.viewer.measurements import Measurements
 from paw_train.viewer.queries import Filter, Lists, find_episode, group_of, overview
@@ -59,6 +60,11 @@ class Run:
         assert self.index and self._lists is not None
         return self._lists
 
+    def read(self) -> None:
+        """Brings the index up to date and waits for it."""
+        self.index.refresh()
+        self.progress = None
+
     def follow(self, stop: threading.Event) -> None:
         """Brings the index up to date, if the run is being looked at."""
         if self._index is None or time.monotonic() - self.asked > _WATCHED:
@@ -96,10 +102,10 @@ class RunStore:
         self._runs = fresh
 
     def start(self) -> None:
-        """Begins to follow the runs that are looked at; with a single run, at once."""
-        if len(self._runs) == 1:
-            for run in self._runs.values():
-                assert run.index
+        """Begins to follow the runs that are looked at; the one that a page opens with, at once."""
+        first = self.first
+        if first is not None:
+            assert self._runs[first].index
         self._thread = threading.Thread(target=self._follow, name="paw-view", daemon=True)
         self._thread.start()
 
@@ -124,8 +130,15 @@ class RunStore:
             self._wake.clear()
 
     def names(self) -> list[str]:
-        """Of the runs."""
+        """Of the runs, in the order of ``listed``."""
         return list(self._runs)
+
+    @property
+    def first(self) -> str | None:
+        """The run that a page opens with: the only one, or the one whose folder was given."""
+        names = list(self._runs)
+        whole = self.root.resolve().name
+        return names[0] if len(names) == 1 else whole if is_run(self.root) else None
 
     def run(self, name: str) -> Run:
         """The run of a name.
@@ -163,16 +176,24 @@ class RunStore:
         """All runs, in a few numbers each."""
         return [{"name": n, **r.measurements.state()} for n, r in self._runs.items()]
 
+    def state(self, name: str) -> dict[str, Any]:
+        """One run in a few numbers, with its result if it is an evaluation; reads no episodes."""
+        found = self.run(name).measurements
+        return {"name": name, **found.state(), "evaluation": found.evaluation()}
+
     def described(self, name: str) -> dict[str, Any]:
         """One run: state, settings, and what its filters offer."""
         run = self.watched(name)
         return {
-            "name": name,
-            **run.measurements.state(),
+            **self.state(name),
             "settings": run.measurements.settings(),
             "indexing": run.progress,
             **overview(run.index),
         }
+
+    def differences(self, names: list[str]) -> list[dict[str, Any]]:
+        """The settings that are not equal in all of these runs (see ``differences``)."""
+        return differences([self.run(name).measurements.settings() for name in names])
 
     def page(
         self, name: str, chosen: Filter, offset: int, limit: int, around: str | None
@@ -217,6 +238,7 @@ class RunStore:
             "outcome": outcome(episode),
             "return": episode.total_reward,
             "error": episode.error,
+            "notes": notes(episode),
             **{name: known.get(name) for name in ("lambda", "rho", "wm", "loss", "temperature")},
             "turns": conversation(episode, tokens),
         }

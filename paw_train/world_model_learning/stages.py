@@ -204,7 +204,7 @@ class WorldModelStages:
             self.policy.chat,
             probe.text_env.prompt_observation,
             probe.template,
-            self.settings.rollout.max_context_tokens,
+            self.settings.rollout.max_prompt_tokens,
         )
         probe.close()
         if not found:
@@ -270,12 +270,12 @@ class WorldModelStages:
             learner.load_state_dict(state["optimizer"])
             start = int(state["update"])
             self.display.say(f"Learning the world model goes on after update {start}.")
-        truncate_jsonl(log, "update", start)
+        truncate_jsonl(log, "update", start + 1)
         total = self.own.updates
         with self.display.task(f"learning the world model ({self.own.method})", total) as advance:
             for update in range(start, total):
                 metrics = learner.update(update)
-                append_jsonl(log, {"update": update, **metrics, "time": time.time()})
+                append_jsonl(log, {"update": update + 1, **metrics, "time": time.time()})
                 advance(update + 1, _note(metrics))
                 stop = self.stopping()
                 if stop or update + 1 == total or (update + 1) % self.own.checkpoint_every == 0:
@@ -308,7 +308,7 @@ class WorldModelStages:
             self.policy.chat,
             probe.text_env.prompt_observation,
             probe.template,
-            s.rollout.max_context_tokens,
+            s.rollout.max_prompt_tokens,
         )
         probe.close()
         if not wanted:

@@ -17,6 +17,9 @@ from typer.testing import CliRunner
 pytest.importorskip("torch", reason="the extra `train`")
 pytest.importorskip("fastapi", reason="the extra `server`")
 
+import gymnasium as gym
+
+from paw_gym import registration
 from paw_train.cli.program import app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,8 +86,12 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv("PAW_SERVE_TOKEN", raising=False)
+    registered = dict(registration._REGISTERED), dict(gym.registry)
     before = listing(folder)
     yield folder
+    for registry, old in zip((registration._REGISTERED, gym.registry), registered, strict=True):
+        registry.clear()  # type: ignore[attr-defined]
+        registry.update(old)  # type: ignore[attr-defined]
     assert listing(folder) == before, "something was left behind"
 
 

@@ -85,7 +85,7 @@ BUDGETS = (
     (r"paw data download alfworld .*", "--from-folder archives"),
     (r"paw train .* model\.path=.*", "rollout.max_response_tokens=8"),
     (r"paw sft-data ALFWorld .*", "--episodes 2"),
-    (r"paw sft-data runs/.*", "--failures"),
+    (r"paw sft-data runs/.*", "--only world_model"),
     (r"paw check .*", "--tasks 1"),
     (r"paw index build .*", "--workers 1"),
     (r"paw (serve|view) .*", "--port 0"),

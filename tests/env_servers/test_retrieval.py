@@ -259,7 +259,7 @@ def test_a_broken_retriever_is_told_and_does_not_stay_broken() -> None:
         body = {"queries": ["a"], "topk": 1}
         echo.broken = RetrieverError("the model is away")
         answer = web.post("/retrieve", json=body)
-        assert answer.status_code == 502 and "the model is away" in answer.json()["message"]
+        assert answer.status_code == 502 and "the model is away" in answer.json()["detail"]
         echo.broken = None
         assert web.post("/retrieve", json=body).status_code == 200
 
@@ -293,7 +293,7 @@ def test_a_token_is_needed_where_one_is_set() -> None:
 def test_requests_out_of_bounds_are_refused(path: str, body: Any, says: str) -> None:
     with client(Echo(), limits=Limits(max_queries=4, max_query_chars=50)) as web:
         answer = web.post(path, json=body)
-    assert answer.status_code == 422 and says in answer.json()["message"]
+    assert answer.status_code == 422 and says in answer.json()["detail"]
 
 
 def fuzzed(rng: random.Random) -> tuple[str, str, bytes]:

@@ -47,7 +47,7 @@ def test_a_session_answers_to_its_owner_alone(gateway: RunningGateway) -> None:
 def test_who_shows_no_secret_gets_no_session(gateway: RunningGateway) -> None:
     for key in ("", "short", "x" * 300):
         status, content, _ = gateway.ask("POST", "/v1/calls", {"calls": []}, key)
-        assert status == 401 and "x-paw-client" in content["message"]
+        assert status == 401 and "x-paw-client" in content["detail"]
 
 
 def test_tokens_let_in_and_keep_apart(serve: Any, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_what_is_not_offered_is_refused(serve: Any, tmp_path: Path) -> None:
 
     def opened(env_id: str, **kwargs: Any) -> tuple[int, str]:
         [result] = gateway.calls({"op": "open", "env_id": env_id, "kwargs": kwargs})
-        return result["status"], str(result["answer"].get("message"))
+        return result["status"], str(result["answer"].get("detail"))
 
     assert opened("tests/Trouble-v0")[0] == 200
     assert opened("tests/Trouble-v0", mood="good", max_steps=3)[0] == 200
@@ -118,7 +118,7 @@ def test_an_action_that_is_sent_twice_is_taken_once(gateway: RunningGateway) -> 
     assert second["status"] == 200 and second != first
     assert gateway.step(session, "stop", at=2)["answer"]["terminated"]
     over = gateway.step(session, "roll", at=3)
-    assert over["status"] == 422 and "over" in over["answer"]["message"]
+    assert over["status"] == 422 and "over" in over["answer"]["detail"]
 
 
 def test_a_worker_that_is_killed_takes_no_session(lone: RunningGateway) -> None:
@@ -146,7 +146,7 @@ def test_one_that_dies_or_hangs_takes_its_session_alone(lone: RunningGateway, fa
     calls.insert(1, {"op": "step", "session": victim, "action": fatal})
     results = gateway.calls(*calls)
     lost = results.pop(1)
-    assert lost["status"] == 410 and "reset" in lost["answer"]["message"]
+    assert lost["status"] == 410 and "reset" in lost["answer"]["detail"]
     assert all("2 ['before', 'meanwhile']" in r["answer"]["observation"] for r in results)
     assert gateway.step(victim, "after")["status"] == 410
     [anew] = gateway.calls({"op": "reset", "session": victim, "seed": 1})
@@ -162,7 +162,7 @@ def test_an_episode_that_cannot_be_played_again_is_told(lone: RunningGateway) ->
     os.kill(gateway.workers()[0], signal.SIGKILL)
     wait_until(lambda: gateway.number("gateway_worker_deaths_total") > deaths, "it is noticed")
     result = gateway.step(session, "next")
-    assert result["status"] == 410 and "another way" in result["answer"]["message"]
+    assert result["status"] == 410 and "another way" in result["answer"]["detail"]
 
 
 def test_what_an_environment_prints_is_no_answer(gateway: RunningGateway) -> None:
@@ -179,7 +179,7 @@ def test_sessions_are_limited(serve: Any) -> None:
     first, _ = (gateway.open("tests/Dice-v0") for _ in range(2))
     body = {"env_id": "tests/Dice-v0"}
     status, content, headers = gateway.ask("POST", "/v1/sessions", body, key="other" * 5)
-    assert status == 429 and int(headers["retry-after"]) > 0 and "close" in content["message"]
+    assert status == 429 and int(headers["retry-after"]) > 0 and "close" in content["detail"]
     assert gateway.ask("DELETE", f"/v1/sessions/{first}")[0] == 200
     assert gateway.ask("POST", "/v1/sessions", body, key="other" * 5)[0] == 200
 
@@ -201,7 +201,7 @@ def test_clients_wait_while_an_environment_hangs(lone: RunningGateway) -> None:
         time.sleep(0.2)
         waited = threads.submit(gateway.step, other, "fine")
         assert waited.result()["status"] == 200
-        assert "took longer than 3 s" in hung.result()["answer"]["message"]
+        assert "took longer than 3 s" in hung.result()["answer"]["detail"]
 
 
 # --- other ways in -----------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_websocket(gateway: RunningGateway) -> None:
             assert answer["id"] == number and answer["results"][0]["status"] == 200
         for garbage in ("", "{", "[]", '{"calls": 3}', b"\xff\x00"):
             socket.send(garbage)
-            assert "message" in json.loads(socket.recv())
+            assert "detail" in json.loads(socket.recv())
     with client.connect(url, additional_headers={"X-PaW-Client": THEIRS}) as socket:
         socket.send(json.dumps({"calls": [step]}))
         assert json.loads(socket.recv())["results"][0]["status"] == 404
@@ -287,7 +287,7 @@ def test_it_drains_and_leaves_nothing(serve: Any) -> None:
     gateway.process.send_signal(signal.SIGTERM)
     wait_until(lambda: gateway.ask("GET", "/health")[0] == 503, "it drains")
     status, content, headers = gateway.ask("POST", "/v1/sessions", {"env_id": "tests/Dice-v0"})
-    assert status == 503 and "retry-after" in headers and "shutting down" in content["message"]
+    assert status == 503 and "retry-after" in headers and "shutting down" in content["detail"]
     assert gateway.step(session, "roll", at=0)["status"] == 200
     assert gateway.process.poll() is None
     assert gateway.calls({"op": "close", "session": session})[0]["status"] == 200

@@ -1,4 +1,4 @@
-"""The gateway's parts by themselves: frames, sessions, what is offered, the generator's state."""
+"""The gateway's parts by themselves: frames, what is offered, the generator's state."""
 
 from __future__ import annotations
 
@@ -13,12 +13,6 @@ pytest.importorskip("fastapi", reason="the extra server is not installed")
 
 from env_servers.gateway.frames import FrameReader, frame
 from env_servers.gateway.options import offer_of, tokens_of
-from env_servers.gateway.sessions import (
-    Client,
-    SessionStore,
-    TooManySessionsError,
-    UnknownSessionError,
-)
 from env_servers.gateway.settings import Limits, NotOfferedError, Offer
 from paw_gym.remote.generator_state import generator_text, set_generator
 
@@ -56,30 +50,6 @@ def test_other_generators_have_no_text() -> None:
         set_generator(other, "0" * 73)
     with pytest.raises(ValueError, match="73"):
         set_generator(np.random.default_rng(1), "0" * 72)
-
-
-def test_sessions_expire_and_are_their_owners() -> None:
-    now = [0.0]
-    store = SessionStore(10, limit=3, limit_per_client=2, clock=lambda: now[0])
-    mine, other, third = (Client(bytes([n]) * 32, f"peer {n}") for n in range(3))
-    first, second = store.open(mine, "a", {}), store.open(mine, "a", {})
-    with pytest.raises(TooManySessionsError, match="close some"):
-        store.open(Client(b"x" * 32, mine.peer), "a", {})  # another secret is no way round
-    store.open(other, "a", {})
-    with pytest.raises(TooManySessionsError, match="All 3"):
-        store.open(third, "a", {})
-    with pytest.raises(UnknownSessionError):
-        store.get(first.id, other)
-    now[0] = 6.0
-    assert store.get(first.id, mine) is first  # used: it lives on
-    now[0] = 11.0
-    expired = store.expired()
-    assert second in expired and first not in expired and len(expired) == 2
-    for session in expired:
-        store.remove(session)
-        store.remove(session)
-    assert list(store) == [first]
-    store.open(mine, "a", {}), store.open(third, "a", {})
 
 
 def test_an_offer_says_what_it_holds() -> None:

@@ -11,8 +11,8 @@ import gymnasium as gym
 import pytest
 
 from paw_gym import AgentInterface, EnvPool, check_text_env, make_remote
+from paw_gym.http import JsonClient
 from paw_gym.remote import RemoteError, ServerUnavailableError, SessionLostError
-from paw_gym.remote.connection import Connection
 
 from .conftest import RunningGateway, free_port
 
@@ -88,14 +88,14 @@ def test_a_pool_asks_all_of_them_in_one_request(
     gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests: list[int] = []
-    post = Connection.post
+    ask = JsonClient.ask
 
-    def counting(self: Connection, path: str, payload: Any, insist: bool = True) -> Any:
+    def counting(self: JsonClient, method: str, path: str, payload: Any, **settings: Any) -> Any:
         # what other tests of this process gave up is closed with whichever request comes next
         requests.append(sum(call["op"] != "close" for call in payload["calls"]))
-        return post(self, path, payload, insist)
+        return ask(self, method, path, payload, **settings)
 
-    monkeypatch.setattr(Connection, "post", counting)
+    monkeypatch.setattr(JsonClient, "ask", counting)
     at = {"url": gateway.url, "remote_id": "tests/Dice-v0"}
     there = EnvPool("paw_gym/Remote-v0", 4, 3, seed=5, **at)
     there.reset()

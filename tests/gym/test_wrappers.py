@@ -50,6 +50,7 @@ class TestTransition:
             "success": False,
             "score": 0.0,
             "problem": None,
+            "malformed": False,
         }
 
     def test_prompts_and_observations_follow_each_other(self, agent: Make) -> None:
@@ -104,6 +105,25 @@ class TestRewards:
         assert not info["action_is_valid"]
         assert not info["transition"].action_is_valid
         assert info["transition"].info["problem"] == problem
+
+    @pytest.mark.parametrize(
+        ("response", "valid"),
+        [
+            (f"{THINK}<action>dance</action>", True),  # the environment refuses it: no penalty
+            (f"{THINK}look", False),
+        ],
+    )
+    def test_only_a_malformed_response_can_be_made_invalid(
+        self, agent: Make, response: str, valid: bool
+    ) -> None:
+        env = agent(invalid_penalty=-0.25, invalid_when="malformed")
+        _, reward, _, _, info = env.step(response)
+        assert reward == (0.0 if valid else -0.25)
+        assert info["transition"].action_is_valid is valid
+        assert info["transition"].info["problem"]  # what was wrong is recorded all the same
+        assert info["transition"].info["malformed"] is not valid
+        with pytest.raises(ValueError, match="invalid_when"):
+            agent(invalid_when="never")
 
     def test_an_action_without_reasoning_is_still_taken(self, agent: Make) -> None:
         info = agent().step("<action>look</action>")[4]

@@ -124,7 +124,7 @@ def test_a_run_survives_a_dead_engine_and_being_killed(out: Path) -> None:
     faults = f"{out};2:die;2:hang"
     Run(out, *settings, PAW_FAULTS=faults).kill_at(out / "fault-1")
     # the second update was computed by the run that went on after its engine had died
-    assert [row["update"] for row in _records(out, "grpo")] == [0, 1]
+    assert [row["update"] for row in _records(out, "grpo")] == [1, 2]
     [restart] = _records(out, "grpo", "restarts")
     assert restart["updates"] == 1
     assert "EngineDeadError" in restart["error"]
@@ -132,7 +132,7 @@ def test_a_run_survives_a_dead_engine_and_being_killed(out: Path) -> None:
 
     _run(out, *settings, PAW_FAULTS=faults)
     rows = _records(out, "grpo")
-    assert [row["update"] for row in rows] == [0, 1, 2, 3]
+    assert [row["update"] for row in rows] == [1, 2, 3, 4]
     assert rows[:2] == before
     assert [row["restarts"] for row in rows] == [0, 1, 1, 1]
     # linear: the schedule goes on where it was
@@ -185,7 +185,7 @@ def test_an_environment_that_raises_costs_its_episode_only(out: Path) -> None:
         for row, episodes in zip(rows, (7, 8), strict=True)
     ]
     [failure] = _records(out, "gigpo-window", "failures")
-    assert (failure["update"], failure["during"], failure["steps"]) == (0, "training", 1)
+    assert (failure["update"], failure["during"], failure["steps"]) == (1, "training", 1)
     assert "the simulator crashed" in failure["error"]
 
 
@@ -252,7 +252,7 @@ def test_a_critic_learns_alone_and_then_beside_the_policy(out: Path) -> None:
     )
     rows = _records(out, "ppo")
     assert [row["restarts"] for row in rows] == [0, 1, 1, 1]
-    assert [row["update"] for row in rows] == [0, 1, 2, 3]
+    assert [row["update"] for row in rows] == [1, 2, 3, 4]
     assert "grad_norm" not in rows[0]
     assert all(row["grad_norm"] > 0 and row["wm_term"] >= 0 for row in rows[1:])
     assert all(row["ratio_mean"] == pytest.approx(1.0, abs=0.2) for row in rows[1:])

@@ -62,6 +62,20 @@ CASES = {
             kl_coef=0.0, aggregation="sequence-mean", wm=WorldModelSettings(wm="off")
         ),
     ),
+    "dialogues of unequal length in mini-batches, a mean over tokens": (
+        "gigpo",
+        True,
+        OptimizerSettings(minibatch_size=3, micro_batch_tokens=30),
+        ObjectiveSettings(kl_coef=0.05, wm=WorldModelSettings(loss="gce", weighting="token")),
+    ),
+    "no policy term": (
+        "grpo",
+        False,
+        OptimizerSettings(micro_batch_tokens=40),
+        ObjectiveSettings(
+            policy_coef=0.0, kl_coef=0.0, wm=WorldModelSettings.preset("echo", filter="warnings")
+        ),
+    ),
     "two steps ahead": (
         "reinforce_pp",
         False,
@@ -183,7 +197,7 @@ class LocalCritic:
         critic.adamw.step = kept  # type: ignore[method-assign, assignment]
         e = self.experience
         assert e.value_targets is not None and e.old_values is not None
-        count = optimizer_steps(self.optimizer, len(e.advantages))
+        count = optimizer_steps(self.optimizer, len(e.rows))
         self.steps = [
             critic.step(rows, e.value_targets, e.old_values)
             for rows in minibatches(e.rows, count, SEED)

@@ -121,7 +121,7 @@ def test_a_dialogue_is_trained_on_once_a_window_every_turn() -> None:
     window = make_plan(_settings())
     dialogue = make_plan(_settings("env.mode=conversation"))
     assert window.train_tokens == 50 * dialogue.train_tokens
-    assert dialogue.train_tokens == 128 * (2560 + 512)
+    assert dialogue.train_tokens == 128 * 2560  # prompt and response together
 
 
 def test_what_does_not_fit_is_a_warning() -> None:

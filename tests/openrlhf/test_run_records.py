@@ -56,17 +56,17 @@ def test_a_failed_episode_is_kept_with_its_traceback_and_is_no_success(tmp_path:
 
 def test_a_run_that_goes_on_drops_what_it_computes_again(tmp_path: Path) -> None:
     records = RunRecords(tmp_path)
-    for update in range(3):
+    for update in (1, 2, 3):
         records.update(update, {"success_rate": 0.5, "generated_samples": ["text"]})
         records.failures(update, "training", _episodes())
-        records.validation(update + 1, _episodes())
+        records.validation(update, _episodes())
     note_restart(tmp_path, ActorDiedError("\x1b[36mthe\x1b[39m reason"))
     records.resume(2)
-    records.update(2, {"success_rate": 1.0})
+    records.update(3, {"success_rate": 1.0})
     rows = _rows(tmp_path, "metrics")
-    assert [(r["update"], r["restarts"]) for r in rows] == [(0, 0), (1, 0), (2, 1)]
+    assert [(r["update"], r["restarts"]) for r in rows] == [(1, 0), (2, 0), (3, 1)]
     assert "generated_samples" not in rows[0]
-    assert [r["update"] for r in _rows(tmp_path, "failures")] == [0, 1]
+    assert [r["update"] for r in _rows(tmp_path, "failures")] == [1, 2]
     assert [r["update"] for r in _rows(tmp_path, "validation")] == [1, 2]
     [restart] = _rows(tmp_path, "restarts")
     assert (restart["updates"], restart["error"]) == (3, "the reason")

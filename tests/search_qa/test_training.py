@@ -74,7 +74,7 @@ def _gradients(policy: LocalPolicy, settings: Settings) -> list[tuple[list[str],
         logprobs = policy.logprobs(batch, 1.0)
     logprobs.requires_grad_()
     inputs = loss_inputs(batch, experience, logprobs.detach() - 0.5, None)
-    totals = minibatch_totals(experience.rows, experience)
+    totals = minibatch_totals(experience.rows, experience, 1)
     output = combined_loss(logprobs, inputs, totals, objective)
     found = []
     for loss in (output.policy_loss, output.wm_loss):

@@ -374,13 +374,15 @@ def _answer(body: dict[str, Any], stop_reason: bool) -> dict[str, Any]:
     salt = str(body.get("seed", "")) if body["temperature"] > 0 else ""
     whole = json.dumps(body.get("messages", text))
     number = int(hashlib.sha256((salt + whole).encode()).hexdigest(), 16)
-    if "Turn left or right." in text:  # the small environment of the matrix
+    if "'think:'" in whole:  # an agent that asks for lines, not for tags
+        said = "right" if body.get("stop") else "right\nand then some"
+    elif "Turn left or right." in text:  # the small environment of the matrix
         said = "<think>hm</think><action>right"
     else:
         places = re.findall(r"\b[a-z]+ \d+\b", text) or ["look"]
         said = f"<think>hm</think><action>go to {places[number % len(places)]}"
     choice: dict[str, Any] = {"index": 0, "finish_reason": "stop"}
-    if "</action>" not in body.get("stop", []):
+    if "<action>" in said and "</action>" not in body.get("stop", []):
         said += "</action> and then some"
     if stop_reason:
         choice["stop_reason"] = "</action>" if number % 2 else None

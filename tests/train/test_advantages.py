@@ -236,6 +236,9 @@ class TestAnchors:
         page = "the quick brown fox jumps over the lazy dog. " * 20
         assert difflib.SequenceMatcher(None, "x" + page, page).ratio() < 0.9  # difflib's autojunk
         assert is_similar("x" + page, page, 0.9)
+        # GiGPO's published code leaves the heuristic on, and so tells the two apart
+        assert not is_similar("x" + page, page, 0.9, autojunk=True)
+        assert cluster_anchors(["x" + page, page], 0.9, autojunk=True) == [0, 1]
 
     def test_clusters_are_numbered_by_first_appearance(self):
         assert cluster_anchors(["b", "a", "b"]) == [0, 1, 0]

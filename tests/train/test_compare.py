@@ -6,6 +6,7 @@ can be placed exactly; the true program runs in ``test_compare_program.py``.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -487,6 +488,28 @@ def test_means_and_differences_are_those_of_a_hand_calculation() -> None:
     t = 0.1 / (0.06 / np.sqrt(3))
     assert difference.p_value == pytest.approx(1 - t / np.sqrt(2 + t * t))
     assert difference.p_holm == difference.p_value
+
+
+def test_the_primary_contrast_is_not_adjusted_and_does_not_count_for_the_others() -> None:
+    rates = {"grpo": [0.5, 0.6, 0.4], "grpo+paw": [0.6, 0.64, 0.56]}
+    cells = fake_results(rates | {"gigpo": [0.52, 0.66, 0.4], "rloo": [0.55, 0.6, 0.44]})
+    opponents = dict.fromkeys(["grpo", "grpo+paw", "gigpo", "rloo"], "grpo")
+    alone = compare(opponents, "grpo", cells, primary="grpo+paw")
+    primary = alone.difference("grpo+paw")
+    assert primary is not None and primary.p_holm == primary.p_value
+    others = [alone.difference(arm) for arm in ("gigpo", "rloo")]
+    smallest = min(d.p_value for d in others if d is not None and d.p_value is not None)
+    assert min(d.p_holm for d in others if d is not None) == pytest.approx(2 * smallest)
+    assert any("primary contrast" in note for note in alone.notes)
+
+
+def test_a_task_played_several_times_counts_by_its_share(fakes: Fakes, tmp_path: Path) -> None:
+    cells = fake_results({"grpo": [0.5, 0.6], "grpo+paw": [0.7, 0.9]}, tasks=4)
+    plays = ["1100", "1000", "1010"]
+    played = [dataclasses.replace(c, after={**c.after, "successes": plays}) for c in cells]
+    assert played[0].successes == pytest.approx([1.0, 1 / 3, 1 / 3, 0.0])
+    (difference,) = compare({"grpo": "grpo", "grpo+paw": "grpo"}, "grpo", played).differences
+    assert difference.ci95_tasks == pytest.approx((0.0, 0.0))  # task by task all are equal
 
 
 def test_arms_are_compared_to_their_own_opponent_over_the_seeds_in_common() -> None:

@@ -90,7 +90,18 @@ EXPECTED: dict[str, Solved | Invalid | Refused] = {
     "content filter": Invalid("content filter"),
     "prose": Invalid("block"),
 }
-ASKING = [name for name, agent in agents().items() if agent.needs_policy]
+ASKING = [name for name, a in agents().items() if a.needs_policy and not a.own_form]
+LINES = ("react_paper", "reflexion_paper")
+"""agents whose model writes lines, not tags"""
+OF_TAGS = {"stop kept", "stop stripped", "unclosed tags", "reasoning_content", "reasoning",
+           "thought without opening", "prose"}  # fmt: skip
+"""behaviours that only concern tags"""
+CASES = [(a, b) for a in ASKING for b in fake.BEHAVIOURS]
+CASES += [(a, b) for a in LINES for b in fake.BEHAVIOURS if b not in OF_TAGS]
+SETTINGS = {
+    "react_paper": ["agent.examples=0"],
+    "reflexion_paper": ["agent.examples=0", "agent.trials=2"],
+}
 DIRECT = ("plain",)
 """agents whose prompt asks for no reasoning"""
 
@@ -110,8 +121,7 @@ def test_the_matrix_knows_every_behaviour() -> None:
     assert set(EXPECTED) == set(fake.BEHAVIOURS)
 
 
-@pytest.mark.parametrize("behaviour", fake.BEHAVIOURS)
-@pytest.mark.parametrize("agent", ASKING)
+@pytest.mark.parametrize(("agent", "behaviour"), CASES)
 def test_every_agent_with_every_server(
     agent: str, behaviour: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,6 +131,7 @@ def test_every_agent_with_every_server(
         more = list(expected.settings) if isinstance(expected, Refused) else []
         if behaviour == "hang once":
             more = ["endpoint.timeout=0.3", "endpoint.retries=30"]
+        more += SETTINGS.get(agent, [])
         code, *printed = fork.run_paw(capsys, *fork.on_fork(server, agent, *more))
     output = " ".join(" ".join(printed).split())
     if isinstance(expected, Refused):
@@ -144,3 +155,25 @@ def test_every_agent_with_every_server(
         )
         assert all(expected.cause in cause for cause in result["invalid_causes"])
         assert expected.cause in output
+
+
+@pytest.mark.parametrize(
+    ("agent", "more", "words"),
+    [
+        ("likelihood", [], "endpoint.api=completions"),
+        ("likelihood", ["--dry-run"], "--limit 1"),
+        ("react_paper", ["agent.action_format=tools"], "form of that agent's own"),
+        ("search_r1", [], "paw_gym/SearchQA-v0"),
+    ],
+)
+def test_an_agent_that_an_endpoint_or_environment_does_not_suit_says_so(
+    agent: str, more: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fake.FakeEndpoint(behaviour="ok") as server:
+        code, *printed = fork.run_paw(capsys, *fork.on_fork(server, agent, *more))
+        assert not server.seen
+    output = " ".join(" ".join(printed).split())
+    assert code == 2, output
+    assert words in output
+    assert "Traceback" not in output
+    assert not list(tmp_path.iterdir())

@@ -383,6 +383,13 @@ class TestFingerprint:
             hashes.add(behaviour_hash(env, env.tasks.ids[:2]))
         assert len(hashes) == 1
 
+    def test_a_result_names_the_commit_of_the_checkout(self, results: Results) -> None:
+        found = results("random")["commit"]
+        if (ROOT / ".git").exists():
+            assert re.fullmatch(r"[0-9a-f]{40}\+?", found)
+        else:
+            assert found is None
+
     def test_nothing_of_this_machine_is_told(self) -> None:
         told = public({"a": "/home/me/data", "b": ["http://10.0.0.1:8000/v1", Path("/x/y"), "nq"]})
         assert told == {"a": "data", "b": ["http", "y", "nq"]}
@@ -410,6 +417,41 @@ class TestLeaderboard:
         assert sorted(t.count("| expert") for t in tables) == [0, 2]  # overall and by type
         assert text.index("| expert") < text.index("| random") or "| random" in tables[0]
 
+    def test_rows_without_success_have_no_breakdown_and_cut_answers_stand_apart(
+        self, results: Results, tmp_path: Path
+    ) -> None:
+        folder = tmp_path / "published"
+        folder.mkdir()
+        expert, chance = results("expert"), results("random")
+        kinds = {k: {**v, "success_rate": 0.0} for k, v in chance["by_type"].items()}
+        chance |= {"success_rate": 0.0, "by_type": kinds}
+        chance |= {"invalid_rate": 0.25, "truncated_rate": 0.5, "model_calls": 3}
+        for name, result in (("a", expert), ("b", chance)):
+            (folder / f"{name}.json").write_text(json.dumps(result))
+        overall, _, by_type = page(folder).partition("By task type")
+        assert "| 25.0 % | 50.0 % |" in overall
+        assert "| expert" in by_type
+        assert "| random" not in by_type
+        (folder / "a.json").unlink()
+        assert "By task type" not in page(folder)
+
+    def test_what_is_wanted_and_not_there_is_named(self, results: Results, tmp_path: Path) -> None:
+        result = results("random")
+        (tmp_path / "a.json").write_text(json.dumps(result))
+        panel = re.split(r"[\[ ]", result["panel"])[0]
+        rows = [(panel, "random", ""), (panel, "react", "m")]
+        text = "".join(
+            f"[[row]]\npanel = '{p}'\nagent = '{a}'\nmodel = '{m}'\nwhy = 'time'\n"
+            for p, a, m in rows
+        )
+        (tmp_path / "not_run.toml").write_text(text)
+        _, _, left = page(tmp_path).partition("## Not run")
+        assert "| react | m | time |" in left
+        assert "random" not in left
+        (tmp_path / "not_run.toml").write_text("[[row]]\npanel = 'x'\n")
+        with pytest.raises(ValueError, match="panel, agent, model, why"):
+            page(tmp_path)
+
     def test_a_result_with_failures_is_not_published(
         self, results: Results, tmp_path: Path
     ) -> None:
@@ -435,4 +477,4 @@ def test_the_programs_say_no_with_a_status(results: Results, tmp_path: Path) -> 
     places = ["--folder", str(tmp_path / "published"), "--page", str(tmp_path / "page.md")]
     assert CliRunner().invoke(app, ["leaderboard", a, b, *places]).exit_code == 0
     assert (tmp_path / "page.md").read_text() == page(tmp_path / "published")
-    assert (tmp_path / "page.md").read_text().count("| random") == 4
+    assert (tmp_path / "page.md").read_text().count("| random") == 2

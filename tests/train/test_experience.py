@@ -109,7 +109,7 @@ def test_ppo_whitens_over_the_update_and_weighs_every_episode_as_its_own_group(
         pool, AlgorithmSettings(name="ppo"), objective, 10.0, Signals(values=values)
     )
     assert experience.advantages.mean().abs() < 1e-6
-    assert experience.advantages.std(correction=0) == pytest.approx(1.0, abs=1e-4)
+    assert experience.advantages.std() == pytest.approx(1.0, abs=1e-4)  # n - 1, as everywhere
     # lambda is 0 for the two episodes that won and 1 for the others; |G| = 4 groups of one episode
     sizes = [1, 3, 2, 2]
     expected = [(1 - RETURNS[o] / 10) / (4 * sizes[o]) for o in OWNERS]
@@ -118,16 +118,49 @@ def test_ppo_whitens_over_the_update_and_weighs_every_episode_as_its_own_group(
 
 def test_kl_in_the_reward_moves_advantages_but_not_lambda(made_up: Any) -> None:
     pool = collect(made_up(True))
-    kl = torch.rand(8, generator=torch.Generator().manual_seed(0))
+    kl = torch.rand(8, 4, generator=torch.Generator().manual_seed(0))
     objective = ObjectiveSettings(kl_coef=0.5, kl_in="reward")
     experience = prepare(pool, AlgorithmSettings(name="rloo"), objective, 10.0, Signals(kl=kl))
     returns = [
-        RETURNS[e] - 0.5 * sum(kl[i].item() for i in range(8) if OWNERS[i] == e) for e in range(4)
+        RETURNS[e] - 0.5 * sum(kl[i].sum().item() for i in range(8) if OWNERS[i] == e)
+        for e in range(4)
     ]
     assert torch.allclose(experience.advantages, rloo(returns, GROUPS)[OWNERS], atol=1e-5)
     assert experience.metrics["lambda_mean"] == pytest.approx(0.5)
     with pytest.raises(ValueError, match="kl"):
         prepare(pool, AlgorithmSettings(), objective, 10.0)
+
+
+def test_at_token_level_each_tokens_kl_comes_off_its_own_reward(made_up: Any) -> None:
+    pool = collect(made_up(True))
+    counts = [s.action[1] - s.action[0] for s in pool.steps]
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.arange(max(counts)) < torch.tensor(counts)[:, None]
+    kl = torch.where(mask, torch.rand(8, max(counts), generator=generator), 0.0)
+    objective = ObjectiveSettings(kl_coef=0.5, kl_in="reward")
+    algorithm = AlgorithmSettings(name="ppo", level="token", normalize=False)
+    values = torch.zeros(8, max(counts))
+    got = prepare(pool, algorithm, objective, 10.0, Signals(values=values, kl=kl)).advantages
+    for i in range(8):
+        for j in range(counts[i]):
+            # with gamma = lambda = 1 and no values: all that is still to come in the episode
+            to_come = RETURNS[OWNERS[i]] - 0.5 * kl[i, j:].sum()
+            later = [k for k in range(i + 1, 8) if OWNERS[k] == OWNERS[i]]
+            to_come -= 0.5 * kl[later].sum()
+            assert got[i, j].item() == pytest.approx(to_come.item(), abs=1e-5)
+
+
+def test_statistics_over_steps_count_an_episode_once_for_each_step(made_up: Any) -> None:
+    # GiGPO's published code takes a group's mean and deviation over the rows of its steps
+    returns = torch.tensor(RETURNS)[OWNERS].double()
+    expected = torch.zeros(8)
+    for rows in (range(4), range(4, 8)):
+        own = returns[list(rows)]
+        expected[list(rows)] = ((own - own.mean()) / (own.std() + 1e-6)).float()
+    assert torch.allclose(_advantages(made_up, "grpo", statistics="step"), expected)
+    assert not torch.allclose(_advantages(made_up, "grpo"), expected)
+    alone = _advantages(made_up, "gigpo", statistics="step", omega=0.0)
+    assert torch.allclose(alone, expected)
 
 
 def test_the_kl_signal_is_the_log_ratio_of_whole_responses(made_up: Any) -> None:
@@ -145,7 +178,7 @@ def test_the_kl_signal_is_the_log_ratio_of_whole_responses(made_up: Any) -> None
         for step in row.steps:
             span = range(*step.action)
             ratio = sum(step.logprobs) - sum(logits[t - 1, row.ids[t]].item() for t in span)
-            assert signals.kl[step.index].item() == pytest.approx(ratio, rel=1e-4)
+            assert signals.kl[step.index].sum().item() == pytest.approx(ratio, rel=1e-4)
             spread = [-(own[t - 1].exp() * own[t - 1]).sum().item() for t in span]
             assert signals.entropy[step.index].item() == pytest.approx(
                 sum(spread) / len(spread), rel=1e-4

@@ -26,7 +26,7 @@ def _lines(path: Path) -> list[dict[str, float]]:
 @pytest.mark.slow
 def test_a_run_leaves_all_its_files(smoke: Path) -> None:
     metrics = _lines(smoke / "metrics.jsonl")
-    assert [m["update"] for m in metrics] == [0, 1, 2, 3]
+    assert [m["update"] for m in metrics] == [1, 2, 3, 4]
     wanted = {"reward_mean", "success_rate", "policy_loss", "kl", "clip_fraction", "wm_loss",
               "lambda_mean", "clipped_share", "selected_share", "entropy_threshold", "obs_nll",
               "grad_norm", "grad_norm_policy", "grad_norm_wm", "lr"}  # fmt: skip

@@ -226,9 +226,9 @@ def micro_loss(model, rows, weights, totals, objective, left):
     return combined_loss(logp, batch, totals, objective)
 
 
-def totals_of(rows, weights, update_size=None) -> MiniBatchTotals:
+def totals_of(rows, weights, minibatches=1) -> MiniBatchTotals:
     return MiniBatchTotals.count(
-        update_size=update_size or len(rows),
+        minibatches=minibatches,
         action_lengths=[len(row.action) for row in rows],
         observation_lengths=[len(row.observation) for row in rows],
         wm_weights=weights,
@@ -254,7 +254,9 @@ class TestMicroBatches:
             kl_coef=0.1,
             aggregation=data.draw(st.sampled_from(["token-mean", "sequence-mean", "fixed-length"])),
             fixed_length=7,
-            wm=WorldModelSettings(loss=data.draw(st.sampled_from(["cmae", "mae", "ce"])), rho=0.4),
+            wm=WorldModelSettings(
+                loss=data.draw(st.sampled_from(["cmae", "mae", "ce", "gce"])), rho=0.4
+            ),
         )
         plan = plan_update(
             objective.wm,
@@ -263,7 +265,7 @@ class TestMicroBatches:
             torch.tensor([0.0, 4.0, 9.0], dtype=torch.float64),
             10.0,
         )
-        totals = totals_of(rows, plan.weights, update_size=24)
+        totals = totals_of(rows, plan.weights, minibatches=3)
         cuts = [0, *sorted(data.draw(st.sets(st.integers(1, 7)))), 8]
         order = data.draw(st.permutations(range(8)))
         sides = data.draw(st.lists(st.booleans(), min_size=8, max_size=8))
@@ -296,9 +298,9 @@ class TestMicroBatches:
         )
         whole = micro_loss(model, rows, weights, totals_of(rows, weights), objective, left=True)
         pieces = []
-        for a in range(0, 12, 4):
-            part, part_weights = rows[a : a + 4], weights[a : a + 4]
-            totals = totals_of(part, part_weights, update_size=12)
+        for a, b in ((0, 1), (1, 6), (6, 12)):  # of unequal size: dialogues differ in their turns
+            part, part_weights = rows[a:b], weights[a:b]
+            totals = totals_of(part, part_weights, minibatches=3)
             pieces.append(
                 micro_loss(model, part, part_weights, totals, objective, left=True).wm_loss
             )
@@ -308,7 +310,7 @@ class TestMicroBatches:
         rows = make_rows(11, 6)
         objective = ObjectiveSettings(kl_coef=0.1, wm=WorldModelSettings(rho=0.3, coef=2.0))
         weights = torch.tensor([0.1, 0.0, 0.2, 0.3, 0.0, 0.05], dtype=torch.float64)
-        got = micro_loss(model, rows, weights, totals_of(rows, weights, 18), objective, left=True)
+        got = micro_loss(model, rows, weights, totals_of(rows, weights, 3), objective, left=True)
 
         policy = kl = wm = tokens = 0.0
         for row, weight in zip(rows, weights.tolist(), strict=True):
@@ -398,7 +400,7 @@ class TestVariants:
             old_logprobs=torch.zeros(2, 3),
         )
         fixed = ObjectiveSettings(kl_coef=0.0, wm=OFF, aggregation="fixed-length", fixed_length=10)
-        totals = MiniBatchTotals.count(2, [2, 1])
+        totals = MiniBatchTotals.count(1, [2, 1])
         logp = torch.zeros(2, 3)
         # -(1 + 1 - 4) / (2 rows * 10 tokens); by sequence -(1 - 4) / 2; by token -(1 + 1 - 4) / 3
         assert combined_loss(logp, batch, totals, fixed).loss.item() == pytest.approx(0.1)
@@ -418,11 +420,30 @@ class TestVariants:
             wm_weights=torch.tensor([1.0, 0.0]),
         )
         objective = ObjectiveSettings(kl_coef=0.0, wm=WorldModelSettings.preset("echo"))
-        totals = MiniBatchTotals.count(2, [1, 1], [1, 1], batch.wm_weights)
+        totals = MiniBatchTotals.count(1, [1, 1], [1, 1], batch.wm_weights)
         out = combined_loss(logp, batch, totals, objective)
         out.loss.backward()
         assert out.loss.item() == 1.0
         assert logp.grad.tolist() == [[0.0, 0.0, -1.0], [0.0, 0.0, 0.0]]
+
+    def test_without_the_policy_term_only_the_world_model_learns(self):
+        logp = torch.tensor([[0.0, -0.5, -1.0]], requires_grad=True)
+        batch = MicroBatch(
+            action_mask=torch.tensor([[0, 1, 0]]),
+            observation_mask=torch.tensor([[0, 0, 1]]),
+            advantages=torch.tensor([3.0]),
+            old_logprobs=logp.detach(),
+            wm_weights=torch.tensor([1.0]),
+        )
+        echo = WorldModelSettings.preset("echo", coef=0.05)
+        objective = ObjectiveSettings(policy_coef=0.0, kl_coef=0.0, wm=echo)
+        totals = MiniBatchTotals.count(1, [1], [1], batch.wm_weights)
+        out = combined_loss(logp, batch, totals, objective)
+        out.loss.backward()
+        assert logp.grad.tolist() == [pytest.approx([0.0, 0.0, -0.05])]
+        assert out.metrics["policy_loss"].item() == -3.0  # measured all the same
+        with pytest.raises(ValueError, match="nothing is learned"):
+            ObjectiveSettings(policy_coef=0.0, wm=OFF)
 
 
 class TestMetrics:
@@ -436,8 +457,8 @@ class TestMetrics:
             ref_logprobs=logp,
             wm_weights=torch.tensor([0.5, 0.0]),
         )
-        totals = MiniBatchTotals.count(2, [1, 1], [2, 2], batch.wm_weights)
-        assert totals == MiniBatchTotals(2, 2, 2, 4, 1, 2)
+        totals = MiniBatchTotals.count(1, [1, 1], [2, 2], batch.wm_weights)
+        assert totals == MiniBatchTotals(1, 2, 2, 4, 1, 2)
         objective = ObjectiveSettings(log_observations=True, wm=WorldModelSettings(rho=0.5))
         got = merge_metrics([combined_loss(logp, batch, totals, objective).metrics])
         assert got == pytest.approx(

@@ -96,8 +96,9 @@ def test_loss_and_gradient_are_those_of_the_library(
 
     output = _library(played, moved, s)
     # the cases that the formulas tell apart all occur
-    assert 0 < output.metrics["clip_fraction"] < 0.9
-    assert 0 < output.metrics["wm_clipped_share"] < 1
+    ratio = (logprobs - batch.old_logprobs).exp()[batch.action]
+    assert 0 < ((ratio - 1).abs() > s.clip).double().mean() < 1
+    assert 0 < (logprobs[batch.observation].exp() > s.rho).double().mean() < 1
     assert 0 < (weights > 0).double().mean() < 1
     assert advantages.unique().numel() > 2
     for ours, theirs in ((policy, output.policy_loss), (s.wm_coef * wm, output.wm_loss)):

@@ -72,6 +72,7 @@ def test_minibatches_follow_from_their_size_where_it_is_given() -> None:
     sized = OptimizerSettings(minibatches=9, minibatch_size=64)
     assert [optimizer_steps(sized, n) for n in (1, 64, 65, 640)] == [1, 1, 2, 10]
     assert optimizer_steps(OptimizerSettings(minibatches=9), 640) == 9
+    assert optimizer_steps(OptimizerSettings(minibatches=9), 4) == 4  # a step takes one sequence
     with pytest.raises(ValueError, match="minibatch_size"):
         OptimizerSettings(minibatch_size=0)
 
@@ -130,8 +131,15 @@ def test_a_published_recipe_has_the_published_settings(row: Any) -> None:
     assert settings.rollout.temperature == 1.0
     assert settings.evaluation.temperature == (0.0 if row.environment == "search_qa" else 0.4)
     assert settings.model.path == PUBLISHED.MODELS[row.model]
-    if row.method == "search-r1":
-        return  # another paper's set-up
+    if row.method == "search-r1":  # another paper's set-up
+        assert settings.objective.kl_in == "reward" and settings.algorithm.level == "token"
+        from paw_train.algorithms.update import optimizer_steps
+
+        episodes = settings.rollout.groups * settings.rollout.group_size
+        assert optimizer_steps(settings.optimizer, episodes) == 2  # a sequence is an episode
+        return
+    assert settings.env.invalid_when == "malformed"
+    assert settings.algorithm.statistics == "step" and not settings.rollout.stop_at_tags
     assert settings.env.invalid_penalty == REWARD[row.environment][1]
     assert settings.optimizer.minibatch_size == MINIBATCH[row.environment]
     assert settings.rollout.max_response_tokens == 512
@@ -155,6 +163,7 @@ def test_a_published_recipe_has_the_published_settings(row: Any) -> None:
     if algorithm == "gigpo":
         similar = 0.9 if row.environment == "search_qa" else None
         assert settings.algorithm.similarity == similar
+        assert settings.algorithm.autojunk is (similar is not None)
         assert (settings.algorithm.omega, settings.algorithm.discount) == (1.0, 0.95)
 
 

@@ -66,7 +66,9 @@ def write_run(
     }
     write_json(folder / "config.json", config)
     write_json(folder / "environment.json", {"python": "3.11", "torch": "2.9", "device": "cpu"})
-    write_lines(folder / "metrics.jsonl", [update_record(u, updates, rng) for u in range(updates)])
+    write_lines(
+        folder / "metrics.jsonl", [update_record(u, updates, rng) for u in range(1, updates + 1)]
+    )
     write_lines(folder / "validation.jsonl", [validation(u) for u in range(5, updates + 1, 5)])
     warm = [
         {"step": s, "loss": 3 * math.exp(-s / 90) + 0.5, "action_accuracy": 1 - math.exp(-s / 120)}
@@ -90,7 +92,7 @@ def write_lines(path: Path, records: list[dict[str, Any]]) -> None:
 
 
 def update_record(update: int, updates: int, rng: random.Random) -> dict[str, Any]:
-    done = update / max(1, updates - 1)
+    done = (update - 1) / max(1, updates - 1)
     success = min(1.0, max(0.0, 0.22 + 0.45 * done + rng.gauss(0, 0.05)))
     return {
         "update": update,
@@ -254,7 +256,38 @@ def test_verdict_when_it_got_better(tmp_path: Path) -> None:
         "+37.5 points; the intervals do not overlap" in text
     )
     assert "The policy got better." in text
-    assert "the checkpoint with the best validation success (valid_seen), not the last" in text
+    assert (
+        "The evaluation after RL is of the last checkpoint, update 30, also the best on the selection "
+        "panel (valid_seen): 68.8 % [56.6, 78.8] on 64 tasks." in text
+    )
+
+
+def test_the_report_says_which_checkpoint_it_speaks_of(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    rows = [{"update": u, **rate(wins, 64)} for u, wins in ((10, 40), (20, 40), (30, 22))]
+    write_lines(run / "validation.jsonl", rows)
+    assert (
+        "The evaluation after RL is of the checkpoint of update 20, the best on the selection panel "
+        "(valid_seen): 62.5 % [50.3, 73.3] on 64 tasks. The last checkpoint, update 30, has 34.4 % "
+        "[23.9, 46.6] on 64 tasks there." in page_of(run).text
+    )
+    write_lines(run / "validation.jsonl", rows[:1])
+    assert "The last checkpoint, update 30, was not validated." in page_of(run).text
+    (run / "validation.jsonl").unlink()
+    assert "The evaluation after RL is of the last checkpoint, update 30." in page_of(run).text
+
+
+def test_alarms_stand_in_the_report_and_in_the_summary(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    assert "Alarms" not in page_of(run).text
+    rows = [update_record(u, 60, random.Random(u)) for u in range(1, 61)]
+    for row in rows[40:]:
+        row["success_rate"] = 0.05
+    write_lines(run / "metrics.jsonl", rows)
+    text = page_of(run).text
+    assert "Success has collapsed (since update " in text
+    assert "5.0 % over updates 53 to 60; it was " in text
+    assert any(line.startswith("Alarm: Success has collapsed") for line in summary_lines(run))
 
 
 def test_verdict_when_it_got_worse(tmp_path: Path) -> None:
@@ -465,10 +498,16 @@ def test_a_run_that_is_still_going(tmp_path: Path) -> None:
     assert "Latest validation, after update 10: 37.5 %" in text
 
 
+def test_an_evaluation_is_no_training_run(tmp_path: Path) -> None:
+    write_json(tmp_path / "result.json", {})
+    with pytest.raises(ValueError, match="holds an evaluation.* `paw view"):
+        write_report(tmp_path)
+
+
 def test_damaged_lines_are_left_out_and_told(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     with (run / "metrics.jsonl").open("a") as file:
-        file.write('{"update": 30, "reward_me')
+        file.write('{"update": 31, "reward_me')
     with (run / "episodes_before.jsonl").open("a") as file:
         file.write("{}\n")
     (run / "eval_after.json").write_text('{"n": 200, "success_rate": 58.5}')
@@ -482,7 +521,7 @@ def test_damaged_lines_are_left_out_and_told(tmp_path: Path) -> None:
 
 def test_a_resumed_run_counts_its_last_record_of_an_update(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", updates=3)
-    again = {"update": 1, "success_rate": 0.123}
+    again = {"update": 2, "success_rate": 0.123}
     with (run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(again) + "\n")
     text = page_of(run).text

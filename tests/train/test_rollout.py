@@ -115,6 +115,12 @@ def test_a_seed_names_one_response() -> None:
     assert response_seed(3, "task#1-0", 2) == 6912558147981001430  # on every machine
 
 
+def test_without_stop_tags_a_response_ends_at_its_end_token_or_the_limit() -> None:
+    stops = ["</action>"]
+    assert RolloutSettings().sampling(stops).stop == ("</action>",)
+    assert RolloutSettings(stop_at_tags=False).sampling(stops).stop == ()
+
+
 def test_truncated_sampling_is_refused_for_training_alone(policy: LocalPolicy) -> None:
     for setting in ({"top_p": 0.9}, {"top_k": 3}, {"min_p": 0.1}):
         with pytest.raises(ValueError, match="allow_truncated_sampling"):

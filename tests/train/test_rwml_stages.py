@@ -81,7 +81,7 @@ def test_three_stages_from_one_command(tmp_path: Path, method: str) -> None:
     chosen = json.loads((place / "chosen.json").read_text())
     assert 0 < chosen["kept"] <= chosen["different"] <= chosen["transitions"]
     curve = [json.loads(line) for line in (run / "world_model.jsonl").read_text().splitlines()]
-    assert [line["update"] for line in curve] == [0, 1, 2]
+    assert [line["update"] for line in curve] == [1, 2, 3]
     found = record(run)
     warm = run / "checkpoints" / "warm" / "model" / "model.safetensors"
     assert len({warm.read_bytes(), found["learned"], found["latest"]}) == 3

@@ -21,6 +21,7 @@ from paw_train.rollouts.rollout import Trajectory, rollout  # noqa: E402
 from paw_train.rollouts.tokens import collate, micro_batches  # noqa: E402
 from paw_train.settings.rollout import RolloutSettings  # noqa: E402
 from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
+from paw_train.training.records import outcome_metrics  # noqa: E402
 
 WORDS = "red green blue go stop left right you see a door the is now <action> </action> . , :"
 SMALL = ScratchModelSettings(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=64)
@@ -137,6 +138,40 @@ def test_an_overlong_dialogue_ends_as_truncated() -> None:
     for t in rollout(policy, pool, settings, torch.Generator().manual_seed(0)):
         assert t.episode.finished
         assert len(t.rows[0].ids) < 80
+
+
+def test_a_window_prompt_and_its_response_fit_the_limit_and_keep_the_task() -> None:
+    policy = _policy()
+    limit = 32
+    pool = EnvPool(_maker("window"), 4, 1, seed=0)
+    settings = RolloutSettings(max_response_tokens=6, max_context_tokens=limit)
+    played = rollout(policy, pool, settings, torch.Generator().manual_seed(0))
+    opening = policy.chat.first("task: open the red door.")[: -len(policy.chat.ask)]
+    cut = 0
+    for trajectory in played:
+        for row, t in zip(trajectory.rows, trajectory.episode.transitions, strict=True):
+            (step,) = row.steps
+            prompt, whole = row.ids[: step.action[0]], policy.chat.first(t.prompt)
+            assert step.action[1] <= limit
+            assert row.prompt_tokens_cut == len(whole) - len(prompt)
+            assert prompt[: len(opening)] == opening
+            if row.prompt_tokens_cut:
+                cut += 1
+                rest = len(prompt) - len(opening)
+                assert len(prompt) == limit - 6 and prompt[-rest:] == whole[-rest:]
+    assert cut > 0
+    steps = sum(len(t.episode.transitions) for t in played)
+    assert outcome_metrics(played)["prompt_cut_rate"] == pytest.approx(cut / steps)
+
+
+def test_a_task_that_exceeds_the_limit_fails_its_episode_and_says_why() -> None:
+    pool = EnvPool(_maker("window"), 2, 1, seed=0)
+    settings = RolloutSettings(max_response_tokens=6, max_context_tokens=12)
+    for t in rollout(_policy(), pool, settings, torch.Generator().manual_seed(0)):
+        assert "rollout.max_context_tokens" in str(t.episode.error)
+        assert not t.episode.transitions
+    with pytest.raises(ValueError, match="leaves nothing for the prompt"):
+        RolloutSettings(max_response_tokens=512, max_context_tokens=512)
 
 
 def test_control_tokens_in_a_text_are_plain_text() -> None:

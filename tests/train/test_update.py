@@ -64,6 +64,70 @@ def test_micro_batches_add_up_to_the_whole(
         assert cut_metrics[name] == pytest.approx(value, rel=1e-5, abs=1e-7), name
 
 
+@pytest.mark.parametrize(("conversation", "steps"), [(True, 2), (False, 4)])
+def test_a_minibatch_counts_dialogues_in_conversation_mode_and_responses_in_window_mode(
+    made_up: Any, conversation: bool, steps: int
+) -> None:
+    # 4 episodes with 8 turns; Search-R1 (arXiv 2503.09516): 512 episodes by 256 are two steps
+    objective = ObjectiveSettings(kl_coef=0.0)
+    experience = prepare(collect(made_up(conversation)), AlgorithmSettings(), objective, 10.0)
+    updater = Updater(
+        _policy(torch.float32), None, OptimizerSettings(minibatch_size=2), objective, 1.0, 1
+    )
+    taken = []
+    step = updater.adamw.step
+    updater.adamw.step = lambda: taken.append(step())  # type: ignore[method-assign]
+    updater.step(experience, 0, 0)
+    assert len(taken) == steps
+
+
+def test_minibatches_of_unequal_size_average_to_equation_11(made_up: Any) -> None:
+    """Dialogues have 1, 3, 2 and 2 turns: mini-batches of one dialogue hold unequal numbers of rows."""
+    wm = WorldModelSettings(loss="ce", alpha=1.0)
+    objective = ObjectiveSettings(policy_coef=0.0, kl_coef=0.0, wm=wm)
+    gradients = []
+    for count in (1, 4):
+        policy = _policy(torch.float64)
+        trajectories = made_up(True)
+        experience = prepare(collect(trajectories), AlgorithmSettings(), objective, 10.0)
+        optimizer = OptimizerSettings(lr=0.0, max_grad_norm=1e9, minibatches=count)
+        updater = Updater(policy, None, optimizer, objective, 1.0, 1)
+        found: list[Any] = []
+        updater.adamw.step = lambda u=updater, f=found: f.append(  # type: ignore[method-assign]
+            torch.cat([p.grad.flatten() for p in u.parameters])
+        )
+        updater.step(experience, 0, 0)
+        assert len(found) == count
+        gradients.append(torch.stack(found).mean(0))
+    assert gradients[0].abs().max() > 1e-3
+    assert torch.allclose(*gradients, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("budget", [10**6, 1])
+def test_the_world_models_gradient_keeps_its_ratio_to_the_policys(
+    made_up: Any, budget: int
+) -> None:
+    def gradient(wm: WorldModelSettings, **changes: Any) -> tuple[Any, dict[str, float]]:
+        objective = ObjectiveSettings(kl_coef=0.0, wm=wm, **changes)
+        policy = _policy(torch.float64)
+        experience = prepare(collect(made_up(True)), AlgorithmSettings(), objective, 10.0)
+        optimizer = OptimizerSettings(lr=0.0, max_grad_norm=1e9, micro_batch_tokens=budget)
+        updater = Updater(policy, None, optimizer, objective, 1.0, 1)
+        metrics = updater.step(experience, 0, 0)
+        return torch.cat([p.grad.flatten() for p in updater.parameters]), metrics
+
+    echo = WorldModelSettings.preset("echo")
+    policy_alone, _ = gradient(WorldModelSettings.preset("off"))
+    world_alone, _ = gradient(echo, policy_coef=0.0)
+    for coef in (1.0, 0.05):  # the coefficient has no effect on it
+        kept = WorldModelSettings.preset("echo", gradient_ratio=0.25, coef=coef)
+        both, metrics = gradient(kept)
+        expected = policy_alone + 0.25 * policy_alone.norm() * world_alone / world_alone.norm()
+        assert torch.allclose(both, expected, rtol=1e-6, atol=1e-9)
+        wanted = 0.25 * policy_alone.norm() / (coef * world_alone.norm())
+        assert metrics["wm_scale"] == pytest.approx(wanted.item(), rel=1e-6)
+
+
 def test_weights_and_advantages_follow_the_definitions(made_up: Any) -> None:
     objective = ObjectiveSettings(kl_coef=0.0, wm=WorldModelSettings(alpha=0.5))
     trajectories = made_up(conversation=False)

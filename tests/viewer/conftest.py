@@ -65,6 +65,12 @@ def large_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def made() -> ModuleType:
+    """``write_evaluation`` and the texts in it."""
+    return load(Path(__file__).with_name("made_evaluation.py"))
+
+
 @pytest.fixture
 def view() -> Iterator[Any]:
     """Starts `paw view` on a folder, gives back its address; it is gone after the test."""

@@ -184,7 +184,7 @@ def test_parquet_gives_the_same_as_jsonl(small_run: Path, tmp_path: Path) -> Non
     shown = []
     for app, name in zip(asks, ("small", "parquet"), strict=True):
         with TestClient(app, base_url="http://127.0.0.1") as client:
-            answer = client.get("/api/episode", params={"run": name, "key": "000003.5"})
+            answer = client.get("/api/episode", params={"run": name, "key": "000004.5"})
             shown.append(answer.json())
     assert shown[0] == shown[1] and shown[0]["turns"]
 
@@ -196,44 +196,44 @@ def test_a_run_is_followed_while_it_trains(
     run.mkdir()
     for name in ("rollouts", "tokens"):
         (run / name).mkdir()
-        shutil.copy(small_run / name / "000000.jsonl", run / name)
+        shutil.copy(small_run / name / "000001.jsonl", run / name)
     lines = (small_run / "metrics.jsonl").read_text().splitlines(keepends=True)
     shutil.copy(small_run / "config.json", run)
     (run / "metrics.jsonl").write_text(lines[0] + lines[1][:40])
     ask = opened(run)
     assert ask("run", run="small")["episodes"] == 8
-    assert ask("curves", run="small")["update"] == [0]
+    assert ask("curves", run="small")["update"] == [1]
     assert ask("pulse", run="small")["state"] == "training"
     before = ask("pulse", run="small")
     for name in ("tokens", "rollouts"):  # as training does: tokens first
-        shutil.copy(small_run / name / "000001.jsonl", run / name)
+        shutil.copy(small_run / name / "000002.jsonl", run / name)
     (run / "metrics.jsonl").write_text("".join(lines[:2]))
     eventually(lambda: ask("run", run="small")["episodes"] == 16)
-    assert ask("curves", run="small")["update"] == [0, 1]
+    assert ask("curves", run="small")["update"] == [1, 2]
     after = ask("pulse", run="small")
     assert after["episodes"] > before["episodes"] and after["curves"] != before["curves"]
     # a resumed run plays an update again
-    shutil.copy(small_run / "tokens" / "000002.jsonl", run / "tokens" / "000001.jsonl")
-    shutil.copy(small_run / "rollouts" / "000002.jsonl", run / "rollouts" / "new.part")
-    os.replace(run / "rollouts" / "new.part", run / "rollouts" / "000001.jsonl")
-    wanted = _episodes(small_run)["000002.0"][1].episode_id
+    shutil.copy(small_run / "tokens" / "000003.jsonl", run / "tokens" / "000002.jsonl")
+    shutil.copy(small_run / "rollouts" / "000003.jsonl", run / "rollouts" / "new.part")
+    os.replace(run / "rollouts" / "new.part", run / "rollouts" / "000002.jsonl")
+    wanted = _episodes(small_run)["000003.0"][1].episode_id
     client = ask.client  # type: ignore[attr-defined]
 
     def shown() -> Any:  # between the old file and its new index: refused, never mixed up
-        answer = client.get("/api/episode", params={"run": "small", "key": "000001.0"})
+        answer = client.get("/api/episode", params={"run": "small", "key": "000002.0"})
         assert answer.status_code in (200, 409)
         return answer.json()
 
     eventually(lambda: shown().get("episode_id") == wanted)
-    (run / "rollouts" / "000001.jsonl").unlink()
+    (run / "rollouts" / "000002.jsonl").unlink()
     eventually(lambda: ask("run", run="small")["episodes"] == 8)
-    ask("episode", 404, run="small", key="000001.0")
+    ask("episode", 404, run="small", key="000002.0")
 
 
 def test_a_file_that_grows_is_read_on(small_run: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    episodes = list(read_jsonl(small_run / "rollouts" / "000000.jsonl"))
+    episodes = list(read_jsonl(small_run / "rollouts" / "000001.jsonl"))
     write_jsonl(run / "episodes.jsonl", episodes[:3])
     text = json.dumps(episodes[3].to_dict())
     index = RunIndex(run, tmp_path / "cache")
@@ -271,17 +271,17 @@ def test_damaged_files_cost_only_what_is_damaged(
         line.replace("1.0", "NaN"),
         line,
     ]
-    (run / "rollouts" / "000000.jsonl").write_text("\n".join(lines) + "\n" + line[:20])
+    (run / "rollouts" / "000001.jsonl").write_text("\n".join(lines) + "\n" + line[:20])
     (run / "rollouts" / "000010.parquet").write_bytes(b"PAR1 not really")
-    (run / "tokens" / "000000.jsonl").write_text(
+    (run / "tokens" / "000001.jsonl").write_text(
         '{"episode_id": "t#1", "lambda": NaN, "steps": [{"step": 0, "observation": '
         '{"tokens": ["o"], "logprobs": [-Infinity]}}, 7]}\n[]\n'
     )
-    (run / "metrics.jsonl").write_text('{"update": 0, "reward_mean": NaN}\n{"update"\n\n"x"\n')
+    (run / "metrics.jsonl").write_text('{"update": 1, "reward_mean": NaN}\n{"update"\n\n"x"\n')
     (run / "config.json").write_text("[")
     ask = opened(run)
     rows = ask("list", run="damaged")["rows"]
-    assert {"000000.0", "000000.6"} <= {row["key"] for row in rows}
+    assert {"000001.0", "000001.6"} <= {row["key"] for row in rows}
     info = ask("run", run="damaged")
     assert any("damaged" in note for note in info["notes"]) and info["settings"] == {}
     for row in rows:
@@ -290,8 +290,8 @@ def test_damaged_files_cost_only_what_is_damaged(
 
 
 HOSTILE = [
-    "../../etc/passwd", "..%2f..%2fetc%2fpasswd", "/etc/passwd", "000000.0; DROP TABLE episodes",
-    "000000.-1", "000000.99999999999999999999", ".", "", "%00", "small/../small", "é.٣",
+    "../../etc/passwd", "..%2f..%2fetc%2fpasswd", "/etc/passwd", "000001.0; DROP TABLE episodes",
+    "000001.-1", "000001.99999999999999999999", ".", "", "%00", "small/../small", "é.٣",
 ]  # fmt: skip
 
 

@@ -44,14 +44,14 @@ def test_token_colours_are_the_probabilities_in_the_file(
 ) -> None:
     address = view(real_run)
     records = [
-        json.loads(x) for x in (real_run / "tokens" / "000002.jsonl").read_text().splitlines()
+        json.loads(x) for x in (real_run / "tokens" / "000003.jsonl").read_text().splitlines()
     ]
     hues = {}
     for theme in ("light", "dark"):
         pages.theme(theme)
         for number, record in enumerate(records):
-            pages.open(f"{address}/#/smoke/episodes?ep=000002.{number}")
-            pages.is_there(f".detail[data-key='000002.{number}'] .tok")
+            pages.open(f"{address}/#/smoke/episodes?ep=000003.{number}")
+            pages.is_there(f".detail[data-key='000003.{number}'] .tok")
             cards = pages.run(_TOKENS)
             assert len(cards) == len(record["steps"])
             for card, step in zip(cards, record["steps"], strict=True):
@@ -94,8 +94,8 @@ def test_a_real_run_from_curves_to_a_turn(real_run: Path, view: Any, pages: Any)
               "s.value = 'training'; s.dispatchEvent(new Event('change')) })()")  # fmt: skip
     pages.wait_for("document.querySelector('.count').textContent === '16 episodes'")
     pages.key("j", 2)
-    pages.is_there(".detail[data-key='000000.1'] .tok")
-    record = json.loads((real_run / "tokens" / "000000.jsonl").read_text().splitlines()[1])
+    pages.is_there(".detail[data-key='000001.1'] .tok")
+    record = json.loads((real_run / "tokens" / "000001.jsonl").read_text().splitlines()[1])
     marks = pages.run(
         "[...document.querySelectorAll('.turn-card')].map(c => c.classList.contains('selected'))"
     )
@@ -109,7 +109,7 @@ def test_a_real_run_from_curves_to_a_turn(real_run: Path, view: Any, pages: Any)
     assert listed == record["steps"][0]["admissible"]
     pages.key("w")  # without the world model: the plain observation
     pages.wait_for("document.querySelector('.observation .tok') === null")
-    episode = list(read_jsonl(real_run / "rollouts" / "000000.jsonl"))[1]
+    episode = list(read_jsonl(real_run / "rollouts" / "000001.jsonl"))[1]
     shown = pages.run("[...document.querySelectorAll('.observation')].map(e => e.textContent)")
     assert shown == [t.next_observation for t in episode.transitions]
     assert pages.problems() == []
@@ -133,7 +133,7 @@ def test_a_brush_chooses_updates_everywhere(small_run: Path, view: Any, pages: A
     )
     assert origins <= {f"u{u}" for u in range(first, end + 1)}
     pages.key("x")
-    pages.wait_for(f"document.querySelector('.count').textContent === '{8 * (last + 1)} episodes'")
+    pages.wait_for(f"document.querySelector('.count').textContent === '{8 * last} episodes'")
     pages.back()
     pages.wait_for(f"document.querySelector('.count').textContent === '{count} episodes'")
     assert pages.problems() == []
@@ -152,7 +152,7 @@ def test_the_keyboard_and_the_address(small_run: Path, view: Any, pages: Any) ->
     pages.key("n")
     pages.is_there(".turn-card[data-step='3'][aria-current]")
     pages.wait_for(  # the list goes along
-        "document.querySelector('.row[aria-selected=true] .r1')?.textContent.endsWith('u0 · 4')"
+        "document.querySelector('.row[aria-selected=true] .r1')?.textContent.endsWith('u1 · 4')"
     )
     pages.key("/")
     assert pages.run("document.activeElement.id") == "search"
@@ -202,20 +202,20 @@ def test_hostile_text_stays_text(view: Any, pages: Any, tmp_path: Path) -> None:
     step = Transition("e", bad, bad, 0, bad, bad, f"<think>{bad}</think><action>{bad}</action>{bad}", bad,
                       -1.0, bad, False, True, False, {"problem": bad, "success": False})  # fmt: skip
     episode = Episode("e", bad, bad, bad, bad, 0, "window", [step], None)
-    write_jsonl(run / "rollouts" / "000000.jsonl", [episode, episode])
+    write_jsonl(run / "rollouts" / "000001.jsonl", [episode, episode])
     part = {"tokens": [bad, "\ud800"], "logprobs": [-1.0, -0.1], "clipped": "01"}
     record = {"episode_id": bad, "wm": "on", "loss": "cmae", "rho": 0.2, "lambda": 1.0,
               "steps": [{"step": 0, "entropy": 0.1, "advantage": 1, "selected": True, "weight": 1,
                          "admissible": [bad], "observation": part, "response": part}]}  # fmt: skip
-    (run / "tokens" / "000000.jsonl").write_text(json.dumps(record) + "\n")
+    (run / "tokens" / "000001.jsonl").write_text(json.dumps(record) + "\n")
     (run / "config.json").write_text(
         json.dumps({"name": bad, "updates": 1, "algorithm": {"name": bad}})
     )
-    (run / "metrics.jsonl").write_text(json.dumps({"update": 0, bad: 1.0}) + "\n")
+    (run / "metrics.jsonl").write_text(json.dumps({"update": 1, bad: 1.0}) + "\n")
     address = view(tmp_path)
     for tab in ("curves", "groups", "episodes", "turns"):
         name = "%3Cb%3E%22run%22%20%26amp%3B%20100%25"
-        pages.open(f"{address}/#/{name}/{tab}?ep=000000.0&turn=0&resp=1")
+        pages.open(f"{address}/#/{name}/{tab}?ep=000001.0&turn=0&resp=1")
         pages.is_there({"curves": "figure", "groups": ".side"}.get(tab, ".turn-card .tok"))
         if tab == "episodes":
             pages.key("o"), pages.key("a")
@@ -248,6 +248,106 @@ def test_a_page_follows_the_run(small_run: Path, view: Any, pages: Any, tmp_path
     (run / "metrics.jsonl").write_text("".join(lines[:9]))
     pages.wait_for("document.querySelector('figure[data-metric=reward_mean] polyline')"
                    "?.getAttribute('points').split(' ').length === 9")  # fmt: skip
+    assert pages.problems() == []
+
+
+def _overflow(pages: Any) -> list[str]:
+    """What sticks out of the page to the right."""
+    return list(
+        pages.run(
+            "document.documentElement.scrollWidth <= innerWidth ? [] : [...document.querySelectorAll('*')]"
+            ".filter(e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.className)"
+        )
+    )
+
+
+def test_an_evaluation_has_a_page_of_its_own(
+    made: Any, tmp_path: Path, view: Any, pages: Any
+) -> None:
+    folder = made.write_evaluation(tmp_path / "eval-x")
+    pages.open(view(folder))
+    pages.is_there(".types tbody tr")
+    assert pages.address().startswith("#/eval-x/result")
+    text = pages.text("main")
+    for wanted in ("openai:small-model", "reflexion", "33.3 %", "$ 0.0421", "25.0 %", "12.5 s"):
+        assert wanted in text
+    assert "The rates are of 3 of 4 tasks. 1 episode failed with an error." in text
+    assert "world model" not in text.lower() and " RL" not in text
+    tabs = pages.run("[...document.querySelectorAll('[role=tab]')].map(e => e.textContent)")
+    assert tabs == ["Result", "Groups", "Episodes", "Turns"]
+    for width, theme in ((420, "dark"), (1280, "light")):
+        pages.size(width, 900)
+        pages.theme(theme)
+        assert _overflow(pages) == []
+    pages.wait_for("document.querySelector('.kept a[href*=\"outcome=solved\"]') !== null")
+    pages.click(".kept a[href*='outcome=solved']")
+    pages.is_there(".row.episode")
+    pages.key("j")
+    pages.is_there(".agent-notes li")
+    assert made.REFLECTION in pages.text(".agent-notes")
+    pages.key("m")
+    pages.is_there("details.sent[open] .message")
+    sent = pages.run("[...document.querySelectorAll('.message pre')].map(e => e.textContent)")
+    assert made.EXAMPLE in sent[0] and made.REFLECTION in sent[0]
+    pages.key("x")
+    pages.wait_for("document.querySelectorAll('.row.episode').length === 4")
+    pages.key("G")
+    pages.is_there(".error-text")
+    # the badge is a badge, not the box of the error's text
+    height = pages.run(
+        "document.querySelector('.meta .badge.error').getBoundingClientRect().height"
+    )
+    assert height < 30
+    assert pages.problems() == []
+
+
+def test_runs_over_one_another(small_run: Path, tmp_path: Path, view: Any, pages: Any) -> None:
+    for name, seed in (("one", 3), ("two", 20)):
+        shutil.copytree(small_run, tmp_path / "runs" / name)
+        config = tmp_path / "runs" / name / "config.json"
+        config.write_text(json.dumps({**json.loads(config.read_text()), "seed": seed}))
+    pages.open(view(tmp_path / "runs"))
+    pages.wait_for("document.querySelectorAll('.runs tbody tr').length === 2")
+    names = "[...document.querySelectorAll('td[data-column=name] a')].map(e => e.textContent)"
+    pages.click("th[data-column=seed] button")  # numbers begin with the largest
+    pages.wait_for(f"{names}.join() === 'two,one'")
+    pages.click("th[data-column=seed] button")
+    pages.wait_for(f"{names}.join() === 'one,two'")
+    for number in (1, 2):
+        pages.click(f".runs tbody tr:nth-child({number}) input")
+    pages.click(".chip.go")
+    pages.is_there(".overlay .differences")
+    chart = "figure[data-metric=success_rate]"
+    pages.wait_for(f"document.querySelectorAll('{chart} .line').length === 2")
+    colours = pages.run(
+        f"[...document.querySelectorAll('{chart} .line')].map(e => getComputedStyle(e).stroke)"
+    )
+    legend = pages.run(
+        "[...document.querySelectorAll('.legend-runs .swatch')]"
+        ".map(e => getComputedStyle(e).backgroundColor)"
+    )
+    assert colours == legend and len(set(colours)) == 2
+    rows = pages.run(
+        "[...document.querySelectorAll('.differences tbody tr')]"
+        ".map(r => [...r.children].map(c => c.textContent))"
+    )
+    assert rows == [["seed", "3", "20"]]
+    line = f"document.querySelector('{chart} .line').getAttribute('points')"
+    before = pages.run(line)
+    pages.run("(() => { const s = document.querySelector('.smoothing input'); s.value = 3; "
+              "s.dispatchEvent(new Event('input')) })()")  # fmt: skip
+    pages.wait_for("location.hash.includes('sm=9')")
+    pages.wait_for(f"{line} !== {json.dumps(before)}")
+    # what was measured stays behind the mean of it
+    assert pages.run(f"document.querySelector('{chart} .raw').getAttribute('points')") == before
+    assert pages.text(".smoothing output") == "mean of 9 updates"
+    for width, theme in ((420, "dark"), (1280, "light")):
+        pages.size(width, 900)
+        pages.theme(theme)
+        pages.wait_for(f"document.querySelector('{chart} svg').clientWidth < {width}")
+        assert _overflow(pages) == []
+    pages.click(".legend-runs .remove")
+    pages.wait_for("document.querySelectorAll('.legend-runs .swatch').length === 1")
     assert pages.problems() == []
 
 

@@ -179,7 +179,7 @@ def test_characters_spread_over_tokens_stay_whole() -> None:
 @pytest.mark.slow
 def test_a_run_keeps_what_it_is_asked_to(real_run: Path) -> None:
     for update in range(4):
-        name = f"{update:06d}.jsonl"
+        name = f"{update + 1:06d}.jsonl"
         episodes = list(read_jsonl(real_run / "rollouts" / name))
         lines = [json.loads(x) for x in (real_run / "tokens" / name).read_text().splitlines()]
         assert [e.episode_id for e in episodes] == [line["episode_id"] for line in lines]

@@ -10,9 +10,8 @@ from typing import Any
 from paw_gym.envs.tau2.messages import Message
 from paw_gym.envs.tau2.package import data_folder, tau2_module
 from paw_gym.envs.tau2.users import Situation, UserError, UserSetupError, own_messages
+from paw_gym.http import HttpError, JsonClient
 from paw_gym.naming import did_you_mean
-from paw_gym.retrieval.base import RetrieverError
-from paw_gym.retrieval.transport import JsonClient, StatusError
 
 URL_VARIABLE = "OPENAI_BASE_URL"
 KEY_VARIABLE = "OPENAI_API_KEY"
@@ -98,10 +97,8 @@ class EndpointUser:
             ]
         try:
             answer = self._client.ask("POST", "/chat/completions", request)
-        except StatusError as error:
+        except HttpError as error:
             raise (UserSetupError if error.status in _SETUP else UserError)(str(error)) from error
-        except RetrieverError as error:
-            raise UserError(str(error)) from error
         try:
             message = answer["choices"][0]["message"]
         except (TypeError, KeyError, IndexError) as error:

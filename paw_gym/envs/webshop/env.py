@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Callable
@@ -72,13 +73,25 @@ class WebShopEnv(TextEnv):
     )
     held_out_splits = ("valid", "test")
 
-    def __new__(cls, *args: Any, server: str | None = None, **kwargs: Any) -> WebShopEnv:
-        """With ``server`` the environment is a client of that server's shop."""
-        if server is not None and cls is WebShopEnv:
-            from paw_gym.envs.webshop.remote import RemoteWebShopEnv
+    def __new__(
+        cls,
+        *args: Any,
+        server: str | None = None,
+        token: str | None = None,
+        render_mode: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """With ``server`` the environment is a client of that server's shop: a ``RemoteEnv``."""
+        if server is None:
+            return super().__new__(cls)
+        from paw_gym.envs.webshop.remote import remote_shop
 
-            return super().__new__(RemoteWebShopEnv)
-        return super().__new__(cls)
+        signature = inspect.signature(WebShopEnv.__init__)
+        given = signature.bind(None, *args, **kwargs).arguments
+        defaults = {name: field.default for name, field in signature.parameters.items()}
+        del given["self"]
+        chosen = {name: value for name, value in given.items() if value != defaults[name]}
+        return remote_shop(server, token, render_mode, chosen)
 
     def __init__(
         self,

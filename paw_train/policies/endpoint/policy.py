@@ -32,7 +32,13 @@ from paw_train.policies.endpoint.retry import (
     concerns_the_run,
     is_passing,
 )
-from paw_train.rollouts.policy import Message, Request, Response, Sampling
+from paw_train.policies.endpoint.scoring import (
+    EndpointScoring,
+    read_echo,
+    read_scores,
+    scoring_body,
+)
+from paw_train.rollouts.policy import Message, Request, Response, Sampling, ScoreRequest, Scores
 from paw_train.settings.endpoint import EndpointSettings
 from paw_train.settings.rollout import PREFILL_TOKENS
 
@@ -145,10 +151,35 @@ class EndpointPolicy:
         Raises:
             EndpointError: no request of this run can succeed.
         """
-        return self._thread.run(self._answer_all(requests, sampling))
+        return self._all([self._answer(request, sampling) for request in requests])
 
-    async def _answer_all(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
-        tasks = [asyncio.ensure_future(self._answer(request, sampling)) for request in requests]
+    def scoring(self, growing: bool, prefill_tokens: int = PREFILL_TOKENS) -> EndpointScoring:
+        """Opens a session that scores given responses (see ``ScoringPolicy``).
+
+        Raises:
+            ValueError: the API that was chosen cannot.
+        """
+        if self.chat is None:
+            raise ValueError(
+                "A chat endpoint gives no log-probabilities of given texts. A server that echoes prompts "
+                "(vLLM, for example) does: endpoint.api=completions endpoint.tokenizer=NAME."
+            )
+        return EndpointScoring(self)
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
+        """The log-probabilities of each request's continuations, by echoed prompts.
+
+        Raises:
+            EndpointError: no request of this run can succeed, or the server does not echo prompts.
+        """
+        return self._all([self._score(request) for request in requests])
+
+    def _all(self, work: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
+        """What all of some requests, under way together, come to."""
+        return self._thread.run(self._gather(work))
+
+    async def _gather(self, work: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
+        tasks = [asyncio.ensure_future(one) for one in work]
         try:
             return list(await asyncio.gather(*tasks))
         except BaseException:
@@ -157,8 +188,21 @@ class EndpointPolicy:
             raise
 
     async def _answer(self, request: Request, sampling: Sampling) -> Response:
-        body = self._body(request, sampling)
         seed = request.seed if sampling.temperature > 0 else None
+        answer = await self._fetch(self._body(request, sampling), seed)
+        if "error" in answer:
+            return Response(error=str(answer["error"]), overflow=bool(answer.get("overflow")))
+        return self._response(answer, sampling)
+
+    async def _score(self, request: ScoreRequest) -> Scores:
+        body = scoring_body(self.model, request, self.settings.token_limit_field)
+        answer = await self._fetch(body | self.settings.extra, None)
+        if "error" in answer:
+            return Scores(error=str(answer["error"]))
+        return read_scores(answer, request, self.url)
+
+    async def _fetch(self, body: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
+        """The answer to a body, from disk if it is there; ``{"error": ...}`` where none came."""
         key = request_key(self.url, self.settings.api, body, seed)
         answer = self._cache.get(key) if self._cache else None
         self._reached |= answer is not None  # at this address, by an earlier run
@@ -175,11 +219,9 @@ class EndpointPolicy:
                 answer = await asyncio.shield(self._under_way[key])
             except BudgetReached as reached:
                 self.stopped = self.stopped or str(reached)
-                return Response(error=self.stopped)
-        if "error" in answer:
-            return Response(error=str(answer["error"]), overflow=bool(answer.get("overflow")))
-        self.usage.cached += shared
-        return self._response(answer, sampling)
+                return {"error": self.stopped}
+        self.usage.cached += shared and "error" not in answer
+        return answer
 
     # --- one request ---------------------------------------------------------------------------------
 
@@ -270,6 +312,8 @@ class EndpointPolicy:
                     "/chat/completions" if chat else "/completions", body=dict(body), cast_to=object
                 )
                 answer = read_reply(reply, chat)
+                if body.get("echo"):
+                    answer["echoed"] = read_echo(reply, body["prompt"])
                 counted = (answer["prompt_tokens"], answer["completion_tokens"])
                 used = counted if any(counted) else (prompt, most)
                 return answer
@@ -397,7 +441,8 @@ def _estimate(body: Mapping[str, Any], limit_field: str) -> tuple[float, float]:
     """(prompt tokens, by about four characters each; the longest response) that a request may take."""
     most = next(float(body[n]) for n in (limit_field, "max_completion_tokens") if n in body)
     if "prompt" in body:
-        return float(len(body["prompt"])), most
+        parts = body["prompt"] if body.get("echo") else [body["prompt"]]
+        return float(sum(map(len, parts))), most * len(parts)
     return sum(len(str(m["content"] or "")) for m in body["messages"]) / 4, most
 
 

@@ -4,6 +4,7 @@ A ``BatchDecoder`` holds B growing sequences. ``feed`` appends tokens of any num
 shorter ones leave holes in the cache, which the attention mask hides and position ids skip, so a
 row computes what it would alone. Rows that have ended their response rest behind the others until
 the next ``feed``; rows whose first contexts are equal share one prefill; ``keep`` drops rows for good.
+``branch`` looks at many continuations of each row at once and leaves no trace.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from transformers.cache_utils import DynamicCache
 from paw_train.policies.local.kv_cache import GrowingLayer, growing_cache, window_of
 from paw_train.policies.local.sampling import draw, uniforms
 from paw_train.policies.local.stop_strings import StopTexts
+from paw_train.policies.local.token_tree import TokenTree
 from paw_train.rollouts.policy import Response, Sampling
 from paw_train.settings.rollout import PREFILL_TOKENS
 
@@ -100,6 +102,82 @@ class BatchDecoder:
             start = stop
         self._width += widest
         return torch.cat(hidden)
+
+    @property
+    def can_branch(self) -> bool:
+        """Whether ``branch`` works: it needs a cache that forgets, and attention that takes any mask."""
+        kind = str(getattr(self.model.config, "_attn_implementation", ""))
+        return bool(self._layers) and (kind.endswith("sdpa") or kind == "eager")
+
+    @torch.no_grad()
+    def branch(self, trees: Sequence[TokenTree]) -> list[Tensor]:
+        """What follows each row, along every branch of a tree of tokens; nothing of it is kept.
+
+        All branches of a row are computed in one pass: each node sees the row, its ancestors and
+        itself. To be called right after ``feed``.
+
+        Args:
+            trees: B, what might come after each row.
+
+        Returns:
+            [n, H] hidden states of each tree's inner nodes.
+        """
+        found: dict[int, Tensor] = {}
+        start = 0
+        while start < self.count:
+            rows = self._order[start:]
+            share = max(1, self.prefill_tokens // max(1, len(trees[rows[0]].inner)))
+            widest = max(len(trees[row].inner) for row in rows[:share])
+            rows = rows[: max(1, min(share, self.prefill_tokens // max(1, widest)))]
+            places = slice(start, start + len(rows))
+            for row, hidden in zip(rows, self._peek(places, [trees[r] for r in rows]), strict=True):
+                found[row] = hidden[: len(trees[row].inner)]
+            start += len(rows)
+        return [found[row] for row in range(self.count)]
+
+    def _peek(self, places: slice, trees: Sequence[TokenTree]) -> Tensor:
+        """[r, N, H] hidden states of the trees' inner nodes, padded; the cache's width stays."""
+        width = max(1, max(len(tree.inner) for tree in trees))
+        ids = torch.zeros((len(trees), width), dtype=torch.long, device=self.device)
+        depth = torch.zeros_like(ids)
+        # a node of the padding sees itself, so that its attention is over something
+        line = torch.eye(width, dtype=torch.bool, device=self.device).repeat(len(trees), 1, 1)
+        for i, tree in enumerate(trees):
+            n = len(tree.inner)
+            if n:
+                ids[i, :n] = torch.tensor(tree.inner, device=self.device)
+                depth[i, :n] = torch.tensor(tree.depths, device=self.device)
+                line[i, :n, :n] = tree.lineage().to(self.device)
+        start, end = self._width, self._width + width
+        self._make_room(end)
+        positions = self._lengths[places][:, None] + depth
+        for layer in self._layers:
+            layer.aim(places, start, self._mask.shape[0])
+        return self.model.get_decoder()(  # type: ignore[no-any-return]
+            input_ids=ids,
+            attention_mask=self._branched(places, positions, line),
+            position_ids=positions,
+            past_key_values=self.cache,
+            use_cache=True,
+        ).last_hidden_state
+
+    def _branched(self, places: slice, positions: Tensor, line: Tensor) -> Any:
+        """The attention mask of ``branch``: [r, 1, N, width + N], by kind where layers differ."""
+        kind = str(getattr(self.model.config, "_attn_implementation", ""))
+        past = self._mask[places, : self._width]
+        seen = torch.cat([past[:, None, :].expand(-1, line.shape[1], -1), line], -1)[:, None]
+        if self._window is None:
+            return self._as_mask(seen, kind)
+        column = torch.cat([past.cumsum(1) - 1, positions], dim=1)
+        near = positions[:, None, :, None] - column[:, None, None, :] < self._window.size
+        near = self._as_mask(seen & near, kind)
+        if not self._window.mixed:
+            return near
+        return {"full_attention": self._as_mask(seen, kind), "sliding_attention": near}
+
+    def logits_of(self, hidden: Tensor) -> Tensor:
+        """[n, V] float32 logits of [n, H] last hidden states."""
+        return self._logits(hidden)
 
     @torch.no_grad()
     def advance(self, tokens: Mapping[int, int]) -> tuple[list[int], Tensor]:
@@ -207,7 +285,7 @@ class BatchDecoder:
 
     def _logits(self, hidden: Tensor) -> Tensor:
         logits = self.model.get_output_embeddings()(hidden).float()
-        return _finish_logits(logits, self.model.config)
+        return finish_logits(logits, self.model.config)
 
     def _places(self) -> Tensor:
         """[B] where in the cache each row is."""
@@ -244,8 +322,8 @@ def _longest(chunks: Sequence[Sequence[int]]) -> int:
     return max(1, max(len(chunk) for chunk in chunks))
 
 
-def _finish_logits(logits: Tensor, config: Any) -> Tensor:
-    """What some models do to logits after the output layer (Gemma 2, Cohere, Granite)."""
+def finish_logits(logits: Tensor, config: Any) -> Tensor:
+    """Logits as some models change them after the output layer (Gemma 2, Cohere, Granite)."""
     if scale := getattr(config, "logit_scale", None):
         logits = logits * scale
     if divisor := getattr(config, "logits_scaling", None):

@@ -17,6 +17,7 @@ from paw_train.policies.local.attention import use_grouped_attention
 from paw_train.policies.local.loading import load_model, no_progress_bars
 from paw_train.policies.local.lora import Base
 from paw_train.policies.local.reference import AdapterReference, CopyReference, Reference
+from paw_train.policies.local.scoring_session import LocalScoringSession
 from paw_train.policies.local.sessions import LocalSession
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Sampling
@@ -107,6 +108,10 @@ class LocalPolicy:
     ) -> LocalSession:
         """Opens a session on a batch of episodes (see ``protocol.Policy``)."""
         return LocalSession(self.model, self.chat, sampling, growing, prefill_tokens)
+
+    def scoring(self, growing: bool, prefill_tokens: int = PREFILL_TOKENS) -> LocalScoringSession:
+        """Opens a session that scores given responses (see ``protocol.ScoringPolicy``)."""
+        return LocalScoringSession(self.model, growing, prefill_tokens)
 
     @overload
     def logprobs(

@@ -57,7 +57,7 @@ class Difference:
     p_value: float | None
     """two-sided paired t test; ``None`` where there is no interval"""
     p_holm: float | None
-    """the same, adjusted for the number of arms compared (Holm)"""
+    """the same, adjusted for the number of arms compared (Holm); the primary contrast stands alone"""
     ci95_tasks: tuple[float, float] | None
     """bootstrap over seeds and tasks, tasks paired; ``None`` where single tasks are not recorded"""
     differences: tuple[float, ...]
@@ -97,7 +97,12 @@ class Comparison:
         return next((d for d in self.differences if d.arm == arm), None)
 
 
-def compare(opponents: Mapping[str, str], baseline: str, cells: Sequence[CellResult]) -> Comparison:
+def compare(
+    opponents: Mapping[str, str],
+    baseline: str,
+    cells: Sequence[CellResult],
+    primary: str | None = None,
+) -> Comparison:
     """Sums up the finished cells of a grid.
 
     Args:
@@ -105,18 +110,28 @@ def compare(opponents: Mapping[str, str], baseline: str, cells: Sequence[CellRes
             none); arms without a finished cell are named in the notes.
         baseline: the arm that most differences are taken to.
         cells: the finished cells, in any order.
+        primary: the arm whose difference was named beforehand as the one that decides; its p-value is not
+            adjusted, and does not count in the adjustment of the others.
     """
     by_arm = {arm: _by_seed(arm, cells) for arm in opponents}
     done = [arm for arm in opponents if by_arm[arm]]
     differences = [
         d for arm in done if arm != opponents[arm] for d in _difference(arm, opponents[arm], by_arm)
     ]
-    tested = [d for d in differences if d.p_value is not None]
+    tested = [d for d in differences if d.p_value is not None and d.arm != primary]
     adjusted = holm([d.p_value for d in tested if d.p_value is not None])
     holm_of = {d.arm: p for d, p in zip(tested, adjusted, strict=True)}
+    if primary is not None:
+        holm_of |= {
+            d.arm: d.p_value for d in differences if d.arm == primary and d.p_value is not None
+        }
     final = tuple(replace(d, p_holm=holm_of.get(d.arm)) for d in differences)
     summaries = tuple(_summary(arm, by_arm[arm]) for arm in done)
     notes = _notes(by_arm, cells)
+    if primary is not None:
+        notes.append(
+            f"{primary} is the primary contrast, named before the runs; the others explore."
+        )
     judged: list[ArmSummary | Difference] = [*summaries, *final]
     if any(len(found.seeds) > 1 and found.ci95 is None for found in judged):
         notes.append("Where all seeds agree to the task there is no interval: too few to tell.")

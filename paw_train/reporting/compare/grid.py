@@ -14,7 +14,10 @@ from paw_gym.naming import did_you_mean
 from paw_train.settings import Settings, find_recipe, load_settings, read_yaml, recipe_names
 from paw_train.settings.world_model import WorldModelSettings
 
-_KEYS = ("recipe", "seeds", "overrides", "baseline", "against", "arms", "name", "description")
+_KEYS = (
+    *("recipe", "seeds", "overrides", "baseline", "primary", "against", "arms", "name"),
+    "description",
+)
 _PRESET = "objective.wm.preset"
 
 
@@ -62,6 +65,8 @@ class Grid:
     """arms whose difference is taken to another one than the baseline"""
     description: str = ""
     """what is asked, for the page"""
+    primary: str | None = None
+    """the arm whose difference was named beforehand as the one that decides; the others explore"""
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]
@@ -76,6 +81,7 @@ class Grid:
                 )
         for where, name in (
             ("baseline", self.baseline),
+            *(("primary", name) for name in [self.primary] if name is not None),
             *(("against", name) for pair in self.against.items() for name in pair),
         ):
             if name not in names:
@@ -169,6 +175,7 @@ def load_grid(name: str | Path) -> Grid:
         overrides=flat_settings(data.get("overrides"), "overrides"),
         against={str(a): str(b) for a, b in (data.get("against") or {}).items()},
         description=str(data.get("description") or "").strip(),
+        primary=None if data.get("primary") is None else str(data["primary"]),
     )
 
 

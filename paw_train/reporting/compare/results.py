@@ -47,10 +47,16 @@ class CellResult:
         return float(self.after["success_rate"])
 
     @property
-    def successes(self) -> list[int] | None:
-        """[n] 0 or 1 per task in the panel's order, after RL; ``None`` where not recorded."""
-        text = self.after.get("successes")
-        return None if text is None else [int(c) for c in text]
+    def successes(self) -> list[float] | None:
+        """[n] success per task in the panel's order, after RL: 0 or 1, or the share of several plays.
+
+        ``None`` where not recorded.
+        """
+        recorded = self.after.get("successes")
+        if recorded is None:
+            return None
+        plays = [recorded] if isinstance(recorded, str) else recorded
+        return [sum(map(int, play)) / len(plays) for play in zip(*plays, strict=True)]
 
 
 def read_cell(folder: Path, arm: str, seed: int) -> CellResult:
@@ -85,8 +91,11 @@ def _evaluation(path: Path) -> dict[str, Any] | None:
         for name, part in data.get("by_type", {}).items()
     }
     kept |= {key: _rounded(data[key]) for key in _EVALUATION if key in data}
+    runs = [run["successes"] for run in data.get("runs", [])]
     if "successes" in data:
         kept["successes"] = "".join("1" if success else "0" for success in data["successes"])
+    elif runs:
+        kept["successes"] = runs
     return kept
 
 
@@ -122,6 +131,7 @@ def write_results(path: Path, grid: Grid, cells: Sequence[CellResult]) -> None:
         "description": grid.description,
         "recipe": Path(grid.recipe).stem,
         "baseline": grid.baseline,
+        "primary": grid.primary,
         "against": dict(grid.against),
         "overrides": dict(grid.overrides),
         "arms": {arm.name: dict(arm.settings) for arm in grid.arms},
@@ -194,6 +204,7 @@ def read_grid(path: Path) -> Grid:
             against=data.get("against", {}),
             overrides=data.get("overrides", {}),
             description=data["description"],
+            primary=data.get("primary"),
         )
     except (KeyError, AttributeError) as error:
         raise ValueError(f"{path} is no file of results of `paw compare` ({error!r}).") from None

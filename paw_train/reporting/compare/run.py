@@ -167,7 +167,8 @@ class GridRun:
 
     def comparison(self) -> Comparison:
         """The judgement on what has finished."""
-        return compare(self.grid.opponents(), self.grid.baseline, self.results())
+        grid = self.grid
+        return compare(grid.opponents(), grid.baseline, self.results(), grid.primary)
 
     def save(self) -> None:
         """Writes results, table, picture and page of what has finished."""
@@ -195,7 +196,7 @@ class GridRun:
 def write_report(folder: Path, grid: Grid, cells: Sequence[CellResult]) -> Path:
     """Writes tables, pictures and page of a comparison; returns the page's path."""
     paths = Paths(folder)
-    comparison = compare(grid.opponents(), grid.baseline, cells)
+    comparison = compare(grid.opponents(), grid.baseline, cells, grid.primary)
     costs = overheads(grid.opponents(), cells)
     write_json(paths.table, as_json(comparison, costs))
     write_text(paths.markdown, markdown(comparison, costs))

@@ -111,11 +111,10 @@ _MAX_OTHERS = 24
 
 def curve_sections(run: RunData) -> Markup:
     """All charts that the run has data for, and a line naming the measurements it lacks."""
-    parts = [_section(section, run.metrics, "update", 1, run) for section in SECTIONS]
-    parts.append(_section(_others(run.metrics), run.metrics, "update", 1, run))
-    learning = run.world_model_learning
-    parts.append(_section(_WORLD_MODEL_LEARNING, learning, "update", 1, run))
-    parts.append(_section(_WARM_START, run.warmstart, "step", 0, run))
+    parts = [_section(section, run.metrics, "update", run) for section in SECTIONS]
+    parts.append(_section(_others(run.metrics), run.metrics, "update", run))
+    parts.append(_section(_WORLD_MODEL_LEARNING, run.world_model_learning, "update", run))
+    parts.append(_section(_WARM_START, run.warmstart, "step", run))
     missing = sorted(
         m.name for m in METRICS.values() if not (m.optional or _has(run.metrics, m.name))
     )
@@ -127,9 +126,8 @@ def curve_sections(run: RunData) -> Markup:
 
 def success_series(run: RunData) -> list[Series]:
     """Success in training rollouts and on the selection panel, by number of finished updates."""
-    series = [
-        Series("training rollouts", _points(run.metrics, "success_rate", "update", 1), 1, (), True)
-    ]
+    points = _points(run.metrics, "success_rate", "update")
+    series = [Series("training rollouts", points, 1, (), True)]
     rates: list[tuple[float, Rate]] = []
     for record in run.validation:
         try:
@@ -151,16 +149,14 @@ def _others(records: Sequence[Record]) -> Section:
     return Section("Other measurements", tuple(Curve(k, "", ((k, k),)) for k in plotted))
 
 
-def _section(
-    section: Section, records: Sequence[Record], x_key: str, shift: int, run: RunData
-) -> Markup:
+def _section(section: Section, records: Sequence[Record], x_key: str, run: RunData) -> Markup:
     drawn: list[tuple[Curve, list[Series]]] = []
     for curve in section.curves:
         if curve.full:
             series = success_series(run)
         else:
             series = [
-                Series(label, _points(records, key, x_key, shift), i, (), curve.smooth)
+                Series(label, _points(records, key, x_key), i, (), curve.smooth)
                 for i, (key, label) in enumerate(curve.keys, 1)
                 if _has(records, key)
             ]
@@ -209,8 +205,6 @@ def _has(records: Sequence[Record], key: str) -> bool:
     return any(number(record.get(key)) is not None for record in records)
 
 
-def _points(
-    records: Sequence[Record], key: str, x_key: str, shift: int
-) -> list[tuple[float, float | None]]:
-    """(x, y) of every record; ``shift`` 1 turns the index of an update into how many are finished."""
-    return [(float(r[x_key]) + shift, number(r.get(key))) for r in records]
+def _points(records: Sequence[Record], key: str, x_key: str) -> list[tuple[float, float | None]]:
+    """(x, y) of every record."""
+    return [(float(r[x_key]), number(r.get(key))) for r in records]

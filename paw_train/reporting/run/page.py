@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
+from paw_train.reporting.run.alarms import Alarm
 from paw_train.reporting.run.curves import curve_sections
 from paw_train.reporting.run.episodes import episode_section
 from paw_train.reporting.run.markup import Markup, escape, join, tag
@@ -70,6 +71,7 @@ def _body(run: RunData) -> Markup:
     return join(
         [
             _header(run),
+            _alarms(run),
             _notes(run),
             result_table(run),
             world_model_table(run.world_model),
@@ -96,6 +98,19 @@ def _header(run: RunData) -> Markup:
         ),
         tiles(run),
     )
+
+
+def _alarms(run: RunData) -> Markup:
+    if not run.alarms:
+        return Markup()
+    items = (
+        tag("li", tag("b", alarm.title), f" ({_when(alarm)}): {alarm.text}") for alarm in run.alarms
+    )
+    return tag("section", tag("h2", "Alarms"), tag("ul", *items), class_="notes alarms")
+
+
+def _when(alarm: Alarm) -> str:
+    return f"since update {alarm.first}" if alarm.ongoing else f"until update {alarm.last}"
 
 
 def _notes(run: RunData) -> Markup:

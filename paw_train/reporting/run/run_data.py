@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym.transition import Episode, read_jsonl
+from paw_train.reporting.run.alarms import Alarm, find_alarms, world_model_loss
 from paw_train.reporting.run.results import EvalResult, number
 from paw_train.reporting.run.world_model import STAGES
 
@@ -68,6 +69,11 @@ class RunData:
         planned = number(self.config.get("updates"))
         return None if planned is None else int(planned)
 
+    @property
+    def alarms(self) -> list[Alarm]:
+        """What the measurements say is going wrong, in the order in which it was noticed."""
+        return find_alarms(self.metrics, world_model_loss(self.config))
+
     def setting(self, path: str) -> Any:
         """A nested setting by dotted path, or ``None``."""
         value: Any = self.config
@@ -86,6 +92,11 @@ def load_run(run_dir: str | Path) -> RunData:
     if not folder.is_dir():
         raise ValueError(
             f"There is no run folder {str(folder)!r}; `paw train` writes them to runs/."
+        )
+    if (folder / "result.json").exists() and not (folder / "metrics.jsonl").exists():
+        raise ValueError(
+            f"{str(folder)!r} holds an evaluation, and reports are of training runs: "
+            f"`paw view {folder}` shows it."
         )
     if not any((folder / name).exists() for name in FILES):
         raise ValueError(

@@ -27,6 +27,7 @@ def summary_lines(run_dir: str | Path) -> list[str]:
     run = load_run(run_dir)
     verdict = judge(run)
     lines = [verdict.headline + ".", *verdict.details]
+    lines += [f"Alarm: {alarm.title}: {alarm.text}" for alarm in run.alarms if alarm.ongoing]
     if run.before is not None or run.after is not None:
         lines += ["", *_markdown([_HEAD, *_rows(run)])]
     return lines

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paw_train.evaluation.statistics import difference_interval, paired_difference
-from paw_train.reporting.run.results import EvalResult, Rate
-from paw_train.reporting.run.run_data import RunData
+from paw_train.reporting.run.results import EvalResult, Rate, number
+from paw_train.reporting.run.run_data import Record, RunData
 
 _BOOTSTRAP_SEED = 0
 
@@ -31,7 +31,10 @@ def judge(run: RunData) -> Verdict:
         missing = "before" if when == "after" else "after"
         return Verdict(
             f"Success on {_tasks(run, result)}: {result.overall} {when} RL",
-            (f"There is no evaluation {missing} RL to compare with.", *_latest_validation(run)),
+            (
+                f"There is no evaluation {missing} RL to compare with.",
+                *(checkpoint_sentence(run) if when == "after" else _latest_validation(run)),
+            ),
             "missing",
         )
     return _compare(run, run.before, run.after)
@@ -52,7 +55,12 @@ def _compare(run: RunData, before: EvalResult, after: EvalResult) -> Verdict:
     overlap = intervals_overlap(a, b)
     tone, sentence = _decide(before, after, overlap)
     joint = "the intervals overlap" if overlap else "the intervals do not overlap"
-    details = (sentence, *_scores(before, after), *_errors(before, after), *_choice(run))
+    details = (
+        sentence,
+        *_scores(before, after),
+        *_errors(before, after),
+        *checkpoint_sentence(run),
+    )
     return Verdict(f"{head}; {joint}", details, tone)
 
 
@@ -113,15 +121,36 @@ def _errors(before: EvalResult, after: EvalResult) -> tuple[str, ...]:
     )
 
 
-def _choice(run: RunData) -> tuple[str, ...]:
-    if not run.validation or not run.setting("evaluation.every"):
-        return ()
+def checkpoint_sentence(run: RunData) -> tuple[str, ...]:
+    """Which checkpoint the evaluation after RL is of, and how the last one does beside it."""
+    done = number(run.metrics[-1].get("update")) if run.metrics else None
+    by = "score" if run.setting("evaluation.select_by") == "score" else "success_rate"
+    rated = [r for r in run.validation if number(r.get(by)) is not None]
+    head = "The evaluation after RL is of"
+    if not rated:
+        return () if done is None else (f"{head} the last checkpoint, update {done:.0f}.",)
+    # of equal ones the later, as training keeps them
+    best, last = max(rated, key=lambda r: (r[by], r["update"])), rated[-1]
     split = run.setting("evaluation.selection_split")
-    where = f" ({split})" if split else ""
-    by = "score" if run.setting("evaluation.select_by") == "score" else "success"
-    return (
-        f"The policy after RL is the checkpoint with the best validation {by}{where}, not the last.",
-    )
+    panel = "the selection panel" + (f" ({split})" if split else "")
+    found = f"the best on {panel}: {_validated(best, by)}."
+    if done not in (None, last["update"]):
+        rest = f"The last checkpoint, update {done:.0f}, was not validated."
+    elif last is not best:
+        rest = f"The last checkpoint, update {last['update']}, has {_validated(last, by)} there."
+    else:
+        return (f"{head} the last checkpoint, update {last['update']}, also {found}",)
+    return (f"{head} the checkpoint of update {best['update']}, {found} {rest}",)
+
+
+def _validated(record: Record, by: str) -> str:
+    if by == "score":
+        return f"a mean score of {record[by]:.3f}"
+    try:
+        rate = Rate.from_dict(record)
+    except ValueError:
+        return f"{100 * record[by]:.1f} %"
+    return f"{rate} on {rate.n} tasks"
 
 
 def _latest_validation(run: RunData) -> tuple[str, ...]:

@@ -187,11 +187,13 @@ def _take_over(pool: Pool, actor: Sequence[Tensor], replace: bool) -> float:
 
 
 def _log_ratios(pool: Pool, reference: Sequence[Tensor]) -> Tensor:
-    """[N] log-ratio of each response to the reference."""
-    result = torch.zeros(len(pool.steps))
+    """[N, A] log-ratio of each token of the responses to the reference."""
+    longest = max(step.action[1] - step.action[0] for step in pool.steps)
+    result = torch.zeros(len(pool.steps), longest)
     for row, values in zip(pool.rows, reference, strict=True):
         for step in row.steps:
-            result[step.index] = sum(step.logprobs) - float(values[slice(*step.action)].sum())
+            known = torch.tensor(step.logprobs) - values[slice(*step.action)].cpu()
+            result[step.index, : len(known)] = known
     return result
 
 

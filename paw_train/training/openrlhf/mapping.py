@@ -108,10 +108,6 @@ def _validation(every: int, settings: Settings) -> Options:
     }
 
 
-def _context(value: int, settings: Settings) -> Options:
-    return {"data.max_len": value + settings.rollout.max_response_tokens}
-
-
 def _estimator(name: str, settings: Settings) -> Options:
     # its own estimators are not used; this one asks for a critic, the other for nothing
     return {"algo.advantage.estimator": "gae" if name == "ppo" else "reinforce"}
@@ -258,9 +254,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "rollout.min_p": _AGENT,
         "rollout.allow_truncated_sampling": _AGENT,
         "rollout.max_response_tokens": _option("rollout.max_new_tokens"),
-        "rollout.max_context_tokens": Rule(
-            "--data.max_len, with max_response_tokens on top", _context
-        ),
+        "rollout.max_context_tokens": _option("data.max_len"),
+        "rollout.stop_at_tags": _AGENT,
         "rollout.prefill_tokens": _ours("vLLM decides; not read"),
         "rollout.engine": _ours("vLLM plays here, whatever it says"),
         "rollout.vllm": Rule("not read", None, _default_vllm),
@@ -269,6 +264,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "algorithm.weighting": _MAKER,
         "algorithm.omega": _MAKER,
         "algorithm.similarity": _MAKER,
+        "algorithm.autojunk": _MAKER,
+        "algorithm.statistics": _MAKER,
         "algorithm.gamma": _MAKER,
         "algorithm.lam": _MAKER,
         "algorithm.level": _MAKER,
@@ -288,6 +285,11 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             _MAKER.note,
             lambda v: v == "sampled",
             "is not done here yet for the full vocabulary: use sampled, the paper's.",
+        ),
+        "objective.wm.gradient_ratio": _only(
+            "not read",
+            lambda v: v is None,
+            "is not done here: gradients are spread over the GPUs. Set objective.wm.coef instead.",
         ),
         "objective": _LOSS,
         "world_model_learning.method": _only(
@@ -330,6 +332,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "evaluation.seed": _EVAL,
         "evaluation.split": _ours("paw eval, after the run"),
         "evaluation.tasks": _ours("paw eval, after the run"),
+        "evaluation.plays": _ours("paw eval, after the run"),
         "evaluation.batch": _ours("vLLM decides; not read"),
         "openrlhf.nodes": Rule("--actor.num_nodes, --ref.num_nodes", _nodes),
         "openrlhf.gpus_per_node": Rule("--actor.num_gpus_per_node and the reference's", _gpus),

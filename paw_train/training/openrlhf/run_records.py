@@ -11,6 +11,7 @@ from typing import Any
 
 from paw_gym.files import append_jsonl, truncate_jsonl
 from paw_train.evaluation.statistics import wilson_interval
+from paw_train.reporting.run.alarms import Alarm, find_alarms
 from paw_train.rollouts.rollout import Trajectory
 
 RESTARTS = "restarts.jsonl"
@@ -29,15 +30,20 @@ class RunRecords:
 
     def resume(self, done: int) -> None:
         """Drops what is of updates after the first ``done``: they are computed again."""
-        truncate_jsonl(self.folder / "metrics.jsonl", "update", done)
-        truncate_jsonl(self.folder / "failures.jsonl", "update", done)
-        truncate_jsonl(self.folder / "validation.jsonl", "update", done + 1)
+        for name in ("metrics.jsonl", "failures.jsonl", "validation.jsonl"):
+            truncate_jsonl(self.folder / name, "update", done + 1)
 
     def update(self, update: int, metrics: Mapping[str, Any]) -> None:
-        """Adds the measurements of an update, with the number of restarts so far."""
+        """Adds the measurements of an update (the first is 1), with the restarts so far."""
         numbers = {k: v for k, v in metrics.items() if isinstance(v, int | float)}
         row = {"update": update, **numbers, "restarts": restarts(self.folder), "time": time.time()}
         append_jsonl(self.folder / "metrics.jsonl", row)
+
+    def raised(self, update: int, wm_loss: str | None) -> list[Alarm]:
+        """The alarms that an update's measurements have raised; call it after ``update``."""
+        with (self.folder / "metrics.jsonl").open(encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file]
+        return [alarm for alarm in find_alarms(rows, wm_loss) if alarm.first == update]
 
     def failures(self, update: int, during: str, trajectories: Sequence[Trajectory]) -> int:
         """Adds every episode that failed, its traceback with it; returns how many did."""
@@ -79,7 +85,7 @@ def note_restart(folder: Path, error: BaseException) -> None:
     """Adds a restart, with the number of updates that were recorded and the reason."""
     log = folder / "metrics.jsonl"
     lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
-    updates = json.loads(lines[-1])["update"] + 1 if lines else 0
+    updates = json.loads(lines[-1])["update"] if lines else 0
     reason = _COLOUR.sub("", str(error)).strip().splitlines() or [type(error).__name__]
     append_jsonl(
         folder / RESTARTS,

@@ -11,6 +11,7 @@ from openrlhf.trainer import ppo_trainer
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from paw_train.environments import agent_env_maker
+from paw_train.reporting.run.alarms import world_model_loss
 from paw_train.training.openrlhf.experience_maker import PaWExperienceMaker, TurnSamplesGenerator
 from paw_train.training.openrlhf.run_records import RunRecords
 from paw_train.training.openrlhf.weights import Sums, require_equal
@@ -64,7 +65,7 @@ class PaWTrainer(_Upstream):
         """
         trajectories = [sample.labels[0] for sample in rollout_samples]
         self._outcome = outcome_metrics(trajectories)
-        self._report_failures(global_step, "training", trajectories)
+        self._report_failures(global_step + 1, "training", trajectories)
         self.experience_maker.update = global_step
         started = time.perf_counter()
         status, after = super().train_step(rollout_samples, global_step)
@@ -73,7 +74,9 @@ class PaWTrainer(_Upstream):
             "seconds_rollout": self.samples_generator.seconds,
             "seconds_train": time.perf_counter() - started,
         }
-        self.records.update(global_step, {**status, **seconds})
+        self.records.update(global_step + 1, {**status, **seconds})
+        for alarm in self.records.raised(global_step + 1, world_model_loss(self.run.to_dict())):
+            print(f"Alarm: {alarm.title}: {alarm.text}", flush=True)
         return status, after
 
     def _report_failures(self, update: int, during: str, trajectories: Any) -> None:
@@ -97,7 +100,7 @@ class PaWTrainer(_Upstream):
         """Success on the selection panel."""
         logs: dict[str, float] = super().evaluate(global_step, **generate_kwargs)
         trajectories = self.samples_generator.validated
-        self._report_failures(global_step - 1, "validation", trajectories)
+        self._report_failures(global_step, "validation", trajectories)
         self.records.validation(global_step, trajectories)
         return logs
 

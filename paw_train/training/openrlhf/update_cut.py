@@ -62,9 +62,9 @@ def cut(
     """
     place = {id(row): number for number, row in enumerate(experience.rows)}
     passes: list[list[Pass]] = [[] for _ in range(ranks)]
-    count = optimizer_steps(optimizer, len(experience.advantages))
+    count = optimizer_steps(optimizer, len(experience.rows))
     for rows in minibatches(experience.rows, count, seed):
-        totals = minibatch_totals(rows, experience)
+        totals = minibatch_totals(rows, experience, count)
         values = 0 if experience.value_targets is None else value_count(rows, level)
         shares = _shares(rows, ranks)
         groups = [list(micro_batches(share, optimizer.micro_batch_tokens)) for share in shares]

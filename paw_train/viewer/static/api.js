@@ -10,10 +10,11 @@ export class Refused extends Error {
 export async function ask(name, params = {}, signal = undefined) {
   const query = new URLSearchParams();
   for (const [key, value] of Object.entries(params))
-    if (value !== null && value !== undefined && value !== "") query.set(key, value);
+    for (const one of Array.isArray(value) ? value : [value])
+      if (one !== null && one !== undefined && one !== "") query.append(key, one);
   const answer = await fetch(`/api/${name}?${query}`, { signal, credentials: "same-origin" });
   const body = await answer.json();
-  if (!answer.ok) throw new Refused(answer.status, body.message || answer.statusText);
+  if (!answer.ok) throw new Refused(answer.status, body.detail || body.message || answer.statusText);
   return body;
 }
 

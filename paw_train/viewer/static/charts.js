@@ -3,13 +3,13 @@
 import { h, number, replace, s } from "./dom.js";
 
 const TALL = 132;
-const PAD = { left: 46, right: 10, top: 8, bottom: 20 };
+const PAD = { left: 54, right: 10, top: 8, bottom: 20 };
 
 function ticks(low, high, count) {
   const span = high - low || 1;
   const raw = span / count;
   const unit = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map((f) => f * unit).find((size) => size >= raw);
+  const step = [1, 2, 2.5, 5, 10].map((f) => f * unit).find((size) => size >= raw);
   const found = [];
   for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-6; at += step) found.push(Math.abs(at) < step * 1e-9 ? 0 : at);
   return found;
@@ -67,34 +67,51 @@ function brushable(node, brush, toUpdate) {
   node.addEventListener("dblclick", () => brush.clear());
 }
 
+// The mean of the `width` neighbours of every point, fewer at the ends, as in the report.
+export function smoothed(points, width) {
+  if (width <= 1 || points.length < 2) return points;
+  const half = Math.floor(width / 2);
+  const sums = [0];
+  for (const [, v] of points) sums.push(sums[sums.length - 1] + v);
+  return points.map(([u], i) => {
+    const [first, end] = [Math.max(0, i - half), Math.min(points.length, i + half + 1)];
+    return [u, (sums[end] - sums[first]) / (end - first)];
+  });
+}
+
+// One measurement of one run, or of several over one another.
 export class Chart {
-  constructor(name, meaning, data, brush) {
+  // series: [{label, colour, updates, values, checks}], all of the same measurement
+  constructor(name, meaning, series, brush) {
     this.name = name;
     this.svg = s("svg", { height: TALL, class: "chart", role: "img", "aria-label": name });
     this.value = h("output", null);
     this.node = h("figure", { data: { metric: name } },
-      h("figcaption", null, h("b", null, name), this.value, h("small", null, meaning)), this.svg);
+      h("figcaption", null, h("b", null, name), this.value, meaning && h("small", null, meaning)), this.svg);
     brushable(this.svg, brush, (x) => this.updateAt(x));
-    this.update(data);
+    this.update(series);
   }
 
-  update(data) {
-    this.updates = data.update;
-    this.values = data.values[this.name];
-    this.checks = this.name === "success_rate" ? data.validation.filter((v) => v.success_rate !== null) : [];
+  update(series) {
+    this.series = series;
   }
 
-  draw(chosen) {
+  draw(chosen, width = 1) {
     const wide = this.node.clientWidth;
-    if (!wide || !this.updates.length) return;
-    const last = this.updates[this.updates.length - 1];
-    let [from, to] = chosen || [this.updates[0], last];
+    const ends = this.series.flatMap(({ updates }) => (updates.length ? [updates[0], updates[updates.length - 1]] : []));
+    if (!wide || !ends.length) return;
+    let [from, to] = chosen || [Math.min(...ends), Math.max(...ends)];
     if (from === to) [from, to] = [from - 1, to + 1];
-    const inside = [];
-    for (let i = 0; i < this.updates.length; i += 1)
-      if (this.updates[i] >= from && this.updates[i] <= to && this.values[i] !== null) inside.push([this.updates[i], this.values[i]]);
-    const checks = this.checks.filter((v) => v.update - 1 >= from && v.update - 1 <= to);
-    const all = [...inside.map((p) => p[1]), ...checks.map((v) => v.success_rate)];
+    this.lines = this.series.map((one) => {
+      const points = [];
+      for (let i = 0; i < one.updates.length; i += 1)
+        if (one.values[i] !== null && one.values[i] !== undefined) points.push([one.updates[i], one.values[i]]);
+      const within = ([u]) => u >= from && u <= to;
+      const checks = (one.checks || []).map((v) => [v.update, v.success_rate]).filter(within);
+      // smoothed before it is cut, so that the ends of a choice have their neighbours
+      return { ...one, raw: points.filter(within), points: smoothed(points, width).filter(within), checks };
+    });
+    const all = this.lines.flatMap(({ raw, checks }) => [...raw, ...checks].map((p) => p[1]));
     if (!all.length) return void replace(this.svg);
     let low = all.reduce((a, b) => Math.min(a, b));
     let high = all.reduce((a, b) => Math.max(a, b));
@@ -102,48 +119,65 @@ export class Chart {
     const [w, tall] = [wide - PAD.left - PAD.right, TALL - PAD.top - PAD.bottom];
     const x = (u) => PAD.left + ((u - from) / (to - from)) * w;
     const y = (v) => PAD.top + tall - ((v - low) / (high - low)) * tall;
-    Object.assign(this, { x, y, from, to, w, inside });
+    Object.assign(this, { x, y, from, to, w });
     this.svg.setAttribute("width", wide);
-    const line = thinned(inside, Math.max(50, Math.floor(w))).map(([u, v]) => `${x(u).toFixed(1)},${y(v).toFixed(1)}`).join(" ");
+    const columns = Math.max(50, Math.floor(w));
+    const path = (points) => thinned(points, columns).map(([u, v]) => `${x(u).toFixed(1)},${y(v).toFixed(1)}`).join(" ");
     this.cross = s("line", { class: "cross", y1: PAD.top, y2: PAD.top + tall, visibility: "hidden" });
-    this.point = s("circle", { class: "point", r: 3.5, visibility: "hidden" });
+    this.marks = this.lines.map(({ colour }) => s("circle", { class: `point c${colour}`, r: 3.5, visibility: "hidden" }));
     replace(this.svg,
       ticks(low, high, 4).map((v) => [
         s("line", { class: "gridline", x1: PAD.left, x2: wide - PAD.right, y1: y(v), y2: y(v) }),
         s("text", { class: "tick", x: PAD.left - 6, y: y(v) + 3.5, "text-anchor": "end" }, number(v, 2))]),
       ticks(from, to, 4).filter(Number.isInteger).map((u) => s("text", { class: "tick", x: x(u), y: TALL - 5, "text-anchor": "middle" }, String(u))),
-      inside.length === 1 ? s("circle", { class: "alone", cx: x(inside[0][0]), cy: y(inside[0][1]), r: 3 }) : s("polyline", { class: "line", points: line }),
-      checks.map((v) => s("circle", { class: "check", cx: x(v.update - 1), cy: y(v.success_rate), r: 3.5 }, s("title", null, `selection panel: ${number(v.success_rate)}`))),
-      this.cross, this.point);
+      width > 1 && this.lines.map(({ raw, colour }) => raw.length > 1 && s("polyline", { class: `raw c${colour}`, points: path(raw) })),
+      this.lines.map(({ points, colour }) => points.length === 1
+        ? s("circle", { class: `alone c${colour}`, cx: x(points[0][0]), cy: y(points[0][1]), r: 3 })
+        : points.length > 1 && s("polyline", { class: `line c${colour}`, points: path(points) })),
+      this.lines.map(({ checks, colour }) => checks.map(([u, v]) =>
+        s("circle", { class: `check c${colour}`, cx: x(u), cy: y(v), r: 3.5 }, s("title", null, `selection panel: ${number(v)}`)))),
+      this.cross, this.marks);
     this.hover(null);
   }
 
   updateAt(px) {
-    if (!this.inside?.length) return null;
+    if (!this.lines?.some(({ points }) => points.length)) return null;
     const u = Math.round(this.from + ((px - PAD.left) / this.w) * (this.to - this.from));
     return Math.max(Math.ceil(this.from), Math.min(Math.floor(this.to), u));
   }
 
   hover(update) {
-    if (!this.inside?.length || !this.cross) return;
+    if (!this.lines || !this.cross) return;
     const shown = update !== null;
-    let found = this.inside[this.inside.length - 1];
-    if (shown) {
-      let [low, high] = [0, this.inside.length - 1];
-      while (low < high) {
-        const middle = (low + high) >> 1;
-        if (this.inside[middle][0] < update) low = middle + 1;
-        else high = middle;
-      }
-      found = this.inside[low];
-    }
-    for (const node of [this.cross, this.point]) node.setAttribute("visibility", shown ? "visible" : "hidden");
-    this.cross.setAttribute("x1", this.x(found[0]));
-    this.cross.setAttribute("x2", this.x(found[0]));
-    this.point.setAttribute("cx", this.x(found[0]));
-    this.point.setAttribute("cy", this.y(found[1]));
-    replace(this.value, h("small", null, shown ? `u${found[0]} ` : "last "), number(found[1], 4));
+    const found = this.lines.map(({ points }) => (points.length ? points[shown ? nearest(points, update) : points.length - 1] : null));
+    const first = found.find((point) => point !== null);
+    if (!first) return;
+    const state = shown ? "visible" : "hidden";
+    this.cross.setAttribute("visibility", state);
+    this.cross.setAttribute("x1", this.x(shown ? update : first[0]));
+    this.cross.setAttribute("x2", this.x(shown ? update : first[0]));
+    found.forEach((point, i) => {
+      this.marks[i].setAttribute("visibility", point && shown ? "visible" : "hidden");
+      if (!point) return;
+      this.marks[i].setAttribute("cx", this.x(point[0]));
+      this.marks[i].setAttribute("cy", this.y(point[1]));
+    });
+    const several = this.lines.length > 1;
+    replace(this.value, h("small", null, shown ? `u${several ? update : first[0]} ` : "last "),
+      found.map((point, i) => h("span", { title: this.lines[i].label },
+        several && h("i", { cls: `swatch c${this.lines[i].colour}` }), point ? number(point[1], several ? 3 : 4) : "–")));
   }
+}
+
+// The place of the first point at or after an update; the last one if none is.
+function nearest(points, update) {
+  let [low, high] = [0, points.length - 1];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (points[middle][0] < update) low = middle + 1;
+    else high = middle;
+  }
+  return low;
 }
 
 // The whole run in one strip, with the part that the curves show.

@@ -2,38 +2,59 @@
 
 import { ask } from "./api.js";
 import { Chart, Overview } from "./charts.js";
-import { h, number, percent, plural, replace } from "./dom.js";
+import { h, interval, number, plural, rate, replace } from "./dom.js";
 import { world } from "./runs.js";
 import { current, format, go, range } from "./state.js";
 
-const SECTIONS = [
-  ["Outcome", ["reward_mean", "success_rate", "invalid_rate", "steps_mean", "failed_episodes"]],
-  ["World model", ["obs_nll", "wm_loss", "wm_term", "clipped_share", "lambda_mean", "entropy_mean", "entropy_threshold", "selected_share", "unique_share"]],
-  ["Policy", ["policy_loss", "kl", "clip_fraction", "ratio_mean", "ratio_max", "ratio_min", "entropy", "value_loss"]],
-  ["Optimiser", ["grad_norm", "grad_norm_policy", "grad_norm_wm", "lr", "skipped"]],
-  ["Cost", ["seconds_rollout", "seconds_train", "tokens", "transitions", "peak_memory_mb"]],
-];
-export const MEANING = {
-  reward_mean: "mean return of an episode", success_rate: "share of episodes solved", invalid_rate: "share of turns with an invalid action",
-  steps_mean: "turns an episode", obs_nll: "next observation, −log p a token (nats)", wm_loss: "world-model loss of a transition",
-  wm_term: "world-model term of the objective", clipped_share: "next-observation tokens left out: p > ρ", lambda_mean: "λ = 1 − mean return / R max",
-  entropy_mean: "action entropy", entropy_threshold: "least entropy that was selected", selected_share: "share of transitions selected",
-  policy_loss: "clipped surrogate", kl: "to the reference policy (nats)", clip_fraction: "action tokens held by the clip",
-  grad_norm: "before clipping", lr: "learning rate", seconds_rollout: "seconds of playing", seconds_train: "seconds of learning",
-};
+const WIDTHS = [1, 3, 5, 9, 17, 33, 65, 129]; // updates that a point is the mean of
+
+// How much curves are smoothed: one control, in the address.
+export class Smoothing {
+  constructor() {
+    this.input = h("input", { type: "range", min: 0, max: WIDTHS.length - 1, step: 1, "aria-label": "Smoothing" });
+    this.words = h("output");
+    this.node = h("label", { cls: "smoothing" }, h("span", null, "Smoothing"), this.input, this.words);
+    this.input.addEventListener("input", () => go({ params: { sm: this.input.value === "0" ? null : WIDTHS[this.input.value] } }, { replace: true }));
+  }
+
+  // The width that the address asks for; the control follows it.
+  width(params) {
+    const at = Math.max(0, WIDTHS.findIndex((width) => width === Number(params.sm)));
+    this.input.value = at;
+    this.words.textContent = at ? `mean of ${WIDTHS[at]} updates` : "off";
+    return WIDTHS[at];
+  }
+}
+
+// The measurements of one run or several under their headings; calls `make` for each one's element.
+export function sections(metrics, make) {
+  const titles = [...new Set(metrics.map((metric) => metric.section))];
+  return titles.map((title) => h("section", null, h("h2", null, title),
+    h("div", { cls: "grid" }, metrics.filter((metric) => metric.section === title).map(make))));
+}
+
+export const seriesOf = (data, name, label = "", colour = 0) => ({
+  label, colour, updates: data.update, values: data.values[name] || [],
+  checks: name === "success_rate" ? data.validation.filter((v) => v.success_rate !== null) : [],
+});
+
+export const alarmBox = (alarms) => alarms.length > 0 && h("section", { cls: "alarms", role: "alert" }, h("h2", null, "Alarms"),
+  h("ul", null, alarms.map((a) => h("li", null, h("b", null, a.title), ` (${a.ongoing ? `since u${a.first}` : `u${a.first} to u${a.last}`}): ${a.text}`))));
 
 export class CurvesPage {
   constructor(page) {
     this.page = page;
     this.charts = [];
     this.cards = h("div", { cls: "cards" });
+    this.alarms = h("div");
+    this.smoothing = new Smoothing();
     this.strip = h("div", { cls: "strip" });
     this.kept = h("div", { cls: "kept" });
     this.grid = h("div", { cls: "sections" });
     this.notes = h("div", { cls: "notes" });
     this.settings = h("details", { cls: "settings" });
-    this.node = h("div", { cls: "curves" }, this.cards, this.strip, this.kept, this.notes, this.grid, this.settings);
-    new ResizeObserver(() => this.draw()).observe(this.node);
+    this.node = h("div", { cls: "curves" }, this.alarms, this.cards, this.strip, h("div", { cls: "controls" }, this.kept, this.smoothing.node), this.notes, this.grid, this.settings);
+    new ResizeObserver(() => requestAnimationFrame(() => this.draw())).observe(this.node);
   }
 
   keys() {
@@ -42,8 +63,9 @@ export class CurvesPage {
 
   described(info) {
     this.info = info;
-    const result = (title, r) => r && h("div", { cls: "card" }, h("span", null, title), h("b", null, percent(r.success_rate)),
-      h("small", null, Array.isArray(r.ci95) ? `${percent(r.ci95[0])} – ${percent(r.ci95[1])} · ${r.n} tasks` : ""));
+    const result = (title, r) => r && h("div", { cls: "card" }, h("span", null, title), h("b", null, rate(r)),
+      h("small", null, `${interval(r)} · ${plural(r.n, "task")}`));
+    replace(this.alarms, alarmBox(info.alarms));
     replace(this.cards,
       result("Success before RL", info.before), result("Success after RL", info.after),
       h("div", { cls: "card" }, h("span", null, "Updates"), h("b", null, info.planned ? `${info.updates} / ${info.planned}` : number(info.updates)),
@@ -75,40 +97,36 @@ export class CurvesPage {
   }
 
   build() {
-    const names = Object.keys(this.data.values);
-    const key = names.join();
+    const { metrics } = this.data;
+    const key = metrics.map((metric) => metric.name).join();
     if (key === this.built) {
-      for (const chart of this.charts) chart.update(this.data);
+      for (const chart of this.charts) chart.update([seriesOf(this.data, chart.name)]);
       this.overview?.update(this.data);
       return;
     }
     this.built = key;
-    const placed = new Set(SECTIONS.flatMap(([, list]) => list));
-    const sections = [...SECTIONS, ["Further", names.filter((name) => !placed.has(name))]];
     const brush = {
       hover: (u) => this.charts.forEach((chart) => chart.hover(u)),
       choose: (from, to) => go({ params: { u: `${from}-${to}` } }),
       clear: () => go({ params: { u: null } }),
     };
     this.charts = [];
-    replace(this.grid, sections.map(([title, list]) => {
-      const there = list.filter((name) => names.includes(name));
-      if (!there.length) return null;
-      return h("section", null, h("h2", null, title), h("div", { cls: "grid" }, there.map((name) => {
-        const chart = new Chart(name, MEANING[name] || "", this.data, brush);
-        this.charts.push(chart);
-        return chart.node;
-      })));
+    replace(this.grid, sections(metrics, ({ name, meaning }) => {
+      const chart = new Chart(name, meaning, [seriesOf(this.data, name)], brush);
+      this.charts.push(chart);
+      return chart.node;
     }));
-    if (!names.length) replace(this.grid, h("p", { cls: "muted" }, "No update has been measured yet; curves appear here as they come."));
-    this.overview = names.length ? new Overview(this.data, brush) : null;
+    if (!metrics.length) replace(this.grid, h("p", { cls: "muted" }, "No update has been measured yet; curves appear here as they come."));
+    this.overview = metrics.length ? new Overview(this.data, brush) : null;
     replace(this.strip, this.overview?.node);
   }
 
   draw() {
     if (!this.data || !this.node.isConnected) return;
-    const chosen = range((this.state || current()).params);
-    for (const chart of this.charts) chart.draw(chosen);
+    const { params } = this.state || current();
+    const chosen = range(params);
+    const width = this.smoothing.width(params);
+    for (const chart of this.charts) chart.draw(chosen, width);
     this.overview?.draw(chosen);
     this.drawKept();
   }

@@ -75,12 +75,14 @@ export class EpisodeView {
           e.group.length > 1 && h("button", { cls: "chip", title: "s", onclick: () => go({ tab: "groups" }) }, "side by side"),
           recorded && h("button", { cls: "chip", "aria-pressed": String(view.tokens), title: "w", onclick: () => go({ params: { wm: view.tokens ? "0" : null } }, { replace: true }) }, "world model"),
           recorded && h("button", { cls: "chip", "aria-pressed": String(view.responses), title: "r", onclick: () => go({ params: { resp: view.responses ? null : "1" } }, { replace: true }) }, "response tokens"),
+          e.turns.some((turn) => turn.calls.length) && h("button", { cls: "chip", title: "m", onclick: () => this.toggle("details.sent") }, "as sent"),
           h("button", { cls: "chip", title: "o", onclick: () => this.toggle("details.prompt") }, "prompts"),
           h("button", { cls: "chip", title: "a", onclick: () => this.toggle("details.admissible") }, "admissible actions")),
+        notes(e.notes),
         view.tokens && legend(e)),
-      e.turns.map((turn, i) => drawTurn(turn, i, view, most, e)),
+      withRequests(e.turns).map(([turn, requests], i) => drawTurn(turn, requests, i, view, most, e)),
       !e.turns.length && h("p", { cls: "muted" }, "No turn was taken."),
-      e.error && h("pre", { cls: "error" }, e.error));
+      e.error && h("pre", { cls: "error-text" }, e.error));
   }
 
   mark(turn) {
@@ -125,7 +127,30 @@ export function surprise(turn) {
   return values?.length ? -values.reduce((a, b) => a + b, 0) / values.length : null;
 }
 
-function drawTurn(turn, index, view, most, episode) {
+// What the agent noted about the episode: its reflections to read, the rest in a line.
+function notes(found) {
+  const { reflections, spent, ...rest } = found;
+  const listed = Array.isArray(reflections) && reflections.length > 0;
+  // what an agent that plays a dialogue begins it with: instructions, examples, earlier reflections
+  const texts = Object.entries(rest).filter(([, value]) => typeof value === "string" && value.length > 120);
+  const words = Object.entries(rest).filter(([key]) => !texts.some(([name]) => name === key)).map(([key, value]) => `${key.replaceAll("_", " ")} ${typeof value === "string" ? value : JSON.stringify(value)}`);
+  if (spent?.calls > 0) words.push(plural(spent.calls, "model call"), `${number(spent.prompt_tokens)} + ${number(spent.completion_tokens)} tokens`);
+  return (listed || texts.length > 0 || words.length > 0) && h("div", { cls: "agent-notes" },
+    listed && [h("b", null, plural(reflections.length, "reflection")), h("ol", null, reflections.map((text) => h("li", null, String(text))))],
+    texts.map(([key, text]) => lazily(h("details", { cls: "note-text" }, h("summary", null, `${key.replaceAll("_", " ")} · ${plural(text.length, "character")}`)), () => h("pre", null, text))),
+    words.length > 0 && h("p", { cls: "muted" }, words.join(" · ")));
+}
+
+// Each turn with its requests, whole: a record has only what a request adds to the one before.
+function withRequests(turns) {
+  let before = [];
+  return turns.map((turn) => [turn, turn.calls.map((call) => {
+    before = [...before.slice(0, call.same), ...call.messages];
+    return { ...call, messages: before };
+  })]);
+}
+
+function drawTurn(turn, requests, index, view, most, episode) {
   const a = advantage(turn);
   const nll = surprise(turn);
   const known = turn.tokens;
@@ -140,25 +165,49 @@ function drawTurn(turn, index, view, most, episode) {
       known && known.entropy !== null && h("span", { title: "action entropy (Eq. 4), nats" }, `H ${number(known.entropy)}`),
       nll !== null && h("span", { title: "mean −log p of the next observation's tokens, nats" }, `surprise ${number(nll)}`),
       h("span", { cls: "grow" }),
+      turn.finish_reason === "length" && h("span", { cls: "badge warn", title: "finish_reason: length" }, "answer cut off"),
       !turn.valid && h("span", { cls: "badge bad", title: turn.problem || "" }, "invalid action"),
       turn.reward !== 0 && h("span", { cls: `badge ${turn.reward < 0 ? "bad" : "good"}` }, `reward ${signed(turn.reward)}`),
       turn.ended && h("span", { cls: "badge" }, turn.ended === "terminated" ? "ended" : "step budget used up")),
-    h("div", { cls: "folds" }, prompt(turn.prompt, index), admissible(turn, index)),
-    h("div", { cls: "response" }, view.responses && known?.response?.tokens.length
+    h("div", { cls: "folds" }, sent(requests), prompt(turn.prompt, index, requests.length > 0), admissible(turn, index)),
+    h("div", { cls: "response" }, turn.reasoning && h("div", { cls: "think" }, long(String(turn.reasoning).trim())), view.responses && known?.response?.tokens.length
       ? tokenText(known.response, { clips: false, rho: null }) : response(turn.response),
       turn.problem && h("p", { cls: "problem" }, turn.problem)),
     h("div", { cls: "observation" }, view.tokens && known?.observation?.tokens.length
       ? tokenText(known.observation, view) : long(turn.observation)));
 }
 
-function prompt(parts, index) {
+function sent(requests) {
+  if (!requests.length) return null;
+  const last = requests[requests.length - 1];
+  const title = `as sent · ${requests.length > 1 ? `${plural(requests.length, "request")} · ` : ""}${plural(last.messages.length, "message")}`;
+  const words = Array.isArray(last.tokens) ? ` · ${number(last.tokens[0])} + ${number(last.tokens[1])} tokens` : "";
+  return lazily(h("details", { cls: "sent" }, h("summary", null, title + words)),
+    () => h("div", null, requests.map((call, i) => h("div", { cls: "request" },
+      requests.length > 1 && h("p", { cls: "muted" }, `request ${i + 1} of ${requests.length}`),
+      call.same > 0 && lazily(h("details", { cls: "same" }, h("summary", null, `${plural(call.same, "message")} as before`)),
+        () => h("div", null, call.messages.slice(0, call.same).map(message))),
+      call.messages.slice(call.same).map(message),
+      call.reasoning && message({ role: "reasoning", content: call.reasoning }),
+      message({ role: "answer", content: call.text, tool_calls: call.tool_calls, refusal: call.refusal }),
+      call.finish_reason && h("p", { cls: "muted small" }, `finish_reason ${call.finish_reason}`)))));
+}
+
+function message({ role, content, ...rest }) {
+  const text = typeof content === "string" ? content : content === null || content === undefined ? "" : JSON.stringify(content, null, 1);
+  const more = Object.entries(rest).filter(([, value]) => value !== null && value !== undefined && !(Array.isArray(value) && !value.length));
+  return h("div", { cls: "message", data: { role: String(role) } }, h("span", { cls: "tag" }, String(role)),
+    h("pre", null, long(text), more.map(([key, value]) => `\n${key}: ${typeof value === "string" ? value : JSON.stringify(value, null, 1)}`)));
+}
+
+function prompt(parts, index, own) {
   const length = parts.reduce((sum, part) => sum + part[1].length, 0);
   const fresh = parts.filter((part) => part[0] === "new").reduce((sum, part) => sum + part[1].split("\n").length, 0);
   const body = () => h("pre", null, parts.map(([kind, text]) => kind === "new" ? h("span", { cls: "new" }, text, "\n")
     : text.split("\n").length <= 2 ? h("span", { cls: "same" }, text, "\n")
       : h("details", { cls: "same" }, h("summary", null, `${plural(text.split("\n").length, "line")} as before`), text)));
   const words = index === 0 || fresh === 0 ? "" : `, ${plural(fresh, "new line")}`;
-  return lazily(h("details", { cls: "prompt" }, h("summary", null, `prompt · ${plural(length, "character")}${fresh === 0 && index > 0 ? ", nothing new" : words}`)), body);
+  return lazily(h("details", { cls: "prompt" }, h("summary", null, `${own ? "environment's prompt" : "prompt"} · ${plural(length, "character")}${fresh === 0 && index > 0 ? ", nothing new" : words}`)), body);
 }
 
 function admissible(turn, index) {

@@ -50,7 +50,7 @@ export class GroupView {
     replace(this.node,
       h("header", { cls: "episode-head" },
         h("h1", null, first.instruction || first.task_id),
-        h("p", { cls: "meta" }, h("span", null, training ? `rollout group of ${origin(first).replace("u", "update ")}` : "the same task, before and after"),
+        h("p", { cls: "meta" }, h("span", null, training ? `rollout group of ${origin(first).replace("u", "update ")}` : this.page.kind === "evaluation" ? "the same task with each seed" : "the same task, before and after"),
           h("span", null, `mean return ${number(mean)}`),
           first.lambda !== null && h("span", { title: "λ = 1 − mean return / R max (Eq. 10): how much the world model learns from this group" }, `λ ${number(first.lambda)}`),
           h("span", null, `${all.filter((e) => e.outcome === "solved").length} of ${plural(all.length, "episode")} solved`),
@@ -62,7 +62,7 @@ export class GroupView {
     const a = e.turns.length ? advantage(e.turns[0]) : null;
     const href = format({ run: this.page.name, tab: "episodes", params: { ...current().params, ep: e.key } });
     return h("th", { "aria-current": chosen ? "true" : null },
-      h("a", { href, title: "read this episode (Enter)" }, training ? `Episode ${i + 1}` : origin(e)),
+      h("a", { href, title: "read this episode (Enter)" }, training || this.page.kind === "evaluation" ? `Episode ${i + 1}` : origin(e)),
       h("span", { cls: `badge ${e.outcome}` }, OUTCOMES[e.outcome] || e.outcome),
       h("div", { cls: "muted" }, `return ${number(e.return)} · ${plural(e.turns.length, "turn")}`, a !== null && h("span", { cls: tone(a) }, ` · A ${signed(a, 2)}`)));
   }

@@ -60,8 +60,10 @@ export class ListPage {
     replace(this.pane, this.list.node);
   }
 
-  fetch(tab, offset, limit, around) {
-    return ask("list", { run: this.page.name, view: tab, offset, limit, around, ...filters(current().params) });
+  async fetch(tab, offset, limit, around) {
+    const found = await ask("list", { run: this.page.name, view: tab, offset, limit, around, ...filters(current().params) });
+    this.page.answered(found);
+    return found;
   }
 
   choose(tab, row) {
@@ -136,7 +138,7 @@ export class ListPage {
       h: () => this.episode.sibling(-1), ArrowLeft: () => this.episode.sibling(-1),
       s: () => go({ tab: groups ? "episodes" : "groups" }),
       w: toggle("wm", "0"), r: toggle("resp", "1"),
-      o: () => this.episode.toggle("details.prompt"), a: () => this.episode.toggle("details.admissible"),
+      m: () => this.episode.toggle("details.sent"), o: () => this.episode.toggle("details.prompt"), a: () => this.episode.toggle("details.admissible"),
       x: () => go({ params: Object.fromEntries(FILTERS.map((key) => [key, null])) }),
       Escape: () => {
         if (document.activeElement && document.activeElement !== document.body) document.activeElement.blur();

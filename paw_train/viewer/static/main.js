@@ -3,9 +3,10 @@
 import { ask } from "./api.js";
 import { h, replace } from "./dom.js";
 import { Keys } from "./keys.js";
+import { OverlayPage } from "./overlay.js";
 import { RunPage } from "./run.js";
 import { RunsPage } from "./runs.js";
-import { TABS, current, format, go } from "./state.js";
+import { chosenRuns, current, go, home } from "./state.js";
 
 const PULSE = 1500; // milliseconds between two questions whether anything is new
 
@@ -33,11 +34,10 @@ class App {
   }
 
   async start() {
-    const { runs, folder } = await ask("runs");
+    const { runs, folder, first } = await ask("runs");
     this.runs = runs;
     this.folder = folder;
-    if (runs.length === 1 && !current().run)
-      history.replaceState(null, "", format({ run: runs[0].name, tab: "curves", params: {} }));
+    if (first !== null && location.hash.length < 3) history.replaceState(null, "", home(runs.find((run) => run.name === first)));
     this.show();
     this.beat();
   }
@@ -45,18 +45,21 @@ class App {
   show() {
     const state = current();
     const name = state.run;
-    if (!this.page || this.page.name !== name) {
+    const over = name === null && chosenRuns(state.params);
+    const kind = over ? OverlayPage : name === null ? RunsPage : RunPage;
+    if (!(this.page instanceof kind) || this.page.name !== name) {
       this.seen = {};
-      this.page = name === null ? new RunsPage(this) : new RunPage(this, name);
+      this.page = new kind(this, name);
       replace(this.main, this.page.node);
     }
-    document.title = name ? `${name} · paw view` : `${this.folder} · paw view`;
+    document.title = over ? `${over.length} runs · paw view` : name ? `${name} · paw view` : `${this.folder} · paw view`;
     if (document.activeElement !== this.search) this.search.value = state.params.q || "";
-    this.search.placeholder = name === null ? "Find a run   /" : "Search episodes   /";
+    this.search.placeholder = over ? "Find a measurement   /" : name === null ? "Find a run   /" : "Search episodes   /";
+    const shown = name === null ? null : this.page.tabOf(state);
     replace(this.where, name === null ? h("span", { cls: "crumb" }, this.folder) : [
       this.runs.length > 1 ? this.picker(name) : h("span", { cls: "crumb" }, name),
-      h("span", { cls: "tabs", role: "tablist" }, TABS.map((tab, i) => h("a", {
-        role: "tab", "aria-selected": String(tab === state.tab), href: this.page.tabHref(tab), title: `${tab} (${i + 1})`,
+      h("span", { cls: "tabs", role: "tablist" }, this.page.tabs.map((tab, i) => h("a", {
+        role: "tab", "aria-selected": String(tab === shown), href: this.page.tabHref(tab), title: `${tab} (${i + 1})`,
       }, tab[0].toUpperCase() + tab.slice(1)))),
     ]);
     this.keys.actions = { ...this.always(), ...this.page.keys() };
@@ -74,7 +77,7 @@ class App {
   }
 
   always() {
-    const tab = (i) => () => this.page.name !== null && (location.hash = this.page.tabHref(TABS[i]));
+    const tab = (i) => () => this.page.name !== null && (location.hash = this.page.tabHref(this.page.tabs[i]));
     return {
       "/": () => { this.search.focus(); this.search.select(); },
       t: () => window.pawTheme.toggle(),
@@ -90,7 +93,7 @@ class App {
     clearTimeout(this.typing);
     this.typing = setTimeout(() => {
       const state = current();
-      const list = state.run && state.tab === "curves" ? { tab: "episodes" } : {};
+      const list = state.run && this.page.tabOf(state) === this.page.tabs[0] ? { tab: "episodes" } : {};
       go({ ...list, params: { q: this.search.value || null, ep: null, turn: null } }, { replace: !list.tab });
     }, 120);
   }
@@ -107,7 +110,7 @@ class App {
         this.seen = pulse;
         this.tell(pulse);
         if (!first) await page.news(changed, pulse);
-        else page.first?.(pulse);
+        else await page.begun?.(pulse);
       }
     } catch (error) {
       if (error instanceof TypeError) this.tell({ state: "gone" });

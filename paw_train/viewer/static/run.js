@@ -4,7 +4,8 @@ import { ask } from "./api.js";
 import { CurvesPage } from "./curves.js";
 import { h, replace } from "./dom.js";
 import { ListPage } from "./list.js";
-import { FILTERS, current, format } from "./state.js";
+import { ResultPage } from "./result.js";
+import { FILTERS, TABS, current, format } from "./state.js";
 
 export class RunPage {
   constructor(app, name) {
@@ -12,7 +13,9 @@ export class RunPage {
     this.name = name;
     this.node = h("div", { cls: "page run" }, h("p", { cls: "loading" }, "Opening …"));
     this.info = null;
-    this.curves = new CurvesPage(this);
+    this.kind = app.runs.find((run) => run.name === name)?.kind || "training";
+    this.tabs = TABS[this.kind];
+    this.first = this.kind === "evaluation" ? new ResultPage(this) : new CurvesPage(this);
     this.list = new ListPage(this);
   }
 
@@ -23,8 +26,13 @@ export class RunPage {
     return format({ run: this.name, tab, params: kept });
   }
 
+  // What an address without a tab, or with another kind's, means.
+  tabOf(state) {
+    return this.tabs.includes(state.tab) ? state.tab : this.tabs[0];
+  }
+
   show(state) {
-    const part = state.tab === "curves" ? this.curves : this.list;
+    const part = this.tabOf(state) === this.tabs[0] ? this.first : this.list;
     if (this.part !== part) {
       this.part = part;
       replace(this.node, part.node);
@@ -34,7 +42,7 @@ export class RunPage {
   }
 
   keys() {
-    return current().tab === "curves" ? this.curves.keys() : this.list.keys();
+    return this.tabOf(current()) === this.tabs[0] ? this.first.keys() : this.list.keys();
   }
 
   async describe() {
@@ -44,12 +52,18 @@ export class RunPage {
       replace(this.node, h("p", { cls: "loading" }, error.message, " ", h("a", { href: "#/" }, "All runs")));
       return;
     }
-    this.curves.described(this.info);
+    this.answered(this.info);
+    this.first.described(this.info);
     this.list.described(this.info);
   }
 
-  first(pulse) {
-    if (pulse.indexing) this.behind = true;
+  // Notes that an answer came while episodes were still being read: it has to be asked for again.
+  answered({ indexing }) {
+    if (indexing) this.behind = true;
+  }
+
+  async begun(pulse) {
+    if (this.behind) await this.news({}, pulse);
   }
 
   async news(changed, pulse) {
@@ -58,6 +72,6 @@ export class RunPage {
       await this.describe();
       this.list.refresh();
     }
-    if (changed.curves) this.curves.refresh();
+    if (changed.curves) this.first.refresh();
   }
 }

@@ -1,13 +1,14 @@
 // The address holds everything that is shown: #/RUN/TAB?filters. Back, forward and links just work.
 
-export const TABS = ["curves", "groups", "episodes", "turns"];
+export const TABS = { training: ["curves", "groups", "episodes", "turns"], evaluation: ["result", "groups", "episodes", "turns"] };
+const SEPARATOR = "//"; // between the names of several runs: no name holds it, for names are paths
 export const FILTERS = ["q", "phase", "outcome", "type", "invalid", "selected", "entropy", "u"];
 
 export function parse(hash) {
   const [path, query] = hash.replace(/^#\/?/, "").split("?");
   const parts = path.split("/").map(decode);
   const params = Object.fromEntries(new URLSearchParams(query || ""));
-  const tab = TABS.includes(parts[1]) ? parts[1] : "curves";
+  const tab = ["curves", "result", "groups", "episodes", "turns"].includes(parts[1]) ? parts[1] : null;
   return { run: parts[0] || null, tab, params };
 }
 
@@ -16,9 +17,12 @@ export function format({ run, tab, params }) {
   for (const [key, value] of Object.entries(params || {}))
     if (value !== null && value !== undefined && value !== "") query.set(key, value);
   const text = query.toString();
-  const path = run ? `#/${encodeURIComponent(run)}/${tab || "curves"}` : "#/";
+  const path = run ? `#/${encodeURIComponent(run)}${tab ? `/${tab}` : ""}` : "#/";
   return text ? `${path}?${text}` : path;
 }
+
+// Where a run begins: its first tab.
+export const home = (run) => format({ run: run.name, tab: TABS[run.kind][0], params: {} });
 
 export const current = () => parse(location.hash);
 
@@ -33,6 +37,10 @@ export function go(change, { replace = false } = {}) {
     window.dispatchEvent(new HashChangeEvent("hashchange"));
   } else location.hash = hash;
 }
+
+// The runs that lie over one another, or null.
+export const chosenRuns = (params) => (params.runs ? params.runs.split(SEPARATOR).filter(Boolean) : null);
+export const runsParam = (names) => names.join(SEPARATOR);
 
 export function range(params) {
   const found = /^(\d+)-(\d+)$/.exec(params.u || "");

@@ -1,0 +1,251 @@
+"""What the three applications have in common: bodies, errors, metrics, and a complete OpenAPI document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Annotated, Any, TypeVar
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import PlainTextResponse, Response
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, WithJsonSchema
+from pydantic.json_schema import models_json_schema
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+
+import paw_gym
+from env_servers.problems import MEDIA_TYPE, ProblemError
+from env_servers.service import METHODS, OPEN_PATHS, Metrics
+
+_TOKEN = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "basic": {"type": "http", "scheme": "basic"},
+}
+"""ways to show a token"""
+_KEY = {"client": {"type": "apiKey", "in": "header", "name": "X-PaW-Client"}}
+BY_KEY: dict[str, Any] = {"security": [{"client": []}]}
+"""the part of a route's document (``openapi_extra``) that says that a client must show a secret of its
+own where there is no token"""
+_REFERENCE = "#/components/schemas/{model}"
+_SENTENCES = {
+    404: "There is nothing at this path.",
+    405: "This path does not take this method: the header Allow names those that it takes.",
+}
+_MISTAKES = 20
+"""of a malformed request that are listed"""
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+"""an integer of a strict model, also where a client writes 3.0, as JSON lets it"""
+Text = Annotated[
+    str,
+    Field(max_length=500_000),
+    WithJsonSchema({"type": "string", "description": "At most 500,000 characters."}),
+]
+"""a long text; its bound stays out of the schema, from which tools make texts of that length"""
+Model = TypeVar("Model", bound=BaseModel)
+Page = Callable[[int, str], Response]
+"""renders a status and a sentence for people"""
+
+
+class Mistake(BaseModel):
+    """One mistake of a malformed request."""
+
+    detail: str
+    pointer: str
+    """JSON pointer to it"""
+
+
+class Problem(BaseModel):
+    """Problem details (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    exception: str | None = None
+    """what an environment raised, where a wrong argument is to blame"""
+    retry_after: int | None = None
+    """seconds after which the same may succeed"""
+    errors: list[Mistake] | None = None
+    """the mistakes of a malformed request"""
+
+
+def new_app(
+    title: str,
+    metrics: Metrics,
+    *,
+    has_token: bool,
+    bodies: Sequence[type[BaseModel]] = (),
+    limits: Mapping[str, Mapping[str, Any]] | None = None,
+    page_for: Callable[[str], Page | None] = lambda path: None,
+    lifespan: Any = None,
+) -> FastAPI:
+    """An application without routes of its own yet, but with ``/metrics`` and ``/openapi.json``.
+
+    Args:
+        title: its name.
+        metrics: what ``/metrics`` shows.
+        has_token: whether clients must show a token (which ``Gate`` checks).
+        bodies: models that are read by ``read``.
+        limits: by model and field, more of its JSON schema: bounds that are known at run time only.
+        page_for: what renders errors at a path that people open; ``None``: a program asks there.
+        lifespan: of the application.
+    """
+    app = FastAPI(
+        title=title, version=paw_gym.__version__, docs_url=None, redoc_url=None,
+        redirect_slashes=False, lifespan=lifespan,
+    )  # fmt: skip
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def show_metrics() -> Response:
+        """The server's numbers, for Prometheus."""
+        return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4")
+
+    document: dict[str, Any] = {}
+
+    def openapi() -> dict[str, Any]:
+        if not document:
+            document.update(_document(app, has_token, bodies, limits or {}))
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]
+    _add_error_handlers(app, page_for)
+    return app
+
+
+# --- bodies and answers ------------------------------------------------------------------------------
+
+
+async def read(model: type[Model], request: Request) -> Model:
+    """The body of a request, whatever its ``Content-Type``; an empty one is an empty object.
+
+    Raises:
+        ValidationError: malformed; answered with 422.
+    """
+    return model.model_validate_json(await request.body() or b"{}")
+
+
+def takes(model: type[BaseModel]) -> dict[str, Any]:
+    """The part of a route's document (``openapi_extra``) that says which body it takes."""
+    schema = {"$ref": _REFERENCE.format(model=model.__name__)}
+    required = any(field.is_required() for field in model.model_fields.values())
+    content = {"application/json": {"schema": schema}}
+    return {"requestBody": {"required": required, "content": content}}
+
+
+def refuses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The part of a route's document (``responses``) that says which problems it answers with."""
+    return {status: {"description": HTTPStatus(status).phrase} for status in statuses}
+
+
+def json_answer(content: Any, status: int = 200) -> Response:
+    """An answer in ASCII: what a request held need not be valid Unicode."""
+    return Response(json.dumps(content), status, media_type="application/json")
+
+
+# --- errors ------------------------------------------------------------------------------------------
+
+
+def _add_error_handlers(app: FastAPI, page_for: Callable[[str], Page | None]) -> None:
+    async def answer(request: Request, error: Exception) -> Response:
+        path = request.url.path
+        headers = dict(getattr(error, "headers", None) or {})
+        if "Allow" in headers:  # the router names the methods of one route, a path may have several
+            headers["Allow"] = _allowed(app, request)
+        found = as_problem(error)
+        if found.more.get("retry_after"):
+            headers["Retry-After"] = str(found.more["retry_after"])
+        page = page_for(path)
+        if page is not None:
+            return page(found.status, found.detail)
+        return Response(found.content(path), found.status, headers, media_type=MEDIA_TYPE)
+
+    for kind in (ProblemError, HTTPException, RequestValidationError, ValidationError, Exception):
+        app.exception_handler(kind)(answer)
+
+
+def _allowed(app: FastAPI, request: Request) -> str:
+    """The methods that a path takes."""
+    scopes = {method: {**request.scope, "method": method} for method in sorted(METHODS)}
+    found = (
+        method
+        for method, scope in scopes.items()
+        if any(route.matches(scope)[0] is Match.FULL for route in app.routes)
+    )
+    return ", ".join(found)
+
+
+def as_problem(error: Exception) -> ProblemError:
+    """What an exception that ends a request is answered with."""
+    if isinstance(error, ProblemError):
+        return error
+    if isinstance(error, RequestValidationError | ValidationError):
+        mistakes = [_mistake(one) for one in error.errors()[:_MISTAKES]]
+        where = mistakes[0]["pointer"].strip("/").replace("/", ".") or "the body"
+        detail = f"{where}: {mistakes[0]['detail']}"[:1000]
+        return ProblemError(422, detail, errors=mistakes)
+    if isinstance(error, HTTPException):
+        words = str(error.detail)
+        if words == HTTPStatus(error.status_code).phrase:
+            words = _SENTENCES.get(error.status_code, f"{words}.")
+        return ProblemError(error.status_code, words)
+    return ProblemError(500, "The server failed: its log says why.")
+
+
+def _mistake(found: Mapping[str, Any]) -> dict[str, str]:
+    place = [str(part) for part in found["loc"] if part != "body"]
+    return {"detail": str(found["msg"]), "pointer": "".join(f"/{part}" for part in place)}
+
+
+# --- the document ------------------------------------------------------------------------------------
+
+
+def _document(
+    app: FastAPI,
+    has_token: bool,
+    bodies: Sequence[type[BaseModel]],
+    limits: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Any]:
+    """The OpenAPI document: what FastAPI knows, with the bodies, every error, and the ways to get in."""
+    document = get_openapi(title=app.title, version=app.version, routes=app.routes)
+    components = document.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    models = [(model, "validation") for model in (*bodies, Problem)]
+    _, defined = models_json_schema(models, ref_template=_REFERENCE)  # type: ignore[arg-type]
+    schemas |= defined["$defs"]
+    for model, fields in limits.items():
+        for name, more in fields.items():
+            schemas[model]["properties"][name] |= more
+    components["securitySchemes"] = _TOKEN if has_token else _KEY
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            if has_token:
+                ways: list[Any] = [] if path in OPEN_PATHS else [{name: []} for name in _TOKEN]
+                operation["security"] = ways
+            _complete(operation)
+    return document
+
+
+def _complete(operation: dict[str, Any]) -> None:
+    """Adds the problems that the layers around a route answer with, and the shape of all of them."""
+    responses = operation["responses"]
+    common = [401] if operation.get("security") else []
+    if "requestBody" in operation:
+        common += [413, 422]
+    responses |= {str(status): words for status, words in refuses(*common).items()}
+    shape = {MEDIA_TYPE: {"schema": {"$ref": _REFERENCE.format(model="Problem")}}}
+    for status, response in responses.items():
+        unfinished = status == "422" or "content" not in response
+        if int(status) >= 400 and unfinished:
+            response["content"] = shape

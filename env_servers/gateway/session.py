@@ -1,0 +1,92 @@
+"""A session of the gateway: one environment of one client, and what makes its episode again."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from env_servers.sessions import Session
+
+if TYPE_CHECKING:
+    from env_servers.gateway.local import LocalWorker
+    from env_servers.gateway.process import Worker
+
+_JOURNAL_BYTES = 4_000_000
+"""an episode with more than that is not played again"""
+_DROP_SECONDS = 30.0
+
+
+@dataclass(eq=False, kw_only=True)
+class EnvSession(Session):
+    """One environment of one client."""
+
+    env_id: str
+    kwargs: dict[str, Any]
+    worker: Worker | LocalWorker | None = None
+    """where its environment is; ``None``: nowhere yet, or its worker died"""
+    journal: list[dict[str, Any]] | None = None
+    """the reset and the steps since, which make the same state again; ``None``: no episode, or one
+    that is too long"""
+    last: bytes = b""
+    """answer of the journal's last call"""
+    lost: str | None = None
+    """what became of the environment, when it failed; a reset makes another"""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _size: int = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is being executed."""
+        return self.lock.locked()
+
+    @property
+    def steps(self) -> int:
+        """Actions taken in this episode."""
+        return len(self.journal) - 1 if self.journal else 0
+
+    def begin(self, journal: list[dict[str, Any]], answer: bytes) -> None:
+        """Notes an episode that was started, or taken over."""
+        self._size = sum(len(entry.get("action", "")) for entry in journal)
+        self.journal, self.last, self.lost = journal, answer, None
+
+    def note(self, entry: dict[str, Any], answer: bytes) -> None:
+        """Notes a step."""
+        assert self.journal is not None
+        self._size += len(entry["action"])
+        self.journal.append(entry)
+        self.last = answer
+
+    def fail(self, reason: str) -> None:
+        """Notes that the environment is gone."""
+        self.journal, self.last, self.lost = None, b"", reason
+
+    @property
+    def can_be_replayed(self) -> bool:
+        """Whether its journal is kept short enough."""
+        return self._size <= _JOURNAL_BYTES
+
+    def place(self, worker: Worker | LocalWorker) -> None:
+        """Notes where its environment is made."""
+        worker.sessions += 1
+        self.worker = worker
+
+    def unplace(self) -> None:
+        """Notes that its environment is nowhere any more."""
+        if self.worker is not None:
+            self.worker.sessions -= 1
+            self.worker = None
+
+    def end(self) -> None:
+        """Drops the environment."""
+        worker = self.worker
+        self.unplace()
+        if worker is not None and not worker.gone:
+            body = {"op": "drop", "session": self.id}
+            worker.call(body, _DROP_SECONDS).add_done_callback(_ignore)
+
+
+def _ignore(future: asyncio.Future[Any]) -> None:
+    """Nobody waits for this answer; its failure is reported elsewhere."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,42 @@
+"""The one shape of an error, whatever server it comes from: problem details (RFC 9457)."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import Any
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class ProblemError(Exception):
+    """Ends a request, or one of its calls, with problem details.
+
+    Args:
+        status: of HTTP; the title is its name.
+        detail: a sentence: what happened, and what to do.
+        more: further members. ``exception``: what an environment raised, where a wrong argument is
+            to blame; ``retry_after``: seconds after which the same may succeed; ``errors``: each
+            mistake of a malformed request, with the JSON pointer to it.
+    """
+
+    def __init__(self, status: int, detail: str, **more: Any) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.more = status, detail, more
+
+    def content(self, instance: str | None = None) -> bytes:
+        """The problem details as JSON in ASCII: what a request held need not be valid Unicode.
+
+        Args:
+            instance: the path of the request.
+        """
+        content = {
+            "type": "about:blank",
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "detail": self.detail,
+            **self.more,
+        }
+        if instance is not None:
+            content["instance"] = instance
+        return json.dumps(content).encode()

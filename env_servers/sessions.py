@@ -1,0 +1,164 @@
+"""Sessions of every server: whose they are, how many there may be, when they are forgotten."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from env_servers.problems import ProblemError
+
+
+class TooManySessionsError(ProblemError):
+    """There are too many sessions; the message says whose."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(429, detail, retry_after=5)
+
+
+class UnknownSessionError(ProblemError):
+    """The client has no such session: closed, expired, another's, or the server began anew."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            404, "There is no such session: it was closed, it expired, or the server began anew."
+        )
+
+
+@dataclass(frozen=True)
+class Client:
+    """Who asks."""
+
+    owner: bytes
+    """hash of what the client showed: only who shows it again gets at a session. Empty for one that
+    shows nothing: its sessions are found by their names alone"""
+    peer: str
+    """what limits are counted by, which a client cannot choose: its address, and its token if any"""
+
+
+@dataclass(eq=False, kw_only=True)
+class Session:
+    """What a server keeps between the requests of one client; each server adds its own."""
+
+    client: Client
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+    used: float = 0.0
+    """when it was used last, in seconds of the store's clock"""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is using it: then it does not expire."""
+        return False
+
+    def end(self) -> None:
+        """Gives back what it holds; called once, when it was closed or has expired."""
+        return
+
+
+S = TypeVar("S", bound=Session)
+
+
+class SessionStore:
+    """All sessions of a server.
+
+    Args:
+        lifetime: seconds after which a session that nobody uses is forgotten.
+        limit: sessions at a time.
+        limit_per_client: sessions at a time of one peer.
+        clock: tells the time in seconds.
+
+    Raises:
+        ValueError: a limit that is not positive.
+    """
+
+    def __init__(
+        self,
+        lifetime: float = 3600.0,
+        limit: int = 4096,
+        limit_per_client: int = 1024,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if lifetime <= 0 or limit < 1 or limit_per_client < 1:
+            raise ValueError("lifetime and limits of sessions must be positive.")
+        self.lifetime, self.limit, self.limit_per_client = lifetime, limit, limit_per_client
+        self._clock = clock
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        """least recently used first"""
+        self._per_peer: Counter[str] = Counter()
+        self.opened = 0
+        """sessions so far"""
+
+    def __len__(self) -> int:
+        self.expire()
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._sessions.values()))
+
+    def add(self, session: S) -> S:
+        """Takes in a new session.
+
+        Raises:
+            TooManySessionsError: no more for now.
+        """
+        self.expire()
+        peer = session.client.peer
+        if len(self._sessions) >= self.limit:
+            raise TooManySessionsError(f"All {self.limit} sessions of this server are in use.")
+        if self._per_peer[peer] >= self.limit_per_client:
+            raise TooManySessionsError(
+                f"This client has {self.limit_per_client} sessions already: close some first."
+            )
+        session.used = self._clock()
+        self._sessions[session.id] = session
+        self._per_peer[peer] += 1
+        self.opened += 1
+        return session
+
+    def get(self, session_id: str, client: Client, kind: type[S]) -> S:
+        """The client's session of that id; using it keeps it alive.
+
+        Args:
+            session_id: its name.
+            client: who asks.
+            kind: the class that it must be of, where a server has several.
+
+        Raises:
+            UnknownSessionError: there is none, or it is another's: the same answer for both.
+        """
+        self.expire()
+        session = self._sessions.get(session_id)
+        if not isinstance(session, kind) or not hmac.compare_digest(
+            session.client.owner, client.owner
+        ):
+            raise UnknownSessionError
+        session.used = self._clock()
+        self._sessions.move_to_end(session_id)
+        return session
+
+    def remove(self, session: Session) -> None:
+        """Ends a session; one that has ended already is fine."""
+        if self._sessions.pop(session.id, None) is None:
+            return
+        peer = session.client.peer
+        self._per_peer[peer] -= 1
+        if not self._per_peer[peer]:
+            del self._per_peer[peer]
+        session.end()
+
+    def expire(self) -> None:
+        """Ends the sessions that nobody has used for too long and nobody is using now."""
+        oldest = self._clock() - self.lifetime
+        for session in list(self._expired(oldest)):
+            self.remove(session)
+
+    def _expired(self, oldest: float) -> Iterator[Session]:
+        for session in self._sessions.values():
+            if session.used > oldest:
+                return
+            if not session.busy:
+                yield session

@@ -1,0 +1,217 @@
+"""JSON over HTTP with one kept connection a thread and retries: the client of every server here.
+
+On ``http.client``, so that a plain install can reach a retrieval server, a gateway, the shop or a chat
+endpoint. Redirects are not followed: a token goes to the address it was given for and nowhere else.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+BUSY = frozenset({429, 503})
+"""statuses of a server that has no room at the moment"""
+_PASSING = BUSY | {500, 502, 504}
+"""statuses that may be gone at the next attempt"""
+_LONGEST_PAUSE = 30.0
+"""seconds; a server that asks for a longer pause is asked again after this one"""
+
+
+class HttpError(RuntimeError):
+    """A request that failed for good.
+
+    Args:
+        message: the whole sentence, with the address.
+        status: of the answer; ``None``: there was none, or none that could be read.
+        detail: the server's own words, or what went wrong on the way.
+    """
+
+    def __init__(self, message: str, status: int | None, detail: str) -> None:
+        super().__init__(message)
+        self.status, self.detail = status, detail
+
+
+class _FailedError(Exception):
+    """One attempt that failed."""
+
+    def __init__(self, detail: str, status: int | None, pause: float, may_pass: bool) -> None:
+        super().__init__(detail)
+        self.detail, self.status = detail, status
+        self.pause = pause
+        """seconds that the server asks to be left alone (``Retry-After``); 0: it does not say"""
+        self.may_pass = may_pass
+        """whether another attempt may fare better"""
+
+    @property
+    def reason(self) -> str:
+        """What happened, for a message."""
+        return self.detail if self.status is None else f"status {self.status}: {self.detail}"
+
+
+class JsonClient:
+    """Asks one server. May be used by several threads, be pickled, and be used in a forked process.
+
+    Args:
+        url: its address; a path in it comes before every path asked for.
+        token: sent as a bearer token.
+        timeout: seconds to wait for a connection, and between two bytes of an answer.
+        attempts: how often a request is sent before it has failed.
+        backoff: seconds before the second attempt; doubled for each one after it.
+        wait: sleeps.
+        patience: seconds to go on asking a server that is busy (429, 503), whatever ``attempts`` is.
+        retry_timeouts: whether an attempt that timed out is followed by others.
+        headers: sent with every request.
+
+    Raises:
+        ValueError: not an address of the form ``http://host:port``, or settings out of range.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        timeout: float = 30.0,
+        attempts: int = 4,
+        backoff: float = 0.25,
+        wait: Callable[[float], None] = time.sleep,
+        *,
+        patience: float = 0.0,
+        retry_timeouts: bool = True,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"An address is http://host:port or https://host, got {url!r}.")
+        if timeout <= 0 or attempts < 1 or backoff < 0:
+            raise ValueError(
+                "timeout is above 0, attempts at least 1, backoff 0 or more; got "
+                f"{timeout}, {attempts}, {backoff}."
+            )
+        self.url = url.rstrip("/")
+        self._secure, self._base = parts.scheme == "https", parts.path.rstrip("/")
+        self._address = (parts.hostname, parts.port)
+        self._headers = {"Content-Type": "application/json", **(headers or {})}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self.timeout, self.attempts, self.backoff, self._wait = timeout, attempts, backoff, wait
+        self.patience, self.retry_timeouts = patience, retry_timeouts
+        self._local = threading.local()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_local": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._local = threading.local()
+
+    def ask(self, method: str, path: str, payload: Any = None, *, insist: bool = True) -> Any:
+        """Sends a request and gives the JSON of its answer. What is sent may be received twice.
+
+        Args:
+            method: of HTTP.
+            path: below the server's address.
+            payload: JSON; ``None``: no body.
+            insist: make further attempts.
+
+        Raises:
+            HttpError: refused, no answer after all attempts, or one that is no JSON.
+        """
+        body = None if payload is None else json.dumps(payload).encode()
+        patient_until = time.monotonic() + (self.patience if insist else 0.0)
+        attempts = self.attempts if insist else 1
+        failed = 0
+        while True:
+            try:
+                return self._attempt(method, path, body)
+            except _FailedError as failure:
+                self._forget()
+                if failure.status in BUSY and time.monotonic() < patient_until:
+                    pause = failure.pause or 1.0
+                else:
+                    failed += 1
+                    if failed == attempts or not failure.may_pass:
+                        raise self._error(path, failed, failure) from failure
+                    pause = max(failure.pause, self.backoff * 2.0 ** (failed - 1))
+            self._wait(min(_LONGEST_PAUSE, pause))
+
+    def _attempt(self, method: str, path: str, body: bytes | None) -> Any:
+        try:
+            answer, content = self._exchange(method, self._base + path or "/", body)
+        except TimeoutError as error:
+            detail = f"nothing came within {self.timeout:g} s"
+            raise _FailedError(detail, None, 0.0, self.retry_timeouts) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise _FailedError(f"{type(error).__name__}: {error}", None, 0.0, True) from error
+        if answer.status >= 300:
+            may_pass = answer.status in _PASSING
+            raise _FailedError(_detail(content), answer.status, _pause(answer), may_pass)
+        if not content:
+            return None
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError) as error:
+            message = f"{self.url}{path} answered with something else than JSON."
+            raise HttpError(message, None, message) from error
+
+    def _error(self, path: str, attempts: int, failure: _FailedError) -> HttpError:
+        if failure.status is not None and not failure.may_pass:
+            message = f"{self.url}{path} refused the request ({failure.reason})."
+        else:
+            times = "once" if attempts == 1 else f"{attempts} times"
+            message = f"{self.url}{path} was asked {times} and did not answer ({failure.reason})."
+        return HttpError(message, failure.status, failure.detail)
+
+    def _exchange(
+        self, method: str, path: str, body: bytes | None
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        held = self._held()
+        connection = held or self._connect()
+        try:
+            connection.request(method, path, body, self._headers)
+            answer = connection.getresponse()
+        except (http.client.BadStatusLine, ConnectionError):
+            if held is None:
+                raise
+            self._forget()  # the server closed an idle connection: that is no failed attempt
+            return self._exchange(method, path, body)
+        content = answer.read()
+        if answer.will_close:
+            self._forget()
+        return answer, content
+
+    def _held(self) -> http.client.HTTPConnection | None:
+        process, connection = getattr(self._local, "held", (0, None))
+        return connection if process == os.getpid() else None  # never that of the parent process
+
+    def _connect(self) -> http.client.HTTPConnection:
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        connection = kind(*self._address, timeout=self.timeout)
+        self._local.held = (os.getpid(), connection)
+        return connection
+
+    def _forget(self) -> None:
+        connection = self._held()
+        if connection is not None:
+            connection.close()
+            self._local.held = (0, None)
+
+
+def _detail(content: bytes) -> str:
+    """What a refusal says: the sentence of problem details (RFC 9457), or the beginning of its text."""
+    try:
+        return str(json.loads(content)["detail"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return content[:200].decode("utf-8", "replace")
+
+
+def _pause(answer: http.client.HTTPResponse) -> float:
+    try:
+        return max(0.0, float(answer.headers.get("Retry-After", "0")))
+    except ValueError:  # a date: a server of ours sends seconds
+        return 0.0

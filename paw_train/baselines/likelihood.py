@@ -1,0 +1,227 @@
+"""Choosing by likelihood: of the admissible actions, the one that the model holds most likely.
+
+The response is never sampled, so it cannot be malformed and the action cannot be inadmissible: what is
+measured is which action a model prefers, not whether it keeps to a format. Sources: scoring actions by
+the log-probability of their tokens, SayCan (Ahn et al., arXiv 2204.01691) and GLAM (Carta et al., arXiv
+2302.02662); dividing by their number, TWOSOME (Tan et al., arXiv 2401.14151).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paw_gym.naming import did_you_mean
+from paw_gym.prompts import PromptTemplate
+from paw_train.baselines.blanks import filled
+from paw_train.baselines.dialogue import Dialogue
+from paw_train.baselines.examples import ExampleSource
+from paw_train.baselines.turns import Answer, Player, TurnAgent, View, context_ids
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.policy import Response, ScoreRequest, Scores, ScoringSession
+
+NORMALISATIONS = ("tokens", "characters", "none")
+PROMPTS = ("environment", "bare")
+_DIGITS = 4
+"""decimals of a score; beyond them lies the rounding of the model's arithmetic, and ties are ties"""
+_FIRST = """\
+You act in a text environment, one action at a time, to solve a task. Answer every observation with your \
+next action alone, between <action> and </action>.
+
+Task: {instruction}
+
+{observation}"""
+_TURN = "{observation}"
+_STEP = "Task: {instruction}\n{history}\n{observation}"
+_ITEM = "{observation}\n{action}"
+
+
+@dataclass(frozen=True)
+class LikelihoodSettings:
+    """Of ``likelihood``."""
+
+    normalise: str = "tokens"
+    """what an action's log-probability is divided by: its ``tokens``, its ``characters``, or ``none``:
+    nothing, which favours short actions; only then the token that ends the action counts as well, as
+    ``open box`` would never lose to ``open box 2`` without it"""
+    prompt: str = "environment"
+    """``environment``: its own prompt, in the configured mode; ``bare``: one dialogue of observations
+    and actions that lists no actions, which is the fastest"""
+
+    def __post_init__(self) -> None:
+        for name, valid in (("normalise", NORMALISATIONS), ("prompt", PROMPTS)):
+            value = getattr(self, name)
+            if value not in valid:
+                raise ValueError(f"Unknown agent.{name} {value!r}. {did_you_mean(value, valid)}")
+
+
+class LikelihoodAgent(TurnAgent):
+    """Takes the admissible action with the highest log-probability per token, always.
+
+    Of equal ones the first listed wins; temperature plays no part. Where an action has words to fill in
+    (WebShop's ``search[...]``), they are those of the task.
+    """
+
+    name = "likelihood"
+    own_form = True
+    samples = False
+    Settings = LikelihoodSettings
+
+    def check(self) -> None:
+        """The model can score what it did not write."""
+        self.policy.scoring(False)  # type: ignore[attr-defined]
+
+    def interface(self, template: PromptTemplate) -> dict[str, Any]:
+        """A prompt that asks for the action alone."""
+        if self.settings.prompt == "environment":
+            return {"template": template.without_reasoning()}
+        bare = PromptTemplate(_FIRST, _STEP, _ITEM, _TURN, "bare", think_tag=None)
+        return {"template": bare, "mode": "conversation"}
+
+    def prepare(self, source: ExampleSource) -> None:
+        """Makes sure that there is something to choose from."""
+        env = source.make_env()
+        try:
+            _, info = env.reset(seed=0)
+            name = env.env_id
+        finally:
+            env.close()
+        if info["admissible_actions"] is None:
+            raise ValueError(
+                f"The agent 'likelihood' chooses among listed actions, and {name} lists none. Use an "
+                "agent that writes its action, such as plain or react."
+            )
+
+    def player(self, seed: int) -> Player:
+        """See ``TurnAgent.player``."""
+        return _LikelihoodPlayer(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An admissible action as a response of the model."""
+
+    action: str
+    ids: list[int]
+    """what is scored"""
+
+    def score(self, logprobs: Sequence[float], normalise: str) -> float:
+        """The log-probability, divided as ``normalise`` says and rounded."""
+        total = math.fsum(logprobs)
+        if normalise == "tokens":
+            total /= len(logprobs)
+        elif normalise == "characters":
+            total /= len(self.action)
+        return round(total, _DIGITS)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What can be chosen at one step: responses that differ in their action alone."""
+
+    opening: list[int]
+    """tokens before the action"""
+    choices: list[Choice]
+
+    @classmethod
+    def of(cls, chat: ChatFormat, view: View, normalise: str) -> Offer:
+        """The admissible actions in the form of answer that the template asks for.
+
+        Each piece is tokenised on its own, so that it is known by construction which tokens are an
+        action's.
+
+        Raises:
+            ValueError: there is no action to choose.
+        """
+        actions = dict.fromkeys(filled(a, view.instruction) for a in view.admissible or ())
+        if not actions:
+            raise ValueError(f"Task {view.task_id}: the environment lists no admissible action.")
+        opening, _, closing = view.template.response_for("\0").partition("\0")
+        end = chat.content(closing)[:1] if normalise == "none" else []
+        choices = [Choice(action, [*chat.content(action), *end]) for action in actions]
+        return cls(chat.content(opening), choices)
+
+
+class _LikelihoodPlayer:
+    """Chooses for one batch of episodes; in a conversation, keeps the dialogues."""
+
+    def __init__(self, agent: LikelihoodAgent) -> None:
+        self.agent, self.policy, self.rollout = agent, agent.policy, agent.rollout
+        assert self.policy.chat is not None  # whatever scores has a tokenizer
+        self.chat = self.policy.chat
+        self._dialogues: dict[str, Dialogue] = {}
+        self._growing: ScoringSession | None = None
+
+    def __call__(self, views: Sequence[View]) -> list[Answer]:
+        normalise = self.agent.settings.normalise
+        offers = [Offer.of(self.chat, view, normalise) for view in views]
+        requests = [
+            ScoreRequest(
+                view.episode,
+                [*self._context(view), *offer.opening],
+                [choice.ids for choice in offer.choices],
+            )
+            for view, offer in zip(views, offers, strict=True)
+        ]
+        found = self._score(requests)
+        return [self._answer(v, o, s) for v, o, s in zip(views, offers, found, strict=True)]
+
+    def _context(self, view: View) -> Sequence[int]:
+        if view.env.mode == "window":
+            ids = context_ids(self.policy, view.prompt, self.rollout.max_context_tokens)
+            return ids or []
+        dialogue = self._dialogues.get(view.episode)
+        if dialogue is None:
+            dialogue = self._dialogues[view.episode] = Dialogue(self.chat, view.prompt)
+        else:
+            dialogue.hear(view.prompt)
+        dialogue.fit(self.rollout.max_context_tokens)
+        return dialogue.ids or []
+
+    def _score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
+        """Dialogues that still are whole share a session that keeps its work."""
+        whole = [r for r in requests if self._grows(r.episode)]
+        rest = [r for r in requests if not self._grows(r.episode)]
+        prefill = self.rollout.prefill_tokens
+        found: dict[str, Scores] = {}
+        if whole:
+            self._growing = self._growing or self._session(True, prefill)
+            found |= zip((r.episode for r in whole), self._growing.score(whole), strict=True)
+        if rest:
+            session = self._session(False, prefill)
+            found |= zip((r.episode for r in rest), session.score(rest), strict=True)
+        return [found[r.episode] for r in requests]
+
+    def _grows(self, episode: str) -> bool:
+        dialogue = self._dialogues.get(episode)
+        return dialogue is not None and not dialogue.forgotten
+
+    def _session(self, growing: bool, prefill: int) -> ScoringSession:
+        session: ScoringSession = self.policy.scoring(growing, prefill)  # type: ignore[attr-defined]
+        return session
+
+    def _answer(self, view: View, offer: Offer, scores: Scores) -> Answer:
+        if scores.error is not None:
+            return Answer(error=scores.error)
+        normalise = self.agent.settings.normalise
+        rated = {
+            choice.action: choice.score(logprobs, normalise)
+            for choice, logprobs in zip(offer.choices, scores.logprobs, strict=True)
+        }
+        # max takes the first of equals, and the actions are in the environment's order
+        action = max(rated, key=lambda name: rated[name])
+        text = view.template.response_for(action)
+        notes: dict[str, Any] = {"scores": rated}
+        if dialogue := self._dialogues.get(view.episode):
+            if dialogue.forgotten:
+                notes["forgotten_turns"] = dialogue.forgotten
+            dialogue.say(self._response(offer, action, text))
+        return Answer(text, notes)
+
+    def _response(self, offer: Offer, action: str, text: str) -> Response:
+        """The chosen response in the tokens that were scored."""
+        closing = text.rpartition(action)[2]
+        return Response([*offer.opening, *self.chat.content(action), *self.chat.content(closing)],
+                        text=text)  # fmt: skip

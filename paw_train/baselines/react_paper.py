@@ -1,0 +1,289 @@
+"""ReAct by the protocol of its paper, as closely as other prompts and other environments allow.
+
+Source: Yao et al., arXiv 2210.03629. In contrast to ``react``, the model is not told which actions are
+admissible, writes thoughts as lines of their own whenever it likes, and sees the paper's number of
+examples, of the task's own type where the paper has that. Deviations are listed in docs/baselines.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from paw_gym.naming import did_you_mean
+from paw_gym.prompts import PromptTemplate
+from paw_train.baselines.dialogues import Dialogues
+from paw_train.baselines.examples import ExampleSource
+from paw_train.baselines.examples_file import WrittenExample, chosen, read_examples
+from paw_train.baselines.paper_forms import (
+    FORMS,
+    NOTHING_MORE,
+    Commands,
+    Form,
+    Line,
+    Lookup,
+    form_for,
+)
+from paw_train.baselines.protocol import require
+from paw_train.baselines.texts import fill
+from paw_train.baselines.turns import Answer, Player, TurnAgent, View
+from paw_train.rollouts.policy import Response, response_seed
+
+_EXAMPLES = "Here {are} of how it is done:\n\n{examples}"
+_MEMORY = "You have tried this task before, without success. Your notes on these trials:\n{notes}"
+_TASK = "Here is your task.\n\n{task}"
+_CANDIDATES, _CANDIDATES_OF_TYPES = 12, 40
+"""expert episodes looked through for each example; and where every type of task must be among them"""
+
+
+@dataclass(frozen=True)
+class ReactPaperSettings:
+    """Of ``react_paper``."""
+
+    examples: int | None = None
+    """examples in a prompt; null: the paper's number (2 for commands, 6 for questions, 1 for the shop)"""
+    examples_file: str | None = None
+    """TOML file with examples of your own (docs/baselines.md); null: the environment's expert makes them"""
+    example_seed: int = 0
+    """of the choice of the expert's examples"""
+    observation_chars: int = 1000
+    """longer observations and instructions in the expert's examples are cut in the middle"""
+    lines: int | None = None
+    """most turns of the model in an episode, thoughts included; null: the paper's (50, 7, 15)"""
+    form: str | None = None
+    """``commands``, ``questions`` or ``shop``; null: what goes with the environment's actions"""
+
+    def __post_init__(self) -> None:
+        if self.form is not None and self.form not in FORMS:
+            raise ValueError(f"Unknown agent.form {self.form!r}. {did_you_mean(self.form, FORMS)}")
+
+
+class ReactPaperAgent(TurnAgent):
+    """Thinks in lines of its own and acts without a list of actions, after examples of the task's type."""
+
+    name = "react_paper"
+    own_form = True
+    Settings = ReactPaperSettings
+
+    def check(self) -> None:
+        """Numbers are not negative."""
+        s = self.settings
+        for name, least in (("examples", 0), ("lines", 1), ("observation_chars", 1)):
+            value = getattr(s, name)
+            if value is not None:
+                require(name, value, least)
+        self.form: Form = FORMS[s.form]() if s.form else Commands()
+        self.examples: tuple[WrittenExample, ...] = ()
+        self.rules = self.form.rules
+
+    @property
+    def example_count(self) -> int:
+        """Examples in a prompt."""
+        count = self.settings.examples
+        return self.form.examples if count is None else int(count)
+
+    @property
+    def line_count(self) -> int:
+        """Most turns of the model in an episode."""
+        return int(self.settings.lines or self.form.lines)
+
+    def interface(self, template: PromptTemplate) -> dict[str, Any]:
+        """Responses are read without reasoning blocks: thoughts never reach the environment."""
+        return {"template": template.without_reasoning(), "mode": "window"}
+
+    def prepare(self, source: ExampleSource) -> None:
+        """Chooses the form, and reads or makes the examples."""
+        env = source.make_env()
+        try:
+            _, info = env.reset(seed=0)
+            if self.settings.form is None:
+                self.form = form_for(env.template.own_tags, info["admissible_actions"])
+        finally:
+            env.close()
+        self.rules = self.form.rules
+        if self.example_count == 0:
+            return
+        if self.settings.examples_file is not None:
+            given = read_examples(self.settings.examples_file)
+            self.examples, self.rules = given.examples, given.rules or self.form.rules
+        else:
+            self.examples = self._made(source)
+
+    def _made(self, source: ExampleSource) -> tuple[WrittenExample, ...]:
+        """Examples by the environment's expert."""
+        s, count = self.settings, self.example_count
+        share = _CANDIDATES_OF_TYPES if self.form.by_type else _CANDIDATES
+        solved = source.solved(share * count, s.example_seed)
+        if not solved:
+            raise ValueError(
+                "No example: the environment's expert solved none of the tasks that may serve as one. Set "
+                "agent.examples=0, or give agent.examples_file."
+            )
+        if not self.form.by_type:
+            texts = [self.form.write(e, s.observation_chars) for e in solved[:count]]
+            return tuple(WrittenExample(text) for text in texts)
+        kept: dict[str, list[WrittenExample]] = {}
+        for example in solved:
+            of_type = kept.setdefault(example.task_type, [])
+            if len(of_type) < count:
+                text = self.form.write(example, s.observation_chars)
+                of_type.append(WrittenExample(text, example.task_type))
+        return tuple(e for texts in kept.values() for e in texts)
+
+    def prompts(self) -> list[str]:
+        """The texts that prompts are made of."""
+        own = [self.rules, _EXAMPLES, _MEMORY, _TASK, self.form.unfinished]
+        return [*own, *(f"{e.task_type}: {e.text}" for e in self.examples)]
+
+    def preface(self, task_type: str, notes: Sequence[str] = ()) -> str:
+        """What stands before a task.
+
+        Args:
+            task_type: of the task.
+            notes: what was learned from earlier trials at it.
+
+        Raises:
+            ValueError: there is no example for tasks of that type.
+        """
+        parts = [self.rules]
+        given = self.settings.examples_file is not None
+        texts = chosen(self.examples, task_type, self.example_count, strict=given)
+        if texts:
+            are = "is an example" if len(texts) == 1 else f"are {len(texts)} examples"
+            parts.append(fill(_EXAMPLES, are=are, examples="\n\n".join(texts)))
+        if notes:
+            parts.append(fill(_MEMORY, notes="\n".join(f"- {text}" for text in notes)))
+        return "\n\n".join(parts)
+
+    def player(self, seed: int) -> Player:
+        """See ``TurnAgent.player``."""
+        return self.player_with_notes(seed, {})
+
+    def player_with_notes(self, seed: int, notes: Mapping[str, Sequence[str]]) -> Player:
+        """A player that knows what was learned earlier about some tasks, by task id."""
+        return ReactPaperPlayer(self, seed, notes)
+
+
+@dataclass(slots=True)
+class Talk:
+    """One episode's dialogue."""
+
+    preface: str
+    lines: int = 0
+    """turns of the model so far"""
+    calls: int = 0
+    """requests so far"""
+    reply: str | None = None
+    """what the model hears next, where it is not the environment's observation"""
+    asked_again: bool = False
+    """whether the last line was a thought that lacked its action"""
+    said: list[list[str]] = field(default_factory=list)
+    """lines since the last action and their replies"""
+    lookup: Lookup = field(default_factory=lambda: Lookup(""))
+
+
+class ReactPaperPlayer:
+    """Keeps the dialogues of one batch of episodes.
+
+    Args:
+        agent: how it is done.
+        seed: of sampling.
+        notes: from earlier trials, by task id.
+    """
+
+    def __init__(
+        self, agent: ReactPaperAgent, seed: int, notes: Mapping[str, Sequence[str]]
+    ) -> None:
+        self.agent, self.form = agent, agent.form
+        self.seed, self.notes = seed, notes
+        self._dialogues = Dialogues(agent.policy, agent.rollout)
+        self._talks: dict[str, Talk] = {}
+
+    def __call__(self, views: Sequence[View]) -> list[Answer]:
+        answers: dict[str, Answer] = {}
+        asking: list[View] = []
+        for view in views:
+            talk = self._talks.get(view.episode) or self._begin(view)
+            between = bool(view.history) and talk.reply is None
+            reason = self.gives_up(view, talk) if between else None
+            if reason is None:
+                self._hear(talk, view)
+                asking.append(view)
+            else:
+                answers[view.episode] = self._stop(talk, reason)
+        seeds = {
+            view.episode: response_seed(self.seed, view.episode, self._talks[view.episode].calls)
+            for view in asking
+        }
+        sampling = self.agent.rollout.sampling(self.form.stop)
+        responses = self._dialogues.ask(seeds, sampling) if seeds else []
+        for view, response in zip(asking, responses, strict=True):
+            answers[view.episode] = self._answer(view, response)
+        return [answers[view.episode] for view in views]
+
+    def gives_up(self, view: View, talk: Talk) -> str | None:
+        """Why the episode ends here, after at least one action, or ``None``."""
+        return "lines used up" if talk.lines >= self.agent.line_count else None
+
+    def _stop(self, talk: Talk, reason: str) -> Answer:
+        notes: dict[str, Any] = {"ended": reason}
+        if talk.said:
+            notes["said_last"] = talk.said
+        return Answer(stops=True, notes=notes)
+
+    def _begin(self, view: View) -> Talk:
+        preface = self.agent.preface(view.task_type, self.notes.get(view.task_id, ()))
+        talk = self._talks[view.episode] = Talk(preface)
+        task = self.form.start(view.instruction, view.observation)
+        talk.reply = f"{preface}\n\n{fill(_TASK, task=task)}"
+        return talk
+
+    def _hear(self, talk: Talk, view: View) -> None:
+        """Adds what answers the model's last line."""
+        if talk.reply is None:
+            talk.lookup = Lookup(view.observation)
+            talk.reply = self.form.observation(view.observation, talk.lines)
+        self._dialogues.hear(view.episode, talk.reply)
+        talk.reply = None
+
+    def _answer(self, view: View, response: Response) -> Answer:
+        if response.error is not None:
+            return Answer(error=response.error)
+        talk, dialogue = self._talks[view.episode], self._dialogues[view.episode]
+        text = response.text
+        for stop in self.form.stop:
+            text = text.partition(stop)[0]
+        dialogue.say(replace(response, text=text))
+        talk.calls += 1
+        # a thought and the action that was asked for apart are one turn, as in the paper
+        talk.lines += not talk.asked_again
+        line = self.form.read(text)
+        talk.asked_again = line.kind == "unfinished" and not talk.asked_again
+        if line.kind in ("thought", "lookup") or talk.asked_again:
+            return self._reply(talk, view, line, text)
+        return self._act(talk, view, line.text if line.kind == "action" else "", text)
+
+    def _reply(self, talk: Talk, view: View, line: Line, text: str) -> Answer:
+        """Answers a line that the environment does not hear."""
+        if line.kind == "thought":
+            talk.reply = self.form.observation(NOTHING_MORE, talk.lines)
+        elif line.kind == "lookup":
+            talk.reply = self.form.observation(talk.lookup.next(line.text), talk.lines)
+        else:
+            talk.reply = fill(self.form.unfinished, number=str(talk.lines))
+        talk.said.append([text, talk.reply])
+        if talk.lines < self.agent.line_count or talk.asked_again:
+            return Answer(acts=False)
+        if view.history:
+            return self._stop(talk, "lines used up")
+        return self._act(talk, view, text, text)  # an episode has a step: this one is refused
+
+    def _act(self, talk: Talk, view: View, action: str, text: str) -> Answer:
+        notes: dict[str, Any] = {"said": [*talk.said, [text]]}
+        if not view.history:
+            notes["preface"] = talk.preface
+        if forgotten := self._dialogues[view.episode].forgotten:
+            notes["forgotten_turns"] = forgotten
+        talk.said, talk.reply = [], None
+        return Answer(view.template.response_for(action), notes)

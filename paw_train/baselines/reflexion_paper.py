@@ -1,0 +1,96 @@
+"""Reflexion by its paper's trial loop, around ReAct by its own: ``react_paper``.
+
+Source: Shinn et al., arXiv 2303.11366, section 4.1 for when a trial is given up. Deviations are listed in
+docs/baselines.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from paw_gym.transition import Episode
+from paw_train.baselines.examples import shortened
+from paw_train.baselines.protocol import require
+from paw_train.baselines.react_paper import (
+    ReactPaperAgent,
+    ReactPaperPlayer,
+    ReactPaperSettings,
+    Talk,
+)
+from paw_train.baselines.trials import TrialsAgent
+from paw_train.baselines.turns import Player, View
+
+
+@dataclass(frozen=True)
+class ReflexionPaperSettings(ReactPaperSettings):
+    """Of ``reflexion_paper``: those of ``react_paper``, and more."""
+
+    trials: int = 12
+    """tries at a task, the first included"""
+    memory: int = 3
+    """notes that are kept, the latest ones"""
+    reflection_tokens: int = 256
+    """longest note"""
+    transcript_tokens: int = 2000
+    """of the failed trial that the model looks through, at four characters a token"""
+    repeats: int = 3
+    """a trial ends when an action has been repeated more often than this, with the same result"""
+    actions: int | None = None
+    """a trial ends after so many actions; null: the paper's 30 for commands, elsewhere no limit"""
+
+
+class ReflexionPaperAgent(TrialsAgent, ReactPaperAgent):
+    """ReAct by its paper's protocol in several trials, with notes on the failed ones."""
+
+    name = "reflexion_paper"
+    Settings = ReflexionPaperSettings
+
+    def check(self) -> None:
+        """Numbers make sense."""
+        super().check()
+        require("repeats", self.settings.repeats, 1)
+        if self.settings.actions is not None:
+            require("actions", self.settings.actions, 1)
+
+    @property
+    def action_count(self) -> int | None:
+        """Actions after which a trial ends."""
+        own = 30 if self.form.name == "commands" else None
+        return self.settings.actions or own
+
+    def trial(self, seed: int, notes: Mapping[str, Sequence[str]]) -> Player:
+        """See ``TrialsAgent``."""
+        return _ReflexionPaperPlayer(self, seed, notes)
+
+    def transcript(self, episode: Episode) -> list[str]:
+        """With the thoughts, which the environment never heard."""
+        lines = []
+        for t in episode.transitions:
+            for said in t.info["agent"]["said"]:
+                lines += [f"You: {said[0].strip()}", *(f"Environment: {x}" for x in said[1:])]
+            seen = shortened(t.next_observation, self.settings.observation_chars)
+            lines.append(f"Environment: {seen}")
+        return lines
+
+
+class _ReflexionPaperPlayer(ReactPaperPlayer):
+    agent: ReflexionPaperAgent
+
+    def gives_up(self, view: View, talk: Talk) -> str | None:
+        limit = self.agent.action_count
+        if limit is not None and len(view.history) >= limit:
+            return "too many actions"
+        if _repeats(view) > self.agent.settings.repeats:
+            return "the same action again and again"
+        return super().gives_up(view, talk)
+
+
+def _repeats(view: View) -> int:
+    """How often the last action and its result came in a row."""
+    results = [turn.observation for turn in view.history[1:]] + [view.observation]
+    steps = list(zip((turn.action for turn in view.history), results, strict=True))
+    count = 0
+    while count < len(steps) and steps[-1 - count] == steps[-1]:
+        count += 1
+    return count

@@ -1,0 +1,42 @@
+"""What several runs set differently."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_NAMES = ("name", "out")
+"""settings that differ between any two runs and mean nothing"""
+
+
+def differences(settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The settings that are not equal in all runs.
+
+    Args:
+        settings: of each run, nested.
+
+    Returns:
+        By dotted key, in the order of the first run that has it: ``key`` and ``values``, one a run, as
+        JSON texts (a text without its quotes); ``None`` where a run has no such setting.
+    """
+    flat = [flattened(one) for one in settings]
+    keys = dict.fromkeys(key for one in flat for key in one if key not in _NAMES)
+    found = []
+    for key in keys:
+        values = [one.get(key) for one in flat]
+        if len(set(values)) > 1:
+            found.append({"key": key, "values": values})
+    return found
+
+
+def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested settings by dotted key."""
+    found: dict[str, str] = {}
+    for key, value in settings.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            found |= flattened(value, f"{name}.")
+        else:
+            found[name] = value if isinstance(value, str) else json.dumps(value)
+    return found

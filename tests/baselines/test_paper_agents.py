@@ -1,0 +1,286 @@
+"""The agents that keep to the protocols of their papers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from paw_train.baselines.examples_file import read_examples
+from paw_train.baselines.paper_forms import Lookup, Questions
+from paw_train.baselines.registry import make_agent
+from paw_train.rollouts.policy import Request
+from paw_train.settings import EnvSettings
+
+ALFWORLD = EnvSettings(id="paw_gym/ALFWorld-v0", kwargs={"max_steps": 8})
+SEARCH = EnvSettings(id="paw_gym/SearchQA-v0", kwargs={"num_passages": 300, "max_steps": 7})
+WEBSHOP = EnvSettings(id="paw_gym/WebShop-v0", kwargs={"max_steps": 5})
+
+
+def users(request: Request) -> list[str]:
+    return [m["content"] for m in request.messages if m["role"] == "user"]
+
+
+class TestReactPaper:
+    def test_a_thought_is_answered_with_ok_and_costs_a_line_but_no_step(self, table: Any) -> None:
+        said = iter(["think: first I look\n", "> look\n", "think: now I know\n", "open door 1\n"])
+        players = table("react_paper", lambda _: next(said), count=1, examples=0)
+        (episode,) = players.play().values()
+        assert [t.action for t in episode.transitions] == ["look", "open door 1"]
+        assert episode.success
+        assert all(t.action_is_valid for t in episode.transitions)
+        last = players.policy.requests[-1]
+        assert users(last)[1:] == ["OK.", "Nothing moves.", "OK."]
+        assert episode.transitions[0].info["agent"]["said"] == [
+            ["think: first I look", "OK."],
+            ["> look"],
+        ]
+
+    def test_the_model_is_not_told_which_actions_are_admissible(self, table: Any) -> None:
+        players = table("react_paper", lambda _: "look\n", ALFWORLD, "train", 2)
+        players.play()
+        for request in players.policy.requests:
+            assert "go to" not in users(request)[0].rpartition("Here is your task.")[2]
+            assert not any("ommands that the room accepts" in text for text in users(request))
+
+    def test_a_task_is_shown_two_examples_of_its_own_type(self, table: Any) -> None:
+        players = table("react_paper", lambda _: "look\n", ALFWORLD, "train", 6)
+        players.play()
+        types = {e.task_type for e in players.agent.examples}
+        assert len(types) == 6
+        for request in players.policy.requests[:6]:
+            task_id = request.episode.rpartition("#")[0]
+            kind = task_id.split("/")[2]
+            of_type = [e.text for e in players.agent.examples if e.task_type == kind]
+            assert len(of_type) == 2
+            first = users(request)[0]
+            assert all(text in first for text in of_type)
+            assert first.count("Your task is to:") == 3
+
+    def test_an_episode_ends_when_its_lines_are_used_up(self, table: Any) -> None:
+        thinker = table("react_paper", lambda _: "think: hm\n", count=1, examples=0, lines=3)
+        (episode,) = thinker.play().values()
+        assert len(thinker.policy.requests) == 3
+        assert not episode.success
+        assert episode.finished
+        said = iter(["look\n", "think: a\n", "think: b\n"])
+        players = table("react_paper", lambda _: next(said), count=1, examples=0, lines=3)
+        (episode,) = players.play().values()
+        assert [t.action for t in episode.transitions] == ["look"]
+        assert episode.transitions[-1].truncated
+        assert episode.transitions[-1].info["agent"]["ended"] == "lines used up"
+
+    def test_questions_search_look_up_and_finish(self, table: Any) -> None:
+        def answers(request: Request) -> str:
+            number = sum(m["role"] == "assistant" for m in request.messages) + 1
+            question = re.findall(r"Question: (.*)", users(request)[0])[-1]
+            action = {
+                1: f"Search[{question}]",
+                2: "Lookup[is]",
+                3: "Lookup[is]",
+                4: "Finish[nobody]",
+            }[number]
+            return f"Thought {number}: hm\nAction {number}: {action}\nObservation"
+
+        players = table("react_paper", answers, SEARCH, "dev", 1)
+        (episode,) = players.play().values()
+        assert len(episode.transitions) == 2
+        assert episode.transitions[0].action.startswith("<search>")
+        assert episode.transitions[1].action == "<answer>nobody</answer>"
+        first, second = episode.transitions[1].info["agent"]["said"][:2]
+        assert first[1].startswith("Observation 2: (Result 1 / ")
+        assert second[1].startswith("Observation 3: ")
+        assert first[1] != second[1]
+        assert users(players.policy.requests[0])[0].count("Action 1: ") >= 6
+
+    def test_a_thought_without_an_action_is_asked_for_it_once(self, table: Any) -> None:
+        said = iter(["Thought 1: I wonder", "Action 1: Finish[x]"])
+        players = table("react_paper", lambda _: next(said), SEARCH, "dev", 1)
+        (episode,) = players.play().values()
+        assert episode.transitions[0].action == "<answer>x</answer>"
+        assert "Action 1" in users(players.policy.requests[1])[-1]
+        silent = table("react_paper", lambda _: "I wonder", SEARCH, "dev", 1, lines=3)
+        (episode,) = silent.play().values()
+        assert not episode.transitions[0].action_is_valid
+        assert len(silent.policy.requests) == 6
+
+    def test_the_shop_has_one_example_and_thoughts_in_brackets(self, table: Any) -> None:
+        said = iter(["think[a thought]\n", "Action: search[red shirt]\n", *["click[x]\n"] * 9])
+        players = table("react_paper", lambda _: next(said), WEBSHOP, "train", 1)
+        (episode,) = players.play().values()
+        assert episode.transitions[0].action == "search[red shirt]"
+        assert episode.transitions[0].action_is_valid
+        first = users(players.policy.requests[0])[0]
+        assert first.count("Instruction:") == 2
+        assert "click[buy now]" in first.lower()
+
+    def test_answers_end_where_the_form_says(self, table: Any) -> None:
+        players = table("react_paper", lambda _: "look\nopen door 1\n", count=1, examples=0)
+        (episode,) = players.play().values()
+        assert {t.action for t in episode.transitions} == {"look"}
+
+
+def test_lookup_goes_on_to_the_next_sentence_and_starts_anew_for_another_word() -> None:
+    lookup = Lookup("<information>\nDoc 1 A cat sat. A dog sat.\nDoc 2 A cat ran.\n</information>")
+    assert lookup.next("Cat") == "(Result 1 / 2) Doc 1 A cat sat."
+    assert lookup.next("cat") == "(Result 2 / 2) Doc 2 A cat ran."
+    assert lookup.next("cat") == "No more results."
+    assert lookup.next("dog") == "(Result 1 / 1) A dog sat."
+    assert lookup.next("cow") == "No more results."
+
+
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        ("Thought 1: a\nAction 1: Search[b c]", "<search>b c</search>"),
+        ("Action: finish[ yes ]", "<answer>yes</answer>"),
+        ("Finish[no]", "<answer>no</answer>"),
+        ("Thought: Search[x] comes to mind\nAction 2: Search[y]", "<search>y</search>"),
+        ("Action 1: Search[]", ""),
+    ],
+)
+def test_actions_of_questions_are_read(text: str, action: str) -> None:
+    line = Questions().read(text)
+    assert (line.kind, line.text) == ("action", action)
+
+
+class TestExamplesFile:
+    def write(self, tmp_path: Path, text: str) -> str:
+        path = tmp_path / "examples.toml"
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    def test_a_users_examples_and_rules_stand_in_the_prompt(
+        self, table: Any, tmp_path: Path
+    ) -> None:
+        file = self.write(
+            tmp_path,
+            "rules = 'MY RULES'\n[[example]]\ntype = 'plain'\ntext = '''\nONE\n'''\n"
+            "[[example]]\ntext = 'TWO'\n[[example]]\ntype = 'other'\ntext = 'THREE'\n",
+        )
+        players = table("react_paper", lambda _: "look\n", count=1, examples_file=file)
+        players.play()
+        first = users(players.policy.requests[0])[0]
+        assert first.startswith("MY RULES")
+        assert "ONE\n\nTWO" in first
+        assert "THREE" not in first
+        assert "plain: ONE" in players.agent.prompts()
+
+    def test_a_type_without_an_example_is_named(self, table: Any, tmp_path: Path) -> None:
+        file = self.write(tmp_path, "[[example]]\ntype = 'plian'\ntext = 'ONE'\n")
+        players = table("react_paper", lambda _: "look\n", count=1, examples_file=file)
+        with pytest.raises(ValueError, match="'plain', only for plian"):
+            players.play()
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("", r"holds no \[\[example\]\]"),
+            ("[[exmaple]]\ntext = 'x'", "unknown key 'exmaple'.*example"),
+            ("[[example]]\ntxt = 'x'", "example 1 has the unknown key 'txt'"),
+            ("[[example]]\ntype = 'x'", "example 1 has no 'text'"),
+            ("[[example]]\ntext = 3", "'text' of example 1 is a text"),
+            ("example = ['x']", "example 1 is a table"),
+            ("rules = 1\n[[example]]\ntext = 'x'", "'rules' of the file is a text"),
+            ("[[", "not valid TOML"),
+        ],
+    )
+    def test_a_damaged_file_is_refused(self, tmp_path: Path, text: str, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            read_examples(self.write(tmp_path, text))
+
+    def test_a_missing_file_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="cannot be read"):
+            read_examples(tmp_path / "none.toml")
+
+
+class TestReflexionPaper:
+    def test_trials_start_anew_with_the_latest_three_notes(self, table: Any) -> None:
+        written = iter(f"note {i}" for i in range(99))
+
+        def answers(request: Request) -> str:
+            if request.episode.endswith("/reflect"):
+                return next(written)
+            return "look\n"
+
+        players = table("reflexion_paper", answers, count=1, examples=0, trials=6)
+        (episode,) = players.play().values()
+        first = [r for r in players.policy.requests if len(r.messages) == 1]
+        starts = [users(r)[0] for r in first if not r.episode.endswith("/reflect")]
+        assert len(starts) == 6
+        assert all("You stand in a hall." in text for text in starts)
+        assert re.findall(r"note \d", starts[5]) == ["note 2", "note 3", "note 4"]
+        assert episode.transitions[-1].info["agent"]["trial"] == 6
+
+    def test_a_trial_that_repeats_itself_is_given_up(self, table: Any) -> None:
+        env = EnvSettings(id="paw_gym/ALFWorld-v0", kwargs={"max_steps": 50})
+        players = table(
+            "reflexion_paper", lambda _: "look\n", env, "train", 1, examples=0, trials=1
+        )
+        (episode,) = players.play().values()
+        assert len(episode.transitions) == 4
+        assert episode.transitions[-1].truncated
+        assert "again and again" in episode.transitions[-1].info["agent"]["ended"]
+
+    def test_a_trial_ends_after_the_papers_thirty_actions(self, table: Any) -> None:
+        env = EnvSettings(id="paw_gym/ALFWorld-v0", kwargs={"max_steps": 50})
+        turns = iter(range(99))
+
+        def answers(request: Request) -> str:
+            return "look\n" if next(turns) % 2 else "inventory\n"
+
+        players = table("reflexion_paper", answers, env, "train", 1, examples=0, trials=1)
+        (episode,) = players.play().values()
+        assert len(episode.transitions) == 30
+
+    def test_thoughts_are_part_of_what_is_reflected_on(self, table: Any) -> None:
+        def answers(request: Request) -> str:
+            if request.episode.endswith("/reflect"):
+                return "I was wrong."
+            thinks = len(request.messages) == 1
+            return "think: the first door it is\n" if thinks else "open door 3\n"
+
+        players = table("reflexion_paper", answers, count=1, examples=0, trials=2)
+        players.play()
+        (asked,) = [r for r in players.policy.requests if r.episode.endswith("/reflect")]
+        assert "You: think: the first door it is" in users(asked)[0]
+        assert "A wall." in users(asked)[0]
+
+
+class TestSearchR1:
+    def test_it_searches_and_answers_in_at_most_four_turns(self, table: Any) -> None:
+        players = table("search_r1", lambda _: "<search>who</search>", SEARCH, "dev", 1)
+        (episode,) = players.play().values()
+        assert len(episode.transitions) == 4
+        assert episode.transitions[-1].truncated
+        assert "<information>" in users(players.policy.requests[1])[-1]
+
+    def test_neither_search_nor_answer_is_refused_and_tried_again(self, table: Any) -> None:
+        said = iter(["<think>hm</think> Lisbon", "<think>hm</think><answer>Lisbon</answer>"])
+        players = table("search_r1", lambda _: next(said), SEARCH, "dev", 1)
+        (episode,) = players.play().values()
+        assert [t.action_is_valid for t in episode.transitions] == [False, True]
+        assert "no valid action" in users(players.policy.requests[1])[-1]
+
+    def test_other_environments_are_refused(self, table: Any) -> None:
+        with pytest.raises(ValueError, match="SearchQA"):
+            table("search_r1", lambda _: "", WEBSHOP, "train", 1)
+
+
+@pytest.mark.parametrize(
+    ("agent", "settings", "message"),
+    [
+        ("react_paper", {"lines": 0}, "agent.lines is 1 or more"),
+        ("react_paper", {"examples": -1}, "agent.examples is 0 or more"),
+        ("react_paper", {"form": "comands"}, "commands"),
+        ("reflexion_paper", {"repeats": 0}, "agent.repeats is 1 or more"),
+        ("search_r1", {"turns": 0}, "agent.turns is 1 or more"),
+    ],
+)
+def test_senseless_settings_are_refused(agent: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_agent(agent, object(), settings=settings)  # type: ignore[arg-type]

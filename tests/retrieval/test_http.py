@@ -1,0 +1,64 @@
+"""The JSON client by itself: patience with a busy server, timeouts, and whose words an error has."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from paw_gym.http import HttpError, JsonClient
+
+
+def test_a_busy_server_is_waited_for_and_does_not_use_up_attempts(serving: Any) -> None:
+    replies = [503, 429, 503, 429, 503]
+    waited: list[float] = []
+
+    def answer(method: str, path: str, payload: Any) -> tuple[int, Any]:
+        return (replies.pop(), {"detail": "No room."}) if replies else (200, [1])
+
+    with serving(answer) as url:
+        client = JsonClient(url, attempts=1, patience=60, wait=waited.append)
+        assert client.ask("POST", "/x", {}) == [1]
+        assert waited == [1.0] * 5
+        replies.append(503)
+        with pytest.raises(HttpError, match="asked once.*status 503: No room"):
+            client.ask("POST", "/x", {}, insist=False)
+
+
+def test_timeouts_are_retried_only_where_that_is_wanted(serving: Any) -> None:
+    seen: list[str] = []
+
+    def answer(method: str, path: str, payload: Any) -> tuple[int, Any]:
+        seen.append(path)
+        return -3, {}
+
+    with serving(answer) as url:
+        for retry, attempts in ((True, 3), (False, 1)):
+            seen.clear()
+            client = JsonClient(
+                url, timeout=0.2, attempts=3, wait=lambda seconds: None, retry_timeouts=retry
+            )
+            with pytest.raises(HttpError, match="nothing came within 0.2 s") as failed:
+                client.ask("GET", "/slow")
+            assert len(seen) == attempts and failed.value.status is None
+
+
+def test_a_refusal_has_the_servers_words(serving: Any) -> None:
+    problem = {"type": "about:blank", "title": "Gone", "status": 410, "detail": "It is over."}
+    for content, words in ((problem, "It is over."), (b"plain text", "plain text")):
+        with serving(lambda method, path, payload, c=content: (410, c)) as url:
+            with pytest.raises(HttpError, match=r"refused the request \(status 410") as refused:
+                JsonClient(url).ask("GET", "/x")
+            assert (refused.value.status, refused.value.detail) == (410, words)
+
+
+def test_a_forked_process_takes_a_connection_of_its_own(serving: Any) -> None:
+    with serving(lambda method, path, payload: (200, path)) as url:
+        client = JsonClient(url, attempts=1)
+        client.ask("GET", "/parent")
+        kept = client._held()
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if client._held() is None else 1)
+        assert os.waitpid(child, 0)[1] == 0 and client._held() is kept

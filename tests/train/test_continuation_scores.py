@@ -1,0 +1,160 @@
+"""Scores of given continuations are those of one plain forward pass over each."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import given  # noqa: E402
+from hypothesis import settings as hypothesis_settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from transformers import (  # noqa: E402
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
+
+from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.policies.local.token_tree import TokenTree  # noqa: E402
+from paw_train.rollouts.chat import ChatFormat  # noqa: E402
+from paw_train.rollouts.policy import ScoreRequest  # noqa: E402
+
+_spec = importlib.util.spec_from_file_location("hostile", Path(__file__).with_name("hostile.py"))
+assert _spec and _spec.loader
+hostile = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(hostile)
+
+TOKENIZER = hostile.byte_tokenizer()
+CHAT = ChatFormat(TOKENIZER)
+SIZES: dict[str, Any] = {
+    "vocab_size": len(TOKENIZER), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": 512,
+}  # fmt: skip
+
+
+def _policy(model: Any) -> LocalPolicy:
+    torch.manual_seed(0)
+    for name, weight in model.named_parameters():
+        if "norm" not in name and "ln_" not in name:
+            torch.nn.init.normal_(weight, std=0.3)
+    return LocalPolicy(model.eval(), TOKENIZER)
+
+
+def _llama(attention: str = "sdpa") -> LocalPolicy:
+    return _policy(LlamaForCausalLM(LlamaConfig(**SIZES, attn_implementation=attention)))
+
+
+def _plain(policy: LocalPolicy, context: Sequence[int], ids: Sequence[int]) -> list[float]:
+    """The reference: the whole model over the whole sequence, without any cache."""
+    with torch.no_grad():
+        logits = policy.model(input_ids=torch.tensor([[*context, *ids]])).logits[0]
+    rows = logits.log_softmax(-1)[len(context) - 1 : -1]
+    return [float(row[token]) for row, token in zip(rows, ids, strict=True)]
+
+
+def _assert_equal(policy: LocalPolicy, requests: Sequence[ScoreRequest], found: Any) -> None:
+    for request, scores in zip(requests, found, strict=True):
+        assert scores.error is None
+        for ids, logprobs in zip(request.continuations, scores.logprobs, strict=True):
+            expected = _plain(policy, request.ids, ids)
+            assert logprobs == pytest.approx(expected, abs=2e-3)
+
+
+POLICY = _llama()
+
+
+@hypothesis_settings(max_examples=20)
+@given(
+    turns=st.lists(
+        st.lists(
+            st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), min_size=1, max_size=6),
+            min_size=4,
+            max_size=4,
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    budget=st.sampled_from([1, 16, 10**6]),
+    growing=st.booleans(),
+    data=st.data(),
+)
+def test_scores_are_those_of_a_plain_forward_pass_in_every_turn(
+    turns: list[list[list[list[int]]]], budget: int, growing: bool, data: st.DataObject
+) -> None:
+    """Tokens are few, so that continuations share beginnings, repeat, and are beginnings themselves."""
+    session = POLICY.scoring(growing, budget)
+    contexts = {f"e{i}": [7 + i, *range(20, 24 + 3 * i)] for i in range(4)}
+    for trees in turns:
+        left = [name for name in contexts if data.draw(st.integers(0, 4))] or [next(iter(contexts))]
+        contexts = {name: contexts[name] for name in left}
+        requests = [
+            ScoreRequest(name, ids, continuations)
+            for (name, ids), continuations in zip(contexts.items(), trees, strict=False)
+        ]
+        _assert_equal(POLICY, requests, session.score(requests))
+        for request in requests:
+            contexts[request.episode] = [*request.ids, *request.continuations[0], 9, 10]
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("make", ["windowed", "whole", "other positions"])
+def test_other_attention_scores_alike(attention: str, make: str) -> None:
+    if make == "windowed":
+        config = MistralConfig(**SIZES, sliding_window=6, attn_implementation=attention)
+        policy = _policy(MistralForCausalLM(config))
+    elif make == "whole":
+        policy = _llama(attention)
+    else:
+        config = GPT2Config(
+            vocab_size=len(TOKENIZER), n_positions=512, n_embd=32, n_layer=2, n_head=4,
+            attn_implementation=attention,
+        )  # fmt: skip
+        policy = _policy(GPT2LMHeadModel(config))
+    session = policy.scoring(True)
+    requests = [
+        ScoreRequest("a", list(range(20, 33)), [[1, 2, 3], [1, 2, 4, 5], [1], [6, 6, 6, 6, 6, 6]]),
+        ScoreRequest("b", [40, 41], [[1, 2, 3], [9]]),
+    ]
+    _assert_equal(policy, requests, session.score(requests))
+    longer = [ScoreRequest("b", [40, 41, 9, 50], [[3, 3, 3], [3, 3, 2]])]
+    _assert_equal(policy, longer, session.score(longer))
+
+
+def test_a_model_with_a_cache_of_its_own_is_computed_whole_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    policy = _llama()
+    policy.model.config.num_kv_shared_layers = 1  # such layers keep no keys and values of their own
+    requests = [ScoreRequest("a", [20, 21, 22], [[1, 2], [1, 3], [4]])]
+    with caplog.at_level("WARNING"):
+        found = policy.scoring(True).score(requests)
+    assert "whole context" in caplog.text
+    _assert_equal(policy, requests, found)
+
+
+def test_shared_beginnings_are_read_once_and_last_tokens_not_at_all() -> None:
+    tree = TokenTree([[1, 2, 3], [1, 2, 4], [1, 2], [5]])
+    assert tree.inner == [1, 2]
+    assert tree.depths == [0, 1]
+    assert [[tree.edges[e] for e in path] for path in tree.paths] == [
+        [(-1, 1), (0, 2), (1, 3)],
+        [(-1, 1), (0, 2), (1, 4)],
+        [(-1, 1), (0, 2)],
+        [(-1, 5)],
+    ]
+    assert tree.lineage().tolist() == [[True, False], [True, True]]
+
+
+@pytest.mark.parametrize("continuations", [[], [[1], []]])
+def test_nothing_to_score_is_refused(continuations: list[list[int]]) -> None:
+    with pytest.raises(ValueError, match="at least one token"):
+        TokenTree(continuations)
