@@ -48,7 +48,8 @@ class EnvDefinitionError(ValueError):
 
     def __init__(self, text: object, field: str = "", owner: str = "") -> None:
         if isinstance(text, EnvDefinitionError):  # Gymnasium raises a subprocess's error like this
-            text, field, owner = text.text, text.field, text.owner
+            original = text
+            text, field, owner = original.text, original.field, original.owner
         super().__init__(text, field, owner)
         self.text = str(text)
         self.field = field
@@ -91,6 +92,8 @@ def _is_share(value: object) -> bool:
 def _is_listing(value: object) -> bool:
     if value is None:
         return True
+    if type(value) is list and {str}.issuperset(map(type, value)):
+        return True  # the usual case, fast: lists are long, and come at every step
     listed = isinstance(value, Sequence) and not isinstance(value, str | bytes)
     return listed and all(isinstance(action, str) for action in value)  # type: ignore[attr-defined]
 
