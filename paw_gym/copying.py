@@ -36,7 +36,9 @@ def reduced(env: TextEnv) -> tuple[Callable[..., TextEnv], tuple[Any, ...]]:
     """
     contents = (*env._made_with, _snapshot(env))
     try:
-        pickle.dumps(contents)  # only to name the environment in the error; pickle writes them again
+        pickle.dumps(
+            contents
+        )  # only to name the environment in the error; pickle writes them again
     except Exception as error:  # an argument or a state may be anything
         raise TypeError(
             f"{env.env_id} cannot be pickled: {error}. Its arguments and what _get_state returns must "
