@@ -164,7 +164,7 @@ class AlgorithmSettings:
 
     name: Text = "grpo"
     """the advantage estimator: ``grpo``, ``gigpo``, ``rloo``, ``reinforce_pp`` (no critic), ``ppo`` (with
-    a critic), or one that [another package adds](extend.md#advantage-estimator)"""
+    a critic), or one that another package adds"""
     normalize: bool = True
     """divide by a standard deviation: of the group (``grpo``, ``gigpo``; false is Dr.GRPO's choice) or
     of the whole update (``ppo``); ``rloo`` never does, ``reinforce_pp`` always"""

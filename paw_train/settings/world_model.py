@@ -29,7 +29,7 @@ class WorldModelSettings:
     loss: str = "cmae"
     """`cmae` clipped mean absolute error (Eq. 8), `mae` the same unclipped, `ce` cross-entropy (Eq.
     5), `gce` generalised cross-entropy (our extension), between `ce` and `mae` by `q`, or one that
-    [another package adds](extend.md#world-model-loss)"""
+    another package adds"""
     alpha: float = 0.75
     """fraction of the update's transitions supervised; (0, 1]"""
     rho: float = 0.2
@@ -62,7 +62,7 @@ class WorldModelSettings:
     environment says nothing (the published ECHO's filter); `off`: all count"""
     selection: str = "top_entropy"
     """which transitions are supervised: `top_entropy`, the `alpha` of highest action entropy (Eq. 4), or a
-    selection that [another package adds](extend.md#world-model-selection)"""
+    selection that another package adds"""
 
     def __post_init__(self) -> None:
         given: object = self.wm
