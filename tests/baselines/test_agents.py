@@ -368,3 +368,22 @@ def test_unknown_agents_and_settings_name_the_nearest() -> None:
         make_agent("react", None)
     with pytest.raises(ValueError, match=r"agent.trials is 1 or more, got 0"):
         make_agent("reflexion", object(), settings={"trials": 0})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("registered", "message"),
+    [
+        (
+            type("Other", (AGENTS["random"],), {"name": "other"}),
+            "registered as 'mine', but its `name`",
+        ),
+        (print, "not a subclass of paw_train.baselines.Agent"),
+    ],
+    ids=["another name", "no agent"],
+)
+def test_what_is_registered_has_to_be_an_agent_of_that_name(
+    monkeypatch: pytest.MonkeyPatch, registered: Any, message: str
+) -> None:
+    monkeypatch.setattr(AGENTS, "_loaded", {"mine": registered})
+    with pytest.raises(ValueError, match=message):
+        make_agent("mine", None)
