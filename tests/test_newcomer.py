@@ -50,7 +50,7 @@ def shown_lines() -> list[str]:
 
 @pytest.mark.slow
 def test_from_nothing_to_a_report(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason='pip install "paw-gym[train]"')
+    pytest.importorskip("torch", reason='pip install ".[train]"')
     pytest.importorskip("hatchling", reason="building a package offline takes hatchling")
     python = _own_python(tmp_path)
 

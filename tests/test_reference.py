@@ -200,7 +200,7 @@ class _Page(HTMLParser):
 
 @pytest.mark.slow
 def test_every_internal_link_of_the_built_pages_leads_somewhere(tmp_path: Path) -> None:
-    pytest.importorskip("material", reason='the docs are built with pip install "paw-gym[docs]"')
+    pytest.importorskip("material", reason='the docs are built with pip install ".[docs]"')
     subprocess.run(
         [
             sys.executable,

@@ -147,7 +147,7 @@ def _library(played: SimpleNamespace, model: Any, s: Any) -> Any:
     batch = collate(experience.rows, pad_id=0)
     logprobs = batch.gather(token_logprobs(model(batch.input_ids), batch.input_ids))
     inputs = loss_inputs(batch, experience, None, None)
-    totals = minibatch_totals(experience.rows, experience)
+    totals = minibatch_totals(experience.rows, experience, 1)
     return combined_loss(logprobs, inputs, totals, objective)
 
 
