@@ -62,7 +62,7 @@ def _gradients(policy: LocalPolicy, settings: Settings) -> list[tuple[list[str],
 
     The gradient is that with respect to the token's log-probability; the KL is switched on.
     """
-    objective = dataclasses.replace(settings.objective, kl_coef=0.1, kl_in="loss")
+    objective = settings.objective.replace(kl_coef=0.1, kl_in="loss")
     pool = collect(_episodes(policy, settings.env.mode))
     width = max(s.action[1] - s.action[0] for s in pool.steps)
     values = torch.rand(len(pool.steps), width, generator=torch.Generator().manual_seed(0))

@@ -125,7 +125,7 @@ def test_another_evaluation_does_not_take_over_the_episodes(tmp_path: Path) -> N
         for changed, model in [
             (plan, "m"), (plan, "n"), (hotter, "m"),
             (dataclasses.replace(plan, agent="cot"), "m"),
-            (dataclasses.replace(plan, env=dataclasses.replace(ENV, history_length=0)), "m"),
+            (dataclasses.replace(plan, env=ENV.replace(history_length=0)), "m"),
         ]
     }  # fmt: skip
     assert len(keys) == 5
@@ -135,7 +135,7 @@ def test_another_evaluation_does_not_take_over_the_episodes(tmp_path: Path) -> N
 
 def test_the_summary_is_what_the_episodes_say() -> None:
     plan = make_plan(size=8, seeds=(1, 2, 3), agent="random")
-    plan = dataclasses.replace(plan, env=dataclasses.replace(ENV, kwargs={"max_steps": 40}))
+    plan = dataclasses.replace(plan, env=ENV.replace(kwargs={"max_steps": 40}))
     result, episodes = run(plan, None, "")
     table = np.array([e.success for e in episodes]).reshape(3, 8)
     assert result["n"] == 8

@@ -371,18 +371,18 @@ def test_informative_groups_are_those_with_unequal_returns(made_up: Any) -> None
 
 
 def test_group_algorithms_refuse_groups_of_one() -> None:
-    from paw_train.settings import Settings, build
+    from paw_train.settings import Settings
 
     with pytest.raises(ValueError, match=r"group_size is 1.*ppo"):
-        build(Settings, {"rollout": {"group_size": 1}})
-    build(Settings, {"rollout": {"group_size": 1}, "algorithm": {"name": "ppo"}})
+        Settings.read({"rollout": {"group_size": 1}})
+    Settings.read({"rollout": {"group_size": 1}, "algorithm": {"name": "ppo"}})
     with pytest.raises(ValueError, match="'gigpo'"):
-        build(Settings, {"algorithm": {"name": "gipo"}})
+        Settings.read({"algorithm": {"name": "gipo"}})
 
 
 def test_presets_of_the_world_model_in_recipes() -> None:
-    from paw_train.settings import Settings, build
+    from paw_train.settings import Settings
 
-    echo = build(Settings, {"objective": {"wm": {"preset": "echo", "coef": 0.5}}}).objective.wm
+    echo = Settings.read({"objective": {"wm": {"preset": "echo", "coef": 0.5}}}).objective.wm
     assert (echo.loss, echo.alpha, echo.adaptive, echo.coef) == ("ce", 1.0, False, 0.5)
-    assert math.isclose(build(Settings, {}).objective.wm.alpha, 0.75)
+    assert math.isclose(Settings.read({}).objective.wm.alpha, 0.75)
