@@ -15,9 +15,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from paw_train.settings import EndpointSettings, Settings
 from paw_train.settings.base import Group, field_kinds, groups_of, is_group
-from paw_train.settings.ranges import allowed, as_yaml, type_name
+from paw_train.settings.ranges import allowed, type_name
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "settings.md"
@@ -93,6 +95,13 @@ def kind_of(kind: Any) -> str:
     """A type, and the values of it that a setting may have: ``int``, 1 or more."""
     words = allowed(kind).removesuffix(", or null")
     return f"`{type_name(kind)}`" + (f", {words}" if words else "")
+
+
+def as_yaml(value: Any) -> str:
+    """A value as it is written in a recipe."""
+    plain = list(value) if isinstance(value, tuple) else value
+    text = yaml.safe_dump(plain, default_flow_style=True, width=1000).strip()
+    return text.removesuffix("...").strip()
 
 
 def main() -> int:

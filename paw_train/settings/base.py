@@ -11,12 +11,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from paw_gym.naming import did_you_mean
 from paw_train.settings.ranges import allowed, type_name
 
-_OUT_OF_RANGE = (
-    *("greater_than", "greater_than_equal", "less_than", "less_than_equal"),
-    *("string_too_short", "too_short"),
-)
-"""pydantic's names of the errors that a declared range explains"""
-
 
 class Group(BaseModel):
     """A group of settings: typed fields, a docstring under each, and groups inside it."""
@@ -97,7 +91,13 @@ def _line(cls: type[Group], error: ValidationError, where: str) -> str:
             return f"{name} is a finite number, got {value!r}."
         case "missing" if not rest:
             return f"{name} is needed: {type_name(kind)}."
-        case problem if problem in _OUT_OF_RANGE:
+        case (
+            "greater_than"
+            | "greater_than_equal"
+            | "less_than"
+            | "less_than_equal"
+            | "string_too_short"
+        ):
             return f"{name} is {allowed(kind)}, got {value!r}."
     inside = " in it" if rest and first["type"] != "missing" else ""
     return f"{name}: expected {type_name(kind)}, got {value!r} ({type(value).__name__}){inside}."
@@ -113,7 +113,7 @@ def _place(cls: type[Group], loc: tuple[int | str, ...]) -> tuple[Any, list[str]
     for depth, part in enumerate(loc):
         if not is_group(kind) or part not in kind.model_fields:
             return kind, [str(p) for p in loc[:depth]], list(loc[depth:])
-        kind = field_kinds(kind)[part]
+        kind = field_kinds(kind)[str(part)]
     return kind, [str(p) for p in loc], []
 
 

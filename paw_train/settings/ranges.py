@@ -10,7 +10,6 @@ import typing
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-import yaml
 from annotated_types import Ge, GroupedMetadata, Gt, Interval, Le, Lt, MinLen
 from pydantic import BeforeValidator
 
@@ -76,15 +75,8 @@ def type_name(kind: Any) -> str:
     if origin is Annotated:
         return type_name(arguments[0])
     if origin is typing.Literal:
-        return "one of " + ", ".join(map(as_yaml, arguments))
+        return "one of " + ", ".join(map(repr, arguments))
     if origin in (list, tuple, dict):
         inside = ", ".join(type_name(a) for a in arguments if a is not Ellipsis)
         return f"{origin.__name__}[{inside}]"
     return getattr(kind, "__name__", str(kind)).replace("Any", "any")
-
-
-def as_yaml(value: Any) -> str:
-    """A value as it is written in a recipe."""
-    plain = list(value) if isinstance(value, tuple) else value
-    text = yaml.safe_dump(plain, default_flow_style=True, width=1000).strip()
-    return text.removesuffix("...").strip()
