@@ -13,7 +13,7 @@ import inspect
 import json
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -23,6 +23,7 @@ import paw_gym.shared_text  # noqa: F401  (the spaces below in subprocesses)
 from paw_gym import copying, validation
 from paw_gym.naming import UnknownTaskError, did_you_mean, nearest
 from paw_gym.spaces import UnicodeText
+from paw_gym.task import Outcome, Task
 from paw_gym.validation import INFO_KEYS, EnvDefinitionError
 
 __all__ = [
@@ -34,18 +35,6 @@ __all__ = [
     "TaskSet",
     "TextEnv",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One task: what the agent is asked to do, and whatever the environment needs to set it up."""
-
-    id: str
-    instruction: str
-    type: str = "default"
-    """the class that results are broken down by"""
-    data: Any = None
-    """for the environment only; never shown to the agent"""
 
 
 class TaskSet(Sequence[Task]):
@@ -163,24 +152,6 @@ def _candidates(task_id: str, ids: Sequence[str], limit: int = 2000) -> Sequence
         if close:
             return close[:limit]
     return ids[:limit]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What an environment answers, at the start and after an action."""
-
-    observation: str
-    reward: float = 0.0
-    terminated: bool = False
-    """success or failure by the environment's own rules; the step budget is not its business"""
-    success: bool = False
-    score: float | None = None
-    """quality in [0, 1]; ``None`` means 1 on success, else 0"""
-    action_is_valid: bool = True
-    admissible_actions: Sequence[str] | None = None
-    """what would be accepted next; ``None`` where it cannot be listed"""
-    info: Mapping[str, Any] = field(default_factory=dict)
-    """more for ``info``; plain JSON values"""
 
 
 @dataclass(frozen=True, slots=True)

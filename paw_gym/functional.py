@@ -239,7 +239,7 @@ def registered_factory(id: str, module: str) -> GeneratorEnvFactory:
 
     if id not in registry and module != "__main__":
         importlib.import_module(module)
-    factory = registry[id].entry_point if id in registry else None
+    factory: Any = registry[id].entry_point if id in registry else None
     if not isinstance(factory, GeneratorEnvFactory):
         raise ValueError(
             f"No generator function is registered as {id!r} in this process: import the module that "

@@ -111,7 +111,7 @@ def register_text_env(
     options = {name: value for name, value in more.items() if value is not None}
     target, kwargs = checked_entry_point(id, entry_point, options, kwargs)
     if not replace:
-        _require_free(id, entry_point)
+        _require_free(id, entry_point, kwargs)
     doc = "" if isinstance(entry_point, str) else (entry_point.__doc__ or "").strip()
     package = entry_point if isinstance(entry_point, str) else entry_point.__module__
     _REGISTERED[id] = TextEnvSpec(
@@ -121,14 +121,12 @@ def register_text_env(
     return entry_point
 
 
-def _require_free(id: str, entry_point: Any) -> None:
+def _require_free(id: str, entry_point: Any, kwargs: dict[str, Any]) -> None:
     from gymnasium.envs.registration import registry
 
     from paw_gym.validation import EnvDefinitionError
 
-    # a notebook's cell that is run again defines the same environment anew
-    again = getattr(entry_point, "__module__", "") == "__main__" and id in _REGISTERED
-    if id not in registry or (again and _REGISTERED[id].package == "__main__"):
+    if id not in registry or _defined_anew(registry[id], entry_point, kwargs):
         return
     owner = f" by {_REGISTERED[id].package}" if id in _REGISTERED else " by Gymnasium or a plug-in"
     raise EnvDefinitionError(
@@ -137,6 +135,17 @@ def _require_free(id: str, entry_point: Any) -> None:
         "id",
         id,
     )
+
+
+def _defined_anew(spec: Any, entry_point: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether it is the same definition, run again: a notebook's cell, or a module that is reloaded."""
+    if isinstance(entry_point, str):
+        return bool(spec.entry_point == entry_point and spec.kwargs == kwargs)
+    before = getattr(spec.entry_point, "play", spec.entry_point)
+    places = [
+        (getattr(d, "__module__", d), getattr(d, "__qualname__", d)) for d in (before, entry_point)
+    ]
+    return before is not entry_point and places[0] == places[1]
 
 
 def _register(id: str, entry_point: Any, kwargs: dict[str, Any]) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from paw_gym.task import Outcome, Task
 from paw_gym.transition import require_json
-
-if TYPE_CHECKING:
-    from paw_gym.core import Outcome, Task
 
 INFO_KEYS = (
     "task_id",
@@ -48,7 +46,8 @@ class EnvDefinitionError(ValueError):
 
     def __init__(self, text: object, field: str = "", owner: str = "") -> None:
         if isinstance(text, EnvDefinitionError):  # Gymnasium raises a subprocess's error like this
-            text, field, owner = text.text, text.field, text.owner
+            original = text
+            text, field, owner = original.text, original.field, original.owner
         super().__init__(text, field, owner)
         self.text = str(text)
         self.field = field
@@ -91,6 +90,8 @@ def _is_share(value: object) -> bool:
 def _is_listing(value: object) -> bool:
     if value is None:
         return True
+    if type(value) is list and {str}.issuperset(map(type, value)):
+        return True  # the usual case, fast: lists are long, and come at every step
     listed = isinstance(value, Sequence) and not isinstance(value, str | bytes)
     return listed and all(isinstance(action, str) for action in value)  # type: ignore[attr-defined]
 
@@ -120,8 +121,6 @@ def check_outcome(outcome: Outcome, when: str) -> None:
         outcome: what ``_start``, ``_act`` or a generator gave.
         when: what was done, for the message.
     """
-    from paw_gym.core import Outcome
-
     if not isinstance(outcome, Outcome):
         raise EnvDefinitionError(
             f"{when} gave {found(outcome)}; expected an Outcome, such as "
@@ -173,8 +172,6 @@ def _check_fields(holder: object, rules: Iterable[_Rule], whose: str, kind: str)
 
 def check_task(task: Task, where: str) -> None:
     """Raises ``EnvDefinitionError`` unless a task is one, with fields of their types."""
-    from paw_gym.core import Task
-
     if not isinstance(task, Task):
         raise EnvDefinitionError(
             f"{where} is {found(task)}; expected a Task, such as Task('easy/3', 'Find the key.').",

@@ -131,7 +131,7 @@ class _Runner:
             if self._answers.poll(0.05):
                 return True
             if self._dump.exists() and self._dump.stat().st_size > 0:
-                return self._answers.poll(0.05)
+                return bool(self._answers.poll(0.05))
         return False
 
     def exit_code(self) -> str:

@@ -161,14 +161,15 @@ class _LikelihoodPlayer:
 
     def _context(self, view: View) -> Sequence[int]:
         if view.env.mode == "window":
-            ids = context_ids(self.policy, view.prompt, self.rollout.max_context_tokens)
+            limit = self.rollout.max_prompt_tokens
+            ids = context_ids(self.policy, view.prompt, view.instruction, limit)
             return ids or []
         dialogue = self._dialogues.get(view.episode)
         if dialogue is None:
             dialogue = self._dialogues[view.episode] = Dialogue(self.chat, view.prompt)
         else:
             dialogue.hear(view.prompt)
-        dialogue.fit(self.rollout.max_context_tokens)
+        dialogue.fit(self.rollout.max_prompt_tokens)
         return dialogue.ids or []
 
     def _score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:

@@ -91,13 +91,7 @@ def _line(cls: type[Group], error: ValidationError, where: str) -> str:
             return f"{name} is a finite number, got {value!r}."
         case "missing" if not rest:
             return f"{name} is needed: {type_name(kind)}."
-        case (
-            "greater_than"
-            | "greater_than_equal"
-            | "less_than"
-            | "less_than_equal"
-            | "string_too_short"
-        ):
+        case problem if problem.startswith(("greater_than", "less_than", "string_too_short")):
             return f"{name} is {allowed(kind)}, got {value!r}."
     inside = " in it" if rest and first["type"] != "missing" else ""
     return f"{name}: expected {type_name(kind)}, got {value!r} ({type(value).__name__}){inside}."

@@ -134,6 +134,22 @@ def test_unknown_ids_name_the_nearest(box_env: Any) -> None:
         make_text_env("tests/Boxs-v0")
 
 
+def test_a_definition_that_is_run_again_replaces_itself() -> None:
+    """A notebook's cell, a reloaded module: the same name in the same module, another object."""
+    program = """
+@register_text_env("tests/Cell-v0", tasks=[Task("a", "x")], max_steps={steps})
+def cell(task, rng):
+    yield Outcome("Well?")
+"""
+    names: dict[str, Any] = {"register_text_env": register_text_env, "Task": Task}
+    names |= {"Outcome": Outcome, "__name__": "a_notebook"}
+    for steps in (3, 4):
+        exec(program.format(steps=steps), names)
+    assert gym.make("tests/Cell-v0").unwrapped.max_steps == 4  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="registered already by a_notebook"):
+        register_text_env("tests/Cell-v0", names["cell"], tasks=[Task("a", "x")])
+
+
 def test_registering_again_is_refused_unless_it_replaces(box_env: Any) -> None:
     register_text_env("tests/Twice-v0", box_env, description="one")
     again = {"tasks": [Task("a", "x")], "description": "two"}

@@ -510,7 +510,7 @@ def test_the_shell_completes_agents_and_panels() -> None:
         capture_output=True,
         text=True,
     )  # fmt: skip
-    assert done.stdout.split() == ["reflexion"], done.stderr
+    assert done.stdout.split() == ["reflexion", "reflexion_paper"], done.stderr
 
 
 def test_the_output_names_score_forgetting_and_causes(server: Any, capsys: Capture) -> None:
