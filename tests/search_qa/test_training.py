@@ -42,7 +42,10 @@ def policy() -> LocalPolicy:
 
 def _pool(mode: str, group_size: int = 1) -> Any:
     env = EnvSettings(
-        "paw_gym/SearchQA-v0", {"num_passages": 300, "top_k": 2}, mode=mode, history_length=None
+        id="paw_gym/SearchQA-v0",
+        kwargs={"num_passages": 300, "top_k": 2},
+        mode=mode,
+        history_length=None,
     )
     return make_pool(env, "train", 3, group_size, 0)
 

@@ -190,7 +190,8 @@ class TestPanels:
             "from paw_train.settings import EnvSettings\n"
             "for name, s in PANELS.items():\n"
             "    if s.hash:\n"
-            "        tasks = agent_env_maker(EnvSettings(s.env_id, dict(s.kwargs)), s.split)().tasks\n"
+            "        env = EnvSettings(id=s.env_id, kwargs=dict(s.kwargs))\n"
+            "        tasks = agent_env_maker(env, s.split)().tasks\n"
             "        print(name, make_panel(tasks, 'x', s.size, s.seed).hash)\n"
         )
         places = {"PYTHONHASHSEED": "1", "PYTHONPATH": str(ROOT), "PAW_CACHE_DIR": str(tmp_path)}
@@ -224,7 +225,9 @@ class TestPanels:
         assert small["environment"]["behaviour"]
         spec = PANELS[name]
         if spec.hash is not None:
-            probe = agent_env_maker(EnvSettings(spec.env_id, dict(spec.kwargs)), spec.split)()
+            probe = agent_env_maker(
+                EnvSettings(id=spec.env_id, kwargs=dict(spec.kwargs)), spec.split
+            )()
             size = spec.size or len(probe.tasks)
             assert make_panel(probe.tasks, name, size, spec.seed).hash == spec.hash
 
