@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import dataclasses
 import json
 import os
 import statistics
@@ -67,7 +66,7 @@ def embedded(args: argparse.Namespace) -> Shape:
     settings = load_settings("embedded", [f"threads={args.threads}", "model.device=cpu", *small])
     run = Run(settings, Path(tempfile.gettempdir()), Display(True))
     env = settings.env
-    training = dataclasses.replace(env, kwargs={**env.kwargs, **env.train_kwargs})
+    training = env.replace(kwargs={**env.kwargs, **env.train_kwargs})
     groups, size = settings.rollout.groups, settings.rollout.group_size
     pool = make_pool(training, env.train_split, groups, size, settings.seed)
 
@@ -120,7 +119,7 @@ SHAPES = {"embedded": embedded, "long": long}
 
 def updater_of(shape: Shape, variant: str) -> Callable[[list[Trajectory]], None]:
     """An update with or without PaW, as a function of the rollout; all else is equal."""
-    objective = dataclasses.replace(shape.objective, wm=WorldModelSettings.preset(variant))
+    objective = shape.objective.replace(wm=WorldModelSettings.preset(variant))
     reference = shape.policy.reference() if objective.kl_coef else None
     updater = Updater(shape.policy, reference, shape.optimizer, objective, 1.0, 100)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -53,7 +52,7 @@ def agent_env_maker(
 
 def training_env(env: EnvSettings) -> EnvSettings:
     """The environment of training's rollouts."""
-    return dataclasses.replace(env, kwargs={**env.kwargs, **env.train_kwargs})
+    return env.replace(kwargs={**env.kwargs, **env.train_kwargs})
 
 
 def has_solver(env: EnvSettings, split: str) -> bool:

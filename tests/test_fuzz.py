@@ -241,10 +241,10 @@ class TestTraining:
     @given(values)
     def test_settings_of_a_record(self, value: Any) -> None:
         pytest.importorskip("torch")
-        from paw_train.settings import Settings, build, with_defaults
+        from paw_train.settings import Settings, with_defaults
 
-        only(ValueError, lambda: build(Settings, value))
-        only(ValueError, lambda: build(Settings, {"env": value, "rollout": value}))
+        only(ValueError, lambda: Settings.read(value))
+        only(ValueError, lambda: Settings.read({"env": value, "rollout": value}))
         if isinstance(value, dict):
             with_defaults(value)
 

@@ -20,6 +20,7 @@ import pytest
 from gymnasium.envs.registration import load_env_creator
 
 import paw_gym  # noqa: F401  (registers the environments)
+from paw_train.settings.base import Group
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -71,25 +72,22 @@ def test_every_setting_of_the_program_is_there(script: ModuleType) -> None:
             found |= names(value, f"{above}{key}.") if nested else {f"{above}{key}"}  # type: ignore[arg-type]
         return found
 
-    import dataclasses
-
     shown = set(re.findall(r"^\| `([\w.]+)` \|", script.page(), re.MULTILINE))
-    assert names(dataclasses.asdict(Settings()), "") <= shown
+    assert names(Settings().model_dump(), "") <= shown
 
 
-def test_a_setting_without_a_docstring_is_refused(script: ModuleType, tmp_path: Path) -> None:
-    file = tmp_path / "undocumented.py"
-    file.write_text(
-        "from dataclasses import dataclass\n\n@dataclass\nclass S:\n    '''S.'''\n\n"
-        "    a: int = 1\n    '''An ``a`` | <b>.'''\n    b: float | None = None\n"
-    )
-    spec = importlib.util.spec_from_file_location("undocumented", file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["undocumented"] = module
-    spec.loader.exec_module(module)
-    with pytest.raises(ValueError, match="S.b has no docstring"):
-        script.field_texts(module.S)
+class Documented(Group):
+    """S."""
+
+    a: int = 1
+    """An ``a`` | <b>."""
+    b: float | None = None
+
+
+def test_a_setting_without_a_docstring_is_refused(script: ModuleType) -> None:
+    assert script.text_of(Documented, "a") == "An `a` | &lt;b>."
+    with pytest.raises(ValueError, match=r"Documented\.b has no docstring"):
+        script.text_of(Documented, "b")
     assert script.type_name(float | None) == "float or null"
     assert script._markdown("An ``a`` <b>") == "An `a` &lt;b>"
 

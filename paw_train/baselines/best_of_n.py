@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from paw_gym.pool import EnvPool
 from paw_gym.transition import Episode
 from paw_train.baselines.direct import PolicyAgent
-from paw_train.baselines.protocol import Done, require
+from paw_train.baselines.protocol import Done
 from paw_train.baselines.turns import note
+from paw_train.settings.base import Group
+from paw_train.settings.ranges import Positive
 
 
-@dataclass(frozen=True)
-class BestOfNSettings:
+class BestOfNSettings(Group):
     """Of ``best_of_n``."""
 
-    n: int = 4
+    n: Positive = 4
     """episodes of each task"""
 
 
@@ -32,8 +32,7 @@ class BestOfNAgent(PolicyAgent):
     told = "score"
 
     def check(self) -> None:
-        """n is 1 or more; episodes that are all alike need no choice."""
-        require("n", self.settings.n, 1)
+        """Episodes that are all alike need no choice."""
         if self.settings.n > 1 and self.rollout.temperature == 0:
             raise ValueError(
                 "At temperature 0 all episodes of a task are alike, so best_of_n has no choice: set "

@@ -11,9 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from paw_gym.naming import did_you_mean
 from paw_gym.prompts import PromptTemplate
 from paw_train.baselines.blanks import filled
 from paw_train.baselines.dialogue import Dialogue
@@ -21,9 +20,8 @@ from paw_train.baselines.examples import ExampleSource
 from paw_train.baselines.turns import Answer, Player, TurnAgent, View, context_ids
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Response, ScoreRequest, Scores, ScoringSession
+from paw_train.settings.base import Group
 
-NORMALISATIONS = ("tokens", "characters", "none")
-PROMPTS = ("environment", "bare")
 _DIGITS = 4
 """decimals of a score; beyond them lies the rounding of the model's arithmetic, and ties are ties"""
 _FIRST = """\
@@ -38,23 +36,16 @@ _STEP = "Task: {instruction}\n{history}\n{observation}"
 _ITEM = "{observation}\n{action}"
 
 
-@dataclass(frozen=True)
-class LikelihoodSettings:
+class LikelihoodSettings(Group):
     """Of ``likelihood``."""
 
-    normalise: str = "tokens"
+    normalise: Literal["tokens", "characters", "none"] = "tokens"
     """what an action's log-probability is divided by: its ``tokens``, its ``characters``, or ``none``:
     nothing, which favours short actions; only then the token that ends the action counts as well, as
     ``open box`` would never lose to ``open box 2`` without it"""
-    prompt: str = "environment"
+    prompt: Literal["environment", "bare"] = "environment"
     """``environment``: its own prompt, in the configured mode; ``bare``: one dialogue of observations
     and actions that lists no actions, which is the fastest"""
-
-    def __post_init__(self) -> None:
-        for name, valid in (("normalise", NORMALISATIONS), ("prompt", PROMPTS)):
-            value = getattr(self, name)
-            if value not in valid:
-                raise ValueError(f"Unknown agent.{name} {value!r}. {did_you_mean(value, valid)}")
 
 
 class LikelihoodAgent(TurnAgent):

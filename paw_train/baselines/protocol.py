@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paw_gym.pool import EnvPool
 from paw_gym.prompts import PromptTemplate
 from paw_gym.transition import Episode
 from paw_train.rollouts.policy import Policy
+from paw_train.settings.base import Group
 from paw_train.settings.rollout import RolloutSettings
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ Done = Callable[[Episode], None]
 """takes the episode that counts for its task, as soon as it is over"""
 
 
-@dataclass(frozen=True)
-class NoSettings:
+class NoSettings(Group):
     """Of an agent that has none."""
 
 
@@ -43,8 +42,8 @@ class Agent(ABC):
 
     name: ClassVar[str]
     """what ``--agent`` calls it"""
-    Settings: ClassVar[type] = NoSettings
-    """a frozen dataclass, documented at its fields"""
+    Settings: ClassVar[type[Group]] = NoSettings
+    """a ``settings.base.Group``, documented at its fields"""
     needs_policy: ClassVar[bool] = True
     """whether a model answers"""
     own_form: ClassVar[bool] = False
@@ -110,9 +109,3 @@ class Agent(ABC):
             seed: of everything that is random.
             done: called once for each task, in any order.
         """
-
-
-def require(name: str, value: float, least: float) -> None:
-    """Raises ``ValueError`` for a setting below its least value."""
-    if value < least:
-        raise ValueError(f"agent.{name} is {least:g} or more, got {value}.")

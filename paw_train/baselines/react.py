@@ -7,17 +7,17 @@ Source: Yao et al., arXiv 2210.03629. The examples come from the environment's o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from paw_gym.prompts import PromptTemplate
 from paw_train.baselines.dialogues import Dialogues
 from paw_train.baselines.direct import require_reasoning
 from paw_train.baselines.examples import ExampleSource, write_examples
-from paw_train.baselines.protocol import require
 from paw_train.baselines.texts import fill
 from paw_train.baselines.turns import Answer, Player, TurnAgent, View
 from paw_train.rollouts.policy import Policy, Response, response_seed
+from paw_train.settings.base import Group
+from paw_train.settings.ranges import Count
 from paw_train.settings.rollout import RolloutSettings
 
 _METHOD = """\
@@ -31,17 +31,16 @@ You have tried this very task before without success. These are the notes you le
 _TASK = "Now the task that you are to solve."
 
 
-@dataclass(frozen=True)
-class ReactSettings:
+class ReactSettings(Group):
     """Of ``react``."""
 
-    examples: int = 2
+    examples: Count = 2
     """solved examples in the prompt; 0: none"""
-    example_tokens: int = 1500
+    example_tokens: Count = 1500
     """most tokens of all examples together, at four characters a token; longer ones are passed over"""
     example_seed: int = 0
     """of the choice of examples"""
-    observation_chars: int = 600
+    observation_chars: Count = 600
     """longer observations and instructions in examples are cut in the middle"""
 
 
@@ -52,9 +51,7 @@ class ReactAgent(TurnAgent):
     Settings = ReactSettings
 
     def check(self) -> None:
-        """Numbers are not negative."""
-        for name in ("examples", "example_tokens", "observation_chars"):
-            require(name, getattr(self.settings, name), 0)
+        """Starts without examples."""
         self.examples: list[str] = []
 
     def interface(self, template: PromptTemplate) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
+
+from pydantic import model_validator
 
 from paw_gym.naming import did_you_mean
 from paw_gym.prompts import PromptTemplate
@@ -25,10 +27,11 @@ from paw_train.baselines.paper_forms import (
     Lookup,
     form_for,
 )
-from paw_train.baselines.protocol import require
 from paw_train.baselines.texts import fill
 from paw_train.baselines.turns import Answer, Player, TurnAgent, View
 from paw_train.rollouts.policy import Response, response_seed
+from paw_train.settings.base import Group
+from paw_train.settings.ranges import Count, Positive
 
 _EXAMPLES = "Here {are} of how it is done:\n\n{examples}"
 _MEMORY = "You have tried this task before, without success. Your notes on these trials:\n{notes}"
@@ -37,26 +40,27 @@ _CANDIDATES, _CANDIDATES_OF_TYPES = 12, 40
 """expert episodes looked through for each example; and where every type of task must be among them"""
 
 
-@dataclass(frozen=True)
-class ReactPaperSettings:
+class ReactPaperSettings(Group):
     """Of ``react_paper``."""
 
-    examples: int | None = None
+    examples: Count | None = None
     """examples in a prompt; null: the paper's number (2 for commands, 6 for questions, 1 for the shop)"""
     examples_file: str | None = None
     """TOML file with examples of your own (docs/baselines.md); null: the environment's expert makes them"""
     example_seed: int = 0
     """of the choice of the expert's examples"""
-    observation_chars: int = 1000
+    observation_chars: Positive = 1000
     """longer observations and instructions in the expert's examples are cut in the middle"""
-    lines: int | None = None
+    lines: Positive | None = None
     """most turns of the model in an episode, thoughts included; null: the paper's (50, 7, 15)"""
     form: str | None = None
     """``commands``, ``questions`` or ``shop``; null: what goes with the environment's actions"""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if self.form is not None and self.form not in FORMS:
             raise ValueError(f"Unknown agent.form {self.form!r}. {did_you_mean(self.form, FORMS)}")
+        return self
 
 
 class ReactPaperAgent(TurnAgent):
@@ -67,13 +71,9 @@ class ReactPaperAgent(TurnAgent):
     Settings = ReactPaperSettings
 
     def check(self) -> None:
-        """Numbers are not negative."""
-        s = self.settings
-        for name, least in (("examples", 0), ("lines", 1), ("observation_chars", 1)):
-            value = getattr(s, name)
-            if value is not None:
-                require(name, value, least)
-        self.form: Form = FORMS[s.form]() if s.form else Commands()
+        """Starts without examples, in the configured form."""
+        form = self.settings.form
+        self.form: Form = FORMS[form]() if form else Commands()
         self.examples: tuple[WrittenExample, ...] = ()
         self.rules = self.form.rules
 

@@ -6,22 +6,21 @@ Source: Shinn et al., arXiv 2303.11366, around ``react``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from paw_train.baselines.react import ReactAgent, ReactSettings
 from paw_train.baselines.trials import TrialsAgent
 from paw_train.baselines.turns import Player
+from paw_train.settings.ranges import Count, Positive
 
 
-@dataclass(frozen=True)
 class ReflexionSettings(ReactSettings):
     """Of ``reflexion``: those of ``react``, and more."""
 
-    trials: int = 3
+    trials: Positive = 3
     """tries at a task, the first included"""
-    memory: int = 3
+    memory: Count = 3
     """notes that are kept, the latest ones"""
-    reflection_tokens: int = 256
+    reflection_tokens: Positive = 256
     """longest note"""
     transcript_tokens: int = 2000
     """of the failed trial that the model looks through, at four characters a token"""

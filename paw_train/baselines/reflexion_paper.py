@@ -7,11 +7,9 @@ docs/baselines.md.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from paw_gym.transition import Episode
 from paw_train.baselines.examples import shortened
-from paw_train.baselines.protocol import require
 from paw_train.baselines.react_paper import (
     ReactPaperAgent,
     ReactPaperPlayer,
@@ -20,23 +18,23 @@ from paw_train.baselines.react_paper import (
 )
 from paw_train.baselines.trials import TrialsAgent
 from paw_train.baselines.turns import Player, View
+from paw_train.settings.ranges import Count, Positive
 
 
-@dataclass(frozen=True)
 class ReflexionPaperSettings(ReactPaperSettings):
     """Of ``reflexion_paper``: those of ``react_paper``, and more."""
 
-    trials: int = 12
+    trials: Positive = 12
     """tries at a task, the first included"""
-    memory: int = 3
+    memory: Count = 3
     """notes that are kept, the latest ones"""
-    reflection_tokens: int = 256
+    reflection_tokens: Positive = 256
     """longest note"""
     transcript_tokens: int = 2000
     """of the failed trial that the model looks through, at four characters a token"""
-    repeats: int = 3
+    repeats: Positive = 3
     """a trial ends when an action has been repeated more often than this, with the same result"""
-    actions: int | None = None
+    actions: Positive | None = None
     """a trial ends after so many actions; null: the paper's 30 for commands, elsewhere no limit"""
 
 
@@ -45,13 +43,6 @@ class ReflexionPaperAgent(TrialsAgent, ReactPaperAgent):
 
     name = "reflexion_paper"
     Settings = ReflexionPaperSettings
-
-    def check(self) -> None:
-        """Numbers make sense."""
-        super().check()
-        require("repeats", self.settings.repeats, 1)
-        if self.settings.actions is not None:
-            require("actions", self.settings.actions, 1)
 
     @property
     def action_count(self) -> int | None:

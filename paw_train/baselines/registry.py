@@ -75,7 +75,5 @@ def make_agent(
     Raises:
         ValueError: an unknown agent or setting (names the nearest), or one that makes no sense.
     """
-    from paw_train.settings import build
-
     cls = agent_class(name)
-    return cls(policy, rollout, build(cls.Settings, settings or {}, "agent"))
+    return cls(policy, rollout, cls.Settings.read(settings or {}, "agent"))

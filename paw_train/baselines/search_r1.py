@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paw_gym.prompts import PromptTemplate
-from paw_train.baselines.protocol import require
 from paw_train.baselines.texts import fill
 from paw_train.baselines.turns import Answer, Player, TurnAgent, View
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Message, Request, Response, Session, response_seed
+from paw_train.settings.base import Group
+from paw_train.settings.ranges import Positive
 
 _PROMPT = """\
 Answer a question with the help of a search engine. Whenever something new is known, reason about it first \
@@ -34,13 +35,12 @@ _REFUSED = (
 _TAGS = ("search", "answer")
 
 
-@dataclass(frozen=True)
-class SearchR1Settings:
+class SearchR1Settings(Group):
     """Of ``search_r1``."""
 
-    turns: int = 4
+    turns: Positive = 4
     """most turns of the model; the environment's own ``max_steps`` holds as well"""
-    information_tokens: int = 500
+    information_tokens: Positive = 500
     """longer search results are cut at their end, where the model's tokenizer is known"""
 
 
@@ -50,11 +50,6 @@ class SearchR1Agent(TurnAgent):
     name = "search_r1"
     own_form = True
     Settings = SearchR1Settings
-
-    def check(self) -> None:
-        """At least one turn, and room for something found."""
-        for name in ("turns", "information_tokens"):
-            require(name, getattr(self.settings, name), 1)
 
     def interface(self, template: PromptTemplate) -> dict[str, Any]:
         """Actions are searches and answers, with reasoning or without.

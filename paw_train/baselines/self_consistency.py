@@ -7,21 +7,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from paw_gym.prompts import PromptTemplate
 from paw_train.baselines.direct import require_reasoning
-from paw_train.baselines.protocol import require
 from paw_train.baselines.turns import Answer, Player, TurnAgent, View, context_ids
 from paw_train.rollouts.policy import Request, Response, response_seed
+from paw_train.settings.base import Group
+from paw_train.settings.ranges import Positive
 
 
-@dataclass(frozen=True)
-class SelfConsistencySettings:
+class SelfConsistencySettings(Group):
     """Of ``self_consistency``."""
 
-    samples: int = 5
+    samples: Positive = 5
     """answers a step"""
 
 
@@ -37,7 +36,6 @@ class SelfConsistencyAgent(TurnAgent):
 
     def check(self) -> None:
         """More than one answer is worth asking for only when they can differ."""
-        require("samples", self.settings.samples, 1)
         if self.settings.samples > 1 and self.rollout.temperature == 0:
             raise ValueError(
                 "At temperature 0 all answers are alike, so there is nothing to vote on: set "

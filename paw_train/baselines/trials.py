@@ -12,7 +12,7 @@ from dataclasses import replace
 from paw_gym.pool import EnvPool
 from paw_gym.transition import Episode
 from paw_train.baselines.examples import CHARACTERS_A_TOKEN, shortened
-from paw_train.baselines.protocol import Agent, Done, require
+from paw_train.baselines.protocol import Agent, Done
 from paw_train.baselines.texts import fill
 from paw_train.baselines.turns import Player, note, play_turns
 from paw_train.rollouts.policy import Request, response_seed
@@ -42,12 +42,6 @@ class TrialsAgent(Agent):
     @abstractmethod
     def trial(self, seed: int, notes: Mapping[str, Sequence[str]]) -> Player:
         """What plays one trial, given the notes on each task, by its id."""
-
-    def check(self) -> None:
-        """At least one trial; memory may be empty."""
-        super().check()
-        for name, least in (("trials", 1), ("memory", 0), ("reflection_tokens", 1)):
-            require(name, getattr(self.settings, name), least)
 
     def prompts(self) -> list[str]:
         """Those of a trial, and how it is asked to reflect."""

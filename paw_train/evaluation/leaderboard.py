@@ -7,7 +7,6 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +191,7 @@ def _settings(r: Mapping[str, Any]) -> str:
     parts = [f"T {sampling['temperature']:g}", f"{sampling['max_tokens']} tokens"]
     if agent is not None and not agent.samples:
         parts = []
-    default = asdict(agent.Settings()) if agent is not None else {}
+    default = agent.Settings().model_dump() if agent is not None else {}
     chosen = r.get("agent_settings") or {}
     parts += [f"{k}={v}" for k, v in chosen.items() if k not in default or default[k] != v]
     return ", ".join(parts) or "-"

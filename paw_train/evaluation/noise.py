@@ -19,7 +19,7 @@ from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.tokens import StepSpans, TokenRow, collate, micro_batches
-from paw_train.settings import Settings, build
+from paw_train.settings import Settings
 
 FILE = "noise_gradient.json"
 
@@ -47,7 +47,7 @@ def write_noise_gradient(
     run = Path(run_dir)
     if not (run / "config.json").exists():
         raise ValueError(f"{run} holds no training run: it has no config.json.")
-    settings: Settings = build(Settings, json.loads((run / "config.json").read_text("utf-8")))
+    settings = Settings.read(json.loads((run / "config.json").read_text("utf-8")))
     label = labeller_for(settings.env.id, rule)
     head: dict[str, Any] = {"env_id": settings.env.id, "rule": rule or settings.env.id}
     target = run / FILE

@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ def prepare(plan: Plan, policy: Policy | None) -> Prepared:
     agent = make_agent(plan.agent, meter, plan.rollout, plan.agent_settings)
     interface = _interface(plan, agent)
     make_env = agent_env_maker(plan.env, plan.split, interface)
-    examples = replace(plan.env, kwargs=example_kwargs(plan.env.kwargs))
+    examples = plan.env.replace(kwargs=example_kwargs(plan.env.kwargs))
     agent.prepare(
         ExampleSource(
             agent_env_maker(examples, plan.env.train_split, interface), plan.panel.task_ids
@@ -272,7 +272,7 @@ def evaluation_key(plan: Plan, prepared: Prepared, model: str, weights: str | No
 
     More seeds, or other batches, do not change what an episode comes to.
     """
-    parts = asdict(plan)
+    parts = asdict(plan) | {"env": plan.env.model_dump(), "rollout": plan.rollout.model_dump()}
     for name in ("seeds", "batch"):
         parts.pop(name)
     for name in ("groups", "group_size", "prefill_tokens"):
@@ -352,7 +352,7 @@ def _result(
     return result | {
         "stopped": played.stopped,
         "told": prepared.agent.told,
-        "agent_settings": asdict(prepared.agent.settings),
+        "agent_settings": prepared.agent.settings.model_dump(),
         "action_format": plan.action_format,
         "context_tokens": plan.rollout.max_context_tokens if known else None,
         "prompt_hash": prepared.prompt_hash,
@@ -363,8 +363,8 @@ def _result(
 def described(plan: Plan) -> dict[str, Any]:
     """The settings of an evaluation as its result holds them."""
     return {
-        "env": asdict(plan.env),
-        "rollout": asdict(plan.rollout),
+        "env": plan.env.model_dump(),
+        "rollout": plan.rollout.model_dump(),
         "panel_seed": plan.panel_seed,
         "seed": plan.seeds[0],
     }

@@ -30,7 +30,7 @@ from paw_train.evaluation.result_folder import LOG, clear, finished_result
 from paw_train.policies.factory import open_policy, source_of, split_overrides
 from paw_train.reporting.terminal import Display
 from paw_train.rollouts.policy import Policy
-from paw_train.settings import Say, Settings, apply_override, build, overridden
+from paw_train.settings import Say, Settings, apply_override, overridden
 
 _ALL = 10**9
 """a panel size that takes every task"""
@@ -149,9 +149,7 @@ def estimate_from_args(
     job = make_job(model, overrides, None, agent, panel, seeds)
     if not job.model_name:
         raise ValueError(f"The agent {job.plan.agent!r} asks no model, so it costs nothing.")
-    endpoint: EndpointSettings = build(
-        EndpointSettings, job.source if source_of(model) == "openai" else {}, "endpoint"
-    )
+    endpoint = EndpointSettings.read(job.source if source_of(model) == "openai" else {}, "endpoint")
     plan = job.plan
     if not job.own_context:
         limit = endpoint.context_tokens or UNKNOWN_CONTEXT
@@ -209,7 +207,7 @@ def _with_context_limit(plan: Plan, policy: Policy | None) -> Plan:
 
 
 def _with_limit(plan: Plan, tokens: int) -> Plan:
-    rollout = dataclasses.replace(plan.rollout, max_context_tokens=tokens)
+    rollout = plan.rollout.replace(max_context_tokens=tokens)
     return dataclasses.replace(plan, rollout=rollout)
 
 
@@ -296,8 +294,8 @@ def with_data(settings: Settings, spec: PanelSpec, name: str) -> Settings:
     known = spec.dataset in dataset_names()
     if known and read_receipt(default_folder(spec.dataset)) is not None:
         kwargs = {**settings.env.kwargs, "data_dir": str(default_folder(spec.dataset))}
-        env = dataclasses.replace(settings.env, kwargs=kwargs)
-        return dataclasses.replace(settings, env=env)
+        env = settings.env.replace(kwargs=kwargs)
+        return settings.replace(env=env)
     download = f" `paw data download {spec.dataset}` downloads it." if known else ""
     raise ValueError(
         f"The panel {name} needs real data: give its folder as env.kwargs.data_dir=DIR.{download}"
@@ -324,7 +322,7 @@ def make_plan(
         chosen.split,
         panel,
         chosen.seed,
-        dataclasses.replace(settings.rollout, temperature=chosen.temperature),
+        settings.rollout.replace(temperature=chosen.temperature),
         tuple(chosen.seed + i for i in range(seeds)),
         agent,
         {key: value for key, value in agent_settings.items() if key != "action_format"},

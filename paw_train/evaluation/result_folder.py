@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -92,7 +91,7 @@ def _described(plan: Plan, prepared: Prepared, model: str, weights: str | None) 
         "model": model,
         "model_hash": weights,
         "agent": plan.agent,
-        "agent_settings": dataclasses.asdict(prepared.agent.settings),
+        "agent_settings": prepared.agent.settings.model_dump(),
         "action_format": plan.action_format,
         "panel": plan.panel.name,
         "panel_hash": plan.panel.hash,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +106,7 @@ def evaluate_from_args(
         "env_id": env.id,
         "transitions_hash": world_model.transitions_hash(played),
         "encoder": encoder,
-        "settings": {"env": asdict(env), "evaluation": asdict(settings.evaluation)},
+        "settings": {"env": env.model_dump(), "evaluation": settings.evaluation.model_dump()},
         "seconds": time.perf_counter() - started,
     }
     path = Path(out) if out else _default_path(model, where["panel"] or "recorded", run_folder)

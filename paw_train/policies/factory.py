@@ -68,20 +68,18 @@ def open_policy(
         device: for such a model.
         dtype: for such a model.
     """
-    from paw_train.settings import build
-
     source = source_of(model)
     name = model.partition(":")[2]
     if source == "openai":
         from paw_train.policies.endpoint.policy import EndpointPolicy
         from paw_train.settings.endpoint import EndpointSettings
 
-        return EndpointPolicy(name, build(EndpointSettings, source_settings, "endpoint"))
+        return EndpointPolicy(name, EndpointSettings.read(source_settings, "endpoint"))
     if source == "vllm":
         from paw_train.policies.vllm.engine import VLLMPolicy
         from paw_train.settings.vllm import VLLMSettings
 
-        return VLLMPolicy(name, build(VLLMSettings, source_settings, "vllm"))
+        return VLLMPolicy(name, VLLMSettings.read(source_settings, "vllm"))
     from paw_train.policies.local.policy import LocalPolicy
 
     policy: Policy = LocalPolicy.load(weights, device, dtype)

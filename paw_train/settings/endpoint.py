@@ -2,58 +2,57 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
-_LIMITS = (
-    *("requests_per_minute", "tokens_per_minute", "context_tokens"),
-    *("budget_cost", "budget_tokens", "budget_requests", "budget_minutes"),
-)
+from annotated_types import Ge
+from pydantic import model_validator
+
+from paw_train.settings.base import Group
+from paw_train.settings.ranges import AboveZero, AtLeastZero, Count, Number, Positive
 
 
-@dataclass(frozen=True)
-class EndpointSettings:
+class EndpointSettings(Group):
     """Where the model answers, and how it is asked. The key is never among the settings."""
 
     url: str | None = None
     """base address, such as ``http://localhost:8000/v1``; null: ``OPENAI_BASE_URL``, or OpenAI's"""
     api_key_env: str = "OPENAI_API_KEY"
     """environment variable that holds the key; a server that asks for none needs none"""
-    api: str = "chat"
+    api: Literal["chat", "completions"] = "chat"
     """``chat``: messages to ``/chat/completions``; ``completions``: token ids to ``/completions``, so
     that nothing an environment prints can be taken for a control token (needs ``tokenizer``)"""
     tokenizer: str | None = None
     """folder or hub name of the model's tokenizer: needed for ``api=completions``; with ``chat`` it
     counts the tokens of contexts, which are else estimated from what the server counts"""
-    context_tokens: int | None = None
+    context_tokens: Positive | None = None
     """longest context and response of the model together, in tokens; null: what the server says
     (``/v1/models``), else what it names when it refuses a longer one"""
-    concurrency: int = 16
+    concurrency: Positive = 16
     """most requests at a time"""
-    timeout: float = 120.0
+    timeout: Annotated[Number, Ge(0.001)] = 120.0
     """seconds until a request without an answer is given up and tried again"""
-    retries: int = 10
+    retries: Count = 10
     """further tries of a request that failed by chance (server error, overload, cut connection)"""
-    first_wait: float = 0.5
+    first_wait: AtLeastZero = 0.5
     """seconds before the first of them, at most; each further wait may be twice as long"""
-    longest_wait: float = 30.0
+    longest_wait: AtLeastZero = 30.0
     """seconds that no wait exceeds, unless the server asks for more (``Retry-After``)"""
-    requests_per_minute: float | None = None
+    requests_per_minute: AboveZero | None = None
     """limit on requests; null: none"""
-    tokens_per_minute: float | None = None
+    tokens_per_minute: AboveZero | None = None
     """limit on tokens, prompt and response together; null: none"""
-    input_price: float | None = None
+    input_price: AtLeastZero | None = None
     """price of a million prompt tokens; null: the cost is not computed"""
-    output_price: float | None = None
+    output_price: AtLeastZero | None = None
     """price of a million response tokens"""
-    budget_cost: float | None = None
+    budget_cost: AboveZero | None = None
     """stop before this much is spent (needs a price); the same command goes on. null: no limit.
     Each budget is that of one command; answers from the cache are free"""
-    budget_tokens: int | None = None
+    budget_tokens: Positive | None = None
     """stop before so many tokens are used, prompts and responses together; null: no limit"""
-    budget_requests: int | None = None
+    budget_requests: Positive | None = None
     """stop after so many requests, repeated ones included; null: no limit"""
-    budget_minutes: float | None = None
+    budget_minutes: AboveZero | None = None
     """send nothing more after so many minutes; null: no limit"""
     cache: str | None = "auto"
     """file that keeps every answer, so that the same request is asked once; ``auto``: in the user's
@@ -65,40 +64,24 @@ class EndpointSettings:
     token_limit_field: str = "max_tokens"
     """name of the field for the longest response; newer OpenAI models want ``max_completion_tokens``,
     which is tried where a server refuses ``max_tokens``"""
-    tool_choice: str = "auto"
+    tool_choice: Literal["auto", "required"] = "auto"
     """for ``agent.action_format=tools``: ``auto``, or ``required`` (the model must call a tool)"""
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = {}
     """further fields of each request's body"""
 
-    def __post_init__(self) -> None:
-        if self.api not in ("chat", "completions"):
-            raise ValueError(f"endpoint.api is 'chat' or 'completions', got {self.api!r}.")
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if self.api == "completions" and not self.tokenizer:
             raise ValueError(
                 "endpoint.api=completions sends token ids, so it needs endpoint.tokenizer "
                 "(folder or hub name of the model's tokenizer)."
             )
-        least = {"concurrency": 1, "timeout": 0.001, "retries": 0, "first_wait": 0.0}
-        for name, low in least.items():
-            if getattr(self, name) < low:
-                raise ValueError(f"endpoint.{name} is {low} or more, got {getattr(self, name)}.")
-        if self.tool_choice not in ("auto", "required"):
-            raise ValueError(
-                f"endpoint.tool_choice is 'auto' or 'required', got {self.tool_choice!r}."
-            )
-        for name in _LIMITS:
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ValueError(f"endpoint.{name} is above 0, or null for none; got {value}.")
-        for name in ("input_price", "output_price"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ValueError(f"endpoint.{name} is 0 or more, or null; got {value}.")
         if self.budget_cost is not None and not self.priced:
             raise ValueError(
                 "endpoint.budget_cost needs prices: give endpoint.input_price and "
                 "endpoint.output_price (of a million tokens)."
             )
+        return self
 
     @property
     def priced(self) -> bool:

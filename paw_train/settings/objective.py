@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Literal, Self
 
-from annotated_types import Interval
+from pydantic import model_validator
 
-from paw_train.settings.ranges import AtLeastZero, Positive, check_fields
+from paw_train.settings.base import Group
+from paw_train.settings.ranges import AtLeastZero, Positive, ShareBelowOne
 from paw_train.settings.world_model import WorldModelSettings
 
 Aggregation = Literal["token-mean", "sequence-mean", "fixed-length"]
 
 
-@dataclass(frozen=True)
-class ObjectiveSettings:
+class ObjectiveSettings(Group):
     """How per-token terms become one loss.
 
     Raises:
         ValueError: a value is out of range.
     """
 
-    clip_low: Annotated[float, Interval(ge=0, lt=1)] = 0.2
+    clip_low: ShareBelowOne = 0.2
     """the probability ratio is clipped below at 1 - clip_low; [0, 1)"""
     clip_high: AtLeastZero = 0.2
     """... and above at 1 + clip_high; DAPO's clip-higher is 0.28; 0 or more"""
@@ -46,11 +45,11 @@ class ObjectiveSettings:
     log_observations: bool = False
     """log the NLL of observations that nothing is learned from too (of all of them without PaW);
     their tokens then go through the forward pass"""
-    wm: WorldModelSettings = field(default_factory=WorldModelSettings)
+    wm: WorldModelSettings = WorldModelSettings()
     """the world-model term"""
 
-    def __post_init__(self) -> None:
-        check_fields(self, "objective")
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if self.policy_coef == 0 and self.wm.wm == "off":
             raise ValueError(
                 "`policy_coef` is 0 and the world model is off: nothing is learned. Set `wm` to on, or "
@@ -60,3 +59,4 @@ class ObjectiveSettings:
             raise ValueError(
                 "`aggregation=fixed-length` needs `fixed_length`, a number of tokens above 0."
             )
+        return self

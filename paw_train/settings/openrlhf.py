@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Interval
+from pydantic import model_validator
 
-from paw_train.settings.ranges import Count, Positive, check_fields
+from paw_train.settings.base import Group
+from paw_train.settings.ranges import Count, Number, Positive
 
 
-@dataclass(frozen=True)
-class OpenRLHFSettings:
+class OpenRLHFSettings(Group):
     """How OpenRLHF is laid out (``engine: openrlhf``); nothing here changes what is learned.
 
     The exception is ``old_logprobs``. Batch sizes, learning rates and losses are the ordinary
@@ -30,7 +30,7 @@ class OpenRLHFSettings:
     """vLLM engines; null: with ``colocate: all`` as many as fit, else one"""
     tensor_parallel: Positive = 1
     """GPUs that one vLLM engine is split over"""
-    gpu_memory: Annotated[float, Interval(gt=0, lt=1)] = 0.6
+    gpu_memory: Annotated[Number, Interval(gt=0, lt=1)] = 0.6
     """share of a GPU's memory that vLLM takes; up to 0.9 where it has the GPU to itself"""
     max_resident_episodes: Positive | None = None
     """episodes that one vLLM engine plays at a time; null: all that it is given"""
@@ -57,11 +57,11 @@ class OpenRLHFSettings:
     """times a run goes on by itself from its last checkpoint after one of its processes died"""
     gpu: str = "h100"
     """for ``--plan``: the kind of GPU that memory and time are estimated for"""
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = {}
     """further options of ``openrlhf.cli.train_ppo_ray``, by their names without dashes in front"""
 
-    def __post_init__(self) -> None:
-        check_fields(self, "openrlhf")
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if self.colocate == "all" and self.engines is not None and self._spare():
             raise ValueError(
                 f"openrlhf.engines={self.engines} of {self.tensor_parallel} GPUs each, but with "
@@ -73,6 +73,7 @@ class OpenRLHFSettings:
                 f"openrlhf.tensor_parallel={self.tensor_parallel} does not divide the {self.ranks} "
                 "GPUs that vLLM shares with the policy (openrlhf.colocate=all)."
             )
+        return self
 
     def _spare(self) -> int:
         return self.ranks - (self.engines or 0) * self.tensor_parallel

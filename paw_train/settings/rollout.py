@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Literal, Self
 
-from annotated_types import Interval
+from pydantic import model_validator
 
-from paw_train.settings.ranges import AtLeastZero, Count, Positive, PositiveShare
+from paw_train.settings.base import Group
+from paw_train.settings.ranges import AtLeastZero, Count, Positive, PositiveShare, ShareBelowOne
 from paw_train.settings.vllm import VLLMSettings
 
 PREFILL_TOKENS = 8192
@@ -50,8 +51,7 @@ class Sampling:
         return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0 or self.min_p > 0)
 
 
-@dataclass(frozen=True)
-class RolloutSettings:
+class RolloutSettings(Group):
     """How experience is collected."""
 
     groups: Positive = 16
@@ -64,7 +64,7 @@ class RolloutSettings:
     """sample from the fewest tokens that hold this probability; 1: from all"""
     top_k: Count = 0
     """sample from this many most likely tokens; 0: from all"""
-    min_p: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    min_p: ShareBelowOne = 0.0
     """sample from tokens at least this fraction as likely as the most likely one; 0: from all"""
     allow_truncated_sampling: bool = False
     """train although ``top_p``, ``top_k`` or ``min_p`` cut the distribution: the sampled
@@ -81,16 +81,18 @@ class RolloutSettings:
     then trained like every other token of the response (as in verl, and so in the published runs)"""
     engine: Literal["local", "vllm"] = "local"
     """what plays training's episodes: ``local``, the policy itself, or ``vllm``, with its weights"""
-    vllm: VLLMSettings = field(default_factory=VLLMSettings)
+    vllm: VLLMSettings = VLLMSettings()
     """of that engine"""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if self.max_prompt_tokens < 1:
             raise ValueError(
                 f"rollout.max_context_tokens={self.max_context_tokens} is the limit of prompt and "
                 f"response together, and max_response_tokens={self.max_response_tokens} leaves nothing "
                 "for the prompt: raise the one or lower the other."
             )
+        return self
 
     @property
     def max_prompt_tokens(self) -> int:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from annotated_types import Ge
+from pydantic import model_validator
 
-from paw_train.settings.ranges import Positive, check_fields
+from paw_train.settings.base import Group
+from paw_train.settings.ranges import Positive
 
 FEWEST_PIECES = 512
 """256 bytes, what marks a dialogue, and some pieces"""
 
 
-@dataclass(frozen=True)
-class ScratchModelSettings:
-    """Size of a model that is trained from scratch (Llama architecture)."""
+class ScratchModelSettings(Group):
+    """Size of a model that is trained from nothing (Llama architecture)."""
 
     hidden: Positive = 128
     """width"""
@@ -35,8 +35,8 @@ class ScratchModelSettings:
     pieces: Annotated[int, Ge(FEWEST_PIECES)] = 1024
     """vocabulary of ``tokenizer: pieces``; fewer leave names in more, and more familiar, pieces"""
 
-    def __post_init__(self) -> None:
-        check_fields(self, "model.scratch")
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if self.hidden % (2 * self.heads):
             raise ValueError(
                 f"model.scratch.hidden={self.hidden} does not divide into model.scratch.heads="
@@ -46,3 +46,4 @@ class ScratchModelSettings:
             raise ValueError(
                 f"model.scratch.kv_heads={self.kv_heads} does not divide model.scratch.heads={self.heads}."
             )
+        return self

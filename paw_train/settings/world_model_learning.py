@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval
+from pydantic import BeforeValidator
 
+from paw_train.settings.base import Group
 from paw_train.settings.ranges import (
     AboveZero,
     AtLeastZero,
     Count,
+    Number,
     Positive,
     PositiveShare,
     Share,
     Text,
+    yaml_switch,
 )
 
 Schedule = Literal["constant", "linear", "cosine"]
 
 
-@dataclass(frozen=True)
-class EasyFilterSettings:
+class EasyFilterSettings(Group):
     """Which transitions are left out because the start policy predicts them already."""
 
     samples: Count = 0
@@ -32,8 +34,7 @@ class EasyFilterSettings:
     """probability with which an easy transition is kept all the same; [0, 1]"""
 
 
-@dataclass(frozen=True)
-class RWMLSettings:
+class RWMLSettings(Group):
     """GRPO on sampled predictions of the next observation."""
 
     updates: Count = 100
@@ -46,7 +47,7 @@ class RWMLSettings:
     """of the predictions"""
     max_tokens: Positive = 128
     """longest prediction"""
-    threshold: Annotated[float, Interval(ge=0, lt=2)] = 0.2
+    threshold: Annotated[Number, Interval(ge=0, lt=2)] = 0.2
     """largest cosine distance (1 - similarity) at which a prediction counts as right"""
     binary: bool = True
     """reward 1 for a right prediction, else 0; false: the cosine similarity itself, which ranks near
@@ -65,8 +66,7 @@ class RWMLSettings:
     """optimiser steps an update"""
 
 
-@dataclass(frozen=True)
-class SFTSettings:
+class SFTSettings(Group):
     """Cross-entropy on the tokens of the next observation."""
 
     updates: Count = 200
@@ -81,11 +81,10 @@ class SFTSettings:
     """steps over which the learning rate rises"""
 
 
-@dataclass(frozen=True)
-class WorldModelLearningSettings:
+class WorldModelLearningSettings(Group):
     """What the start policy learns of the environment before policy RL."""
 
-    method: Literal["off", "rwml", "sft"] = "off"
+    method: Annotated[Literal["off", "rwml", "sft"], BeforeValidator(yaml_switch)] = "off"
     """``rwml``: predict, and be rewarded for similarity (arXiv 2602.05842); ``sft``: next-observation
     cross-entropy, the baseline beside it; ``off``: policy RL starts from the start policy. YAML's own
     false is accepted."""
@@ -93,7 +92,7 @@ class WorldModelLearningSettings:
     """episodes that the start policy plays on training tasks; their transitions are learned from"""
     deduplicate: bool = True
     """count equal (context, action, next observation) once"""
-    easy: EasyFilterSettings = field(default_factory=EasyFilterSettings)
+    easy: EasyFilterSettings = EasyFilterSettings()
     max_share: PositiveShare = 1.0
     """largest share of the transitions learned from that may have one and the same observation; more of
     them are left out at random. Below 1 keeps a policy from being rewarded for one answer to everything
@@ -103,8 +102,8 @@ class WorldModelLearningSettings:
     sentence-transformers model, or ``words`` (word counts: no model, a lexical control)"""
     encoder_prefix: str = ""
     """put before each text, for sentence-transformers models that want one (E5: ``query: ``)"""
-    rwml: RWMLSettings = field(default_factory=RWMLSettings)
-    sft: SFTSettings = field(default_factory=SFTSettings)
+    rwml: RWMLSettings = RWMLSettings()
+    sft: SFTSettings = SFTSettings()
     batch: Positive = 256
     """predictions sampled together: memory, not results"""
     checkpoint_every: Positive = 10

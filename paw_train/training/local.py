@@ -7,7 +7,6 @@ have computed.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -482,9 +481,7 @@ class Run:
         return float(record["success_rate"])
 
     def _eval_rollout(self) -> RolloutSettings:
-        return dataclasses.replace(
-            self.settings.rollout, temperature=self.settings.evaluation.temperature
-        )
+        return self.settings.rollout.replace(temperature=self.settings.evaluation.temperature)
 
     def _evaluate(self, when: str, policy: LocalPolicy) -> None:
         e = self.settings.evaluation

@@ -5,7 +5,6 @@ Nothing is written here: a run that cannot start leaves no folder behind.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from importlib.util import find_spec
 
@@ -43,8 +42,8 @@ def prepared(settings: Settings, say: Callable[[str], None]) -> Settings:
             "cloning.episodes=0, and training starts from the model as it is. A solver, or a "
             "pretrained model (model.path), makes it a better start."
         )
-        cloning = dataclasses.replace(settings.cloning, episodes=0)
-        settings = dataclasses.replace(settings, cloning=cloning)
+        cloning = settings.cloning.replace(episodes=0)
+        settings = settings.replace(cloning=cloning)
     return settings
 
 

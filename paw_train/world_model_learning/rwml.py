@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -42,8 +41,7 @@ class RWMLLearner:
         self.policy, self.examples, self.similarity = policy, examples, similarity
         self.settings = settings
         self.own = settings.world_model_learning.rwml
-        objective = dataclasses.replace(
-            settings.objective,
+        objective = settings.objective.replace(
             kl_coef=self.own.kl_coef,
             kl_in="loss",
             entropy_coef=0.0,
@@ -176,8 +174,7 @@ def make_experience(
 
 def stage_optimizer(settings: Settings, own: Any, minibatches: int) -> OptimizerSettings:
     """The run's optimiser with the stage's own rate, schedule and cutting."""
-    return dataclasses.replace(
-        settings.optimizer,
+    return settings.optimizer.replace(
         lr=own.lr,
         schedule=own.schedule,
         warmup_updates=own.warmup_updates,

@@ -38,8 +38,7 @@ class SFTLearner:
         self.settings = settings
         self.own = settings.world_model_learning.sft
         self.rows = packed(examples)
-        objective = dataclasses.replace(
-            settings.objective,
+        objective = settings.objective.replace(
             kl_coef=0.0,
             entropy_coef=0.0,
             log_observations=True,

@@ -8,7 +8,6 @@ policy RL). Called again after a kill, a stage goes on from there.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -143,14 +142,14 @@ class WorldModelStages:
 
     def _collected(self) -> list[Episode]:
         s = self.settings
-        env = dataclasses.replace(s.env, kwargs={**s.env.kwargs, **s.env.train_kwargs})
+        env = s.env.replace(kwargs={**s.env.kwargs, **s.env.train_kwargs})
         return self._played(
             "transitions.jsonl", env, s.env.train_split, self.own.episodes, _COLLECT
         )
 
     def _held_out(self) -> list[Episode]:
         s = self.settings
-        env = dataclasses.replace(s.env, kwargs={**s.env.kwargs, **s.env.train_kwargs})
+        env = s.env.replace(kwargs={**s.env.kwargs, **s.env.train_kwargs})
         split, count = s.evaluation.split, self.own.held_out_episodes
         return self._played("held_out.jsonl", env, split, count, _HELD_OUT)
 

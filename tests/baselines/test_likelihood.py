@@ -177,7 +177,7 @@ def test_an_environment_without_listed_actions_is_refused() -> None:
 
 @pytest.mark.parametrize("given", [{"normalise": "length"}, {"prompt": "short"}])
 def test_unknown_settings_are_refused(given: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="Unknown agent"):
+    with pytest.raises(ValueError, match=r"agent\.(normalise|prompt): .* is not available"):
         make_agent("likelihood", POLICY, settings=given)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import socket
 import subprocess
@@ -162,7 +161,7 @@ def _case(one_rank: Any, made_up: Any, name: str, ranks: int) -> tuple[dict[str,
             optimizer=optimizer,
             engine="openrlhf",
         ),
-        "shape": dataclasses.asdict(one_rank.SMALL),
+        "shape": one_rank.SMALL.model_dump(),
         "model": local.policy.model.state_dict(),
         "vocabulary": 64,
         "temperature": TEMPERATURE,
@@ -176,7 +175,7 @@ class LocalCritic:
         level, clip, conversation, self.optimizer = CRITICS[name]
         self.policy = _policy(one_rank, 0)
         critic = Critic(
-            self.policy, CriticSettings(0.0, max_grad_norm=1e9, value_clip=clip), level, 10**6
+            self.policy, CriticSettings(lr=0.0, max_grad_norm=1e9, value_clip=clip), level, 10**6
         )
         torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(5))
         self.head = critic.head.weight.detach().clone()

@@ -54,7 +54,7 @@ class YesMan:
 
 def _plan(folder: Path, dataset: list[str], seeds: tuple[int, ...] = (0,)) -> Plan:
     kwargs = {"dataset": dataset, "data_dir": str(folder)}
-    env = EnvSettings("paw_gym/SearchQA-v0", kwargs, history_length=None)
+    env = EnvSettings(id="paw_gym/SearchQA-v0", kwargs=kwargs, history_length=None)
     tasks = agent_env_maker(env, "dev")().tasks
     return Plan(env, "dev", make_panel(tasks, "all of them", 99, 0), 0, RolloutSettings(), seeds)
 

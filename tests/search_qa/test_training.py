@@ -42,7 +42,10 @@ def policy() -> LocalPolicy:
 
 def _pool(mode: str, group_size: int = 1) -> Any:
     env = EnvSettings(
-        "paw_gym/SearchQA-v0", {"num_passages": 300, "top_k": 2}, mode=mode, history_length=None
+        id="paw_gym/SearchQA-v0",
+        kwargs={"num_passages": 300, "top_k": 2},
+        mode=mode,
+        history_length=None,
     )
     return make_pool(env, "train", 3, group_size, 0)
 
@@ -62,7 +65,7 @@ def _gradients(policy: LocalPolicy, settings: Settings) -> list[tuple[list[str],
 
     The gradient is that with respect to the token's log-probability; the KL is switched on.
     """
-    objective = dataclasses.replace(settings.objective, kl_coef=0.1, kl_in="loss")
+    objective = settings.objective.replace(kl_coef=0.1, kl_in="loss")
     pool = collect(_episodes(policy, settings.env.mode))
     width = max(s.action[1] - s.action[0] for s in pool.steps)
     values = torch.rand(len(pool.steps), width, generator=torch.Generator().manual_seed(0))

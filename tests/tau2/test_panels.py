@@ -25,7 +25,9 @@ def test_the_panels_are_the_packages_splits(tau2: Any) -> None:
     hashes = set()
     for name, size in SIZES.items():
         spec = PANELS[name]
-        tasks = agent_env_maker(EnvSettings(spec.env_id, dict(spec.kwargs)), spec.split)().tasks
+        tasks = agent_env_maker(
+            EnvSettings(id=spec.env_id, kwargs=dict(spec.kwargs)), spec.split
+        )().tasks
         assert len(tasks) == size
         hashes.add(make_panel(tasks, name, spec.size or size, spec.seed).hash)
     assert len(hashes) == len(SIZES)

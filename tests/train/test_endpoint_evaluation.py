@@ -186,10 +186,10 @@ def test_a_budget_of_time_ends_at_its_hour() -> None:
 def test_settings_of_budgets_are_checked() -> None:
     with pytest.raises(ValueError, match=r"budget_cost needs prices"):
         EndpointSettings(budget_cost=1.0)
-    with pytest.raises(ValueError, match=r"endpoint\.budget_requests is above 0"):
-        EndpointSettings(budget_requests=0)
+    with pytest.raises(ValueError, match=r"endpoint\.budget_requests is 1 or more, or null, got 0"):
+        EndpointSettings.read({"budget_requests": 0}, "endpoint")
     with pytest.raises(ValueError, match=r"endpoint\.input_price is 0 or more"):
-        EndpointSettings(input_price=-1.0)
+        EndpointSettings.read({"input_price": -1.0}, "endpoint")
 
 
 # --- the dry run --------------------------------------------------------------------------------------

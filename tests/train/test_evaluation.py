@@ -125,7 +125,7 @@ def test_another_evaluation_does_not_take_over_the_episodes(tmp_path: Path) -> N
         for changed, model in [
             (plan, "m"), (plan, "n"), (hotter, "m"),
             (dataclasses.replace(plan, agent="cot"), "m"),
-            (dataclasses.replace(plan, env=dataclasses.replace(ENV, history_length=0)), "m"),
+            (dataclasses.replace(plan, env=ENV.replace(history_length=0)), "m"),
         ]
     }  # fmt: skip
     assert len(keys) == 5
@@ -135,7 +135,7 @@ def test_another_evaluation_does_not_take_over_the_episodes(tmp_path: Path) -> N
 
 def test_the_summary_is_what_the_episodes_say() -> None:
     plan = make_plan(size=8, seeds=(1, 2, 3), agent="random")
-    plan = dataclasses.replace(plan, env=dataclasses.replace(ENV, kwargs={"max_steps": 40}))
+    plan = dataclasses.replace(plan, env=ENV.replace(kwargs={"max_steps": 40}))
     result, episodes = run(plan, None, "")
     table = np.array([e.success for e in episodes]).reshape(3, 8)
     assert result["n"] == 8
@@ -190,7 +190,8 @@ class TestPanels:
             "from paw_train.settings import EnvSettings\n"
             "for name, s in PANELS.items():\n"
             "    if s.hash:\n"
-            "        tasks = agent_env_maker(EnvSettings(s.env_id, dict(s.kwargs)), s.split)().tasks\n"
+            "        env = EnvSettings(id=s.env_id, kwargs=dict(s.kwargs))\n"
+            "        tasks = agent_env_maker(env, s.split)().tasks\n"
             "        print(name, make_panel(tasks, 'x', s.size, s.seed).hash)\n"
         )
         places = {"PYTHONHASHSEED": "1", "PYTHONPATH": str(ROOT), "PAW_CACHE_DIR": str(tmp_path)}
@@ -224,7 +225,9 @@ class TestPanels:
         assert small["environment"]["behaviour"]
         spec = PANELS[name]
         if spec.hash is not None:
-            probe = agent_env_maker(EnvSettings(spec.env_id, dict(spec.kwargs)), spec.split)()
+            probe = agent_env_maker(
+                EnvSettings(id=spec.env_id, kwargs=dict(spec.kwargs)), spec.split
+            )()
             size = spec.size or len(probe.tasks)
             assert make_panel(probe.tasks, name, size, spec.seed).hash == spec.hash
 

@@ -33,7 +33,6 @@ from paw_train.settings import (  # noqa: E402
     CriticSettings,
     OptimizerSettings,
     Settings,
-    build,
 )
 from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
 from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
@@ -390,12 +389,12 @@ def test_informative_groups_are_those_with_unequal_returns(made_up: Any) -> None
 @pytest.mark.parametrize("name", ["grpo", "gigpo", "rloo"])
 def test_group_algorithms_refuse_groups_of_one(name: str) -> None:
     with pytest.raises(ValueError, match=r"group_size is 1.*ppo"):
-        require_registered(build(Settings, _one_episode_a_group(name)))
+        require_registered(Settings.read(_one_episode_a_group(name)))
 
 
 @pytest.mark.parametrize("name", ["ppo", "reinforce_pp"])
 def test_other_algorithms_take_groups_of_one(name: str) -> None:
-    require_registered(build(Settings, _one_episode_a_group(name)))
+    require_registered(Settings.read(_one_episode_a_group(name)))
 
 
 def _one_episode_a_group(name: str) -> dict[str, Any]:
@@ -412,7 +411,7 @@ def _one_episode_a_group(name: str) -> dict[str, Any]:
 )
 def test_an_unknown_name_offers_the_nearest(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        require_registered(build(Settings, settings))
+        require_registered(Settings.read(settings))
 
 
 @pytest.fixture
@@ -484,10 +483,10 @@ def test_a_plain_function_does_not_say_what_it_needs(
 ) -> None:
     own_estimators.add("plain", lambda update: update.rewards)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"'plain' is a function.*estimator\(\.\.\.\)"):
-        require_registered(build(Settings, {"algorithm": {"name": "plain"}}))
+        require_registered(Settings.read({"algorithm": {"name": "plain"}}))
 
 
 def test_presets_of_the_world_model_in_recipes() -> None:
-    echo = build(Settings, {"objective": {"wm": {"preset": "echo", "coef": 0.5}}}).objective.wm
+    echo = Settings.read({"objective": {"wm": {"preset": "echo", "coef": 0.5}}}).objective.wm
     assert (echo.loss, echo.alpha, echo.adaptive, echo.coef) == ("ce", 1.0, False, 0.5)
-    assert math.isclose(build(Settings, {}).objective.wm.alpha, 0.75)
+    assert math.isclose(Settings.read({}).objective.wm.alpha, 0.75)

@@ -404,9 +404,9 @@ class TestVariants:
         logp = torch.zeros(2, 3)
         # -(1 + 1 - 4) / (2 rows * 10 tokens); by sequence -(1 - 4) / 2; by token -(1 + 1 - 4) / 3
         assert combined_loss(logp, batch, totals, fixed).loss.item() == pytest.approx(0.1)
-        by_sequence = replace(fixed, aggregation="sequence-mean")
+        by_sequence = fixed.replace(aggregation="sequence-mean")
         assert combined_loss(logp, batch, totals, by_sequence).loss.item() == pytest.approx(1.5)
-        by_token = replace(fixed, aggregation="token-mean")
+        by_token = fixed.replace(aggregation="token-mean")
         assert combined_loss(logp, batch, totals, by_token).loss.item() == pytest.approx(2 / 3)
 
     def test_an_unselected_row_cannot_spoil_the_loss(self):
@@ -523,4 +523,4 @@ class TestErrors:
     )
     def test_settings_out_of_range(self, change, message):
         with pytest.raises(ValueError, match=message):
-            ObjectiveSettings(**change)
+            ObjectiveSettings.read(change, "objective")

@@ -141,7 +141,7 @@ def _library(played: SimpleNamespace, model: Any, s: Any) -> Any:
     episodes = zip(played.episodes, played.rows, strict=True)
     pool = collect([Trajectory(episode, [_token_row(row)]) for episode, row in episodes])
     wm = WorldModelSettings(alpha=s.alpha, rho=s.rho, coef=s.wm_coef)
-    objective = ObjectiveSettings(s.clip, s.clip, kl_coef=0.0, wm=wm)
+    objective = ObjectiveSettings(clip_low=s.clip, clip_high=s.clip, kl_coef=0.0, wm=wm)
     algorithm = AlgorithmSettings(name="grpo", weighting="episode")
     experience = prepare(pool, algorithm, objective, s.max_return)
     batch = collate(experience.rows, pad_id=0)

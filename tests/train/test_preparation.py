@@ -10,9 +10,11 @@ import pytest
 pytest.importorskip("torch")
 
 from annotated_types import Ge, Gt, Interval
+from pydantic import create_model
 
 from paw_train.settings import Settings, load_settings
-from paw_train.settings.ranges import allowed, check_value
+from paw_train.settings.base import Group
+from paw_train.settings.ranges import allowed
 from paw_train.training.local import train_from_recipe
 
 TINY = ["env.kwargs.num_tasks=6", "updates=0", "evaluation.tasks=0", "evaluation.every=0"]
@@ -97,8 +99,9 @@ class TestTheFolderOfARun:
 def test_a_declared_range_is_checked_and_told(
     kind: object, fine: object, wrong: object, words: str
 ) -> None:
-    check_value(kind, fine, "x.y")
+    cls = create_model("Some", __base__=Group, y=(kind, fine))
+    assert cls.read({"y": fine}).model_dump() == {"y": fine}
     with pytest.raises(ValueError, match=r"x\.y") as error:
-        check_value(kind, wrong, "x.y")
+        cls.read({"y": wrong}, "x")
     assert words in str(error.value)
     assert allowed(kind) == words

@@ -104,8 +104,8 @@ def short(examples: Sequence[Example], tokens: int = 24) -> list[Example]:
 def configured(**own: Any) -> Settings:
     base = load_settings("smoke")
     learning = base.world_model_learning
-    parts = {k: dataclasses.replace(getattr(learning, k), **v) for k, v in own.items()}
-    return dataclasses.replace(base, world_model_learning=dataclasses.replace(learning, **parts))
+    parts = {k: getattr(learning, k).replace(**v) for k, v in own.items()}
+    return base.replace(world_model_learning=learning.replace(**parts))
 
 
 # --- the reward -----------------------------------------------------------------------------------

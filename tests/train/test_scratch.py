@@ -42,6 +42,6 @@ def test_the_setting_chooses_and_a_wrong_one_is_named() -> None:
     words = scratch_tokenizer(ScratchModelSettings(), SEEN)
     assert words.unk_token_id in words(" Vaiglel")["input_ids"]
     with pytest.raises(ValueError, match=r"model\.scratch\.tokenizer"):
-        ScratchModelSettings(tokenizer="bytes")
+        ScratchModelSettings.read({"tokenizer": "bytes"}, "model.scratch")
     with pytest.raises(ValueError, match=r"model\.scratch\.pieces is 512 or more"):
-        ScratchModelSettings(pieces=100)
+        ScratchModelSettings.read({"pieces": 100}, "model.scratch")

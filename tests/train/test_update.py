@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -194,7 +193,7 @@ def test_learning_rate_schedules() -> None:
     policy = _policy(torch.float32)
 
     def rates(**settings: Any) -> list[float]:
-        chosen = dataclasses.replace(OptimizerSettings(lr=1.0), **settings)
+        chosen = OptimizerSettings(lr=1.0).replace(**settings)
         updater = Updater(policy, None, chosen, ObjectiveSettings(kl_coef=0.0), 1.0, 10)
         return [updater.learning_rate(i) for i in range(10)]
 

@@ -336,7 +336,7 @@ class TestLossesByName:
 class TestSettings:
     def test_defaults_are_the_paper(self):
         assert WorldModelSettings() == WorldModelSettings(
-            "on", "cmae", 0.75, 0.2, True, 1.0, "sampled"
+            wm="on", loss="cmae", alpha=0.75, rho=0.2, adaptive=True, coef=1.0, entropy="sampled"
         )
         assert WorldModelSettings.preset("paw") == WorldModelSettings()
 
@@ -352,21 +352,24 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"entropy": "sample"}, "`entropy`.*nearest valid value: sampled"),
-            ({"wm": "of"}, "`wm`.*nearest valid value: off"),
-            ({"alpha": 75}, r"`alpha` must be in \(0, 1\], got 75; nearest valid value: 1.0"),
-            ({"alpha": 0}, "`alpha`.*small positive number.*set `wm` to off"),
-            ({"rho": -0.1}, "`rho`.*small positive number"),
-            ({"coef": -1.0}, "`coef`.*nearest valid value: 0.0"),
-            ({"coef": math.nan}, "`coef` must be a finite number"),
-            ({"alpha": "0.75"}, "`alpha` must be a finite number"),
-            ({"adaptive": "yes"}, "`adaptive` must be true or false"),
+            ({"entropy": "sample"}, "wm.entropy: .*Did you mean 'sampled'"),
+            ({"wm": "of"}, "wm.wm: .*Did you mean 'off'"),
+            ({"alpha": 75}, r"wm.alpha is in \(0, 1\], got 75"),
+            ({"alpha": 0}, r"wm.alpha is in \(0, 1\], got 0"),
+            ({"rho": -0.1}, r"wm.rho is in \(0, 1\], got -0.1"),
+            ({"coef": -1.0}, "wm.coef is 0 or more, got -1.0"),
+            ({"coef": math.nan}, "wm.coef is a finite number, got nan"),
+            ({"alpha": "much"}, "wm.alpha: expected float, got 'much'"),
+            ({"adaptive": "yes"}, "wm.adaptive: expected bool, got 'yes'"),
+            ({"adaptive": 1}, "wm.adaptive: expected bool, got 1"),
         ],
     )
-    def test_errors_name_the_nearest_valid_value(self, change, message):
+    def test_errors_name_the_setting_and_what_it_may_be(self, change, message):
         with pytest.raises(ValueError, match=message):
-            WorldModelSettings(**change)
+            WorldModelSettings.read(change, "objective.wm")
 
     def test_unknown_preset(self):
-        with pytest.raises(ValueError, match=r"`preset`.*nearest valid value: echo"):
+        with pytest.raises(
+            ValueError, match=r"preset: 'ecko' is not available. Did you mean 'echo'"
+        ):
             WorldModelSettings.preset("ecko")

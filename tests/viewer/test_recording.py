@@ -19,7 +19,7 @@ from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.rollouts.tokens import StepSpans, TokenRow
-from paw_train.settings import AlgorithmSettings, Settings, build
+from paw_train.settings import AlgorithmSettings, Settings
 from paw_train.settings.scratch import ScratchModelSettings
 from paw_train.training.recording import TokenTexts, record, token_records
 
@@ -67,7 +67,7 @@ def _played(policy: LocalPolicy, conversation: bool) -> list[Trajectory]:
 
 def _settings(**changes: Any) -> Settings:
     plain = {"rollout": {"temperature": 0.7}, "optimizer": {"micro_batch_tokens": 40}, **changes}
-    settings: Settings = build(Settings, plain)
+    settings = Settings.read(plain)
     return settings
 
 

@@ -7,7 +7,6 @@ replaced while it runs (``load_weights``), which is what training with it needs.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -102,7 +101,7 @@ class FollowingVLLM:
         settings = settings or VLLMSettings()
         if settings.dtype == "auto":  # vLLM's own choice would round a float32 model to half
             dtype: Any = str(local.model.dtype).removeprefix("torch.")
-            settings = dataclasses.replace(settings, dtype=dtype)
+            settings = settings.replace(dtype=dtype)
         with tempfile.TemporaryDirectory(prefix="paw-vllm-") as folder:
             local.save(Path(folder))
             self.engine = VLLMPolicy(folder, settings)

@@ -10,7 +10,7 @@ from typing import Any
 
 from paw_train.algorithms.estimators import ADVANTAGES
 from paw_train.reporting.compare.grid import Cell
-from paw_train.settings import WITHOUT_EFFECT, Settings, build
+from paw_train.settings import WITHOUT_EFFECT, Settings
 from paw_train.settings.sharing import shared_evaluation
 
 _IRRELEVANT = (*WITHOUT_EFFECT, "name", "threads")
@@ -48,7 +48,7 @@ def differing_setting(found: Mapping[str, Any], cell: Cell) -> str | None:
     Settings that are newer than the run have their defaults there.
     """
     try:
-        known = build(Settings, found).to_dict()
+        known = Settings.read(found).to_dict()
     except ValueError as error:
         return str(error)
     return _difference(relevant(known), relevant(cell.settings.to_dict()), "")

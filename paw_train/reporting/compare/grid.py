@@ -273,7 +273,7 @@ def expand_preset(values: dict[str, Any]) -> dict[str, Any]:
     if _PRESET not in values:
         return values
     preset = WorldModelSettings.preset(str(values[_PRESET]))
-    fields = {k: v for k, v in dataclasses.asdict(preset).items() if k != "coef"}
+    fields = {k: v for k, v in preset.model_dump().items() if k != "coef"}
     named = {f"objective.wm.{key}": value for key, value in fields.items()}
     return {**named, **{k: v for k, v in values.items() if k != _PRESET}}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import itertools
 import traceback
 from collections import defaultdict
@@ -132,9 +131,7 @@ class EpisodePlayer:
     def _rollout_settings(self, label: GroupLabel) -> Any:
         if not label.validation:
             return self.settings.rollout
-        return dataclasses.replace(
-            self.settings.rollout, temperature=self.settings.evaluation.temperature
-        )
+        return self.settings.rollout.replace(temperature=self.settings.evaluation.temperature)
 
     def _seed(self, label: GroupLabel) -> int:
         entropy = [self.settings.seed, label.update]
@@ -147,7 +144,7 @@ class EpisodePlayer:
             return self._idle[self._kind(label)].pop()
         env = self.settings.env
         if not label.validation:
-            env = dataclasses.replace(env, kwargs={**env.kwargs, **env.train_kwargs})
+            env = env.replace(kwargs={**env.kwargs, **env.train_kwargs})
         return agent_env_maker(env, label.split)()
 
     def _give_back(self, label: GroupLabel, env: AgentInterface, broken: bool) -> None:

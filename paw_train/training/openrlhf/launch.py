@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import runpy
 import shutil
@@ -56,7 +55,7 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     require_openrlhf()
     settings = prepared(settings, print)
     # workers have other working directories
-    settings = dataclasses.replace(settings, out=str(Path(settings.out).resolve()))
+    settings = settings.replace(out=str(Path(settings.out).resolve()))
     folder = Path(settings.out) / settings.name
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)

@@ -6,9 +6,7 @@ else reads it, and which values this engine cannot do. Nothing here imports Open
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
-import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 
 from paw_train.algorithms.estimators import advantage_estimator
 from paw_train.settings import Settings
+from paw_train.settings.base import field_kinds, groups_of, is_group
 
 Options = dict[str, Any]
 """option name without dashes: its value; True: a switch that is on; None or False: left out"""
@@ -383,15 +382,11 @@ NOT_DONE = (
 """options of OpenRLHF that change what our classes rely on"""
 
 
-def setting_names(settings: Any = Settings, above: str = "") -> Iterator[str]:
+def setting_names() -> Iterator[str]:
     """The dotted names of all settings, in order."""
-    hints = typing.get_type_hints(settings)
-    for field in dataclasses.fields(settings):
-        name = f"{above}{field.name}"
-        if dataclasses.is_dataclass(hints[field.name]):
-            yield from setting_names(hints[field.name], f"{name}.")
-        else:
-            yield name
+    for group, cls in groups_of(Settings):
+        kinds = field_kinds(cls)
+        yield from (f"{group}.{n}".lstrip(".") for n in kinds if not is_group(kinds[n]))
 
 
 def rule_of(name: str) -> Rule:

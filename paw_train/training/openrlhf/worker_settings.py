@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
 
-from paw_train.settings import Settings, build
+from paw_train.settings import Settings
 
 VARIABLE = "PAW_OPENRLHF_SETTINGS"
 
@@ -29,6 +28,4 @@ def worker_settings(environment: Mapping[str, str] | None = None) -> Settings:
             f"{VARIABLE} is not set: workers of engine: openrlhf are started by `paw train`, which "
             "hands the settings to them."
         )
-    settings: Any = build(Settings, json.loads(text))
-    assert isinstance(settings, Settings)
-    return settings
+    return Settings.read(json.loads(text))

@@ -1,0 +1,28 @@
+"""The settings of the warm start on an expert's episodes."""
+
+from __future__ import annotations
+
+from paw_train.settings.base import Group
+from paw_train.settings.ranges import AboveZero, AtLeastZero, Count, Positive, Share
+
+
+class CloningSettings(Group):
+    """The warm start: next-token learning on an expert's episodes."""
+
+    episodes: Count = 0
+    """expert episodes; 0: no warm start"""
+    noise: Share = 0.1
+    """share of the expert's steps replaced by a slip, so that recovering is learned as well"""
+    steps: Count = 400
+    """optimiser steps"""
+    batch_tokens: Positive = 8192
+    """padded tokens an optimiser step"""
+    lr: AboveZero = 3e-3
+    """peak learning rate of AdamW (embeddings and norms)"""
+    matrix_lr: AboveZero | None = 0.02
+    """peak learning rate of Muon (weight matrices of the blocks), for models made from nothing; null:
+    AdamW for these too, as pretrained models and adapters need"""
+    warmup: Share = 0.05
+    """share of the steps over which the learning rate rises"""
+    context_weight: AtLeastZero = 0.3
+    """weight of the loss on everything that is not the expert's response; the response weighs 1"""

@@ -1,0 +1,55 @@
+"""The settings of the environment, and of how the agent meets it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import model_validator
+
+from paw_train.settings.base import Group
+from paw_train.settings.ranges import AboveZero, Count, Number, Text
+from paw_train.settings.secrets import refuse_secrets
+
+
+class EnvSettings(Group):
+    """The environment and how the agent meets it."""
+
+    id: Text = "paw_gym/ALFWorld-v0"
+    """registered id"""
+    kwargs: dict[str, Any] = {}
+    """arguments of the environment, such as ``data_dir``, but for ``split`` (``train_split``,
+    ``evaluation.split``); a secret is given as ``env:NAME``, the name of an environment variable that
+    holds it"""
+    train_kwargs: dict[str, Any] = {}
+    """more of them for training's rollouts only, such as a smaller ``max_steps``"""
+    train_split: Text = "train"
+    """split that training draws its tasks from"""
+    template: str | None = None
+    """prompt template: a built-in name or a ``.toml`` file; null: the environment's own"""
+    mode: Literal["window", "conversation"] = "window"
+    """``window``: each prompt is complete; ``conversation``: one growing dialogue an episode"""
+    history_length: Count | None = 2
+    """past (observation, action) pairs in a window-mode prompt; null: all"""
+    require_admissible: bool = False
+    """whether an action that is not listed is invalid before the environment sees it"""
+    reward: Literal["agent", "environment"] = "agent"
+    """``agent``: what the environment declares for agents, such as 10 on success and else 0;
+    ``environment``: its own, such as WebShop's score in [0, 1], which pays for a partial fit"""
+    invalid_penalty: Number | None = None
+    """reward added for an invalid response; null: the environment's own (-0.1 for ALFWorld)"""
+    invalid_when: Literal["rejected", "malformed"] = "rejected"
+    """which responses are invalid: ``rejected``, those that are malformed or whose action the environment
+    does not accept; ``malformed``, those without the required tags alone (GiGPO's published code)"""
+    max_return: AboveZero | None = None
+    """R_max of the adaptive weight; null: the environment's success reward"""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if "split" in self.kwargs or "split" in self.train_kwargs:
+            raise ValueError(
+                "env.kwargs.split: a split is chosen by what uses it: env.train_split for training, "
+                "evaluation.split for evaluation, evaluation.selection_split for choosing checkpoints."
+            )
+        refuse_secrets(self.kwargs, "env.kwargs")
+        refuse_secrets(self.train_kwargs, "env.train_kwargs")
+        return self

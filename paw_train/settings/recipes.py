@@ -1,0 +1,151 @@
+"""Settings from a recipe (a YAML file, which may have a base) and ``key=value`` on the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from paw_gym.naming import did_you_mean
+from paw_train.settings.environment import EnvSettings
+from paw_train.settings.environment_change import change_environment, explain
+from paw_train.settings.run import Settings
+
+Say = Callable[[str], None]
+"""gets a sentence for the user"""
+
+
+def load_settings(
+    recipe: str | Path, overrides: Sequence[str] = (), say: Say | None = None
+) -> Settings:
+    """Settings from a recipe and ``key=value`` overrides (``optimizer.lr=1e-4``).
+
+    An ``env.id`` other than the recipe's leaves out what the recipe sets for its own environment.
+
+    Args:
+        recipe: the name of a recipe that comes with the project, or a ``.yaml`` path.
+        overrides: values are read as YAML.
+        say: gets a sentence about what was left out.
+
+    Raises:
+        ValueError: unknown recipe, key or environment (names the nearest), or a value of the wrong
+            type or out of its range.
+    """
+    path = find_recipe(recipe)
+    data = read_recipe(path)
+    data.setdefault("name", path.stem)
+    return overridden(data, overrides, f"The recipe {path.stem}", say)
+
+
+def overridden(
+    data: dict[str, Any], overrides: Sequence[str], of: str, say: Say | None = None
+) -> Settings:
+    """Settings from nested plain values and ``key=value`` overrides; see ``load_settings``.
+
+    Args:
+        data: of a recipe or a run; changed in place.
+        overrides: values are read as YAML.
+        of: what ``data`` is, for ``say``.
+        say: gets a sentence about what was left out for another environment.
+    """
+    given: dict[str, Any] = {}
+    for override in overrides:
+        apply_override(given, override)
+    left_out = change_environment(data, given, EnvSettings().id)
+    if left_out and say is not None:
+        say(explain(left_out, given["env"]["id"], of))
+    for override in overrides:
+        apply_override(data, override)
+    return Settings.read(data)
+
+
+def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """A recipe file's nested values, on top of those of the recipe that its ``base`` names, if any.
+
+    Args:
+        path: the file.
+        above: the recipes that led here by ``base``.
+
+    Raises:
+        ValueError: no keys and values in it, an unknown base, or one that leads back here.
+    """
+    if path in above:
+        chain = " -> ".join(p.stem for p in (*above, path))
+        raise ValueError(f"Recipes are each other's base: {chain}.")
+    data = read_yaml(path.read_text(encoding="utf-8"), f"Recipe {path.name}") or {}
+    if not isinstance(data, dict):
+        raise ValueError(
+            f"Recipe {path.name} holds a {type(data).__name__}; expected keys and values."
+        )
+    base = data.pop("base", None)
+    if base is None:
+        return data
+    beside = path.parent / str(base)
+    below = read_recipe(find_recipe(beside if beside.is_file() else str(base)), (*above, path))
+    below.pop("name", None)
+    return _merged(below, data)
+
+
+def read_yaml(text: str, what: str) -> Any:
+    """The plain values in a YAML text.
+
+    Raises:
+        ValueError: it is none, or refers to itself; says what and where.
+    """
+    try:
+        value = yaml.safe_load(text)
+        json.dumps(value, default=str)  # an alias to what surrounds it would never end
+    except (yaml.YAMLError, RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f"{what} is not valid YAML: {error}") from error
+    return value
+
+
+def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        groups = isinstance(old, dict) and isinstance(value, Mapping)
+        merged[key] = _merged(dict(old or {}), value) if groups else value
+    return merged
+
+
+def find_recipe(recipe: str | Path) -> Path:
+    """The file of a recipe."""
+    path = Path(recipe)
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            raise ValueError(f"There is no recipe file {str(path)!r}.")
+        return path
+    for folder in _recipe_folders():
+        if (folder / f"{recipe}.yaml").is_file():
+            return folder / f"{recipe}.yaml"
+    raise ValueError(
+        f"There is no recipe {str(recipe)!r}. {did_you_mean(str(recipe), recipe_names())}"
+    )
+
+
+def recipe_names() -> list[str]:
+    """Recipes that come with the project."""
+    return sorted({p.stem for folder in _recipe_folders() for p in folder.glob("*.yaml")})
+
+
+def _recipe_folders() -> list[Path]:
+    here = Path(__file__).resolve().parents[1]
+    return [folder for folder in (here / "recipes", here.parent / "recipes") if folder.is_dir()]
+
+
+def apply_override(data: dict[str, Any], override: str) -> None:
+    """Puts a ``group.key=value`` into nested settings; the value is read as YAML."""
+    key, sign, value = override.partition("=")
+    if not sign or not key:
+        raise ValueError(f"Expected key=value, got {override!r} (for example optimizer.lr=1e-4).")
+    *path, last = key.split(".")
+    place = data
+    for part in path:
+        place = place.setdefault(part, {})
+        if not isinstance(place, dict):
+            raise ValueError(f"{key}: {part!r} is a value, not a group of settings.")
+    place[last] = read_yaml(value, key)
