@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -269,6 +270,11 @@ def scheduled_rate(settings: OptimizerSettings, update: int, updates: int) -> fl
     done = (update - s.warmup_updates) / max(1, updates - s.warmup_updates)
     fall = {"constant": 0.0, "linear": done, "cosine": (1 - math.cos(math.pi * done)) / 2}
     return s.lr * (1 - (1 - s.final_lr) * fall[s.schedule])
+
+
+def update_seed(*numbers: int) -> int:
+    """The seed of what the numbers name: the run's seed and an update, say."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
 
 
 def optimizer_steps(settings: OptimizerSettings, sequences: int) -> int:

@@ -27,10 +27,10 @@ from paw_gym.pool import EnvPool
 from paw_gym.transition import Episode, write_jsonl
 from paw_train.algorithms.critic import Critic
 from paw_train.algorithms.experience import collect, informative_groups, prepare
-from paw_train.algorithms.update import Updater
+from paw_train.algorithms.update import Updater, update_seed
 from paw_train.baselines import make_agent
-from paw_train.environments import has_solver, training_env
-from paw_train.evaluation import agent_env_maker, evaluate, evaluate_to_folder, make_pool
+from paw_train.environments import has_solver, make_pool, max_return, training_env
+from paw_train.evaluation import evaluate, evaluate_to_folder
 from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.policies.factory import rollout_policy
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
@@ -166,10 +166,7 @@ class Run:
         self.device = _device(settings.model.device)
         self.policy = self._policy()
         self._engine: Policy | None = None
-        probe = agent_env_maker(settings.env, settings.env.train_split)()
-        reward = probe.settings.success_reward
-        self.max_return = settings.env.max_return or reward or 1.0
-        probe.close()
+        self.max_return = max_return(settings.env)
 
     # --- the whole run, top to bottom ---------------------------------------------------------
 
@@ -369,7 +366,7 @@ class Run:
     def _update(self, update: int, updater: Updater, pool: EnvPool, show: Any) -> dict[str, Any]:
         s = self.settings
         started = time.perf_counter()
-        generator = torch.Generator().manual_seed(_seed(s.seed, update))
+        generator = torch.Generator().manual_seed(update_seed(s.seed, update))
         pool.set_progress(update / s.updates)
         played, kept = self._play(pool, generator, lambda run, n: show.rollout(update, run, n))
         rolled = time.perf_counter()
@@ -386,7 +383,7 @@ class Run:
         if s.record.every and update % s.record.every == 0:
             kept_groups = played[: s.record.groups * s.rollout.group_size]
             record(self.folder, update + 1, kept_groups, transitions, experience, self.policy, s)
-        metrics: dict[str, Any] = updater.step(experience, update, _seed(s.seed, update))
+        metrics: dict[str, Any] = updater.step(experience, update, update_seed(s.seed, update))
         if updater.reference is not None:
             updater.reference.rest()
         return {
@@ -527,10 +524,6 @@ class Run:
 def _records(path: Path) -> list[dict[str, Any]]:
     """The lines of a file that this engine wrote; none where it has not begun."""
     return [json.loads(line) for line in path.open(encoding="utf-8")] if path.exists() else []
-
-
-def _seed(seed: int, update: int) -> int:
-    return int(np.random.SeedSequence([seed, update]).generate_state(1, np.uint64)[0] >> 1)
 
 
 def _device(name: str) -> torch.device:

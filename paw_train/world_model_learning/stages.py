@@ -8,7 +8,6 @@ policy RL). Called again after a kill, a stage goes on from there.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -23,7 +22,8 @@ import torch
 
 from paw_gym.files import append_jsonl, truncate_jsonl, write_json
 from paw_gym.transition import Episode, read_jsonl, write_jsonl
-from paw_train.evaluation import agent_env_maker, make_pool, world_model
+from paw_train.environments import agent_env_maker, make_pool, training_env
+from paw_train.evaluation import world_model
 from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.policies.local.policy import LocalPolicy
@@ -143,14 +143,14 @@ class WorldModelStages:
 
     def _collected(self) -> list[Episode]:
         s = self.settings
-        env = dataclasses.replace(s.env, kwargs={**s.env.kwargs, **s.env.train_kwargs})
+        env = training_env(s.env)
         return self._played(
             "transitions.jsonl", env, s.env.train_split, self.own.episodes, _COLLECT
         )
 
     def _held_out(self) -> list[Episode]:
         s = self.settings
-        env = dataclasses.replace(s.env, kwargs={**s.env.kwargs, **s.env.train_kwargs})
+        env = training_env(s.env)
         split, count = s.evaluation.split, self.own.held_out_episodes
         return self._played("held_out.jsonl", env, split, count, _HELD_OUT)
 
