@@ -38,7 +38,7 @@ from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.reference import Reference
 from paw_train.policies.local.scratch import scratch_model, scratch_tokenizer
 from paw_train.reporting.run.alarms import world_model_loss
-from paw_train.reporting.terminal import Display
+from paw_train.reporting.terminal import RunDisplay
 from paw_train.rollouts.policy import Policy
 from paw_train.rollouts.rollout import (
     Progress,
@@ -81,7 +81,7 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     The folder is claimed after everything that can be wrong with the settings was looked at, and
     given up again when the run fails before it leaves anything there.
     """
-    display = Display(quiet)
+    display = RunDisplay(quiet)
     settings = prepared(settings, display.say)
     folder = Path(settings.out) / settings.name
     with set_aside(folder, fresh):
@@ -159,7 +159,7 @@ def _differences(a: Any, b: Any, where: str = "") -> list[str]:
 class Run:
     """One training run in one folder."""
 
-    def __init__(self, settings: Settings, folder: Path, display: Display) -> None:
+    def __init__(self, settings: Settings, folder: Path, display: RunDisplay) -> None:
         self.settings, self.folder, self.display = settings, folder, display
         self.interrupted = False
         torch.set_num_threads(settings.threads or os.cpu_count() or 1)
