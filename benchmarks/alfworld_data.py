@@ -53,6 +53,8 @@ def newer_rules() -> tuple[str, str]:
     """Domain and grammar of the installed alfworld package (the newer version of both)."""
     spec = importlib.util.find_spec("alfworld")
     if spec is None or spec.origin is None:
-        raise SystemExit('the newer grammar is in the original: pip install "paw-gym[alfworld]"')
+        raise SystemExit(
+            'the newer grammar is in the original: pip install ".[alfworld]" in your clone of PaW-Gym'
+        )
     folder = Path(spec.origin).parent / "data"
     return (folder / "alfred.pddl").read_text(), (folder / "alfred.twl2").read_text()

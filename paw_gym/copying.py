@@ -1,4 +1,4 @@
-"""``pickle`` and ``copy.deepcopy`` of environments: made anew with the same arguments, then restored.
+"""``pickle`` and ``copy.deepcopy`` of environments: constructed with the same arguments, then restored.
 
 An environment may hold what cannot be copied (a game engine, a generator, a connection). What it was
 made with and what ``save_state`` returns is enough to go on exactly where it was, and small.
@@ -28,24 +28,23 @@ def copied(env: TextEnv) -> TextEnv:
     return _restored(make, args, kwargs, _snapshot(env))
 
 
-def reduced(env: TextEnv) -> tuple[Callable[[bytes], TextEnv], tuple[bytes]]:
-    """What ``pickle`` stores of an environment.
+def reduced(env: TextEnv) -> tuple[Callable[..., TextEnv], tuple[Any, ...]]:
+    """What ``pickle`` stores of an environment: how to construct it again, and its state.
 
     Raises:
         TypeError: this environment cannot be pickled; says which, and why.
     """
     contents = (*env._made_with, _snapshot(env))
     try:
-        return _loaded, (pickle.dumps(contents),)
+        pickle.dumps(
+            contents
+        )  # only to name the environment in the error; pickle writes them again
     except Exception as error:  # an argument or a state may be anything
         raise TypeError(
             f"{env.env_id} cannot be pickled: {error}. Its arguments and what _get_state returns must "
             "be picklable (functions and classes: defined at the top of a module)."
         ) from error
-
-
-def _loaded(data: bytes) -> TextEnv:
-    return _restored(*pickle.loads(data))
+    return _restored, contents
 
 
 def _snapshot(env: TextEnv) -> dict[str, Any]:

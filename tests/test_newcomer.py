@@ -50,7 +50,7 @@ def shown_lines() -> list[str]:
 
 @pytest.mark.slow
 def test_from_nothing_to_a_report(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason='pip install "paw-gym[train]"')
+    pytest.importorskip("torch", reason='pip install ".[train]"')
     pytest.importorskip("hatchling", reason="building a package offline takes hatchling")
     python = _own_python(tmp_path)
 
@@ -93,7 +93,7 @@ def test_from_nothing_to_a_report(tmp_path: Path) -> None:
     assert all(line in page for line in (evaluate, f"paw train embedded env.id={ENV}"))
 
     said = shown(train)
-    assert "is for another environment than my_maze/MyMaze-v0" in said
+    assert "another environment: my_maze/MyMaze-v0 uses its own defaults for env.kwargs" in said
     assert "open runs/maze/report.html" in said
     metrics = [json.loads(line) for line in (tmp_path / "runs/maze/metrics.jsonl").open()]
     assert [m["update"] for m in metrics] == [1, 2, 3]

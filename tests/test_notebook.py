@@ -28,7 +28,7 @@ def _run(notebook: Path, folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.name)
 def test_it_runs(notebook: Path, tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason='pip install "paw-gym[train]"')
+    pytest.importorskip("torch", reason='pip install ".[train]"')
     answer = _run(notebook, tmp_path)
     assert answer.returncode == 0, answer.stderr
     assert "expert  solved 8 of 8 games" in answer.stdout

@@ -28,17 +28,31 @@ DOCS = ROOT / "docs"
 # --- settings -----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    pytest.importorskip("torch", reason="the settings of training import torch")
-    spec = importlib.util.spec_from_file_location(
-        "settings_page", ROOT / "scripts/settings_page.py"
-    )
+def load_script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["settings_page"] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    return load_script("settings_page")
+
+
+def test_the_page_of_the_code_names_every_module() -> None:
+    written = (DOCS / "code.md").read_text(encoding="utf-8")
+    assert written == load_script("code_map").page(), "run: python scripts/code_map.py"
+    assert not re.search(r"^\| `\w+\.py` \|  \|$", written, re.M), "a module says nothing of itself"
+
+
+def test_what_the_page_of_the_code_says_to_open_is_there() -> None:
+    by_hand = (DOCS / "code.md").read_text(encoding="utf-8").partition("<!--")[0]
+    named = set(re.findall(r"`((?:paw_gym|paw_train|env_servers|examples)/[\w/.]+)`", by_hand))
+    assert len(named) >= 20
+    assert [place for place in sorted(named) if not (ROOT / place).exists()] == []
 
 
 def test_the_page_of_settings_is_current(script: ModuleType) -> None:
@@ -186,7 +200,7 @@ class _Page(HTMLParser):
 
 @pytest.mark.slow
 def test_every_internal_link_of_the_built_pages_leads_somewhere(tmp_path: Path) -> None:
-    pytest.importorskip("material", reason='the docs are built with pip install "paw-gym[docs]"')
+    pytest.importorskip("material", reason='the docs are built with pip install ".[docs]"')
     subprocess.run(
         [
             sys.executable,

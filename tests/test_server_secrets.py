@@ -31,7 +31,7 @@ def _ask(url: str, token: str | None) -> int:
     "service", [["webshop", "--num-products", "20"], ["gateway", "--workers", "1"]]
 )
 def test_a_log_holds_no_token(service: list[str], tmp_path: Path) -> None:
-    pytest.importorskip("fastapi", reason='pip install "paw-gym[server]"')
+    pytest.importorskip("fastapi", reason='pip install ".[server]"')
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -250,7 +250,9 @@ def records_jsonl(subject: Subject) -> str:
 def records_parquet(subject: Subject) -> str:
     """Episodes come back equal from a Parquet file."""
     if find_spec("pyarrow") is None:
-        raise CheckSkipped('pyarrow is not installed: pip install "paw-gym[parquet]"')
+        raise CheckSkipped(
+            'pyarrow is not installed: pip install ".[parquet]" in your clone of PaW-Gym'
+        )
     episodes = _episodes(subject)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "episodes.parquet"

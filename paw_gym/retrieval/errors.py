@@ -23,6 +23,6 @@ def need(module: str, extra: str, purpose: str) -> ModuleType:
             raise
         raise ImportError(
             f"{purpose} needs the package {module.partition('.')[0]!r}, which is not installed: "
-            f"pip install 'paw-gym[{extra}]'",
+            f"pip install '.[{extra}]' in your clone of PaW-Gym",
             name=module,
         ) from error

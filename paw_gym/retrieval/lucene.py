@@ -156,7 +156,7 @@ def _anserini() -> Path:
     if not jars:
         raise ImportError(
             "The retriever 'lucene' needs the package 'pyserini', which is not installed: "
-            "pip install 'paw-gym[lucene]'",
+            "pip install '.[lucene]' in your clone of PaW-Gym",
             name="pyserini",
         )
     return jars[-1]

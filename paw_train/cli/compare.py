@@ -109,6 +109,10 @@ def _seeds(text: str | None) -> tuple[int, ...]:
     if not all(part.strip().isdecimal() for part in parts):
         raise ValueError(f"--seeds: expected a number or a list such as 0,3,4; got {text!r}.")
     numbers = tuple(int(part) for part in parts)
+    if numbers == (0,):
+        raise ValueError(
+            "--seeds 0 asks for no runs: give how many seeds (1 or more), or which, such as 0,1,2."
+        )
     return tuple(range(numbers[0])) if len(numbers) == 1 else numbers
 
 

@@ -93,7 +93,7 @@ def download(
         if unknown:
             console.print(
                 f"[yellow]No checksum is published for {', '.join(unknown)}[/yellow]: the archives "
-                "are whole by their own CRCs; what came is recorded for `paw data verify`."
+                "passed their own CRC checks, and their checksums are recorded for `paw data verify`."
             )
     if manifest.use:
         console.print(f"Use it: {manifest.use.format(folder=folder)}", markup=False)
@@ -113,7 +113,7 @@ def verify(
     folder = dest or default_folder(load_manifest(name).name)
     if not folder.is_dir():
         raise FileNotFoundError(
-            f"There is no {folder}: `paw data download {name}` brings it, or name it with --dest."
+            f"There is no {folder}: `paw data download {name}` downloads it; --dest names another folder."
         )
     with _progress_bars() as progress:
         problems = verify_dataset(folder, quick=quick, progress=progress)
@@ -123,7 +123,7 @@ def verify(
     if problems:
         console.print(
             f"[bold red]{len(problems)} files differ[/bold red] in {folder}; "
-            f"`paw data download {name} --force` brings them back."
+            f"`paw data download {name} --force` downloads them again."
         )
         raise typer.Exit(1)
     count = len((read_receipt(folder) or {"files": {}})["files"])

@@ -79,7 +79,9 @@ def message_of(error: BaseException) -> str:
     bare = str(error).startswith("No module named")
     if isinstance(error, ModuleNotFoundError) and error.name and bare:
         extra = _EXTRAS.get(error.name.partition(".")[0])
-        hint = f'; pip install "paw-gym[{extra}]" brings it' if extra else ""
+        hint = (
+            f'; install it with pip install ".[{extra}]" in your clone of PaW-Gym' if extra else ""
+        )
         return f"This needs the package {error.name!r}, which is not installed{hint}."
     text = str(error.args[0]) if type(error) is KeyError and error.args else str(error)
     return " ".join(text.split()) or type(error).__name__

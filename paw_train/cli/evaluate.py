@@ -47,8 +47,9 @@ def evaluate(
             "--agent",
             "-a",
             help="How the model is used: [cyan]plain[/cyan], [cyan]cot[/cyan], [cyan]react[/cyan], "
-            "[cyan]reflexion[/cyan], [cyan]self_consistency[/cyan], [cyan]best_of_n[/cyan]; default: "
-            "[cyan]policy[/cyan], as it is trained.",
+            "[cyan]reflexion[/cyan], [cyan]react_paper[/cyan], [cyan]reflexion_paper[/cyan], "
+            "[cyan]search_r1[/cyan], [cyan]self_consistency[/cyan], [cyan]best_of_n[/cyan], "
+            "[cyan]likelihood[/cyan]; default: [cyan]policy[/cyan], as it is trained.",
             autocompletion=_agents,
         ),
     ] = None,
@@ -63,12 +64,13 @@ def evaluate(
         ),
     ] = None,
     seeds: Annotated[
-        int, typer.Option(help="Play the panel so often, each time with another seed.", min=1)
+        int, typer.Option(help="How many times to play the panel, each with its own seed.", min=1)
     ] = 1,
     limit: Annotated[
         int | None,
         typer.Option(
-            help="Play so many of the tasks ([cyan]evaluation.tasks[/cyan]), drawn by seed.", min=1
+            help="Play at most this many tasks ([cyan]evaluation.tasks[/cyan]), drawn by seed.",
+            min=1,
         ),
     ] = None,
     out: Annotated[

@@ -298,7 +298,7 @@ def with_data(settings: Settings, spec: PanelSpec, name: str) -> Settings:
         kwargs = {**settings.env.kwargs, "data_dir": str(default_folder(spec.dataset))}
         env = dataclasses.replace(settings.env, kwargs=kwargs)
         return dataclasses.replace(settings, env=env)
-    download = f" `paw data download {spec.dataset}` brings it." if known else ""
+    download = f" `paw data download {spec.dataset}` downloads it." if known else ""
     raise ValueError(
         f"The panel {name} needs real data: give its folder as env.kwargs.data_dir=DIR.{download}"
     )

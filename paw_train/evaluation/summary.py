@@ -206,7 +206,7 @@ def averages(
 
 
 def _score(runs: Runs) -> dict[str, Any]:
-    """Mean of the environment's score with a bootstrap interval."""
+    """Mean of the environment's score with a bootstrap interval, inside [0, 1] where all scores are."""
     table = [[e.score for e in episodes if e is not None] for episodes in runs.values()]
     if not table[0]:
         return {"mean": None, "ci95": None}
@@ -214,6 +214,8 @@ def _score(runs: Runs) -> dict[str, Any]:
         interval = bootstrap_mean_interval(table[0], _BOOTSTRAP_SEED)
     else:
         interval = crossed_bootstrap_interval(table, _BOOTSTRAP_SEED)
+        if all(0 <= score <= 1 for row in table for score in row):
+            interval = (max(interval[0], 0.0), min(interval[1], 1.0))  # widened for few seeds
     return {"mean": float(np.mean(table)), "ci95": list(interval)}
 
 

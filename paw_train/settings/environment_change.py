@@ -64,7 +64,7 @@ def change_environment(data: dict[str, Any], given: Mapping[str, Any], own_id: s
 def explain(left_out: list[str], env_id: str, of: str) -> str:
     """A sentence about what ``change_environment`` left out."""
     return (
-        f"{of} is for another environment than {env_id}, whose own defaults are taken in place of "
+        f"{of} is written for another environment: {env_id} uses its own defaults for "
         f"{', '.join(left_out)}."
     )
 

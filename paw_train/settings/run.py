@@ -90,7 +90,7 @@ class EnvSettings:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The policy: a pretrained model, or a small one made from nothing."""
+    """The policy: a pretrained model, or a small one trained from scratch."""
 
     path: str | None = None
     """folder or hub name of a Hugging Face causal LM with a chat template, a ``.gguf`` file, or an
@@ -136,7 +136,7 @@ class CloningSettings:
     lr: AboveZero = 3e-3
     """peak learning rate of AdamW (embeddings and norms)"""
     matrix_lr: AboveZero | None = 0.02
-    """peak learning rate of Muon (weight matrices of the blocks), for models made from nothing; null:
+    """peak learning rate of Muon (weight matrices of the blocks), for models trained from scratch; null:
     AdamW for these too, as pretrained models and adapters need"""
     warmup: Share = 0.05
     """share of the steps over which the learning rate rises"""

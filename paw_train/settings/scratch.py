@@ -15,7 +15,7 @@ FEWEST_PIECES = 512
 
 @dataclass(frozen=True)
 class ScratchModelSettings:
-    """Size of a model that is trained from nothing (Llama architecture)."""
+    """Size of a model that is trained from scratch (Llama architecture)."""
 
     hidden: Positive = 128
     """width"""

@@ -53,9 +53,9 @@ def clone(
 ) -> None:
     """Trains the policy on expert rows.
 
-    The response's tokens weigh 1, all others ``context_weight``: a model from nothing has the
+    The response's tokens weigh 1, all others ``context_weight``: a model trained from scratch has the
     language to learn as well. Weight matrices are trained by Muon, the rest by AdamW; for a model
-    from nothing that gave more than twice the success of AdamW alone in the same time. A pretrained
+    trained from scratch that gave more than twice the success of AdamW alone in the same time. A pretrained
     model and adapters are trained by AdamW alone (``matrix_lr: null``).
 
     Args:

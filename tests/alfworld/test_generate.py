@@ -201,7 +201,7 @@ def load_script() -> ModuleType:
 
 def test_assets_are_what_the_script_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("alfworld") is None:
-        pytest.skip('needs the alfworld wheel: pip install "paw-gym[alfworld]"')
+        pytest.skip('needs the alfworld wheel: pip install ".[alfworld]"')
     script = load_script()
     monkeypatch.setattr(sys, "argv", ["build_alfworld_assets.py", "--out", str(tmp_path)])
     script.main()
@@ -214,7 +214,7 @@ def test_assets_are_what_the_script_makes(tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_original_engine_plays_them_alike(task_type: str) -> None:
     """A sample; `benchmarks/alfworld_procedural_parity.py` does 200."""
     for package in ("textworld", "fast_downward", "alfworld"):
-        pytest.importorskip(package, reason='the original engine: pip install "paw-gym[alfworld]"')
+        pytest.importorskip(package, reason='the original engine: pip install ".[alfworld]"')
     from paw_gym.envs.alfworld.textworld_engine import TextWorldEngine
 
     for game in (

@@ -31,7 +31,7 @@ FAST_GAMES, SLOW_GAMES = 2, 16
 
 def need_original() -> None:
     for package in ("textworld", "fast_downward", "alfworld"):
-        pytest.importorskip(package, reason='the original engine: pip install "paw-gym[alfworld]"')
+        pytest.importorskip(package, reason='the original engine: pip install ".[alfworld]"')
 
 
 def real_games(count: int, seed: int) -> list[bytes]:

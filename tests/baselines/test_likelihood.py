@@ -60,7 +60,12 @@ def played(
     policy: Any, env: EnvSettings, split: str = "", count: int = 2, limit: int = 4096, **given: Any
 ) -> list[Any]:
     """The agent's episodes on the first tasks of an environment."""
-    agent = make_agent("likelihood", policy, RolloutSettings(max_context_tokens=limit), given)
+    agent = make_agent(
+        "likelihood",
+        policy,
+        RolloutSettings(max_context_tokens=limit, max_response_tokens=16),
+        given,
+    )
     probe = agent_env_maker(env, split)()
     ids = list(probe.tasks.ids[:count])
     make_env = agent_env_maker(env, split, agent.interface(probe.template))

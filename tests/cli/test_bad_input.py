@@ -225,6 +225,7 @@ COMMANDS = {
     "compare grid-key.yaml": "Did you mean 'arms'",
     "compare grid-arm.yaml": "Arm 'a': updates is 0 or more",
     "compare embedded_wm --seeds x": "--seeds",
+    "compare embedded_wm --seeds 0": "asks for no runs",
     "compare embedded_wm --arm grop": "Did you mean 'grpo'",
     "compare embedded_wm updates": "Expected key=value",
     "compare embedded_wm --import nowhere.json --show": "nowhere.json",

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("fastapi", reason="fastapi is not installed: pip install 'paw-gym[server]'")
+pytest.importorskip("fastapi", reason="fastapi is not installed: pip install '.[server]'")
 
 import uvicorn
 from click.testing import CliRunner
@@ -65,7 +65,7 @@ def test_a_server_does_what_its_document_says(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All checks of Schemathesis, with a fixed seed: boundary values, random requests, and sequences."""
-    cli = pytest.importorskip("schemathesis.cli", reason="pip install 'paw-gym[dev]'")
+    cli = pytest.importorskip("schemathesis.cli", reason="pip install '.[dev]'")
     settings = Path(__file__).resolve().with_name("schemathesis.toml")
     monkeypatch.chdir(tmp_path)  # it keeps what failed, and would begin with that the next time
     with running(made(server)) as url:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("fastapi", reason="fastapi is not installed: pip install 'paw-gym[server]'")
+pytest.importorskip("fastapi", reason="fastapi is not installed: pip install '.[server]'")
 
 import uvicorn
 from starlette.testclient import TestClient

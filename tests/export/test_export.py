@@ -21,7 +21,7 @@ from paw_gym.export.minari_form import write_minari
 from paw_gym.export.staging import with_clean_texts
 from paw_gym.transition import read_jsonl, read_parquet
 
-pytest.importorskip("pyarrow", reason='pip install "paw-gym[export]"')
+pytest.importorskip("pyarrow", reason='pip install ".[export]"')
 Paw = Callable[..., Result]
 
 texts = st.text(st.characters(exclude_categories=[]), max_size=12)  # lone surrogates included
@@ -57,7 +57,7 @@ class TestMinari:
     def test_a_run_goes_there_and_comes_back(
         self, paw: Paw, run: Path, played: list[Episode], tmp_path: Path
     ) -> None:
-        pytest.importorskip("minari", reason='pip install "paw-gym[export]"')
+        pytest.importorskip("minari", reason='pip install ".[export]"')
         answer = paw("export", "run", "sets/games-v0", "--to", "minari")
         assert answer.exit_code == 0, answer.output
         assert "5 episodes (3 successful)" in " ".join(answer.output.split())
@@ -71,7 +71,7 @@ class TestMinari:
     def test_minari_itself_reads_it(
         self, played: list[Episode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        minari = pytest.importorskip("minari", reason='pip install "paw-gym[export]"')
+        minari = pytest.importorskip("minari", reason='pip install ".[export]"')
         write_minari(tmp_path / "games-v0", played)
         monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
         dataset = minari.load_dataset("games-v0")
@@ -100,7 +100,7 @@ class TestMinari:
         self, some: list[Episode], tmp_path_factory: pytest.TempPathFactory
     ) -> None:
         """Equal but for lone surrogates in the texts, which UTF-8 has no form for."""
-        pytest.importorskip("minari", reason='pip install "paw-gym[export]"')
+        pytest.importorskip("minari", reason='pip install ".[export]"')
         out = tmp_path_factory.mktemp("minari") / "hostile-v1"
         write_minari(out, some)
         assert list(read_episodes(out)) == list(with_clean_texts(some))
@@ -108,7 +108,7 @@ class TestMinari:
     def test_an_odd_numbering_and_foreign_ids_are_kept(
         self, played: list[Episode], tmp_path: Path
     ) -> None:
-        pytest.importorskip("minari", reason='pip install "paw-gym[export]"')
+        pytest.importorskip("minari", reason='pip install ".[export]"')
         steps = [replace(t, step=t.step + 7, task_id="other") for t in played[0].transitions]
         odd = replace(played[0], transitions=steps)
         write_minari(tmp_path / "odd-v0", [odd, Episode("e", "t", "without a step")])
@@ -116,7 +116,7 @@ class TestMinari:
 
     def test_a_dataset_of_others_is_read(self, tmp_path: Path) -> None:
         """No infos of ours: the observation is the prompt, the action is the response."""
-        pytest.importorskip("minari", reason='pip install "paw-gym[export]"')
+        pytest.importorskip("minari", reason='pip install ".[export]"')
         from gymnasium.spaces import Text
         from minari.data_collector.episode_buffer import EpisodeBuffer
         from minari.dataset.minari_storage import MinariStorage
@@ -132,7 +132,7 @@ class TestMinari:
         assert (t.next_observation, t.terminated, t.action_is_valid) == ("b", True, True)
 
     def test_numbers_are_not_texts(self, tmp_path: Path) -> None:
-        pytest.importorskip("minari", reason='pip install "paw-gym[export]"')
+        pytest.importorskip("minari", reason='pip install ".[export]"')
         from gymnasium.spaces import Discrete
         from minari.dataset.minari_storage import MinariStorage
 
@@ -146,7 +146,7 @@ class TestHub:
     def test_datasets_loads_it_and_it_comes_back(
         self, paw: Paw, run: Path, played: list[Episode], tmp_path: Path
     ) -> None:
-        datasets = pytest.importorskip("datasets", reason='pip install "paw-gym[export]"')
+        datasets = pytest.importorskip("datasets", reason='pip install ".[export]"')
         answer = paw("export", "run", "games", "--to", "datasets", "--part", "rollouts")
         assert answer.exit_code == 0, answer.output
         data = datasets.load_dataset("games", split="train", cache_dir=str(tmp_path / "cache"))
@@ -175,7 +175,7 @@ class TestHub:
     def test_one_parquet_file(
         self, paw: Paw, run: Path, played: list[Episode], tmp_path: Path
     ) -> None:
-        datasets = pytest.importorskip("datasets", reason='pip install "paw-gym[export]"')
+        datasets = pytest.importorskip("datasets", reason='pip install ".[export]"')
         assert paw("export", "run", "all.parquet", "--to", "parquet").exit_code == 0
         data = datasets.load_dataset(
             "parquet", data_files="all.parquet", split="train", cache_dir=str(tmp_path / "cache")

@@ -104,7 +104,7 @@ def test_only_pairs_of_failed_episodes(paw: Paw, run: Path) -> None:
 @pytest.mark.parametrize("kind", ["policy", "world_model"])
 def test_a_step_of_trl(kind: str, played: list[Episode], tmp_path: Path) -> None:
     """TRL learns the completion and nothing else, and the step changes the model."""
-    trl = pytest.importorskip("trl", reason='TRL is not installed: pip install "paw-gym[export]"')
+    trl = pytest.importorskip("trl", reason='TRL is not installed: pip install ".[export]"')
     datasets = pytest.importorskip("datasets")
     import torch
 

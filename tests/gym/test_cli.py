@@ -58,7 +58,7 @@ class TestErrors:
             (["play", "Boxes", "--task", "boxes/33"], "Did you mean 'boxes/3'"),
             (["envs", "Boxs"], "Did you mean 'tests/Boxes-v0'"),
             (["data", "download", "alfwrld"], "Did you mean 'alfworld'"),
-            (["data", "verify", "alfworld"], "`paw data download alfworld` brings it"),
+            (["data", "verify", "alfworld"], "`paw data download alfworld` downloads it"),
             pytest.param(
                 ["train", "no-such-recipe"],
                 "There is no recipe 'no-such-recipe'",

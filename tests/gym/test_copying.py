@@ -47,7 +47,7 @@ def play(env: Any, steps: int, info: dict[str, Any], seed: int = 0) -> list[Any]
 @pytest.mark.parametrize("env_id", sorted(_OWN))
 def test_a_copy_goes_on_the_same(env_id: str, maker: str, way: str) -> None:
     if "Tau2" in env_id:
-        pytest.importorskip("tau2", reason="pip install 'paw-gym[tau2]'")
+        pytest.importorskip("tau2", reason="pip install '.[tau2]'")
     env = MAKERS[maker](env_id)
     assert WAYS[way](env).reset(seed=3)[0] == env.reset(seed=3)[0]  # before an episode too
     _, info = env.reset(seed=1)

@@ -13,7 +13,7 @@ from paw_gym.registration import _OWN, text_env_spec
 @pytest.mark.parametrize("env_id", sorted(_OWN))
 def test_it_keeps_the_contract(env_id: str) -> None:
     if "Tau2" in env_id:
-        pytest.importorskip("tau2", reason="pip install 'paw-gym[tau2]'")
+        pytest.importorskip("tau2", reason="pip install '.[tau2]'")
     check_text_env(env_id, tasks=4, seed=1, time_limit=None).raise_for_failures()
     assert text_env_spec(env_id).description
 

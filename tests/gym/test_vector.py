@@ -29,7 +29,7 @@ def make_echo() -> GeneratorEnv:
 @pytest.mark.parametrize("env_id", sorted(_OWN))
 def test_every_environment_shows_what_one_alone_shows(env_id: str, mode: str) -> None:
     if "Tau2" in env_id:
-        pytest.importorskip("tau2", reason="pip install 'paw-gym[tau2]'")
+        pytest.importorskip("tau2", reason="pip install '.[tau2]'")
     vector = gym.make_vec(env_id, 2, vectorization_mode=mode)
     alone = [gym.make(env_id) for _ in range(2)]
     try:

@@ -132,7 +132,7 @@ def enumerate_texts(texts: list[str]) -> list[tuple[str, str]]:
 
 
 def test_compiled_loops_rank_like_numpy() -> None:
-    pytest.importorskip("numba", reason="numba is not installed: pip install 'paw-gym[retrieval]'")
+    pytest.importorskip("numba", reason="numba is not installed: pip install '.[retrieval]'")
     rng = np.random.default_rng(3)
     size, vocabulary = 70_000, 300  # more than two blocks of passages
     lengths = rng.integers(1, 6, size)

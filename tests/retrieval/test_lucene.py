@@ -12,7 +12,7 @@ from paw_gym.retrieval.errors import need
 
 LUCENE = all(find_spec(name) for name in ("pyserini", "jnius"))
 needs_lucene = pytest.mark.skipif(
-    not LUCENE, reason="pyserini is not installed: pip install 'paw-gym[lucene]'"
+    not LUCENE, reason="pyserini is not installed: pip install '.[lucene]'"
 )
 
 
@@ -51,10 +51,10 @@ def test_a_folder_that_is_no_index_is_refused(small_corpus: Path, tmp_path: Path
 
 @pytest.mark.skipif(LUCENE, reason="pyserini is installed")
 def test_what_is_missing_is_told(small_corpus: Path) -> None:
-    with pytest.raises(ImportError, match=re.escape("pip install 'paw-gym[lucene]'")):
+    with pytest.raises(ImportError, match=re.escape("pip install '.[lucene]'")):
         make_retriever("lucene", corpus=small_corpus)
 
 
 def test_a_missing_package_names_its_extra() -> None:
-    with pytest.raises(ImportError, match=re.escape("pip install 'paw-gym[dense]'")):
+    with pytest.raises(ImportError, match=re.escape("pip install '.[dense]'")):
         need("no_such_module", "dense", "This")

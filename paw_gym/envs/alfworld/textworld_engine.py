@@ -1,6 +1,6 @@
 """The original ALFWorld engine (TextWorld and Fast Downward) behind the same interface as ours.
 
-Needs the extra: ``pip install "paw-gym[alfworld]"``. About 25 steps/s and 170 MB a process; it is
+Needs the extra ``alfworld``. About 25 steps/s and 170 MB a process; it is
 here as the reference and for games whose domain or grammar the native engine does not know.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from paw_gym.envs.alfworld.errors import UnsolvableGameError
 from paw_gym.envs.alfworld.native.game_file import load_game
 
-INSTALL_HINT = 'pip install "paw-gym[alfworld]"'
+INSTALL_HINT = 'pip install ".[alfworld]" in your clone of PaW-Gym'
 
 
 class CommandHistory(NamedTuple):

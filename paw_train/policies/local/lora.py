@@ -252,5 +252,7 @@ def _peft() -> Any:
     try:
         import peft
     except ImportError as error:
-        raise ValueError("LoRA needs the library peft: pip install 'paw-gym[train]'") from error
+        raise ValueError(
+            "LoRA needs the library peft: pip install '.[train]' in your clone of PaW-Gym"
+        ) from error
     return peft

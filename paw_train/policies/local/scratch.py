@@ -1,4 +1,4 @@
-"""A small language model for one environment's language, made from nothing: tokenizer and network.
+"""A small language model for one environment's language, trained from scratch: tokenizer and network.
 
 Tokens are words with their leading space, numbers and punctuation marks; a type and its number are
 separate tokens ("cabinet", "3"), so that an unseen pairing is nothing new. Where held-out tasks bring

@@ -29,7 +29,7 @@ def require_openrlhf() -> None:
     if importlib.util.find_spec("openrlhf") is None:
         raise ModuleNotFoundError(
             "engine: openrlhf needs OpenRLHF, vLLM and DeepSpeed on a machine with CUDA: "
-            "pip install 'paw-gym[openrlhf]'",
+            "pip install '.[openrlhf]' in your clone of PaW-Gym",
             name="openrlhf",
         )
     found = version("openrlhf")

@@ -162,7 +162,7 @@ def _no_path(value: str | None, _: Settings) -> str | None:
     if value is not None:
         return None
     return (
-        "needs a pretrained model. Train a model made from nothing with engine=local; its "
+        "needs a pretrained model. Train a model from scratch with engine=local; its "
         "checkpoint folder can then be the path here."
     )
 
