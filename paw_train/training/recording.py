@@ -9,7 +9,6 @@ so a run with and without it computes the same.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from paw_gym.files import write_text
 from paw_gym.transition import write_jsonl
 from paw_train.algorithms.experience import Experience, Pool
 from paw_train.losses.world_model import predicted_well
@@ -197,7 +197,4 @@ def _short(value: float) -> float:
 
 
 def _write_lines(path: Path, records: Sequence[dict[str, Any]]) -> None:
-    scratch = path.with_name(path.name + ".part")
-    text = "".join(json.dumps(r, separators=(",", ":")) + "\n" for r in records)
-    scratch.write_text(text, encoding="utf-8")
-    os.replace(scratch, path)
+    write_text(path, "".join(json.dumps(r, separators=(",", ":")) + "\n" for r in records))
