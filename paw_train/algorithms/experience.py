@@ -14,7 +14,12 @@ import torch
 from torch import Tensor
 
 from paw_gym.transition import Transition
-from paw_train.algorithms.advantages import gae, gigpo, grpo, reinforce_pp, rloo, standardize
+from paw_train.algorithms.estimators import (
+    AdvantageEstimator,
+    CriticView,
+    UpdateView,
+    advantage_estimator,
+)
 from paw_train.losses.world_model import (
     WorldModelPlan,
     action_entropy,
@@ -158,17 +163,12 @@ def prepare(
         ValueError: a signal that the settings need is missing.
     """
     signals = signals or Signals()
-    rewards, token_penalties = pool.rewards, None
-    if objective.kl_in == "reward" and objective.kl_coef > 0:
-        penalties = objective.kl_coef * _needed(signals.kl, "kl").double()
-        if algorithm.name == "ppo" and algorithm.level == "token":
-            token_penalties = penalties
-        else:
-            rewards = rewards - penalties.sum(-1)
-    advantages, targets = _advantages(pool, rewards, algorithm, signals, token_penalties)
+    estimator = advantage_estimator(algorithm.name)
+    view = _view(pool, algorithm, estimator, signals, _penalties(objective, signals))
+    advantages, targets = estimator(view)
     advantages = _weighted(advantages, pool, algorithm.weighting)
     entropy = _action_entropy(pool, objective, signals)
-    groups = _wm_groups(pool, algorithm)
+    groups = _wm_groups(pool, estimator)
     plan, metrics = _plan(pool, objective, max_return, entropy, groups)
     keep = plan.selected | torch.full_like(plan.selected, objective.log_observations)
     horizon = objective.wm.horizon if objective.wm.wm == "on" else 1
@@ -222,77 +222,55 @@ def _anchor(t: Transition) -> str:
     return t.observation
 
 
-def _advantages(
+def _penalties(objective: ObjectiveSettings, signals: Signals) -> Tensor | None:
+    """[N, A] float64, what each action token's KL takes off the reward; ``None`` where it is not there."""
+    if objective.kl_in != "reward" or objective.kl_coef == 0:
+        return None
+    return objective.kl_coef * _needed(signals.kl, "kl").double()
+
+
+def _view(
     pool: Pool,
-    rewards: Tensor,
     algorithm: AlgorithmSettings,
+    estimator: AdvantageEstimator,
     signals: Signals,
     penalties: Tensor | None,
-) -> tuple[Tensor, Tensor | None]:
-    """([N] or [N, A] advantages, value targets [N, A] of an algorithm with a critic)."""
-    if algorithm.name == "ppo":
-        values = _needed(signals.values, "values")
-        return _with_critic(pool, rewards, algorithm, values, penalties)
-    if algorithm.name == "gigpo":
-        steps = [t.step for e in pool.episodes for t in e.episode.transitions]
-        return gigpo(
-            rewards,
-            pool.episode,
-            steps,
-            pool.group[pool.episode],
-            pool.anchors,
-            algorithm.discount,
-            algorithm.omega,
-            algorithm.normalize,
-            algorithm.similarity,
-            algorithm.statistics,
-            algorithm.autojunk,
-        ), None
-    returns = pool.per_episode(rewards)
-    if algorithm.name == "grpo" and algorithm.statistics == "step":
-        # one row a step: an episode counts as often as it has steps
-        return grpo(returns[pool.episode], pool.group[pool.episode], algorithm.normalize), None
-    if algorithm.name == "grpo":
-        per_episode = grpo(returns, pool.group, algorithm.normalize)
-    elif algorithm.name == "rloo":
-        per_episode = rloo(returns, pool.group)
-    else:
-        per_episode = reinforce_pp(returns, pool.group if algorithm.group_baseline else None)
-    return per_episode[pool.episode], None
-
-
-def _with_critic(
-    pool: Pool,
-    rewards: Tensor,
-    algorithm: AlgorithmSettings,
-    values: Tensor,
-    penalties: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """GAE by turn, or by action token with each turn's reward on its last token.
-
-    ``penalties`` [N, A] come off the reward of each token (``level: token``).
-    """
-    counts = torch.tensor([s.action[1] - s.action[0] for s in pool.steps])
-    if algorithm.level == "turn":
-        counts = torch.ones_like(counts)
-    tokens = torch.arange(values.shape[1]) < counts[:, None]
-    reward = torch.zeros(values.shape, dtype=torch.float64)
-    reward[torch.arange(len(counts)), counts - 1] = rewards
-    if penalties is not None:
-        reward = reward - penalties
-    ends = torch.zeros_like(reward)
-    last = torch.cat([pool.episode[1:] != pool.episode[:-1], torch.tensor([True])])
-    ends[torch.arange(len(counts))[last], counts[last] - 1] = 1
-    # an episode cut by its step budget ended: the budget is part of the task, nothing is
-    # bootstrapped
-    advantage, target = gae(
-        reward[tokens], values.double()[tokens], ends[tokens], algorithm.discount, algorithm.lam
+) -> UpdateView:
+    """What the estimator reads of the update."""
+    rewards = pool.rewards if penalties is None else pool.rewards - penalties.sum(-1)
+    critic = None
+    if estimator.needs_critic:
+        values = _needed(signals.values, "values").double()
+        critic = _critic_view(pool, values, algorithm.level, rewards, penalties)
+    return UpdateView(
+        rewards,
+        pool.episode,
+        torch.tensor([t.step for e in pool.episodes for t in e.episode.transitions]),
+        pool.group,
+        algorithm,
+        estimator.default_gamma if algorithm.gamma is None else algorithm.gamma,
+        lambda: pool.anchors,
+        critic,
     )
-    if algorithm.normalize:
-        advantage = standardize(advantage)
-    advantages, targets = torch.zeros_like(reward), torch.zeros_like(reward)
-    advantages[tokens], targets[tokens] = advantage, target
-    return (advantages[:, 0] if algorithm.level == "turn" else advantages), targets
+
+
+def _critic_view(
+    pool: Pool, values: Tensor, level: str, rewards: Tensor, penalties: Tensor | None
+) -> CriticView:
+    """Rewards laid beside the critic's values: by turn, or by token with each token's own KL."""
+    counts = torch.tensor([s.action[1] - s.action[0] for s in pool.steps])
+    if level == "turn":
+        counts = torch.ones_like(counts)
+    rows = torch.arange(len(counts))
+    mask = torch.arange(values.shape[1]) < counts[:, None]
+    by_decision = torch.zeros_like(values)
+    by_decision[rows, counts - 1] = rewards if level == "turn" else pool.rewards
+    if level == "token" and penalties is not None:
+        by_decision = by_decision - penalties
+    ends = torch.cat([pool.episode[1:] != pool.episode[:-1], torch.tensor([True])])
+    last = torch.zeros_like(mask)
+    last[rows[ends], counts[ends] - 1] = True
+    return CriticView(values, mask, by_decision, last)
 
 
 def _weighted(advantages: Tensor, pool: Pool, weighting: str) -> Tensor:
@@ -316,10 +294,10 @@ def _action_entropy(pool: Pool, objective: ObjectiveSettings, signals: Signals) 
     return _entropies([step.logprobs for step in pool.steps])
 
 
-def _wm_groups(pool: Pool, algorithm: AlgorithmSettings) -> Tensor:
+def _wm_groups(pool: Pool, estimator: AdvantageEstimator) -> Tensor:
     """[E] the group whose mean return decides each episode's lambda."""
-    # PPO plays independent episodes: each is a group of its own (spec section 3)
-    return torch.arange(len(pool.episodes)) if algorithm.name == "ppo" else pool.group
+    # with a critic episodes are independent: each is a group of its own (spec section 3)
+    return torch.arange(len(pool.episodes)) if estimator.needs_critic else pool.group
 
 
 def _plan(

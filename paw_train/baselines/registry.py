@@ -1,56 +1,61 @@
-"""Which agents there are: those in this folder, and those that other packages announce.
+"""Which agents there are: those of this folder, and those that other packages announce.
 
-Another package names its class under the entry-point group ``paw_train.agents``.
+Another package names its class under the entry-point group ``paw_train.agents``, by the agent's name.
 """
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Mapping
-from functools import lru_cache
-from importlib import metadata
-from types import MappingProxyType
 from typing import Any
 
-from paw_gym.naming import did_you_mean
+from paw_gym.registry import Registry
 from paw_train.baselines.protocol import Agent
 from paw_train.rollouts.policy import Policy
 from paw_train.settings.rollout import RolloutSettings
 
-PLUGIN_GROUP = "paw_train.agents"
-
-
-@lru_cache(maxsize=1)
-def agents() -> Mapping[str, type[Agent]]:
-    """The agents by name, sorted."""
-    import paw_train.baselines as package
-
-    found: dict[str, type[Agent]] = {}
-    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
-        for value in vars(importlib.import_module(module.name)).values():
-            if (
-                inspect.isclass(value)
-                and issubclass(value, Agent)
-                and not inspect.isabstract(value)
-            ):
-                found[value.name] = value
-    for plugin in metadata.entry_points(group=PLUGIN_GROUP):
-        loaded = plugin.load()
-        found[loaded.name] = loaded
-    return MappingProxyType({name: found[name] for name in sorted(found)})
+_HERE = "paw_train.baselines"
+AGENTS: Registry[type[Agent]] = Registry(
+    "agent",
+    "paw_train.agents",
+    {
+        "best_of_n": f"{_HERE}.best_of_n:BestOfNAgent",
+        "cot": f"{_HERE}.direct:ChainOfThoughtAgent",
+        "expert": f"{_HERE}.bounds:ExpertAgent",
+        "likelihood": f"{_HERE}.likelihood:LikelihoodAgent",
+        "plain": f"{_HERE}.direct:PlainAgent",
+        "policy": f"{_HERE}.direct:PolicyAgent",
+        "random": f"{_HERE}.bounds:RandomAgent",
+        "react": f"{_HERE}.react:ReactAgent",
+        "react_paper": f"{_HERE}.react_paper:ReactPaperAgent",
+        "reflexion": f"{_HERE}.reflexion:ReflexionAgent",
+        "reflexion_paper": f"{_HERE}.reflexion_paper:ReflexionPaperAgent",
+        "search_r1": f"{_HERE}.search_r1:SearchR1Agent",
+        "self_consistency": f"{_HERE}.self_consistency:SelfConsistencyAgent",
+    },
+)
+"""the agents by name; add yours with ``AGENTS.register``"""
 
 
 def agent_class(name: str) -> type[Agent]:
     """An agent by name.
 
     Raises:
-        ValueError: there is none; names the nearest.
+        ValueError: there is none (names the nearest), or what is registered under the name is not an
+            agent of that name.
     """
-    if name not in agents():
-        raise ValueError(f"There is no agent {name!r}. {did_you_mean(name, agents())}")
-    return agents()[name]
+    found = AGENTS[name]
+    if not (inspect.isclass(found) and issubclass(found, Agent)):
+        raise ValueError(
+            f"{name!r} is registered as an agent, but {found!r} is not a subclass of "
+            "paw_train.baselines.Agent."
+        )
+    if found.name != name:  # results are recorded under the class's own
+        raise ValueError(
+            f"The agent {found.__module__}.{found.__qualname__} is registered as {name!r}, but its "
+            f"`name` is {found.name!r}: give it one name."
+        )
+    return found
 
 
 def make_agent(
@@ -62,7 +67,7 @@ def make_agent(
     """An agent from its name and plain settings.
 
     Args:
-        name: one of ``agents()``.
+        name: one of ``AGENTS``.
         policy: answers; ``None`` for agents that need no model.
         rollout: sampling and limits.
         settings: ``agent.KEY=VALUE`` as a dictionary.

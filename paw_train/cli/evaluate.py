@@ -12,9 +12,9 @@ FAILED, STOPPED = 1, 3
 
 def _agents(incomplete: str) -> list[str]:
     """Names for the shell to complete."""
-    from paw_train.baselines import agents
+    from paw_train.baselines import AGENTS
 
-    return [name for name in agents() if name.startswith(incomplete)]
+    return [name for name in AGENTS if name.startswith(incomplete)]
 
 
 def _panels(incomplete: str) -> list[str]:

@@ -60,7 +60,7 @@ def evaluate(
         settings: sampling and limits.
         seed: of sampling; further plays take the seeds that follow it.
         batch: tasks played together.
-        agent: one of ``paw_train.baselines.agents()``.
+        agent: one of ``paw_train.baselines.AGENTS``.
         model: its name in the result.
         progress: called with (finished, all).
         plays: how often the panel is played.

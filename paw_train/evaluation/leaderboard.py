@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym.files import write_text
-from paw_train.baselines import agents
+from paw_train.baselines import AGENTS
 from paw_train.evaluation.comparison import load_result
 from paw_train.evaluation.fingerprint import public
 
@@ -187,7 +187,7 @@ def _settings(r: Mapping[str, Any]) -> str:
     """How the model was asked: its sampling, and what of the agent's settings is not the default."""
     if not r["model"]:
         return "-"
-    sampling, agent = r["sampling"], agents().get(r["agent"])
+    sampling, agent = r["sampling"], AGENTS.get(r["agent"])
     parts = [f"T {sampling['temperature']:g}", f"{sampling['max_tokens']} tokens"]
     if agent is not None and not agent.samples:
         parts = []

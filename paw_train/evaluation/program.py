@@ -79,7 +79,7 @@ def evaluate_from_args(
             ``expert`` or ``random``.
         overrides: ``key=value`` settings; ``agent.KEY=VALUE`` are the agent's.
         out: the folder to write to; ``None``: ``eval-...`` in the run, or in ``runs``.
-        agent: one of ``paw_train.baselines.agents()``; ``None``: the policy as it is trained.
+        agent: one of ``paw_train.baselines.AGENTS``; ``None``: the policy as it is trained.
         panel: a named panel; ``None``: tasks drawn as ``evaluation`` says.
         seeds: how often the panel is played, each time with another seed.
         quiet: print nothing.

@@ -19,10 +19,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from paw_gym.registry import Registry
 from paw_train.losses.tensor_inputs import FloatArray, as_float, as_mask, require_finite
 from paw_train.settings.world_model import WorldModelSettings
 
 __all__ = [
+    "WORLD_MODEL_LOSSES",
+    "WORLD_MODEL_SELECTIONS",
+    "Candidates",
     "WorldModelPlan",
     "WorldModelSettings",
     "action_entropy",
@@ -173,17 +177,68 @@ def generalized_cross_entropy(logprobs: FloatArray, mask: FloatArray, q: float =
     return _mean_over(-torch.expm1(q * logp) / q, tokens)
 
 
+WorldModelLoss = Callable[[Tensor, Tensor, WorldModelSettings], Tensor]
+"""(log-probabilities [B, T], mask [B, T], settings) -> losses [B], differentiable"""
+WORLD_MODEL_LOSSES: Registry[WorldModelLoss] = Registry(
+    "world-model loss", "paw_train.world_model_losses"
+)
+"""the losses by name; add yours with ``WORLD_MODEL_LOSSES.register``"""
+WORLD_MODEL_LOSSES.add("cmae", lambda logp, mask, s: clipped_mae(logp, mask, s.rho))
+WORLD_MODEL_LOSSES.add("mae", lambda logp, mask, s: mae(logp, mask))
+WORLD_MODEL_LOSSES.add("ce", lambda logp, mask, s: cross_entropy(logp, mask))
+WORLD_MODEL_LOSSES.add("gce", lambda logp, mask, s: generalized_cross_entropy(logp, mask, s.q))
+
+
 def world_model_loss(
     logprobs: FloatArray, mask: FloatArray, settings: WorldModelSettings
 ) -> Tensor:
-    """The loss that `settings.loss` names, [B]. Shapes as in `clipped_mae`."""
-    losses: dict[str, Callable[[], Tensor]] = {
-        "cmae": lambda: clipped_mae(logprobs, mask, settings.rho),
-        "mae": lambda: mae(logprobs, mask),
-        "ce": lambda: cross_entropy(logprobs, mask),
-        "gce": lambda: generalized_cross_entropy(logprobs, mask, settings.q),
-    }
-    return losses[settings.loss]()
+    """The loss that `settings.loss` names, [B]. Shapes as in `clipped_mae`.
+
+    Raises:
+        ValueError: there is no such loss, or it returned something else than a number for each row.
+    """
+    logp, tokens = _masked(logprobs, mask)
+    losses = WORLD_MODEL_LOSSES[settings.loss](logp, tokens, settings)
+    if not isinstance(losses, Tensor) or losses.shape != logp.shape[:1]:
+        raise ValueError(
+            f"The world-model loss {settings.loss!r} returned {type(losses).__name__} of shape "
+            f"{tuple(getattr(losses, 'shape', ()))}; expected a tensor with one loss for each of the "
+            f"{len(logp)} rows."
+        )
+    return losses
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The M transitions of an update that a selection chooses from."""
+
+    entropy: Tensor
+    """[M] action entropy"""
+    group: Tensor
+    """[M] number of the group that each belongs to"""
+    lengths: Tensor | None
+    """[M] tokens of each next observation; ``None`` where nobody counted them"""
+
+
+Selection = Callable[[Candidates, WorldModelSettings], Tensor]
+"""(candidates, settings) -> [M] booleans, True for the selected"""
+WORLD_MODEL_SELECTIONS: Registry[Selection] = Registry(
+    "world-model selection", "paw_train.world_model_selections"
+)
+"""the selections by name; add yours with ``WORLD_MODEL_SELECTIONS.register``"""
+WORLD_MODEL_SELECTIONS.add("top_entropy", lambda c, s: select_top_alpha(c.entropy, s.alpha))
+
+
+def _chosen(candidates: Candidates, settings: WorldModelSettings) -> Tensor:
+    """[M] booleans of the selection that `settings.selection` names."""
+    chosen = WORLD_MODEL_SELECTIONS[settings.selection](candidates, settings)
+    wanted = candidates.entropy.shape
+    if not isinstance(chosen, Tensor) or chosen.dtype != torch.bool or chosen.shape != wanted:
+        raise ValueError(
+            f"The world-model selection {settings.selection!r} did not return a boolean tensor with one "
+            f"entry for each of the {len(candidates.entropy)} candidates."
+        )
+    return chosen
 
 
 def predicted_well(logprobs: FloatArray, mask: FloatArray, rho: float = 0.2) -> Tensor:
@@ -348,12 +403,14 @@ def plan_update(
         mean_returns: [G] mean episode return of each group.
         max_return: R_max.
         keys: [N] equal for identical transitions; needed unless `dedup` is `off`.
-        lengths: [N] tokens of each next observation; needed with `weighting=token`.
+        lengths: [N] tokens of each next observation; needed with `weighting=token`, and by selections
+            that read it.
         warnings_only: [N] whether the next observation answers a malformed response; needed with
             `filter=warnings`.
 
     Raises:
-        ValueError: something does not fit, or `keys`, `lengths` or `warnings_only` are missing.
+        ValueError: something does not fit, there is no such selection, or `keys`, `lengths` or
+            `warnings_only` are missing.
     """
     values = as_float(entropy, "entropy", ndim=1).detach()
     means = as_float(mean_returns, "mean_returns", ndim=1)
@@ -380,8 +437,10 @@ def plan_update(
         # a share of |o| beside the loss's 1 / |o|: what is left is a mean over the group's tokens
         tokens = _one_each(lengths, "lengths", "weighting=token", values)
         shares = tokens if shares is None else shares * tokens
+    groups = torch.as_tensor(group_ids, device=values.device)
+    counted = None if lengths is None else torch.as_tensor(lengths).to(values)[eligible]
     selected = torch.zeros_like(eligible)
-    selected[eligible] = select_top_alpha(values[eligible], settings.alpha)
+    selected[eligible] = _chosen(Candidates(values[eligible], groups[eligible], counted), settings)
     return WorldModelPlan(selected, lambdas, wm_weights(selected, group_ids, lambdas, shares))
 
 

@@ -162,8 +162,9 @@ class CriticSettings:
 class AlgorithmSettings:
     """How rewards become advantages."""
 
-    name: Literal["grpo", "gigpo", "rloo", "ppo", "reinforce_pp"] = "grpo"
-    """``grpo``, ``gigpo``, ``rloo``, ``reinforce_pp`` (no critic) or ``ppo`` (with a critic)"""
+    name: Text = "grpo"
+    """the advantage estimator: ``grpo``, ``gigpo``, ``rloo``, ``reinforce_pp`` (no critic), ``ppo`` (with
+    a critic), or one that another package adds"""
     normalize: bool = True
     """divide by a standard deviation: of the group (``grpo``, ``gigpo``; false is Dr.GRPO's choice) or
     of the whole update (``ppo``); ``rloo`` never does, ``reinforce_pp`` always"""
@@ -195,18 +196,6 @@ class AlgorithmSettings:
 
     def __post_init__(self) -> None:
         check_fields(self, "algorithm")
-
-    @property
-    def discount(self) -> float:
-        """``gamma``, or the algorithm's own default."""
-        if self.gamma is not None:
-            return self.gamma
-        return 0.95 if self.name == "gigpo" else 1.0
-
-    @property
-    def grouped(self) -> bool:
-        """Whether an episode is judged against others of its task."""
-        return self.name in ("grpo", "gigpo", "rloo")
 
 
 @dataclass(frozen=True)
@@ -344,11 +333,6 @@ class Settings:
                 f"world_model_learning.method={self.world_model_learning.method} runs on engine=local "
                 "only; learn the world model there, and give its checkpoint (RUN/checkpoints/world_model/"
                 "model) to the cluster as model.path."
-            )
-        if self.algorithm.grouped and self.rollout.group_size < 2 and self.updates > 0:
-            raise ValueError(
-                f"rollout.group_size is {self.rollout.group_size}, but {self.algorithm.name} compares "
-                "the episodes of a group: use 2 or more (the papers: 8), or algorithm.name=ppo."
             )
 
     def to_dict(self) -> dict[str, Any]:

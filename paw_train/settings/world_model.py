@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Self
 
-LOSSES = ("cmae", "mae", "ce", "gce")
 WEIGHTINGS = ("transition", "token")
 FILTERS = ("off", "warnings")
 ENTROPIES = ("sampled", "full")
@@ -29,10 +28,10 @@ class WorldModelSettings:
     accepted."""
     loss: str = "cmae"
     """`cmae` clipped mean absolute error (Eq. 8), `mae` the same unclipped, `ce` cross-entropy (Eq.
-    5), `gce` generalised cross-entropy (our extension), between `ce` and `mae` by `q`."""
+    5), `gce` generalised cross-entropy (our extension), between `ce` and `mae` by `q`, or one that
+    another package adds"""
     alpha: float = 0.75
-    """fraction of the update's transitions supervised, those of highest action entropy (Eq. 4); (0,
-    1]"""
+    """fraction of the update's transitions supervised; (0, 1]"""
     rho: float = 0.2
     """`cmae` drops tokens predicted with a probability above this (Eq. 7); (0, 1]"""
     adaptive: bool = True
@@ -61,13 +60,15 @@ class WorldModelSettings:
     filter: str = "off"
     """`warnings` leaves out what follows a malformed response: the interface complains there, the
     environment says nothing (the published ECHO's filter); `off`: all count"""
+    selection: str = "top_entropy"
+    """which transitions are supervised: `top_entropy`, the `alpha` of highest action entropy (Eq. 4), or a
+    selection that another package adds"""
 
     def __post_init__(self) -> None:
         given: object = self.wm
         if isinstance(given, bool):
             object.__setattr__(self, "wm", "on" if given else "off")
         _check_choice("wm", self.wm, ("off", "on"))
-        _check_choice("loss", self.loss, LOSSES)
         _check_choice("entropy", self.entropy, ENTROPIES)
         _check_choice("dedup", self.dedup, DEDUP)
         _check_choice("weighting", self.weighting, WEIGHTINGS)

@@ -26,6 +26,7 @@ from paw_gym.naming import did_you_mean
 from paw_gym.pool import EnvPool
 from paw_gym.transition import Episode, write_jsonl
 from paw_train.algorithms.critic import Critic
+from paw_train.algorithms.estimators import advantage_estimator
 from paw_train.algorithms.experience import collect, informative_groups, prepare
 from paw_train.algorithms.update import Updater, update_seed
 from paw_train.baselines import make_agent
@@ -309,7 +310,7 @@ class Run:
 
     def _critic(self) -> Critic | None:
         a = self.settings.algorithm
-        if a.name != "ppo":
+        if not advantage_estimator(a.name).needs_critic:
             return None
         return Critic(self.policy, a.critic, a.level, self.settings.optimizer.micro_batch_tokens)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from paw_gym.naming import did_you_mean
+from paw_train.algorithms.estimators import advantage_estimator
 from paw_train.environments import training_env
 from paw_train.settings import Settings
 from paw_train.training.model_shape import ModelShape, model_shape
@@ -146,8 +147,12 @@ def _gpu_count(settings: Settings) -> int:
         return o.ranks
     copies = 2 if o.colocate == "none" and settings.objective.kl_coef > 0 else 1
     # a critic shares its GPUs with all others, or with none
-    copies += settings.algorithm.name == "ppo"
+    copies += _has_critic(settings)
     return copies * o.ranks + o.vllm_engines * o.tensor_parallel
+
+
+def _has_critic(settings: Settings) -> bool:
+    return advantage_estimator(settings.algorithm.name).needs_critic
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -159,7 +164,7 @@ def _policy(settings: Settings, shape: ModelShape) -> Role:
 
 
 def _critic(settings: Settings, shape: ModelShape) -> list[Role]:
-    return [_trained("critic", settings, shape, {})] if settings.algorithm.name == "ppo" else []
+    return [_trained("critic", settings, shape, {})] if _has_critic(settings) else []
 
 
 def _trained(name: str, settings: Settings, shape: ModelShape, more: Mapping[str, float]) -> Role:
@@ -276,7 +281,7 @@ def _seconds(
         "training": training,
     }
     # on GPUs of its own it works beside the policy
-    if settings.algorithm.name == "ppo" and o.colocate == "all":
+    if _has_critic(settings) and o.colocate == "all":
         seconds["critic"] = scoring + training
     return seconds
 

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 
 from paw_gym.constructors import check_arguments
 from paw_gym.wrappers import AgentInterface
+from paw_train.algorithms.estimators import require_registered
 from paw_train.environments import agent_env_maker, has_solver, training_env
 from paw_train.rollouts.rollout import require_whole_distribution
 from paw_train.settings import EnvSettings, Settings
@@ -28,6 +29,7 @@ def prepared(settings: Settings, say: Callable[[str], None]) -> Settings:
         ModuleNotFoundError: nor a package that they need.
     """
     require_whole_distribution(settings.rollout)
+    require_registered(settings)
     if settings.updates and not settings.rollout.temperature:
         raise ValueError(
             "rollout.temperature is 0: training learns from samples, and greedy episodes of a group "

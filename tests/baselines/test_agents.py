@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 from paw_gym.prompts import PromptTemplate
 from paw_gym.registration import _OWN
-from paw_train.baselines import agents, make_agent
+from paw_train.baselines import AGENTS, make_agent
 from paw_train.rollouts.policy import Request
 from paw_train.settings import EnvSettings
 from paw_train.settings.rollout import RolloutSettings
@@ -45,7 +45,7 @@ PAPER = ("react_paper", "reflexion_paper")
 """agents whose model writes actions without tags"""
 ELSEWHERE = ("likelihood", "search_r1")
 """agents that not every environment suits, with tests of their own"""
-EVERYWHERE = sorted(set(agents()) - set(ELSEWHERE))
+EVERYWHERE = sorted(set(AGENTS) - set(ELSEWHERE))
 
 
 def written(name: str, answers: Any) -> Any:
@@ -79,7 +79,7 @@ FEW: dict[str, dict[str, Any]] = {
 def test_every_agent_plays_every_environment(table: Any, env_id: str, name: str) -> None:
     split, kwargs = ENVIRONMENTS.get(env_id, ("train", {}))
     env = EnvSettings(id=env_id, kwargs=kwargs)
-    needs_policy = agents()[name].needs_policy
+    needs_policy = AGENTS[name].needs_policy
     answers = written(name, looks_around) if needs_policy else None
     played = table(name, answers, env, split, 2, **FEW.get(name, {})).play()
     for episode in played.values():
@@ -104,7 +104,7 @@ def test_an_episode_depends_on_its_task_and_seed_alone(table: Any, name: str) ->
     def drawn(request: Request) -> str:
         return act(["look", f"open door {request.seed % 3 + 1}"][request.seed // 3 % 2])
 
-    needs_policy = agents()[name].needs_policy
+    needs_policy = AGENTS[name].needs_policy
     answers = written(name, drawn) if needs_policy else None
     together = table(name, answers).play()
     alone = table(name, answers)
@@ -114,7 +114,7 @@ def test_an_episode_depends_on_its_task_and_seed_alone(table: Any, name: str) ->
         assert {**episode.to_dict(), "group": 0} == {**wanted, "group": 0}
 
 
-@pytest.mark.parametrize("name", [n for n in EVERYWHERE if agents()[n].needs_policy])
+@pytest.mark.parametrize("name", [n for n in EVERYWHERE if AGENTS[n].needs_policy])
 def test_a_request_without_an_answer_fails_its_episode_alone(table: Any, name: str) -> None:
     def answers(request: Request) -> str | Exception:
         return TimeoutError("no answer") if goal(request) == "2" else solves(request)
@@ -368,3 +368,22 @@ def test_unknown_agents_and_settings_name_the_nearest() -> None:
         make_agent("react", None)
     with pytest.raises(ValueError, match=r"agent.trials is 1 or more, got 0"):
         make_agent("reflexion", object(), settings={"trials": 0})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("registered", "message"),
+    [
+        (
+            type("Other", (AGENTS["random"],), {"name": "other"}),
+            "registered as 'mine', but its `name`",
+        ),
+        (print, "not a subclass of paw_train.baselines.Agent"),
+    ],
+    ids=["another name", "no agent"],
+)
+def test_what_is_registered_has_to_be_an_agent_of_that_name(
+    monkeypatch: pytest.MonkeyPatch, registered: Any, message: str
+) -> None:
+    monkeypatch.setattr(AGENTS, "_loaded", {"mine": registered})
+    with pytest.raises(ValueError, match=message):
+        make_agent("mine", None)

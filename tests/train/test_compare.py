@@ -6,6 +6,7 @@ can be placed exactly; the true program runs in ``test_compare_program.py``.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import os
@@ -23,7 +24,7 @@ import pytest
 from rich.console import Console
 
 from paw_train.reporting.compare.analysis import compare
-from paw_train.reporting.compare.cells import differing_setting, is_finished
+from paw_train.reporting.compare.cells import differing_setting, is_finished, relevant
 from paw_train.reporting.compare.curves import Measurement, pairs
 from paw_train.reporting.compare.execute import Runner, Work
 from paw_train.reporting.compare.grid import (
@@ -134,6 +135,24 @@ def begun(fakes: Fakes, cell: str) -> list[float]:
 
 
 # --- the grid --------------------------------------------------------------------------------------
+
+
+def test_an_arm_with_an_unknown_estimator_is_named_before_anything_runs() -> None:
+    grid = small_grid(arms=(Arm("grpo"), Arm("other", {"algorithm.name": "grppo"})))
+    with pytest.raises(ValueError, match=r"Arm 'other': algorithm\.name: .*'grppo'.*'grpo'"):
+        grid.cells("runs")
+
+
+@pytest.mark.parametrize(
+    ("name", "told_apart"), [("grpo", False), ("ppo", True), ("of_a_package_that_is_gone", True)]
+)
+def test_settings_of_a_critic_matter_where_there_may_be_one(name: str, told_apart: bool) -> None:
+    (cell, *_) = small_grid().cells("runs")
+    recorded = cell.settings.to_dict()
+    recorded["algorithm"]["name"] = name
+    other = copy.deepcopy(recorded)
+    other["algorithm"]["critic"]["lr"] *= 2
+    assert (relevant(recorded) != relevant(other)) is told_apart
 
 
 def test_cells_go_through_the_seeds_outermost_with_the_arms_settings_last() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("openai")
 
-from paw_train.baselines import agents
+from paw_train.baselines import AGENTS
 
 _spec = importlib.util.spec_from_file_location("fork", Path(__file__).with_name("fork.py"))
 assert _spec and _spec.loader
@@ -90,7 +90,7 @@ EXPECTED: dict[str, Solved | Invalid | Refused] = {
     "content filter": Invalid("content filter"),
     "prose": Invalid("block"),
 }
-ASKING = [name for name, a in agents().items() if a.needs_policy and not a.own_form]
+ASKING = [name for name, a in AGENTS.items() if a.needs_policy and not a.own_form]
 LINES = ("react_paper", "reflexion_paper")
 """agents whose model writes lines, not tags"""
 OF_TAGS = {"stop kept", "stop stripped", "unclosed tags", "reasoning_content", "reasoning",

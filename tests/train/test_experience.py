@@ -11,8 +11,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from paw_gym.registry import Registry  # noqa: E402
 from paw_train.algorithms.advantages import gigpo, reinforce_pp, rloo  # noqa: E402
 from paw_train.algorithms.critic import Critic  # noqa: E402
+from paw_train.algorithms.estimators import (  # noqa: E402
+    ADVANTAGES,
+    AdvantageEstimator,
+    UpdateView,
+    estimator,
+    require_registered,
+)
 from paw_train.algorithms.experience import Signals, collect, informative_groups, prepare  # noqa: E402
 from paw_train.algorithms.update import Updater  # noqa: E402
 from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
@@ -20,7 +28,13 @@ from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.rollouts.rows import look_ahead, transition_keys, trimmed  # noqa: E402
 from paw_train.rollouts.tokens import StepSpans, TokenRow, collate  # noqa: E402
-from paw_train.settings import AlgorithmSettings, CriticSettings, OptimizerSettings  # noqa: E402
+from paw_train.settings import (  # noqa: E402
+    AlgorithmSettings,
+    CriticSettings,
+    OptimizerSettings,
+    Settings,
+    build,
+)
 from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
 from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
 
@@ -370,19 +384,110 @@ def test_informative_groups_are_those_with_unequal_returns(made_up: Any) -> None
     assert informative_groups(trajectories) == set()
 
 
-def test_group_algorithms_refuse_groups_of_one() -> None:
-    from paw_train.settings import Settings, build
+# --- what settings name ----------------------------------------------------------------------------
 
+
+@pytest.mark.parametrize("name", ["grpo", "gigpo", "rloo"])
+def test_group_algorithms_refuse_groups_of_one(name: str) -> None:
     with pytest.raises(ValueError, match=r"group_size is 1.*ppo"):
-        build(Settings, {"rollout": {"group_size": 1}})
-    build(Settings, {"rollout": {"group_size": 1}, "algorithm": {"name": "ppo"}})
-    with pytest.raises(ValueError, match="'gigpo'"):
-        build(Settings, {"algorithm": {"name": "gipo"}})
+        require_registered(build(Settings, _one_episode_a_group(name)))
+
+
+@pytest.mark.parametrize("name", ["ppo", "reinforce_pp"])
+def test_other_algorithms_take_groups_of_one(name: str) -> None:
+    require_registered(build(Settings, _one_episode_a_group(name)))
+
+
+def _one_episode_a_group(name: str) -> dict[str, Any]:
+    return {"rollout": {"group_size": 1}, "algorithm": {"name": name}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"algorithm": {"name": "gipo"}}, r"algorithm\.name: .*'gipo'.*'gigpo'"),
+        ({"objective": {"wm": {"loss": "cmea"}}}, r"objective\.wm\.loss: .*'cmea'.*'cmae'"),
+        ({"objective": {"wm": {"selection": "top"}}}, r"objective\.wm\.selection: .*'top_entropy'"),
+    ],
+)
+def test_an_unknown_name_offers_the_nearest(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        require_registered(build(Settings, settings))
+
+
+@pytest.fixture
+def own_estimators(monkeypatch: pytest.MonkeyPatch) -> Registry[AdvantageEstimator]:
+    """The registry; what a test adds is gone after it."""
+    monkeypatch.setattr(ADVANTAGES, "_loaded", dict(ADVANTAGES._loaded))
+    return ADVANTAGES
+
+
+def test_an_estimator_reads_the_update_and_moves_advantages(
+    made_up: Any, own_estimators: Registry[AdvantageEstimator]
+) -> None:
+    @own_estimators.register("late")
+    @estimator(default_gamma=0.5)
+    def late(update: UpdateView) -> Any:
+        assert update.anchors[:2] == ["place 0", "place 0"] and update.critic is None
+        return update.returns[update.episode] * update.gamma**update.step
+
+    steps = torch.tensor([0, 0, 1, 2, 0, 1, 0, 1])
+    expected = torch.tensor(RETURNS)[OWNERS]
+    assert torch.allclose(_advantages(made_up, "late"), expected * 0.5**steps)
+    assert torch.allclose(_advantages(made_up, "late", gamma=1.0), expected)
+
+
+def test_an_estimator_with_a_critic_of_its_own(
+    made_up: Any, own_estimators: Registry[AdvantageEstimator]
+) -> None:
+    @own_estimators.register("one_step")
+    @estimator(needs_critic=True)
+    def one_step(update: UpdateView) -> Any:
+        critic = update.critic
+        assert critic is not None
+        return (critic.rewards - critic.values)[:, 0], critic.rewards
+
+    pool = collect(made_up(False))
+    algorithm = AlgorithmSettings(name="one_step")
+    with pytest.raises(ValueError, match="the signal 'values'"):
+        prepare(pool, algorithm, PLAIN, 10.0)
+    got = prepare(pool, algorithm, PLAIN, 10.0, Signals(values=torch.full((8, 1), 2.0)))
+    assert got.advantages.tolist() == [r - 2.0 for r in REWARDS]
+    assert got.value_targets is not None and got.value_targets[:, 0].tolist() == REWARDS
+
+
+@pytest.mark.parametrize(
+    ("value", "needs_critic", "message"),
+    [
+        (lambda u: u.returns, False, r"shape \(4,\).*each of the 8 transitions"),
+        (lambda u: 0.0, False, "returned float"),
+        (lambda u: (u.rewards, u.rewards[:, None]), False, "returned value targets"),
+        (lambda u: u.rewards, True, "returned no value targets"),
+    ],
+)
+def test_an_estimator_is_held_to_what_it_declares(
+    made_up: Any,
+    own_estimators: Registry[AdvantageEstimator],
+    value: Any,
+    needs_critic: bool,
+    message: str,
+) -> None:
+    own_estimators.add("wrong", estimator(needs_critic=needs_critic)(value))
+    pool = collect(made_up(False))
+    signals = Signals(values=torch.zeros(8, 1))
+    with pytest.raises(ValueError, match=message):
+        prepare(pool, AlgorithmSettings(name="wrong"), PLAIN, 10.0, signals)
+
+
+def test_a_plain_function_does_not_say_what_it_needs(
+    own_estimators: Registry[AdvantageEstimator],
+) -> None:
+    own_estimators.add("plain", lambda update: update.rewards)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"'plain' is a function.*estimator\(\.\.\.\)"):
+        require_registered(build(Settings, {"algorithm": {"name": "plain"}}))
 
 
 def test_presets_of_the_world_model_in_recipes() -> None:
-    from paw_train.settings import Settings, build
-
     echo = build(Settings, {"objective": {"wm": {"preset": "echo", "coef": 0.5}}}).objective.wm
     assert (echo.loss, echo.alpha, echo.adaptive, echo.coef) == ("ce", 1.0, False, 0.5)
     assert math.isclose(build(Settings, {}).objective.wm.alpha, 0.75)

@@ -164,7 +164,7 @@ def test_a_published_recipe_has_the_published_settings(row: Any) -> None:
         similar = 0.9 if row.environment == "search_qa" else None
         assert settings.algorithm.similarity == similar
         assert settings.algorithm.autojunk is (similar is not None)
-        assert (settings.algorithm.omega, settings.algorithm.discount) == (1.0, 0.95)
+        assert (settings.algorithm.omega, settings.algorithm.gamma) == (1.0, None)  # 0.95
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paw_train.losses.world_model import (
+    WORLD_MODEL_LOSSES,
+    WORLD_MODEL_SELECTIONS,
     WorldModelSettings,
     action_entropy,
     adaptive_weight,
@@ -21,6 +23,7 @@ from paw_train.losses.world_model import (
     predicted_well,
     select_top_alpha,
     wm_weights,
+    world_model_loss,
 )
 
 fast = settings(max_examples=40, deadline=None)
@@ -253,6 +256,33 @@ class TestPlan:
         with pytest.raises(ValueError, match="`filter=warnings` needs `warnings_only`"):
             plan_update(settings, self.entropy, self.ids, self.means, 10.0)
 
+    def test_a_selection_of_ones_own_chooses_among_what_may_be_selected(self, monkeypatch):
+        monkeypatch.setattr(WORLD_MODEL_SELECTIONS, "_loaded", {})
+
+        @WORLD_MODEL_SELECTIONS.register("short")
+        def short(candidates, settings):
+            assert candidates.group.tolist() == [0, 1, 1]
+            return candidates.lengths <= settings.alpha * 10
+
+        settings = WorldModelSettings(selection="short", filter="warnings", alpha=0.5)
+        plan = plan_update(
+            settings,
+            self.entropy,
+            self.ids,
+            self.means,
+            10.0,
+            lengths=[3, 22, 5, 5],
+            warnings_only=[1, 0, 0, 0],
+        )
+        assert plan.selected.tolist() == [False, False, True, True]
+
+    @pytest.mark.parametrize("wrong", [[True], torch.ones(3), torch.ones(4)])
+    def test_a_selection_that_returns_no_booleans_is_named(self, monkeypatch, wrong):
+        monkeypatch.setattr(WORLD_MODEL_SELECTIONS, "_loaded", {"mine": lambda c, s: wrong})
+        with pytest.raises(ValueError, match=r"selection 'mine' .*4 candidates"):
+            settings = WorldModelSettings(selection="mine")
+            plan_update(settings, self.entropy, self.ids, self.means, 10.0)
+
     def test_composes_selection_weight_and_group(self):
         plan = plan_update(WorldModelSettings(), self.entropy, self.ids, self.means, 10.0)
         assert plan.selected.tolist() == [True, True, True, False]
@@ -276,6 +306,33 @@ class TestPlan:
         assert not plan.selected.any() and plan.weights.tolist() == [0.0] * 4
 
 
+class TestLossesByName:
+    logp, mask = torch.log(torch.tensor([[0.5, 0.1]])), torch.ones(1, 2)
+
+    def test_a_loss_of_ones_own_sees_zeros_outside_the_mask(self, monkeypatch):
+        monkeypatch.setattr(WORLD_MODEL_LOSSES, "_loaded", {})
+
+        @WORLD_MODEL_LOSSES.register("sum")
+        def summed(logprobs, mask, settings):
+            assert mask.dtype == torch.bool
+            return -settings.q * logprobs.sum(-1)
+
+        logp = torch.tensor([[math.log(0.5), math.nan]])
+        found = world_model_loss(logp, [[1, 0]], WorldModelSettings(loss="sum", q=0.1))
+        assert found.item() == pytest.approx(0.1 * math.log(2))
+
+    def test_one_loss_for_all_rows_is_an_error(self, monkeypatch):
+        monkeypatch.setattr(WORLD_MODEL_LOSSES, "_loaded", {"mine": lambda p, m, s: p.mean()})
+        with pytest.raises(
+            ValueError, match=r"'mine' returned Tensor of shape \(\).*each of the 1"
+        ):
+            world_model_loss(self.logp, self.mask, WorldModelSettings(loss="mine"))
+
+    def test_an_unknown_loss_offers_the_nearest(self):
+        with pytest.raises(ValueError, match="'cmea'. Did you mean 'cmae'"):
+            world_model_loss(self.logp, self.mask, WorldModelSettings(loss="cmea"))
+
+
 class TestSettings:
     def test_defaults_are_the_paper(self):
         assert WorldModelSettings() == WorldModelSettings(
@@ -295,7 +352,6 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"loss": "cmea"}, "`loss`.*nearest valid value: cmae"),
             ({"entropy": "sample"}, "`entropy`.*nearest valid value: sampled"),
             ({"wm": "of"}, "`wm`.*nearest valid value: off"),
             ({"alpha": 75}, r"`alpha` must be in \(0, 1\], got 75; nearest valid value: 1.0"),

@@ -8,6 +8,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from paw_train.algorithms.estimators import ADVANTAGES
 from paw_train.reporting.compare.grid import Cell
 from paw_train.settings import WITHOUT_EFFECT, Settings, build
 from paw_train.settings.sharing import shared_evaluation
@@ -35,7 +36,8 @@ def relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
         elif learning["easy"]["samples"] == 0:
             learning.pop("rwml", None)
         kept["world_model_learning"] = learning
-    if kept["algorithm"]["name"] != "ppo":
+    estimator = ADVANTAGES.get(kept["algorithm"]["name"])  # of a package that may be gone
+    if estimator is not None and not estimator.needs_critic:
         kept["algorithm"].pop("critic", None)
     return kept
 

@@ -103,12 +103,16 @@ class Grid:
         ]
 
     def _cell(self, arm: Arm, seed: int, folder: Path) -> Cell:
+        # loads torch, which naming grids for the shell to complete must not
+        from paw_train.algorithms.estimators import require_registered
+
         values: dict[str, Any] = {"threads": 1, **self.overrides, **arm.settings}
         values |= {"seed": seed, "out": str(folder), "name": cell_name(arm.name, seed)}
         values.setdefault("warm_starts", str(folder / "warm-starts"))
         overrides = tuple(f"{key}={json.dumps(value)}" for key, value in values.items())
         try:
             settings = load_settings(self.recipe, overrides)
+            require_registered(settings)
         except ValueError as error:
             raise ValueError(f"Arm {arm.name!r}: {error}") from None
         if settings.evaluation.tasks < 1:

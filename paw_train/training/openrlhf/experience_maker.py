@@ -18,6 +18,7 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from torch import Tensor
 
+from paw_train.algorithms.estimators import advantage_estimator
 from paw_train.algorithms.experience import Pool, Signals, collect, prepare
 from paw_train.algorithms.update import scheduled_rate, update_seed
 from paw_train.rollouts.chat import ChatFormat
@@ -137,7 +138,7 @@ class PaWExperienceMaker(RemoteExperienceMaker):
                         found[place[id(row)]] = _aligned(getattr(result, name)[b])
             return found
 
-        has_critic = self.run.algorithm.name == "ppo"
+        has_critic = advantage_estimator(self.run.algorithm.name).needs_critic
         return Scores(
             by_row("action_log_probs"),
             None if self.initial_model_group is None else by_row("base_action_log_probs"),

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from paw_train.algorithms.estimators import advantage_estimator
 from paw_train.settings import Settings
 
 Options = dict[str, Any]
@@ -110,20 +111,22 @@ def _validation(every: int, settings: Settings) -> Options:
 
 def _estimator(name: str, settings: Settings) -> Options:
     # its own estimators are not used; this one asks for a critic, the other for nothing
-    return {"algo.advantage.estimator": "gae" if name == "ppo" else "reinforce"}
+    return {
+        "algo.advantage.estimator": "gae" if advantage_estimator(name).needs_critic else "reinforce"
+    }
 
 
 def _whole_critic(name: str, settings: Settings) -> str | None:
-    if name != "ppo" or not settings.model.lora.rank:
+    if not advantage_estimator(name).needs_critic or not settings.model.lora.rank:
         return None
     return (
-        "ppo would give the critic an adapter, too, and freeze its head: use model.lora.rank=0, or "
+        f"{name} would give the critic an adapter, too, and freeze its head: use model.lora.rank=0, or "
         "engine=local."
     )
 
 
 def _critic(value: Any, settings: Settings) -> Options:
-    if settings.algorithm.name != "ppo":
+    if not advantage_estimator(settings.algorithm.name).needs_critic:
         return {}
     critic, o = settings.algorithm.critic, settings.openrlhf
     return {

@@ -1,0 +1,251 @@
+"""Advantage estimators by name: what each declares about itself, and what it reads of an update.
+
+The formulas are pure functions in ``advantages``; here they are applied to the transitions of one
+update. A new estimator is one decorated function, here or in another package:
+
+```python
+@ADVANTAGES.register("centred")
+@estimator(grouped=True)
+def centred(update):
+    return rloo(update.returns, update.group)[update.episode]
+```
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from paw_gym.registry import Registry
+from paw_train.algorithms.advantages import gae, gigpo, grpo, reinforce_pp, rloo, standardize
+from paw_train.losses.world_model import WORLD_MODEL_LOSSES, WORLD_MODEL_SELECTIONS
+from paw_train.settings import AlgorithmSettings, Settings
+
+T = TypeVar("T")
+Estimate = Callable[["UpdateView"], "Tensor | tuple[Tensor, Tensor]"]
+
+
+@dataclass(frozen=True, slots=True)
+class CriticView:
+    """What a critic predicted before each decision of an update, and what each decision earned.
+
+    A decision is a response (``algorithm.level: turn``) or an action token (``token``).
+    """
+
+    values: Tensor
+    """[N, W] float64"""
+    mask: Tensor
+    """[N, W] bool: where there is a decision"""
+    rewards: Tensor
+    """[N, W] float64: a response's reward on its last decision; a KL in the reward is taken off the
+    token that it belongs to"""
+    last: Tensor
+    """[N, W] bool: the last decision of its episode"""
+
+
+@dataclass(frozen=True)
+class UpdateView:
+    """What an estimator reads of one update: N transitions of E episodes, in order."""
+
+    rewards: Tensor
+    """[N] float64, penalties (and the KL, with ``objective.kl_in: reward``) included"""
+    episode: Tensor
+    """[N] episode of each transition, 0..E-1"""
+    step: Tensor
+    """[N] number of the transition in its episode, from 0"""
+    group: Tensor
+    """[E] rollout group of each episode, 0..G-1"""
+    settings: AlgorithmSettings
+    """``algorithm.*``; its ``gamma`` may be null: see ``gamma`` here"""
+    gamma: float
+    """the discount: that of the settings, else the estimator's own default"""
+    read_anchors: Callable[[], list[str]]
+    """makes ``anchors``; raises ``ValueError`` where a transition lacks its observation"""
+    critic: CriticView | None = None
+    """for an estimator that ``needs_critic``, else ``None``"""
+
+    @property
+    def returns(self) -> Tensor:
+        """[E] sum of the rewards of each episode."""
+        total = torch.zeros(len(self.group), dtype=self.rewards.dtype)
+        return total.index_add_(0, self.episode, self.rewards)
+
+    @property
+    def anchors(self) -> list[str]:
+        """[N] the raw observation that each action answered."""
+        return self.read_anchors()
+
+
+@dataclass(eq=False)
+class AdvantageEstimator:
+    """A function from an update to advantages, and what it needs of a run.
+
+    Calling it checks what the function returns.
+    """
+
+    function: Estimate
+    """takes an ``UpdateView``; returns advantages, [N] or [N, W] by decision, and with a critic the pair
+    (advantages, value targets [N, W])"""
+    grouped: bool = False
+    """whether an episode is judged against others of its task: needs ``rollout.group_size`` 2 or more"""
+    needs_critic: bool = False
+    """whether a critic is trained beside the policy; each episode is then judged on its own"""
+    default_gamma: float = 1.0
+    """the discount where ``algorithm.gamma`` is null"""
+
+    def __post_init__(self) -> None:
+        functools.update_wrapper(self, self.function)  # its name, module and docstring
+
+    def __call__(self, update: UpdateView) -> tuple[Tensor, Tensor | None]:
+        """(advantages, value targets), both float64; the targets are ``None`` without a critic.
+
+        Raises:
+            ValueError: the function returned something else than it declares.
+        """
+        found = self.function(update)
+        advantages, targets = found if isinstance(found, tuple) else (found, None)
+        count, name = len(update.rewards), self.function.__name__
+        if not isinstance(advantages, Tensor) or advantages.shape[:1] != (count,):
+            shape = tuple(getattr(advantages, "shape", ()))
+            raise ValueError(
+                f"The advantage estimator {name} returned {type(advantages).__name__} of shape {shape}; "
+                f"expected a tensor with one entry for each of the {count} transitions of the update. "
+                "Values of episodes are spread over their transitions by values[update.episode]."
+            )
+        if self.needs_critic != (targets is not None):
+            raise ValueError(
+                f"The advantage estimator {name} declares needs_critic={self.needs_critic}, and returned "
+                f"{'no value' if targets is None else 'value'} targets. With a critic it returns the pair "
+                "(advantages, value targets), without one the advantages alone."
+            )
+        return advantages, targets
+
+
+ADVANTAGES: Registry[AdvantageEstimator] = Registry(
+    "advantage estimator", "paw_train.advantage_estimators"
+)
+"""the estimators by name; add yours with ``ADVANTAGES.register`` over ``estimator``"""
+
+
+def estimator(
+    *, grouped: bool = False, needs_critic: bool = False, default_gamma: float = 1.0
+) -> Callable[[Estimate], AdvantageEstimator]:
+    """A decorator: the function as an ``AdvantageEstimator``; see there for the arguments."""
+
+    def decorate(function: Estimate) -> AdvantageEstimator:
+        return AdvantageEstimator(function, grouped, needs_critic, default_gamma)
+
+    return decorate
+
+
+def advantage_estimator(name: str) -> AdvantageEstimator:
+    """The estimator that ``algorithm.name`` names.
+
+    Raises:
+        ValueError: there is none (names the nearest), or it declares nothing about itself.
+    """
+    found = _registered(ADVANTAGES, name, "algorithm.name")
+    if not isinstance(found, AdvantageEstimator):
+        raise ValueError(
+            f"algorithm.name: {name!r} is a {type(found).__name__}, which does not declare what it "
+            "needs. Decorate the function with paw_train.algorithms.estimators.estimator(...)."
+        )
+    return found
+
+
+def require_registered(settings: Settings) -> None:
+    """Checks what settings name in a registry, before a run starts.
+
+    Raises:
+        ValueError: an unknown estimator, loss or selection (names the nearest), or groups that are too
+            small for the estimator.
+    """
+    world_model, size = settings.objective.wm, settings.rollout.group_size
+    chosen = advantage_estimator(settings.algorithm.name)
+    _registered(WORLD_MODEL_LOSSES, world_model.loss, "objective.wm.loss")
+    _registered(WORLD_MODEL_SELECTIONS, world_model.selection, "objective.wm.selection")
+    if chosen.grouped and size < 2 and settings.updates > 0:
+        raise ValueError(
+            f"rollout.group_size is {size}, but {settings.algorithm.name} compares the episodes of a "
+            "group: use 2 or more (the papers: 8), or algorithm.name=ppo."
+        )
+
+
+def _registered(registry: Registry[T], name: str, setting: str) -> T:
+    try:
+        return registry[name]
+    except ValueError as error:
+        raise ValueError(f"{setting}: {error}") from None
+
+
+# --- the estimators -------------------------------------------------------------------------------
+
+
+@ADVANTAGES.register("grpo")
+@estimator(grouped=True)
+def _grpo(update: UpdateView) -> Tensor:
+    episode, settings = update.episode, update.settings
+    if settings.statistics == "step":
+        # one row a step: an episode counts as often as it has steps
+        return grpo(update.returns[episode], update.group[episode], settings.normalize)
+    return grpo(update.returns, update.group, settings.normalize)[episode]
+
+
+@ADVANTAGES.register("gigpo")
+@estimator(grouped=True, default_gamma=0.95)
+def _gigpo(update: UpdateView) -> Tensor:
+    settings = update.settings
+    return gigpo(
+        update.rewards,
+        update.episode,
+        update.step,
+        update.group[update.episode],
+        update.anchors,
+        update.gamma,
+        settings.omega,
+        settings.normalize,
+        settings.similarity,
+        settings.statistics,
+        settings.autojunk,
+    )
+
+
+@ADVANTAGES.register("rloo")
+@estimator(grouped=True)
+def _rloo(update: UpdateView) -> Tensor:
+    return rloo(update.returns, update.group)[update.episode]
+
+
+@ADVANTAGES.register("reinforce_pp")
+@estimator()
+def _reinforce_pp(update: UpdateView) -> Tensor:
+    groups = update.group if update.settings.group_baseline else None
+    return reinforce_pp(update.returns, groups)[update.episode]
+
+
+@ADVANTAGES.register("ppo")
+@estimator(needs_critic=True)
+def _ppo(update: UpdateView) -> tuple[Tensor, Tensor]:
+    """GAE by turn, or by action token."""
+    critic = update.critic
+    assert critic is not None  # needs_critic
+    mask = critic.mask
+    # an episode cut by its step budget ended: the budget is part of the task, nothing is
+    # bootstrapped
+    advantage, target = gae(
+        critic.rewards[mask],
+        critic.values[mask],
+        critic.last[mask].double(),
+        update.gamma,
+        update.settings.lam,
+    )
+    if update.settings.normalize:
+        advantage = standardize(advantage)
+    advantages, targets = torch.zeros_like(critic.rewards), torch.zeros_like(critic.rewards)
+    advantages[mask], targets[mask] = advantage, target
+    return (advantages[:, 0] if update.settings.level == "turn" else advantages), targets

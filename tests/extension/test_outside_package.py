@@ -1,0 +1,102 @@
+"""A package outside the repository adds to the trainer without an edit here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="the extra `train`")
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(__file__).parent / "outside_package"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a Python in which the package is installed, as an installer would do it."""
+    site = tmp_path_factory.mktemp("site")
+    (site / "outside_package.py").write_bytes((PACKAGE / "outside_package.py").read_bytes())
+    project = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]
+    name, version = project["name"], project["version"]
+    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    points = [
+        f"[{group}]\n" + "".join(f"{key} = {place}\n" for key, place in named.items())
+        for group, named in project["entry-points"].items()
+    ]
+    (info / "entry_points.txt").write_text("\n".join(points))
+    paths = [str(site), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def paw(environment: dict[str, str], folder: Path, *arguments: str) -> tuple[int, str]:
+    """The exit code of the program and what it printed."""
+    command = [sys.executable, "-m", "paw_train.cli", *arguments]
+    found = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    return found.returncode, found.stdout + found.stderr
+
+
+@pytest.mark.slow
+def test_a_recipe_trains_with_them_and_the_agent_is_evaluated(
+    installed: dict[str, str], tmp_path: Path
+) -> None:
+    code, said = paw(installed, tmp_path, "train", str(PACKAGE / "recipe.yaml"))
+    assert code == 0, said
+    run = tmp_path / "runs" / "outside"
+    config = json.loads((run / "config.json").read_text())
+    assert config["algorithm"]["name"] == "beats_its_group"
+    assert config["objective"]["wm"]["loss"] == "squared_error"
+    (metrics,) = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    assert 0.9 < metrics["wm_loss"] <= 1.0  # a model trained from scratch predicts next to nothing
+
+    code, said = paw(
+        installed, tmp_path, "eval", str(run), "--agent", "first_choice", "--out", "evaluation",
+        "evaluation.tasks=2", "env.kwargs.max_steps=3",
+    )  # fmt: skip
+    assert code == 0, said
+    result = json.loads((tmp_path / "evaluation" / "result.json").read_text())
+    assert (result["agent"], result["n"]) == ("first_choice", 2)
+
+
+@pytest.mark.slow
+def test_a_misspelt_name_offers_that_of_the_package_and_leaves_nothing(
+    installed: dict[str, str], tmp_path: Path
+) -> None:
+    program = """
+from paw_train.baselines import AGENTS
+from paw_train.cli.program import app
+print(*AGENTS)
+for line in (
+    ["train", "smoke", "algorithm.name=beats_its_grop"],
+    ["train", "smoke", "objective.wm.loss=squared_eror"],
+    ["train", "smoke", "algorithm.name=beats_its_group", "rollout.group_size=1"],
+    ["eval", "random", "--agent", "first_choise"],
+):
+    try:
+        app(line)
+    except SystemExit as end:
+        print("exit code", end.code, flush=True)
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=installed,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    listed, *codes = found.stdout.splitlines()
+    assert {"first_choice", "react", "random"} <= set(listed.split())
+    assert codes == ["exit code 2"] * 4
+    said = " ".join(found.stderr.split())
+    for name in ("beats_its_group", "squared_error", "first_choice"):
+        assert f"Did you mean '{name}'" in said
+    assert "beats_its_group compares the episodes of a group" in said
+    assert not list(tmp_path.iterdir())
