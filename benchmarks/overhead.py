@@ -37,7 +37,7 @@ from paw_train.evaluation import make_pool
 from paw_train.losses.objective import ObjectiveSettings
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer
-from paw_train.reporting.terminal import Display
+from paw_train.reporting.terminal import RunDisplay
 from paw_train.rollouts.policy import Request, Sampling
 from paw_train.rollouts.rollout import Trajectory, rollout
 from paw_train.rollouts.tokens import StepSpans, TokenRow
@@ -64,7 +64,7 @@ def embedded(args: argparse.Namespace) -> Shape:
     """The embedded default's model, environment and batch."""
     small = [f"rollout.groups={args.groups}", "objective.kl_coef=0.01"]
     settings = load_settings("embedded", [f"threads={args.threads}", "model.device=cpu", *small])
-    run = Run(settings, Path(tempfile.gettempdir()), Display(True))
+    run = Run(settings, Path(tempfile.gettempdir()), RunDisplay(True))
     env = settings.env
     training = env.replace(kwargs={**env.kwargs, **env.train_kwargs})
     groups, size = settings.rollout.groups, settings.rollout.group_size

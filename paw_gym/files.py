@@ -9,11 +9,16 @@ from pathlib import Path
 from typing import Any
 
 
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file, whole or not at all."""
+    scratch = path.with_name(path.name + ".part")
+    scratch.write_text(text, encoding="utf-8")
+    os.replace(scratch, path)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Writes a JSON file, whole or not at all."""
-    scratch = path.with_name(path.name + ".part")
-    scratch.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    os.replace(scratch, path)
+    write_text(path, json.dumps(value, indent=2) + "\n")
 
 
 def append_jsonl(path: Path, record: Mapping[str, Any]) -> None:
@@ -33,6 +38,4 @@ def truncate_jsonl(path: Path, key: str, below: int) -> None:
                 kept.append(line + "\n")
         except (json.JSONDecodeError, KeyError, TypeError, RecursionError):
             continue  # a line that a kill cut short
-    scratch = path.with_name(path.name + ".part")
-    scratch.write_text("".join(kept), encoding="utf-8")
-    os.replace(scratch, path)
+    write_text(path, "".join(kept))

@@ -55,6 +55,15 @@ def training_env(env: EnvSettings) -> EnvSettings:
     return env.replace(kwargs={**env.kwargs, **env.train_kwargs})
 
 
+def max_return(env: EnvSettings) -> float:
+    """R_max: the largest return of an episode, as set, or the environment's reward for success."""
+    if env.max_return:
+        return env.max_return
+    probe = agent_env_maker(env, env.train_split)()
+    probe.close()
+    return float(probe.settings.success_reward or 1.0)
+
+
 def has_solver(env: EnvSettings, split: str) -> bool:
     """Whether an environment can play itself, tried on one task of a split."""
     probe = agent_env_maker(env, split)()

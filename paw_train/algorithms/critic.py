@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from paw_train.policies.local.policy import LocalPolicy
-from paw_train.rollouts.tokens import TokenBatch, TokenRow, collate, micro_batches
+from paw_train.rollouts.scoring import batches
+from paw_train.rollouts.tokens import TokenBatch, TokenRow
 from paw_train.settings import CriticSettings
 
 
@@ -98,8 +99,7 @@ class Critic:
         """
         width = max(s.action[1] - s.action[0] for row in rows for s in row.steps)
         result = torch.zeros(count, width if self.level == "token" else 1)
-        for group in micro_batches(rows, self.budget):
-            batch = collate(group, self.pad_id).actions_only().to(self.device)
+        for batch in map(TokenBatch.actions_only, batches(self, rows, self.budget)):
             values = self._forward(batch)
             width = values.shape[1]
             known = torch.where(batch.action_mask[:, 1 : 1 + width], values, 0.0)
@@ -120,8 +120,7 @@ class Critic:
         total = value_count(rows, self.level)
         self.adamw.zero_grad(set_to_none=True)
         loss_sum, error = 0.0, 0.0
-        for group in micro_batches(rows, self.budget):
-            batch = collate(group, self.pad_id).actions_only().to(self.device)
+        for batch in map(TokenBatch.actions_only, batches(self, rows, self.budget)):
             loss, squares = value_loss(
                 self._forward(batch), batch, targets, old, self.settings.value_clip
             )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +22,8 @@ from paw_train.losses.objective import (
 from paw_train.policies.local.mixed_precision import MasterWeights
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.reference import Reference
-from paw_train.rollouts.tokens import TokenBatch, TokenRow, collate, micro_batches
+from paw_train.rollouts.scoring import batches
+from paw_train.rollouts.tokens import TokenBatch, TokenRow
 from paw_train.settings import OptimizerSettings
 
 
@@ -104,8 +106,7 @@ class Updater:
         if signals.kl is None and signals.entropy is None:
             return signals
         self.policy.model.eval()
-        for rows in micro_batches(pool.rows, self.settings.micro_batch_tokens):
-            batch = collate(rows, self.policy.pad_id).to(self.policy.device)
+        for batch in batches(self.policy, pool.rows, self.settings.micro_batch_tokens):
             mask, index = batch.action_mask, batch.index.cpu()
             if signals.kl is not None:
                 ratio = batch.old_logprobs - self._reference(batch)
@@ -134,8 +135,8 @@ class Updater:
         self.adamw.zero_grad(set_to_none=True)
         apart: dict[str, list[Tensor]] = {"policy": [], "wm": []}
         parts = []
-        for group in micro_batches(rows, self.settings.micro_batch_tokens):
-            parts.append(self._micro_batch(group, experience, totals, apart))
+        for batch in batches(self.policy, rows, self.settings.micro_batch_tokens):
+            parts.append(self._micro_batch(batch, experience, totals, apart))
         metrics = merge_metrics(parts)
         norms = {f"grad_norm_{k}": _norm(v) for k, v in apart.items() if v}
         if self._ratio is not None:
@@ -153,13 +154,12 @@ class Updater:
 
     def _micro_batch(
         self,
-        rows: Sequence[TokenRow],
+        batch: TokenBatch,
         experience: Experience,
         totals: MiniBatchTotals,
         apart: dict[str, list[Tensor]],
     ) -> dict[str, Tensor]:
         """Adds the gradient of some rows and returns their share of the metrics."""
-        batch = collate(rows, self.policy.pad_id).to(self.policy.device)
         entropy = None
         if self.objective.entropy_coef > 0:
             logprobs, entropy = self.policy.logprobs(batch, self.temperature, entropy=True)
@@ -269,6 +269,11 @@ def scheduled_rate(settings: OptimizerSettings, update: int, updates: int) -> fl
     done = (update - s.warmup_updates) / max(1, updates - s.warmup_updates)
     fall = {"constant": 0.0, "linear": done, "cosine": (1 - math.cos(math.pi * done)) / 2}
     return s.lr * (1 - (1 - s.final_lr) * fall[s.schedule])
+
+
+def update_seed(*numbers: int) -> int:
+    """The seed of what the numbers name: the run's seed and an update, say."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
 
 
 def optimizer_steps(settings: OptimizerSettings, sequences: int) -> int:

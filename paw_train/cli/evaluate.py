@@ -135,6 +135,6 @@ def _estimate(
     elif not quiet:
         from rich.console import Console
 
-        from paw_train.reporting.evaluation import estimate_table
+        from paw_train.evaluation.terminal import estimate_table
 
         Console().print(estimate_table(found))

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from paw_gym.files import write_text
+
 
 def leaderboard(
     results: Annotated[
@@ -28,7 +30,5 @@ def leaderboard(
     for result in results or []:
         typer.echo(f"Added {board.add_result(result, folder)}")
     page.parent.mkdir(parents=True, exist_ok=True)
-    scratch = page.with_name(page.name + ".part")
-    scratch.write_text(board.page(folder), encoding="utf-8")
-    scratch.replace(page)
+    write_text(page, board.page(folder))
     typer.echo(f"Written to {page}")

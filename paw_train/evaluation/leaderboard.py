@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paw_gym.files import write_text
 from paw_train.baselines import AGENTS
 from paw_train.evaluation.comparison import load_result
 from paw_train.evaluation.fingerprint import public
@@ -81,9 +82,7 @@ def add_result(path: str | Path, folder: str | Path) -> Path:
     result = published(load_result(path))
     target = Path(folder) / _file_name(result)
     target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = target.with_name(target.name + ".part")
-    scratch.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    scratch.replace(target)
+    write_text(target, json.dumps(result, indent=1) + "\n")
     return target
 
 

@@ -18,7 +18,9 @@ from paw_train.losses.noise_gradients import CharSpan, gradient_shares, labeller
 from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.chat import ChatFormat
-from paw_train.rollouts.tokens import StepSpans, TokenRow, collate, micro_batches
+from paw_train.rollouts.rows import recorded_row
+from paw_train.rollouts.scoring import transition_logprobs
+from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import Settings
 
 FILE = "noise_gradient.json"
@@ -67,7 +69,8 @@ def write_noise_gradient(
     rows, labels = [], []
     for episode, step in drawn:
         shown = env.text_env.prompt_observation(episode.transitions[step].next_observation)
-        row = observation_row(policy.chat, episode, step, shown, settings.rollout.max_prompt_tokens)
+        limit = settings.rollout.max_prompt_tokens
+        row = recorded_row(policy.chat, episode, step, shown, env.template, limit)
         if row is not None:
             rows.append(row)
             labels.append(noisy_tokens(_offsets(policy.chat, shown), label(shown)))
@@ -102,37 +105,6 @@ def _drawn(episodes: Iterator[Episode], count: int, seed: int) -> list[tuple[Epi
     return [steps[int(i)] for i in sorted(order)]
 
 
-def observation_row(
-    chat: ChatFormat, episode: Episode, step: int, shown: str, limit: int
-) -> TokenRow | None:
-    """A recorded transition in training's form: context, response, next observation.
-
-    The response is tokenised from its text, since records keep no ids.
-
-    Args:
-        chat: the policy's format.
-        episode: the record.
-        step: number of the transition.
-        shown: its next observation as prompts show it.
-        limit: most tokens of a prompt (``RolloutSettings.max_prompt_tokens``).
-
-    Returns:
-        A row with one transition; ``None`` where there is no observation to score.
-    """
-    row = TokenRow(chat.context(episode.messages(step), episode.instruction, limit))
-    response = chat.content(episode.transitions[step].response)
-    action = row.extend(response)
-    row.extend(chat.closing(response))
-    if episode.context_mode == "conversation" and step + 1 < len(episode.transitions):
-        message = episode.transitions[step + 1].prompt
-        row.extend(chat.content(message[: max(0, message.find(shown))]))
-    observation = row.extend(chat.content(shown))
-    if observation[0] == observation[1]:
-        return None
-    row.steps.append(StepSpans(action, observation, [0.0] * len(response), 0))
-    return row
-
-
 def _offsets(chat: ChatFormat, text: str) -> list[CharSpan]:
     """The characters of each token of a text, tokenised as ``ChatFormat.content`` does."""
     encoded = chat.tokenizer(
@@ -141,7 +113,6 @@ def _offsets(chat: ChatFormat, text: str) -> list[CharSpan]:
     return [(int(a), int(b)) for a, b in encoded["offset_mapping"]]
 
 
-@torch.no_grad()
 def observation_probabilities(
     policy: LocalPolicy, rows: Sequence[TokenRow], token_budget: int
 ) -> list[np.ndarray]:
@@ -155,14 +126,7 @@ def observation_probabilities(
     Returns:
         For each row [T] probabilities in (0, 1].
     """
-    policy.model.eval()
     for number, row in enumerate(rows):
         row.steps[0].index = number
-    found: dict[int, np.ndarray] = {}
-    for part in micro_batches(rows, token_budget):
-        batch = collate(part, policy.pad_id).to(policy.device)
-        logprobs = policy.logprobs(batch)
-        for s, number in enumerate(batch.index.tolist()):
-            mask = batch.observation_mask[s]
-            found[number] = logprobs[s][mask].double().exp().clamp(max=1.0).cpu().numpy()
-    return [found[number] for number in range(len(rows))]
+    found = transition_logprobs(policy, rows, token_budget)
+    return [found[number][1].double().exp().clamp(max=1.0).numpy() for number in range(len(rows))]

@@ -27,8 +27,8 @@ from paw_train.evaluation.panels import (
 )
 from paw_train.evaluation.playing import UNKNOWN_CONTEXT, Plan, evaluation_key, prepare, run
 from paw_train.evaluation.result_folder import LOG, clear, finished_result
+from paw_train.evaluation.terminal import Display
 from paw_train.policies.factory import open_policy, source_of, split_overrides
-from paw_train.reporting.terminal import Display
 from paw_train.rollouts.policy import Policy
 from paw_train.settings import Say, Settings, apply_override, overridden
 

@@ -17,11 +17,17 @@ import torch
 
 from paw_gym.prompts import PromptTemplate
 from paw_gym.transition import Episode
+from paw_train.environments import agent_env_maker
 from paw_train.evaluation.statistics import ratio_interval
+from paw_train.evaluation.terminal import Display
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Request, Sampling
-from paw_train.rollouts.tokens import StepSpans, TokenRow, collate, micro_batches
+from paw_train.rollouts.rows import recorded_row
+from paw_train.rollouts.scoring import batches
+from paw_train.rollouts.tokens import TokenRow
+from paw_train.settings import EnvSettings
+from paw_train.settings.rollout import RolloutSettings
 
 _SEED = 0
 Embed = Callable[[Sequence[str]], np.ndarray]
@@ -85,22 +91,55 @@ def predictions(
     for number, episode in enumerate(episodes):
         for step, transition in enumerate(episode.transitions):
             text = shown(transition.next_observation)
-            target = chat.content(text)
-            if not target:
-                continue
-            context = chat.context(episode.messages(step), episode.instruction, limit)
-            answer = chat.content(transition.response)
-            row = TokenRow(context)
-            action = row.extend(answer)
-            row.extend(chat.closing(answer))
-            if episode.context_mode == "conversation":
-                told = (episode.instruction, text, None, step + 1)
-                start = template.turn_span(*told)[0]
-                row.extend(chat.content(template.render_turn(*told)[:start]))
-            observation = row.extend(target)
-            row.steps.append(StepSpans(action, observation, [0.0] * len(answer), len(found)))
-            found.append(Prediction(row, text, number, episode.task_type))
+            row = recorded_row(chat, episode, step, text, template, limit)
+            if row is not None:
+                found.append(Prediction(row, text, number, episode.task_type))
     return found
+
+
+def measure(
+    policy: LocalPolicy,
+    episodes: Sequence[Episode],
+    env: EnvSettings,
+    split: str,
+    rollout: RolloutSettings,
+    embed: Embed | None = None,
+    display: Display | None = None,
+) -> dict[str, Any]:
+    """How well a policy predicts the next observations of some episodes.
+
+    The only measurement of a world model: that of ``paw eval-wm`` and of world-model learning.
+
+    Args:
+        policy: a model in this process.
+        episodes: recorded or just played.
+        env: their environment.
+        split: of its tasks.
+        rollout: limits of a prompt and of a forward pass.
+        embed: also let the policy write each observation, and compare it in this space
+            (``paw_train.evaluation.embeddings``); ``None``: not measured.
+        display: shows progress.
+
+    Returns:
+        ``summarise``'s means and intervals, and ``transitions_hash``.
+
+    Raises:
+        ValueError: no transition has an observation.
+    """
+    display = display or Display(quiet=True)
+    probe = agent_env_maker(env, split)()
+    shown, limit = probe.text_env.prompt_observation, rollout.max_prompt_tokens
+    wanted = predictions(episodes, policy.chat, shown, probe.template, limit)
+    probe.close()
+    if not wanted:
+        raise ValueError("There is no transition with an observation to predict in these episodes.")
+    with display.task("scoring observations", len(wanted)) as advance:
+        sums = score(policy, wanted, rollout.prefill_tokens // 2, advance)
+    if embed is not None:
+        with display.task("writing observations", 1):
+            written = write_out(policy, wanted)
+        add_similarity(sums, wanted, written, embed)
+    return {**summarise(wanted, sums), "transitions_hash": transitions_hash(episodes)}
 
 
 @torch.no_grad()
@@ -120,23 +159,24 @@ def score(
     """
     policy.model.eval()
     sums: list[Sums] = [Sums() for _ in wanted]
+    for number, prediction in enumerate(wanted):
+        prediction.row.steps[0].index = number
     done = 0
-    for rows in micro_batches([p.row for p in wanted], batch_tokens):
-        batch = collate(rows, policy.pad_id).to(policy.device)
+    for batch in batches(policy, [p.row for p in wanted], batch_tokens):
         which, place = batch.observation_mask.nonzero(as_tuple=True)
-        number = batch.row[which, place] * batch.input_ids.shape[1] + batch.column[which, place]
-        target = batch.input_ids.flatten()[number]
-        logits = policy.logits(batch.input_ids, number).float()
+        tokens = batch.row[which, place] * batch.input_ids.shape[1] + batch.column[which, place]
+        target = batch.input_ids.flatten()[tokens]
+        logits = policy.logits(batch.input_ids, tokens).float()
         nll = torch.nn.functional.cross_entropy(logits, target, reduction="none").double().cpu()
         correct = (logits.argmax(-1) == target).cpu()
         for s, index in enumerate(batch.index.tolist()):
             mine = (which == s).cpu()
             right = int(correct[mine].sum())
-            tokens = int(mine.sum())
+            length = int(mine.sum())
             sums[index] = Sums(
-                1, tokens, len(wanted[index].text), float(nll[mine].sum()), right, right == tokens
+                1, length, len(wanted[index].text), float(nll[mine].sum()), right, right == length
             )
-        done += len(rows)
+        done += batch.transitions
         if progress:
             progress(done)
     return sums

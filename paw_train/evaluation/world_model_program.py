@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from paw_gym.files import write_json
 from paw_gym.transition import Episode, read_jsonl
 from paw_train.environments import agent_env_maker, own_history_length
 from paw_train.evaluation import world_model
+from paw_train.evaluation.embeddings import make_embedder
 from paw_train.evaluation.fingerprint import environment_record, model_hash
 from paw_train.evaluation.panels import panel_spec
 from paw_train.evaluation.playing import Plan, play, prepare
@@ -25,6 +25,7 @@ from paw_train.evaluation.program import (
     weights_of,
     with_data,
 )
+from paw_train.evaluation.terminal import Display
 from paw_train.policies.factory import source_of
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.settings import EnvSettings
@@ -40,6 +41,7 @@ def evaluate_from_args(
     episodes: Sequence[str | Path] = (),
     panel: str | None = None,
     encoder: str | None = None,
+    encoder_prefix: str | None = None,
 ) -> Path:
     """Measures, prints the table, writes ``world_model.json``.
 
@@ -52,8 +54,10 @@ def evaluate_from_args(
             ``policy``.
         episodes: recorded episodes (JSONL) to take the transitions from instead.
         panel: a named panel to play.
-        encoder: a sentence encoder (see ``paw_gym.retrieval``), for the similarity of what the model
-            writes; ``None``: not measured.
+        encoder: as ``world_model_learning.encoder``, for the similarity of what the model writes;
+            ``None``: not measured.
+        encoder_prefix: put before each text; ``None``: the run's own where it learned in the space of
+            this encoder, else nothing.
 
     Returns:
         The path of the result.
@@ -62,7 +66,6 @@ def evaluate_from_args(
         ValueError: the model is behind an endpoint, or something that is named is not there.
     """
     from paw_gym.naming import did_you_mean
-    from paw_train.reporting.terminal import Display
 
     if source_of(model) is not None:
         raise ValueError(
@@ -83,6 +86,11 @@ def evaluate_from_args(
     settings = settings_of(run_folder, spec, overrides, display.say)
     if spec is not None and panel is not None:
         settings = with_data(settings, spec, panel)
+    own = settings.world_model_learning
+    prefix = encoder_prefix
+    if prefix is None:
+        prefix = own.encoder_prefix if encoder == own.encoder else ""
+    embed = None if encoder is None else make_embedder(encoder, prefix)
     recorded = [e for file in episodes for e in read_jsonl(file)]
     env = _env_of(recorded, settings.env)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -99,13 +107,15 @@ def evaluate_from_args(
         where["environment"] = environment_record(
             plan.env, plan.split, plan.panel, agent_env_maker(plan.env, plan.split)
         )
-    result = {**where, **_measure(policy, played, env, settings, encoder, display)}
+    split, rollout = settings.evaluation.split, settings.rollout
+    measured = world_model.measure(policy, played, env, split, rollout, embed, display)
+    result = {**where, **measured}
     result |= {
         "model": model,
         "model_hash": model_hash(policy),
         "env_id": env.id,
-        "transitions_hash": world_model.transitions_hash(played),
         "encoder": encoder,
+        "encoder_prefix": prefix,
         "settings": {"env": env.model_dump(), "evaluation": settings.evaluation.model_dump()},
         "seconds": time.perf_counter() - started,
     }
@@ -134,50 +144,6 @@ def _play(plan: Plan, policy: LocalPolicy, progress: Any) -> list[Episode]:
     prepared = prepare(plan, policy)
     played = play(plan, prepared, progress=progress).runs[plan.seeds[0]]
     return [episode for episode in played if episode is not None]
-
-
-def _measure(
-    policy: LocalPolicy,
-    played: Sequence[Episode],
-    env: EnvSettings,
-    settings: Any,
-    encoder: str | None,
-    display: Any,
-) -> dict[str, Any]:
-    probe = agent_env_maker(env, settings.evaluation.split)()
-    wanted = world_model.predictions(
-        played,
-        policy.chat,
-        probe.text_env.prompt_observation,
-        probe.template,
-        settings.rollout.max_prompt_tokens,
-    )
-    probe.close()
-    if not wanted:
-        raise ValueError("There is no transition with an observation to predict in these episodes.")
-    tokens = settings.rollout.prefill_tokens // 2
-    with display.task("scoring observations", len(wanted)) as advance:
-        sums = world_model.score(policy, wanted, tokens, advance)
-    if encoder is not None:
-        embed = _embedder(encoder)
-        with display.task("writing observations", 1):
-            written = world_model.write_out(policy, wanted)
-        world_model.add_similarity(sums, wanted, written, embed)
-    return world_model.summarise(wanted, sums)
-
-
-def _embedder(name: str) -> world_model.Embed:
-    from paw_gym.retrieval.encoders import make_encoder
-
-    encoder = make_encoder(name)
-
-    def embed(texts: Sequence[str]) -> np.ndarray:
-        vectors = np.asarray(encoder.encode_passages(list(texts)), dtype=np.float64)
-        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        scaled: np.ndarray = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
-        return scaled
-
-    return embed
 
 
 def _default_path(model: str, what: str, run: Path | None) -> Path:

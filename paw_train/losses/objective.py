@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from paw_train.losses.inputs import MicroBatch, MiniBatchTotals
-from paw_train.losses.logprobs import token_logprobs
 from paw_train.losses.tensor_inputs import FloatArray, as_float, as_mask
 from paw_train.losses.world_model import (
     multi_step_loss,
@@ -39,7 +38,6 @@ __all__ = [
     "combined_loss",
     "k3_divergence",
     "merge_metrics",
-    "token_logprobs",
 ]
 
 MAX_LOG_RATIO = 20.0
@@ -146,8 +144,8 @@ def combined_loss(
     """RL loss plus world-model loss of one micro-batch (Eq. 11, for a mini-batched update).
 
     Args:
-        logp: [B, T] log-probabilities of the row's tokens, with gradient, as `token_logprobs` gives
-            them.
+        logp: [B, T] log-probabilities of the row's tokens, with gradient, as
+            `paw_train.rollouts.scoring.batch_logprobs` gives them.
         batch: masks, advantages, old and reference log-probabilities, world-model weights.
         totals: of the whole mini-batch.
         settings: clipping, KL, aggregation, world model.

@@ -5,8 +5,9 @@ weight, Eq. 10; transition weights, Eq. 11) and with which loss (clipped MAE, Eq
 alternatives). Equation numbers are the paper's.
 
 Token tensors are `[B, T]`, one row per transition, position `t` holding what belongs to token `t`
-itself (its log-probability given everything before it), as `paw_train.losses.objective.token_logprobs`
-returns them. Values outside the mask are never read, NaN and infinities included.
+itself (its log-probability given everything before it), as
+`paw_train.rollouts.scoring.batch_logprobs` returns them. Values outside the mask are never read, NaN
+and infinities included.
 """
 
 import math

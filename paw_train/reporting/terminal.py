@@ -2,55 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.progress import Progress
 from rich.text import Text
 
+from paw_train.evaluation.terminal import Display, progress_bars
 from paw_train.reporting.run.alarms import find_alarms
 
-if TYPE_CHECKING:
-    from paw_train.reporting.evaluation import EvaluationBar
 
-Advance = Callable[..., None]
-
-
-class Display:
-    """Progress bars where there is a terminal, one line an update everywhere.
-
-    Args:
-        quiet: print nothing.
-    """
-
-    def __init__(self, quiet: bool = False) -> None:
-        self.console = Console(quiet=quiet, highlight=False)
-
-    def say(self, text: str) -> None:
-        """Prints a line."""
-        self.console.print(text, soft_wrap=True)
-
-    @contextmanager
-    def task(self, name: str, total: int) -> Iterator[Advance]:
-        """A bar for a stage; the value is a function of (done, note)."""
-        with _bars(self.console) as progress:
-            bar = progress.add_task(name, total=total, note="")
-
-            def advance(done: int, note: str = "") -> None:
-                progress.update(bar, completed=done, note=note)
-
-            yield advance
-        self.say(f"{name}: done")
+class RunDisplay(Display):
+    """A display that shows a run's RL updates and its summary too."""
 
     @contextmanager
     def updates(
@@ -63,7 +28,7 @@ class Display:
             earlier: metrics of those that are done already.
             wm_loss: the world-model loss; ``None``: there is none.
         """
-        with _bars(self.console) as progress:
+        with progress_bars(self.console) as progress:
             bar = progress.add_task("training", total=total, completed=len(earlier), note="")
             yield UpdateDisplay(progress, bar, earlier, wm_loss)
 
@@ -75,28 +40,6 @@ class Display:
             if not line.startswith("|"):
                 self.say(line)
         self.console.print(summary_table(folder))
-
-    def result(self, result: Mapping[str, Any]) -> None:
-        """An evaluation as a table, success by task type with 95 % intervals, and what else it says."""
-        from paw_train.reporting.evaluation import print_result
-
-        print_result(self.console, result)
-
-    @contextmanager
-    def evaluation(
-        self, name: str, total: int, price: Callable[[float, float], float] | None
-    ) -> Iterator[EvaluationBar]:
-        """A bar for an evaluation.
-
-        Args:
-            name: what is evaluated.
-            total: episodes.
-            price: what so many prompt and response tokens cost; ``None``: unknown.
-        """
-        from paw_train.reporting.evaluation import EvaluationBar
-
-        with _bars(self.console) as progress:
-            yield EvaluationBar(progress, progress.add_task(name, total=total, note=""), price)
 
 
 class UpdateDisplay:
@@ -147,17 +90,3 @@ def _line(m: dict[str, Any]) -> str:
     if m.get("validation") is not None:
         parts.append(f"[bold]validation {100 * m['validation']:.1f} %[/bold]")
     return "  ".join(parts)
-
-
-def _bars(console: Console) -> Progress:
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}"),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )

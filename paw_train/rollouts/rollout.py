@@ -11,7 +11,6 @@ import numpy as np
 
 from paw_gym.pool import EnvPool, Slot
 from paw_gym.transition import Episode
-from paw_gym.wrappers import AgentInterface
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import (
     Policy,
@@ -265,27 +264,16 @@ class TokenRecorder:
 
     def take(self, slot: Slot, response: Response) -> StepSpans | None:
         """Appends a response and what the environment answered to the slot's row."""
-        from paw_train.rollouts.tokens import StepSpans
+        from paw_train.rollouts.rows import append_transition
 
         row = self.rows[slot.episode.episode_id][-1]
-        action = row.extend(response.ids)
         if slot.episode.error is not None:
+            row.extend(response.ids)
             return None
         env = self.pool.env_of(slot)
-        row.extend(self.chat.closing(response.ids))
+        sampled = (row, self.chat, response.ids, response.logprobs)
         if slot.episode.context_mode == "window":
             shown = env.text_env.prompt_observation(slot.episode.transitions[-1].next_observation)
-            observation = row.extend(self.chat.content(shown))
-        else:
-            observation = self._message(row, env, slot.prompt)
-        row.steps.append(StepSpans(action, observation, response.logprobs))
-        return row.steps[-1]
-
-    def _message(self, row: TokenRow, env: AgentInterface, message: str) -> tuple[int, int]:
-        """Appends the next message of a dialogue; returns the span of the observation inside it."""
-        start, end = env.observation_span
-        row.extend(self.chat.content(message[:start]))
-        observation = row.extend(self.chat.content(message[start:end]))
-        row.extend(self.chat.content(message[end:]))
-        row.extend(self.chat.ask)
-        return observation
+            return append_transition(*sampled, shown)
+        message, (start, end) = slot.prompt, env.observation_span
+        return append_transition(*sampled, message[start:end], message[:start], message[end:])

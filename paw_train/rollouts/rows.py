@@ -1,8 +1,11 @@
-"""Rows as one update reads them: without what nothing is learned from, with what lies further ahead.
+"""Transitions written as token rows, and rows cut or extended for an update.
 
-Both are for the world-model term alone. A transition whose next observation is not supervised need
-not carry its tokens through the forward pass; one that is supervised several steps ahead carries
-the actions and observations that really followed.
+``append_transition`` is the one place that lays a transition out, for rollouts, expert episodes and
+recorded episodes alike.
+
+``trimmed`` and ``look_ahead`` are for the world-model term alone. A transition whose next observation
+is not supervised need not carry its tokens through the forward pass; one that is supervised several
+steps ahead carries the actions and observations that really followed.
 """
 
 from __future__ import annotations
@@ -10,7 +13,91 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from paw_train.rollouts.tokens import Span, TokenRow
+from paw_gym.prompts import PromptTemplate
+from paw_gym.transition import Episode
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.tokens import Span, StepSpans, TokenRow
+
+
+def append_transition(
+    row: TokenRow,
+    chat: ChatFormat,
+    response: list[int],
+    logprobs: list[float],
+    observation: str,
+    before: str = "",
+    after: str | None = None,
+) -> StepSpans:
+    """Appends a response and what the environment answered to a row that ends where the model answers.
+
+    Args:
+        row: is changed in place.
+        chat: the model's format.
+        response: ids, as sampled.
+        logprobs: of each of them, in nats.
+        observation: o_{t+1} as prompts show it.
+        before: what precedes it in the next message of a dialogue.
+        after: what follows it there, before the model is asked again; ``None``: the row ends with the
+            observation.
+
+    Returns:
+        The transition's spans, which the row has now.
+    """
+    action = row.extend(response)
+    row.extend(chat.closing(response))
+    row.extend(chat.content(before))
+    step = StepSpans(action, row.extend(chat.content(observation)), logprobs)
+    row.steps.append(step)
+    if after is not None:
+        row.extend(chat.content(after))
+        row.extend(chat.ask)
+    return step
+
+
+def recorded_row(
+    chat: ChatFormat,
+    episode: Episode,
+    step: int,
+    shown: str,
+    template: PromptTemplate,
+    limit: int | None = None,
+) -> TokenRow | None:
+    """A transition of a record as training read it: context, response, next observation.
+
+    The response is tokenised from its text, since records keep no ids; its log-probabilities are 0.
+
+    Args:
+        chat: the model's format.
+        episode: the record.
+        step: number of the transition.
+        shown: its next observation as prompts show it (``TextEnv.prompt_observation``).
+        template: of the episode's prompts.
+        limit: most tokens of a prompt (``RolloutSettings.max_prompt_tokens``).
+
+    Returns:
+        A row with one transition; ``None`` where there is no observation.
+    """
+    if not chat.content(shown):
+        return None
+    row = TokenRow(chat.context(episode.messages(step), episode.instruction, limit))
+    response = chat.content(episode.transitions[step].response)
+    before = _before(episode, step, shown, template)
+    append_transition(row, chat, response, [0.0] * len(response), shown, before)
+    return row
+
+
+def _before(episode: Episode, step: int, shown: str, template: PromptTemplate) -> str:
+    """What stood before the observation in the message that followed a transition."""
+    if episode.context_mode == "window":
+        return ""
+    # records lack the admissible actions, so the template is filled without them
+    turn = (episode.instruction, shown, None, step + 1)
+    message, start = template.render_turn(*turn), template.turn_span(*turn)[0]
+    for following in episode.transitions[step + 1 : step + 2]:
+        # where the template lists the actions ahead of the observation, nothing behind it varies
+        if following.prompt.endswith(message[start:]):
+            return following.prompt.removesuffix(message[start:])
+    return message[:start]
 
 
 def look_ahead(rows: Sequence[TokenRow], horizon: int, ask: Sequence[int]) -> list[TokenRow]:

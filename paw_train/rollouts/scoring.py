@@ -1,17 +1,76 @@
-"""Log-probabilities of a batch's transitions, from whatever scores single tokens."""
+"""Rows through a model, a micro-batch at a time, and the log-probabilities of their transitions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from paw_train.losses.lm_head_logprobs import TokenScores
-from paw_train.rollouts.tokens import TokenBatch
+from paw_train.rollouts.tokens import TokenBatch, TokenRow, collate, micro_batches
 
 Score = Callable[[Tensor, Tensor, Tensor, int], TokenScores]
 """(input ids [B, T], numbers ``b * T + t`` of P tokens, temperature [P], entropies wanted) -> scores"""
+
+
+class Reader(Protocol):
+    """What reads padded rows: a policy, or a critic."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+
+    @property
+    def pad_id(self) -> int:
+        """Id that fills a batch up."""
+
+
+class Scorer(Reader, Protocol):
+    """A policy that gives log-probabilities."""
+
+    model: Any
+
+    def logprobs(self, batch: TokenBatch, temperature: float = 1.0) -> Tensor:
+        """[S, W] as ``batch_logprobs``."""
+
+
+def batches(reader: Reader, rows: Sequence[TokenRow], token_budget: int) -> Iterator[TokenBatch]:
+    """The rows, longest first, as padded batches on the reader's device.
+
+    Args:
+        reader: whatever is to read them.
+        rows: of any lengths.
+        token_budget: padded tokens of one batch (one row at least): memory, not results.
+    """
+    for part in micro_batches(rows, token_budget):
+        yield collate(part, reader.pad_id).to(reader.device)
+
+
+@torch.no_grad()
+def transition_logprobs(
+    policy: Scorer, rows: Sequence[TokenRow], token_budget: int, temperature: float = 1.0
+) -> dict[int, tuple[Tensor, Tensor]]:
+    """Log-probabilities of the tokens of each action and of each next observation.
+
+    Args:
+        policy: scores; dropout is off.
+        rows: whose transitions have different ``index``.
+        token_budget: padded tokens of one forward pass.
+        temperature: at which actions are scored; observations are scored at 1.
+
+    Returns:
+        By ``index``: [A] and [O] in nats, float32, on the CPU.
+    """
+    policy.model.eval()
+    found: dict[int, tuple[Tensor, Tensor]] = {}
+    for batch in batches(policy, rows, token_budget):
+        values = policy.logprobs(batch, temperature).float()
+        for s, index in enumerate(batch.index.tolist()):
+            action, observation = batch.action_mask[s], batch.observation_mask[s]
+            found[index] = values[s][action].cpu(), values[s][observation].cpu()
+    return found
 
 
 def batch_logprobs(

@@ -86,13 +86,6 @@ class TokenBatch:
         """S"""
         return len(self.index)
 
-    def wanted(self) -> Tensor:
-        """[B, T] bool: the tokens whose log-probability some transition needs."""
-        marked = torch.zeros_like(self.input_ids, dtype=torch.bool)
-        used = self.used()
-        marked[self.row[used], self.column[used]] = True
-        return marked
-
     def used(self) -> Tensor:
         """[S, W] bool: action and observation tokens."""
         return self.action_mask | (self.horizon > 0)

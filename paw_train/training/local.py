@@ -27,10 +27,10 @@ from paw_gym.transition import Episode, write_jsonl
 from paw_train.algorithms.critic import Critic
 from paw_train.algorithms.estimators import advantage_estimator
 from paw_train.algorithms.experience import collect, informative_groups, prepare
-from paw_train.algorithms.update import Updater
+from paw_train.algorithms.update import Updater, update_seed
 from paw_train.baselines import make_agent
-from paw_train.environments import has_solver, training_env
-from paw_train.evaluation import agent_env_maker, evaluate, evaluate_to_folder, make_pool
+from paw_train.environments import has_solver, make_pool, max_return, training_env
+from paw_train.evaluation import evaluate, evaluate_to_folder
 from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.policies.factory import rollout_policy
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
@@ -38,7 +38,7 @@ from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.reference import Reference
 from paw_train.policies.local.scratch import scratch_model, scratch_tokenizer
 from paw_train.reporting.run.alarms import world_model_loss
-from paw_train.reporting.terminal import Display
+from paw_train.reporting.terminal import RunDisplay
 from paw_train.rollouts.policy import Policy
 from paw_train.rollouts.rollout import (
     Progress,
@@ -81,7 +81,7 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     The folder is claimed after everything that can be wrong with the settings was looked at, and
     given up again when the run fails before it leaves anything there.
     """
-    display = Display(quiet)
+    display = RunDisplay(quiet)
     settings = prepared(settings, display.say)
     folder = Path(settings.out) / settings.name
     with set_aside(folder, fresh):
@@ -159,17 +159,14 @@ def _differences(a: Any, b: Any, where: str = "") -> list[str]:
 class Run:
     """One training run in one folder."""
 
-    def __init__(self, settings: Settings, folder: Path, display: Display) -> None:
+    def __init__(self, settings: Settings, folder: Path, display: RunDisplay) -> None:
         self.settings, self.folder, self.display = settings, folder, display
         self.interrupted = False
         torch.set_num_threads(settings.threads or os.cpu_count() or 1)
         self.device = _device(settings.model.device)
         self.policy = self._policy()
         self._engine: Policy | None = None
-        probe = agent_env_maker(settings.env, settings.env.train_split)()
-        reward = probe.settings.success_reward
-        self.max_return = settings.env.max_return or reward or 1.0
-        probe.close()
+        self.max_return = max_return(settings.env)
 
     # --- the whole run, top to bottom ---------------------------------------------------------
 
@@ -369,7 +366,7 @@ class Run:
     def _update(self, update: int, updater: Updater, pool: EnvPool, show: Any) -> dict[str, Any]:
         s = self.settings
         started = time.perf_counter()
-        generator = torch.Generator().manual_seed(_seed(s.seed, update))
+        generator = torch.Generator().manual_seed(update_seed(s.seed, update))
         pool.set_progress(update / s.updates)
         played, kept = self._play(pool, generator, lambda run, n: show.rollout(update, run, n))
         rolled = time.perf_counter()
@@ -386,7 +383,7 @@ class Run:
         if s.record.every and update % s.record.every == 0:
             kept_groups = played[: s.record.groups * s.rollout.group_size]
             record(self.folder, update + 1, kept_groups, transitions, experience, self.policy, s)
-        metrics: dict[str, Any] = updater.step(experience, update, _seed(s.seed, update))
+        metrics: dict[str, Any] = updater.step(experience, update, update_seed(s.seed, update))
         if updater.reference is not None:
             updater.reference.rest()
         return {
@@ -525,10 +522,6 @@ class Run:
 def _records(path: Path) -> list[dict[str, Any]]:
     """The lines of a file that this engine wrote; none where it has not begun."""
     return [json.loads(line) for line in path.open(encoding="utf-8")] if path.exists() else []
-
-
-def _seed(seed: int, update: int) -> int:
-    return int(np.random.SeedSequence([seed, update]).generate_state(1, np.uint64)[0] >> 1)
 
 
 def _device(name: str) -> torch.device:

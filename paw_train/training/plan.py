@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from paw_gym.naming import did_you_mean
 from paw_train.algorithms.estimators import advantage_estimator
+from paw_train.environments import training_env
 from paw_train.settings import Settings
 from paw_train.training.model_shape import ModelShape, model_shape
 from paw_train.training.openrlhf.mapping import command_line, require_possible
@@ -137,8 +138,7 @@ def make_plan(settings: Settings) -> Plan:
 
 
 def _turns(settings: Settings) -> int:
-    kwargs = {**settings.env.kwargs, **settings.env.train_kwargs}
-    return int(kwargs.get("max_steps", 50))
+    return int(training_env(settings.env).kwargs.get("max_steps", 50))
 
 
 def _gpu_count(settings: Settings) -> int:

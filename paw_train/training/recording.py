@@ -9,7 +9,6 @@ so a run with and without it computes the same.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from paw_gym.files import write_text
 from paw_gym.transition import write_jsonl
 from paw_train.algorithms.experience import Experience, Pool
 from paw_train.losses.world_model import predicted_well
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.rollout import Trajectory
-from paw_train.rollouts.tokens import StepSpans, TokenRow, collate, micro_batches
+from paw_train.rollouts.scoring import transition_logprobs
+from paw_train.rollouts.tokens import StepSpans, TokenRow
 from paw_train.settings import Settings
 
 ROLLOUTS, TOKENS = "rollouts", "tokens"
@@ -71,7 +72,9 @@ def token_records(
     """One record an episode, of JSON values; see ``docs/viewer.md`` for the fields."""
     learned = {id(t) for t in pool.episodes}
     inside = [t for t in kept if id(t) in learned]
-    scores = _logprobs(policy, [row for t in inside for row in t.rows], settings)
+    rows = [row for t in inside for row in t.rows]
+    budget = settings.optimizer.micro_batch_tokens
+    scores = transition_logprobs(policy, rows, budget, settings.rollout.temperature)
     texts = TokenTexts(policy.chat)
     return [_episode(t, pool, experience, scores, texts, settings) for t in inside]
 
@@ -151,24 +154,6 @@ def _tokens(
     }
 
 
-@torch.no_grad()
-def _logprobs(
-    policy: LocalPolicy, rows: Sequence[TokenRow], settings: Settings
-) -> dict[int, tuple[Tensor, Tensor]]:
-    """By transition: log-probabilities of its action and of its next observation, float32."""
-    policy.model.eval()
-    found: dict[int, tuple[Tensor, Tensor]] = {}
-    for part in micro_batches(rows, settings.optimizer.micro_batch_tokens):
-        batch = collate(part, policy.pad_id).to(policy.device)
-        values = policy.logprobs(batch, settings.rollout.temperature)
-        for s, index in enumerate(batch.index.tolist()):
-            found[index] = (
-                values[s][batch.action_mask[s]].float().cpu(),
-                values[s][batch.observation_mask[s]].float().cpu(),
-            )
-    return found
-
-
 class TokenTexts:
     """Token ids as pieces of text that together are the text of all of them.
 
@@ -212,7 +197,4 @@ def _short(value: float) -> float:
 
 
 def _write_lines(path: Path, records: Sequence[dict[str, Any]]) -> None:
-    scratch = path.with_name(path.name + ".part")
-    text = "".join(json.dumps(r, separators=(",", ":")) + "\n" for r in records)
-    scratch.write_text(text, encoding="utf-8")
-    os.replace(scratch, path)
+    write_text(path, "".join(json.dumps(r, separators=(",", ":")) + "\n" for r in records))

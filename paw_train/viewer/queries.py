@@ -12,7 +12,6 @@ from typing import Any
 
 from paw_train.viewer.index import RunIndex
 
-VIEWS = ("groups", "episodes", "turns")
 OUTCOMES = ("solved", "failed", "unfinished", "error")
 SORTS = {
     "order": "",

@@ -11,7 +11,7 @@ import torch
 
 from paw_train.algorithms.advantages import grpo
 from paw_train.algorithms.experience import Experience
-from paw_train.algorithms.update import Updater
+from paw_train.algorithms.update import Updater, update_seed
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.tokens import StepSpans, TokenRow
 from paw_train.settings import OptimizerSettings, Settings
@@ -186,5 +186,4 @@ def stage_optimizer(settings: Settings, own: Any, minibatches: int) -> Optimizer
 
 def stage_seed(seed: int, number: int) -> int:
     """The seed of one update of the second stage."""
-    state = np.random.SeedSequence([seed, 2, number]).generate_state(1, np.uint64)
-    return int(state[0] >> 1)
+    return update_seed(seed, 2, number)

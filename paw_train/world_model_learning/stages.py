@@ -22,11 +22,13 @@ import torch
 
 from paw_gym.files import append_jsonl, truncate_jsonl, write_json
 from paw_gym.transition import Episode, read_jsonl, write_jsonl
-from paw_train.evaluation import agent_env_maker, make_pool, world_model
+from paw_train.environments import agent_env_maker, make_pool, training_env
+from paw_train.evaluation import world_model
+from paw_train.evaluation.embeddings import Embedder, make_embedder
+from paw_train.evaluation.terminal import Display
 from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.policies.local.policy import LocalPolicy
-from paw_train.reporting.terminal import Display
 from paw_train.rollouts.rollout import rollout
 from paw_train.settings import EnvSettings, Settings
 from paw_train.settings.sharing import shared_transitions
@@ -35,7 +37,7 @@ from paw_train.world_model_learning.examples import Example, examples_of, unique
 from paw_train.world_model_learning.predicting import predict
 from paw_train.world_model_learning.rwml import RWMLLearner
 from paw_train.world_model_learning.sft import SFTLearner
-from paw_train.world_model_learning.similarity import Embedder, Similarity, make_embedder
+from paw_train.world_model_learning.similarity import Similarity
 
 METRICS_FILE = "world_model.jsonl"
 """in a run's folder: one line an update of the second stage"""
@@ -120,13 +122,15 @@ class WorldModelStages:
         if _taken(shared, path):
             return
         started = time.perf_counter()
-        with self.display.task(f"measuring the world model ({when})", 1):
-            result = self._measured(episodes)
+        s = self.settings
+        result = world_model.measure(
+            self.policy, episodes, s.env, s.evaluation.split, s.rollout, self._embed(), self.display
+        )
         result |= {
             "when": when,
             "model": self.settings.name,
             "encoder": self.own.encoder,
-            "transitions_hash": world_model.transitions_hash(episodes),
+            "encoder_prefix": self.own.encoder_prefix,
             "seconds": time.perf_counter() - started,
         }
         write_json(path, result)
@@ -142,14 +146,14 @@ class WorldModelStages:
 
     def _collected(self) -> list[Episode]:
         s = self.settings
-        env = s.env.replace(kwargs={**s.env.kwargs, **s.env.train_kwargs})
+        env = training_env(s.env)
         return self._played(
             "transitions.jsonl", env, s.env.train_split, self.own.episodes, _COLLECT
         )
 
     def _held_out(self) -> list[Episode]:
         s = self.settings
-        env = s.env.replace(kwargs={**s.env.kwargs, **s.env.train_kwargs})
+        env = training_env(s.env)
         split, count = s.evaluation.split, self.own.held_out_episodes
         return self._played("held_out.jsonl", env, split, count, _HELD_OUT)
 
@@ -298,24 +302,6 @@ class WorldModelStages:
 
     def _similarity(self) -> Similarity:
         return Similarity(self._embed(), self.own.rwml.threshold, self.own.rwml.binary)
-
-    def _measured(self, episodes: Sequence[Episode]) -> dict[str, Any]:
-        s = self.settings
-        probe = agent_env_maker(s.env, s.evaluation.split)()
-        wanted = world_model.predictions(
-            episodes,
-            self.policy.chat,
-            probe.text_env.prompt_observation,
-            probe.template,
-            s.rollout.max_prompt_tokens,
-        )
-        probe.close()
-        if not wanted:
-            raise ValueError("The held-out episodes hold no observation to predict.")
-        sums = world_model.score(self.policy, wanted, s.rollout.prefill_tokens // 2)
-        written = world_model.write_out(self.policy, wanted)
-        world_model.add_similarity(sums, wanted, written, self._embed())
-        return world_model.summarise(wanted, sums)
 
 
 def _taken(shared: Path | None, path: Path) -> bool:

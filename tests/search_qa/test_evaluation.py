@@ -16,7 +16,7 @@ from rich.console import Console
 
 from paw_train.environments import agent_env_maker
 from paw_train.evaluation import Plan, evaluate_from_args, make_panel, run
-from paw_train.reporting.terminal import Display
+from paw_train.evaluation.terminal import Display
 from paw_train.rollouts.policy import Request, Response
 from paw_train.settings import EnvSettings
 from paw_train.settings.rollout import RolloutSettings

@@ -19,7 +19,7 @@ from paw_train.evaluation import make_pool  # noqa: E402
 from paw_train.losses.objective import combined_loss  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
-from paw_train.reporting.terminal import Display  # noqa: E402
+from paw_train.reporting.terminal import RunDisplay  # noqa: E402
 from paw_train.rollouts.rollout import Trajectory, demonstrations  # noqa: E402
 from paw_train.rollouts.tokens import collate  # noqa: E402
 from paw_train.settings import EnvSettings, Settings, load_settings  # noqa: E402
@@ -165,7 +165,7 @@ def test_zerosearch_grows_noisier_update_by_update_and_resumes_there(
         )  # fmt: skip
         folder = tmp_path / name
         claim_folder(folder, settings)
-        return Run(settings, folder, Display(quiet=True))
+        return Run(settings, folder, RunDisplay(quiet=True))
 
     run("whole").execute()
     whole = written.copy()

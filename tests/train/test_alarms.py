@@ -10,7 +10,7 @@ import pytest
 
 from paw_gym.transition import Episode, Transition
 from paw_train.reporting.run.alarms import WINDOW, find_alarms, world_model_loss
-from paw_train.reporting.terminal import Display
+from paw_train.reporting.terminal import RunDisplay
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.training.records import outcome_metrics
 
@@ -139,7 +139,7 @@ def test_the_terminal_prints_an_alarm_once(capsys: pytest.CaptureFixture[str]) -
     row = {"reward_mean": 0.0, "steps_mean": 5.0, "seconds_rollout": 1.0, "seconds_train": 1.0}
     rows = [{**r, **row} for r in put(healthy(6), "success_rate", 80, 0.05)]
     earlier, [alarm] = rows[:70], find_alarms(rows)
-    with Display().updates(len(rows), earlier) as show:  # as a run that was resumed
+    with RunDisplay().updates(len(rows), earlier) as show:  # as a run that was resumed
         for record in rows[70:]:
             show(record)
     printed = capsys.readouterr().out

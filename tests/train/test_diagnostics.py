@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from paw_gym.transition import write_jsonl  # noqa: E402
-from paw_train.evaluation import agent_env_maker, make_pool  # noqa: E402
-from paw_train.evaluation.noise import observation_row, write_noise_gradient  # noqa: E402
+from paw_train.evaluation import make_pool  # noqa: E402
+from paw_train.evaluation.noise import write_noise_gradient  # noqa: E402
 from paw_train.losses import noise_gradients as d  # noqa: E402
 from paw_train.policies.local.checkpoint import save_checkpoint  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
@@ -129,23 +129,6 @@ def _policy_and_episode(mode: str) -> tuple[LocalPolicy, Trajectory, EnvSettings
     played = demonstrations(pool, policy.chat, task)[0]
     pool.close()
     return policy, played, env
-
-
-@pytest.mark.parametrize("mode", ["window", "conversation"])
-def test_a_recorded_transition_becomes_the_row_that_training_reads(mode: str) -> None:
-    policy, played, env = _policy_and_episode(mode)
-    agent = agent_env_maker(env, "train")()
-    spans = [(row, step) for row in played.rows for step in row.steps]
-    assert len(spans) == len(played.episode.transitions) > 2
-    for number, (row, step) in enumerate(spans):
-        observation = played.episode.transitions[number].next_observation
-        shown = agent.text_env.prompt_observation(observation)
-        made = observation_row(policy.chat, played.episode, number, shown, 4096)
-        assert made is not None
-        start, end = made.steps[0].observation
-        assert made.ids[start:end] == row.ids[step.observation[0] : step.observation[1]]
-        assert made.ids == row.ids[: step.observation[1]]
-    agent.close()
 
 
 def _run(folder: Path) -> tuple[Path, LocalPolicy, Trajectory]:

@@ -25,10 +25,10 @@ from paw_train.baselines.action_form import ActionForm, ask_for_tools
 from paw_train.baselines.metering import Spent
 from paw_train.evaluation.comparison import load_result, reasons_against
 from paw_train.evaluation.conversation import exchanges
+from paw_train.evaluation.terminal import EvaluationBar, result_lines
 from paw_train.policies.endpoint.budget import Budget, BudgetReached
 from paw_train.policies.endpoint.failures import Fallbacks, overflow_limit
 from paw_train.policies.endpoint.model_info import context_tokens
-from paw_train.reporting.evaluation import EvaluationBar, result_lines
 from paw_train.rollouts.policy import Request, Response
 from paw_train.settings.endpoint import EndpointSettings
 

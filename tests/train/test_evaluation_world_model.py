@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,13 @@ def policy() -> LocalPolicy:
     return LocalPolicy(LlamaForCausalLM(config), TOKENIZER)
 
 
-def play(policy: LocalPolicy, mode: str, count: int = 2) -> tuple[Any, list[Any]]:
+def play(
+    policy: LocalPolicy, mode: str, count: int = 2, template: str = "compact"
+) -> tuple[Any, list[Any]]:
     """The pool, and trajectories with the rows that training would use."""
     from paw_gym.pool import EnvPool
 
-    env = EnvSettings(mode=mode, template="compact", history_length=0, kwargs={"num_tasks": 30})
+    env = EnvSettings(mode=mode, template=template, history_length=0, kwargs={"num_tasks": 30})
     pool = EnvPool(agent_env_maker(env, "valid_seen"), count)
     ids = list(pool.tasks.ids[:count])
     return pool, demonstrations(pool, policy.chat, ids)
@@ -65,15 +68,33 @@ def test_window_rows_are_those_of_training(policy: LocalPolicy) -> None:
     assert [p.row.steps[0].observation for p in ours] == [r.steps[0].observation for r in theirs]
 
 
-def test_dialogues_end_in_the_observation_as_in_training(policy: LocalPolicy) -> None:
-    pool, trajectories = play(policy, "conversation")
+TURN = "Now you can {admissible_actions}. You see: {observation} What next?"
+
+
+@pytest.mark.parametrize("template", ["compact", "generic", "ahead"])
+def test_dialogues_end_in_the_observation_as_in_training(
+    policy: LocalPolicy, template: str, tmp_path: Path
+) -> None:
+    if template == "ahead":  # lists what records lack before the observation
+        base = resources.files("paw_gym").joinpath("templates/compact.toml").read_text()
+        lines = [
+            "turn = " + json.dumps(TURN) if x.startswith("turn") else x for x in base.splitlines()
+        ]
+        (tmp_path / "ahead.toml").write_text("\n".join(lines))
+        template = str(tmp_path / "ahead.toml")
+    pool, trajectories = play(policy, "conversation", template=template)
     ours = predict(policy, pool, [t.episode for t in trajectories])
     at = 0
     for trajectory in trajectories:
         (row,) = trajectory.rows
         for step in row.steps:
-            assert ours[at].row.ids == row.ids[: step.observation[1]]
-            assert ours[at].row.steps[0].observation == step.observation
+            made = ours[at].row
+            start, end = made.steps[0].observation
+            assert made.ids[start:end] == row.ids[slice(*step.observation)]
+            # nothing follows the last observation, so no record holds the actions listed before it
+            if step is not row.steps[-1] or not template.endswith("ahead.toml"):
+                assert made.ids == row.ids[: step.observation[1]]
+                assert made.steps[0].observation == step.observation
             at += 1
     assert at == len(ours)
 

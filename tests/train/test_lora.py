@@ -195,18 +195,6 @@ def test_a_checkpoint_leaves_the_reference_out(base: Path, tmp_path: Path) -> No
     assert torch.equal(_logprobs(again), _logprobs(policy))
 
 
-def test_whole_weights_have_the_adapter_worked_in(base: Path) -> None:
-    policy, plain = LocalPolicy.load(base, adapter=RANK_4), LocalPolicy.load(base)
-    _learn(policy, 2)
-    before = _logprobs(policy)
-    policy.reference()
-    assert (_logprobs(plain) - before).abs().max() > 1e-2
-    plain.model.load_state_dict(policy.whole_weights())
-    torch.testing.assert_close(_logprobs(plain), before, rtol=1e-5, atol=1e-5)
-    assert torch.equal(_logprobs(policy), before)
-    assert plain.whole_weights().keys() == policy.whole_weights().keys()
-
-
 def test_bfloat16_bases_get_float32_adapters(base: Path) -> None:
     policy = LocalPolicy.load(base, dtype="bfloat16", adapter=RANK_4)
     kinds = {p.requires_grad: p.dtype for p in policy.model.parameters()}

@@ -19,7 +19,6 @@ from paw_train.losses.objective import (
     combined_loss,
     k3_divergence,
     merge_metrics,
-    token_logprobs,
 )
 from paw_train.losses.world_model import WorldModelSettings, plan_update, wm_weights
 
@@ -29,52 +28,6 @@ OFF = WorldModelSettings.preset("off")
 
 def random_logits(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
-
-
-class TestTokenLogprobs:
-    ids = torch.tensor([[3, 1, 4, 1], [5, 9, 2, 6]])
-
-    @pytest.mark.parametrize("chunk", [1, 3, 1000])
-    def test_equals_log_softmax_shifted_by_one(self, chunk):
-        logits = random_logits(2, 4, 10)
-        got = token_logprobs(logits, self.ids, chunk_size=chunk)
-        expected = logits[:, :-1].log_softmax(-1).gather(-1, self.ids[:, 1:, None]).squeeze(-1)
-        assert got[:, 0].tolist() == [0.0, 0.0]
-        torch.testing.assert_close(got[:, 1:], expected)
-
-    def test_gradient(self):
-        mask = torch.tensor([[0, 1, 0, 1], [0, 0, 1, 1]])
-        logits = random_logits(2, 4, 10).requires_grad_()
-        assert torch.autograd.gradcheck(lambda x: token_logprobs(x, self.ids, mask, 3), (logits,))
-
-    def test_positions_outside_the_mask_are_never_read(self):
-        mask = torch.tensor([[0, 1, 0, 0], [0, 0, 0, 1]])
-        logits = random_logits(2, 4, 10)
-        logits[0, 1:] = math.nan
-        ids = self.ids.clone()
-        ids[mask == 0] = -100
-        got = token_logprobs(logits, ids, mask)
-        assert (
-            torch.isfinite(got).all() and got[mask == 0].eq(0).all() and got[mask == 1].lt(0).all()
-        )
-
-    def test_narrow_logits_give_float32_log_probabilities(self):
-        logits = random_logits(2, 4, 10).bfloat16().requires_grad_()
-        got = token_logprobs(logits, self.ids)
-        assert got.dtype == torch.float32
-        torch.testing.assert_close(got, token_logprobs(logits.float(), self.ids))
-        got.sum().backward()
-        assert logits.grad.dtype == torch.bfloat16
-
-    def test_extreme_logits_stay_finite(self):
-        logits = torch.tensor([[[1e4, -1e4], [0.0, 0.0]]])
-        assert token_logprobs(logits, torch.tensor([[0, 1]])).tolist() == [[0.0, -2e4]]
-
-    def test_errors(self):
-        with pytest.raises(ValueError, match="first token"):
-            token_logprobs(random_logits(1, 2, 3), torch.zeros(1, 2).long(), torch.ones(1, 2))
-        with pytest.raises(ValueError, match=r"`logits` must be \[B, T, V\]"):
-            token_logprobs(random_logits(1, 2, 3), torch.zeros(1, 3).long())
 
 
 class TestSurrogate:
@@ -208,7 +161,8 @@ def pad(rows: list[Row], left: bool, with_observation: bool = True) -> Padded:
 def model_logprobs(model, padded: Padded) -> Tensor:
     positions = (padded.attention.cumsum(-1) - 1).clamp(min=0)
     logits = model(padded.ids, attention_mask=padded.attention, position_ids=positions).logits
-    return token_logprobs(logits, padded.ids, padded.action + padded.observation, chunk_size=5)
+    predicted = logits[:, :-1].log_softmax(-1).gather(-1, padded.ids[:, 1:, None]).squeeze(-1)
+    return F.pad(predicted, (1, 0)) * (padded.action + padded.observation)
 
 
 def micro_loss(model, rows, weights, totals, objective, left):

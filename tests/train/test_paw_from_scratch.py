@@ -131,9 +131,10 @@ def _library(played: SimpleNamespace, model: Any, s: Any) -> Any:
     """The ``LossOutput`` of the library for the same rollout and the same logits."""
     from paw_train.algorithms.experience import collect, prepare
     from paw_train.algorithms.update import loss_inputs, minibatch_totals
-    from paw_train.losses.logprobs import token_logprobs
+    from paw_train.losses.lm_head_logprobs import logits_scores
     from paw_train.losses.objective import ObjectiveSettings, combined_loss
     from paw_train.rollouts.rollout import Trajectory
+    from paw_train.rollouts.scoring import batch_logprobs
     from paw_train.rollouts.tokens import collate
     from paw_train.settings import AlgorithmSettings
     from paw_train.settings.world_model import WorldModelSettings
@@ -145,7 +146,12 @@ def _library(played: SimpleNamespace, model: Any, s: Any) -> Any:
     algorithm = AlgorithmSettings(name="grpo", weighting="episode")
     experience = prepare(pool, algorithm, objective, s.max_return)
     batch = collate(experience.rows, pad_id=0)
-    logprobs = batch.gather(token_logprobs(model(batch.input_ids), batch.input_ids))
+
+    def score(ids: Any, tokens: Any, temperature: Any, entropies: int) -> Any:
+        logits = model(ids).flatten(0, 1)[tokens - 1]
+        return logits_scores(logits, ids.flatten()[tokens], temperature, entropies)
+
+    logprobs, _ = batch_logprobs(score, batch, 1.0, entropy=False)
     inputs = loss_inputs(batch, experience, None, None)
     totals = minibatch_totals(experience.rows, experience, 1)
     return combined_loss(logprobs, inputs, totals, objective)

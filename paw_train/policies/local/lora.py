@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from paw_train.policies.local.loading import model_signature, weights_fingerprint
 from paw_train.settings.lora import LoraSettings
@@ -188,22 +187,6 @@ def base_path(folder: Path) -> str:
     if not path:
         raise ValueError(f"The adapter {folder} does not name the model that it belongs to.")
     return str(path)
-
-
-@torch.no_grad()
-def merged_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """The whole model's weights with the adapter worked into them, under the names it has without one.
-
-    This is what an engine that knows nothing of adapters needs, and what can be published.
-    """
-    adapted = {name: module for name, module in model.named_modules() if _is_layer(module)}
-    for name, value in model.state_dict().items():
-        if ".lora_" in name:
-            continue
-        layer = adapted.get(name.removesuffix(".base_layer.weight"))
-        if layer is not None and name.endswith(".base_layer.weight"):
-            value = (value + layer.get_delta_weight(TRAINED)).to(value.dtype)
-        yield name.replace(".base_layer.", "."), value
 
 
 def add_reference(model: Any) -> None:

@@ -191,12 +191,6 @@ class LocalPolicy:
             saved.check(self.base, folder)
         lora.load_weights(self.model, folder)
 
-    def whole_weights(self) -> dict[str, Tensor]:
-        """The whole model's weights, an adapter worked in: what another engine needs to play this policy."""
-        if lora.has_adapter(self.model):
-            return dict(lora.merged_weights(self.model))
-        return dict(self.model.state_dict())
-
     def reference(self, offload: bool = False) -> Reference:
         """This policy as it is now, frozen.
 

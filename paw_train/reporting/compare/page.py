@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from paw_gym.files import write_text
 from paw_train.reporting.compare.analysis import Comparison
 from paw_train.reporting.compare.curves import MEASUREMENTS, RANGE_NOTE, Measurement, pairs
 from paw_train.reporting.compare.grid import Grid
@@ -52,13 +52,6 @@ def write_page(
         _settings(grid),
     ]
     write_text(folder / "compare.html", html_page(grid.name, join(body, "\n")))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a file, whole or not at all."""
-    scratch = path.with_name(path.name + ".part")
-    scratch.write_text(text, encoding="utf-8")
-    os.replace(scratch, path)
 
 
 def _header(grid: Grid, comparison: Comparison) -> Markup:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from paw_gym.files import write_text
 from paw_train.metrics import METRICS, NOT_MEASURED
 from paw_train.reporting.compare.cells import differing_setting, relevant
 from paw_train.reporting.compare.grid import Arm, Cell, Grid
@@ -153,9 +153,7 @@ def write_results(path: Path, grid: Grid, cells: Sequence[CellResult]) -> None:
     text = json.dumps(head, indent=1).removesuffix("\n}")
     text += ',\n "cells": [\n' + ",\n".join(rows) + "\n]}\n"
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(path.name + ".part")
-    scratch.write_text(text, encoding="utf-8")
-    os.replace(scratch, path)
+    write_text(path, text)
 
 
 def read_results(path: Path) -> list[CellResult]:

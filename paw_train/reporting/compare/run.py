@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paw_gym.files import write_json
+from paw_gym.files import write_json, write_text
 from paw_train.reporting.compare.analysis import Comparison, compare
 from paw_train.reporting.compare.cells import check_settings, is_finished, updates_done
 from paw_train.reporting.compare.execute import Runner, Work, train_command
 from paw_train.reporting.compare.grid import Cell, Grid, cell_name
 from paw_train.reporting.compare.overhead import overheads
-from paw_train.reporting.compare.page import write_page, write_text
+from paw_train.reporting.compare.page import write_page
 from paw_train.reporting.compare.progress import Progress
 from paw_train.reporting.compare.results import (
     CellResult,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import shlex
 from importlib import resources
 from pathlib import Path
 from string import Template
 
+from paw_gym.files import write_text
 from paw_train.reporting.run.alarms import Alarm
 from paw_train.reporting.run.curves import curve_sections
 from paw_train.reporting.run.episodes import episode_section
@@ -37,9 +37,7 @@ def write_report(run_dir: str | Path) -> Path:
     """
     run = load_run(run_dir)
     path = run.folder / "report.html"
-    scratch = path.with_suffix(".html.part")
-    scratch.write_text(render(run), encoding="utf-8")
-    os.replace(scratch, path)
+    write_text(path, render(run))
     return path
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from paw_gym.files import write_text
 from paw_train.reporting.run.charts import ChartStyle, Series, chart_parts
 from paw_train.reporting.run.curves import success_series
 from paw_train.reporting.run.markup import Markup, join, tag
@@ -66,9 +66,7 @@ def write_curves_svg(run_dir: str | Path, path: str | Path) -> Path:
         aria_label=f"Success of the run {run.name}",
     )
     target = Path(path)
-    scratch = Path(f"{target}.part")
-    scratch.write_text(picture + "\n", encoding="utf-8")
-    os.replace(scratch, target)
+    write_text(target, picture + "\n")
     return target
 
 

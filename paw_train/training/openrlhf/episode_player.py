@@ -15,12 +15,12 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import torch
 
 from paw_gym.pool import EnvPool
 from paw_gym.wrappers import AgentInterface
-from paw_train.environments import agent_env_maker
+from paw_train.algorithms.update import update_seed
+from paw_train.environments import agent_env_maker, training_env
 from paw_train.policies.vllm.engine import VLLMSession
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Request, Response, Sampling
@@ -134,17 +134,14 @@ class EpisodePlayer:
         return self.settings.rollout.replace(temperature=self.settings.evaluation.temperature)
 
     def _seed(self, label: GroupLabel) -> int:
-        entropy = [self.settings.seed, label.update]
         if label.validation:
-            entropy = [self.settings.evaluation.seed]
-        return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1)
+            return update_seed(self.settings.evaluation.seed)
+        return update_seed(self.settings.seed, label.update)
 
     def _take(self, label: GroupLabel) -> AgentInterface:
         with contextlib.suppress(IndexError):
             return self._idle[self._kind(label)].pop()
-        env = self.settings.env
-        if not label.validation:
-            env = env.replace(kwargs={**env.kwargs, **env.train_kwargs})
+        env = self.settings.env if label.validation else training_env(self.settings.env)
         return agent_env_maker(env, label.split)()
 
     def _give_back(self, label: GroupLabel, env: AgentInterface, broken: bool) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from paw_gym.core import TaskSet
+from paw_gym.files import write_text
 from paw_train.environments import agent_env_maker
 from paw_train.evaluation.panels import make_panel
 from paw_train.evaluation.playing import environment_seeds
@@ -87,6 +88,4 @@ def _write(path: Path, groups: Iterator[GroupLabel], source: str) -> None:
         {"input": f"{source}/{i}", "label": group.to_json(), "datasource": source}
         for i, group in enumerate(groups)
     ]
-    part = path.with_suffix(".part")
-    part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    part.replace(path)
+    write_text(path, "".join(json.dumps(row) + "\n" for row in rows))

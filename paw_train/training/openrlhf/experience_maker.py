@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience as Carrier
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from paw_train.algorithms.estimators import advantage_estimator
 from paw_train.algorithms.experience import Pool, Signals, collect, prepare
-from paw_train.algorithms.update import scheduled_rate
+from paw_train.algorithms.update import scheduled_rate, update_seed
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.rollouts.rows import trimmed
@@ -105,7 +104,7 @@ class PaWExperienceMaker(RemoteExperienceMaker):
             reference if in_loss else None,
             s.optimizer,
             s.openrlhf.ranks,
-            _seed(s.seed, self.update),
+            update_seed(s.seed, self.update),
             s.algorithm.level,
         )
         self.metrics = {
@@ -214,7 +213,3 @@ def _carrier(part: Pass, told: dict[str, float]) -> Carrier:
     row = part.experience.rows[0]
     info = {name: torch.tensor([value]) for name, value in told.items()}
     return Carrier(sequences=torch.tensor([row.ids]), labels=[part], info=info)
-
-
-def _seed(seed: int, update: int) -> int:
-    return int(np.random.SeedSequence([seed, update]).generate_state(1, np.uint64)[0] >> 1)

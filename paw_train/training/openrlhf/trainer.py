@@ -10,7 +10,7 @@ import ray
 from openrlhf.trainer import ppo_trainer
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from paw_train.environments import agent_env_maker
+from paw_train.environments import max_return
 from paw_train.reporting.run.alarms import world_model_loss
 from paw_train.training.openrlhf.experience_maker import PaWExperienceMaker, TurnSamplesGenerator
 from paw_train.training.openrlhf.run_records import RunRecords
@@ -49,7 +49,7 @@ class PaWTrainer(_Upstream):
             self.tokenizer,
         )
         self.experience_maker.run = self.run
-        self.experience_maker.max_return = _max_return(self.run)
+        self.experience_maker.max_return = max_return(self.run.env)
         self._outcome: dict[str, float] = {}
 
     def fit(self, global_step: int = 0) -> None:
@@ -109,12 +109,3 @@ def _in_order(loader: Any) -> Any:
     return StatefulDataLoader(
         loader.dataset, batch_size=1, shuffle=False, drop_last=True, collate_fn=loader.collate_fn
     )
-
-
-def _max_return(settings: Any) -> float:
-    if settings.env.max_return:
-        return float(settings.env.max_return)
-    env = agent_env_maker(settings.env, settings.env.train_split)()
-    reward = env.settings.success_reward
-    env.close()
-    return float(reward or 1.0)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -21,6 +29,55 @@ _ADVICE = {
     "tool call": "The model answers with tool calls, which were not offered: agent.action_format=tools.",
 }
 """by cause of invalid turns: the setting that helps"""
+
+
+Advance = Callable[..., None]
+
+
+class Display:
+    """Progress bars where there is a terminal, and lines everywhere.
+
+    Args:
+        quiet: print nothing.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.console = Console(quiet=quiet, highlight=False)
+
+    def say(self, text: str) -> None:
+        """Prints a line."""
+        self.console.print(text, soft_wrap=True)
+
+    @contextmanager
+    def task(self, name: str, total: int) -> Iterator[Advance]:
+        """A bar for a stage; the value is a function of (done, note)."""
+        with progress_bars(self.console) as progress:
+            bar = progress.add_task(name, total=total, note="")
+
+            def advance(done: int, note: str = "") -> None:
+                progress.update(bar, completed=done, note=note)
+
+            yield advance
+        self.say(f"{name}: done")
+
+    def result(self, result: Mapping[str, Any]) -> None:
+        """An evaluation as a table, success by task type with 95 % intervals, and what else it says."""
+        if result["n"]:
+            self.console.print(result_table(result))
+        for line in result_lines(result):
+            self.console.print(line, soft_wrap=True, markup=False)
+
+    @contextmanager
+    def evaluation(self, name: str, total: int, price: Price | None) -> Iterator[EvaluationBar]:
+        """A bar for an evaluation.
+
+        Args:
+            name: what is evaluated.
+            total: episodes.
+            price: what so many prompt and response tokens cost; ``None``: unknown.
+        """
+        with progress_bars(self.console) as progress:
+            yield EvaluationBar(progress, progress.add_task(name, total=total, note=""), price)
 
 
 class EvaluationBar:
@@ -49,12 +106,19 @@ class EvaluationBar:
         self._progress.update(self._bar, note=", ".join(parts))
 
 
-def print_result(console: Console, result: Mapping[str, Any]) -> None:
-    """Prints a result: a table of success by task type, then what else there is to know."""
-    if result["n"]:
-        console.print(result_table(result))
-    for line in result_lines(result):
-        console.print(line, soft_wrap=True, markup=False)
+def progress_bars(console: Console) -> Progress:
+    """Bars that vanish when they are done; none where there is no terminal."""
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
 
 
 def result_table(result: Mapping[str, Any]) -> Table:
