@@ -297,5 +297,5 @@ def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
     for name in [n for n in sys.modules if n.partition(".")[0] == "tau2"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tau2", None)
-    with pytest.raises(ImportError, match=r"pip install 'paw-gym\[tau2\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[tau2\]'"):
         Tau2Env()

