@@ -207,7 +207,7 @@ objective: {wm: {coef: 0.1}}
 
 | recipe | what it is |
 | --- | --- |
-| `embedded` | the default: a small transformer made from nothing learns procedural ALFWorld games |
+| `embedded` | the default: a small transformer trained from scratch learns procedural ALFWorld games |
 | `webshop_tiny_cpu` | the same on the generated shop, [with figures](environments/webshop.md#train-on-it) |
 | `search_qa_tiny_cpu` | the same on the made-up encyclopedia, \
 [with figures](environments/search-qa.md#train-on-it) |

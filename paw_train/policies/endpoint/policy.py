@@ -49,7 +49,7 @@ _LOG = logging.getLogger("paw_train.endpoint")
 _OPENAI = "https://api.openai.com/v1"
 _FIRST_CONTACT_RETRIES = 3
 """a server that never answered yet is a wrong address sooner than a passing fault"""
-_SHORTEST_KEY = 8
+_SHORTEST_KEY = 6
 """keys below are placeholders of local servers ("x", "none") and may be parts of words"""
 _T = TypeVar("_T")
 
