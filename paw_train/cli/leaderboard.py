@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from paw_gym.files import write_text
-
 
 def leaderboard(
     results: Annotated[
@@ -23,6 +21,7 @@ def leaderboard(
     page: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/leaderboard.md"),
 ) -> None:
     """Add results to the published ones and write the page anew. Copies name no path and no host."""
+    from paw_gym.files import write_text
     from paw_train.evaluation import leaderboard as board
 
     for result in results or []:

@@ -20,7 +20,7 @@ class CloningSettings(Group):
     lr: AboveZero = 3e-3
     """peak learning rate of AdamW (embeddings and norms)"""
     matrix_lr: AboveZero | None = 0.02
-    """peak learning rate of Muon (weight matrices of the blocks), for models made from nothing; null:
+    """peak learning rate of Muon (weight matrices of the blocks), for models trained from scratch; null:
     AdamW for these too, as pretrained models and adapters need"""
     warmup: Share = 0.05
     """share of the steps over which the learning rate rises"""

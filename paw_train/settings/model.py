@@ -12,7 +12,7 @@ from paw_train.settings.scratch import ScratchModelSettings
 
 
 class ModelSettings(Group):
-    """The policy: a pretrained model, or a small one made from nothing."""
+    """The policy: a pretrained model, or a small one trained from scratch."""
 
     path: str | None = None
     """folder or hub name of a Hugging Face causal LM with a chat template, a ``.gguf`` file, or an
@@ -39,7 +39,7 @@ class ModelSettings(Group):
     def _check(self) -> Self:
         if self.lora.rank and self.path is None:
             raise ValueError(
-                "model.lora.rank needs a pretrained model (model.path): adapters on a model made from "
-                "nothing have nothing to adapt."
+                "model.lora.rank needs a pretrained model (model.path): adapters on a model trained from "
+                "scratch have nothing to adapt."
             )
         return self

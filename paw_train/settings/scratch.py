@@ -15,7 +15,7 @@ FEWEST_PIECES = 512
 
 
 class ScratchModelSettings(Group):
-    """Size of a model that is trained from nothing (Llama architecture)."""
+    """Size of a model that is trained from scratch (Llama architecture)."""
 
     hidden: Positive = 128
     """width"""
