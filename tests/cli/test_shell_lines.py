@@ -254,7 +254,7 @@ def clean(
     """A folder with copies of those, as the current one; services end as soon as they would serve."""
     folder = tmp_path / "here"
     shutil.copytree(given, folder)
-    (folder / "benchmarks").symlink_to(ROOT / "benchmarks")
+    shutil.copytree(ROOT / "benchmarks", folder / "benchmarks")  # `paw leaderboard` writes there
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     for module in ("my_envs", "my_module"):
