@@ -1,9 +1,9 @@
-"""Log-probabilities and entropies of chosen tokens, straight from hidden states.
+"""Log-probabilities and entropies of selected tokens, straight from hidden states.
 
 The logits of a whole batch, [B, T, V], are the largest tensor of a training step, and most of them
-are of prompt tokens that nobody asks about. Here the language-model head is applied to the chosen
+are of prompt tokens that nobody asks about. Here the language-model head is applied to the selected
 positions only, a chunk of them at a time, and again in the backward pass; neither [B, T, V] nor the
-[P, V] of the chosen positions ever exists whole.
+[P, V] of the selected positions ever exists whole.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ products to be busy"""
 
 
 class TokenScores(NamedTuple):
-    """What a head says about P tokens."""
+    """Scores of P tokens."""
 
     logprobs: Tensor
     """[P] log-probability of each token, in nats"""
@@ -45,7 +45,7 @@ def linear_scores(
 
     Args:
         hidden: [P, H] last hidden state before each token.
-        weight: [V, H] of the head.
+        weight: [V, H] of the language-model head.
         bias: [V] or ``None``.
         targets: [P] token ids.
         temperature: [P], positive.
@@ -66,7 +66,7 @@ def linear_scores(
 
 
 class _LinearScores(torch.autograd.Function):
-    """Head, tempered log-softmax and gather, recomputed chunk by chunk in backward."""
+    """LM head, tempered log-softmax and gather, recomputed chunk by chunk in backward."""
 
     @staticmethod
     def forward(
@@ -107,18 +107,20 @@ class _LinearScores(torch.autograd.Function):
         for part in _parts(len(targets), ctx.chunk_size):
             scores = _tempered(hidden[part], weight, bias, inverse[part])
             share = scores.sub_(norms[part, None]).exp_()
-            spread = None
+            entropy_grad = None
             first = _within(part, len(entropy))
             if first:
                 # dH / dz_v = -p_v log p_v - p_v H
                 rows = slice(part.start, part.start + first)
-                spread = torch.special.entr(share[:first]).sub_(share[:first] * entropy[rows, None])
-                spread.mul_(grad_entropy[rows, None])
+                entropy_grad = torch.special.entr(share[:first]).sub_(
+                    share[:first] * entropy[rows, None]
+                )
+                entropy_grad.mul_(grad_entropy[rows, None])
             # d log p_y / dz_v = 1[v = y] - p_v
             share.mul_(-grad[part, None])
             share.scatter_add_(-1, targets[part, None], grad[part, None])
-            if spread is not None:
-                share[:first] += spread
+            if entropy_grad is not None:
+                share[:first] += entropy_grad
             share.mul_(inverse[part, None])
             if to_bias is not None:
                 to_bias += share.sum(0)
@@ -204,11 +206,11 @@ def _chunk_scores(
 
 
 class TokenScorer:
-    """Scores chosen tokens of a batch under a Hugging Face causal language model.
+    """Scores selected tokens of a batch under a Hugging Face causal language model.
 
-    Where the head is a plain linear layer, ``linear_scores`` is used. Whether it is one is tried out:
+    Where the LM head is a plain linear layer, ``linear_scores`` is used. Whether it is one is tested:
     the model's own logits of a few tokens must equal, to the last bit, the layer's output on the
-    decoder's hidden states. Capped or scaled logits and adapters on the head fail that, and take the
+    decoder's hidden states. Capped or scaled logits and adapters on the LM head fail that, and take the
     path through the model's own logits, which needs more memory; a warning says so.
     """
 
@@ -230,9 +232,9 @@ class TokenScorer:
         targets = input_ids.flatten()[tokens]
         if self.fallback_reason() is not None:
             return logits_scores(self.logits(input_ids, tokens), targets, temperature, entropies)
-        head = self.model.get_output_embeddings()
+        lm_head = self.model.get_output_embeddings()
         hidden = self._hidden(input_ids, tokens)
-        return linear_scores(hidden, head.weight, head.bias, targets, temperature, entropies)
+        return linear_scores(hidden, lm_head.weight, lm_head.bias, targets, temperature, entropies)
 
     def logits(self, input_ids: Tensor, tokens: Tensor) -> Tensor:
         """[P, V] logits that predict the given tokens (numbered as above): meant for a few."""
@@ -250,10 +252,10 @@ class TokenScorer:
 
     def fallback_reason(self) -> str | None:
         """Why the model's own logits are used; ``None``: they are not."""
-        head = self.model.get_output_embeddings()
-        if self._checked is None or self._checked[0] != id(head):
-            reason = _more_than_linear(self.model, head)
-            self._checked = id(head), reason
+        lm_head = self.model.get_output_embeddings()
+        if self._checked is None or self._checked[0] != id(lm_head):
+            reason = _more_than_linear(self.model, lm_head)
+            self._checked = id(lm_head), reason
             if reason is not None:
                 _LOG.warning(
                     "Log-probabilities go through whole logits, which takes more memory: %s.",
@@ -262,19 +264,19 @@ class TokenScorer:
         return self._checked[1]
 
 
-def _more_than_linear(model: Any, head: Any) -> str | None:
-    """What keeps the head from being a linear layer on the decoder's hidden states, if anything."""
-    if type(head) is not nn.Linear:
-        return f"the head is a {type(head).__name__}, not a plain linear layer"
-    if head._forward_hooks or head._forward_pre_hooks:
-        return "the head has hooks"
+def _more_than_linear(model: Any, lm_head: Any) -> str | None:
+    """What keeps the LM head from being a linear layer on the decoder's hidden states, if anything."""
+    if type(lm_head) is not nn.Linear:
+        return f"the LM head is a {type(lm_head).__name__}, not a plain linear layer"
+    if lm_head._forward_hooks or lm_head._forward_pre_hooks:
+        return "the LM head has hooks"
     training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            ids = torch.arange(min(4, head.out_features), device=head.weight.device)[None]
+            ids = torch.arange(min(4, lm_head.out_features), device=lm_head.weight.device)[None]
             hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
-            same = torch.equal(model(input_ids=ids, use_cache=False).logits, head(hidden))
+            same = torch.equal(model(input_ids=ids, use_cache=False).logits, lm_head(hidden))
     finally:
         model.train(training)
-    return None if same else "the model changes the logits after its head (a cap or a scale)"
+    return None if same else "the model changes the logits after its LM head (a cap or a scale)"

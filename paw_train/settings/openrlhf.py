@@ -33,7 +33,7 @@ class OpenRLHFSettings(Group):
     gpu_memory: Annotated[Number, Interval(gt=0, lt=1)] = 0.6
     """share of a GPU's memory that vLLM takes; up to 0.9 where it has the GPU to itself"""
     max_resident_episodes: Positive | None = None
-    """episodes that one vLLM engine plays at a time; null: all that it is given"""
+    """episodes that one vLLM engine runs at a time; null: all that it is given"""
     enforce_eager: bool = False
     """no CUDA graphs in vLLM: a faster start, slower tokens"""
     prefix_caching: bool = True
@@ -41,13 +41,13 @@ class OpenRLHFSettings(Group):
     zero_stage: Literal[2, 3] = 2
     """DeepSpeed: 2 splits optimiser and gradients over the GPUs, 3 the weights as well"""
     adam_offload: bool = False
-    """the optimiser's state rests in CPU memory"""
+    """the optimiser's state and the float32 master weights are kept in CPU memory"""
     packing: bool = False
     """sequences of a micro-batch in one row without padding; needs flash-attn"""
     liger: bool = False
     """Liger kernels in the model"""
     sync_backend: Literal["nccl", "gloo"] = "nccl"
-    """carries new weights to vLLM: ``nccl``, or ``gloo`` without GPUs"""
+    """sends new weights to vLLM: ``nccl``, or ``gloo`` without GPUs"""
     checksum_every: Count = 1
     """updates between comparisons of vLLM's weights with the trained ones; 0: never"""
     old_logprobs: Literal["actor", "rollout"] = "actor"

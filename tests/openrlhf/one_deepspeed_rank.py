@@ -74,7 +74,7 @@ def run(case: dict[str, Any], rank: int, ranks: int, stage: int, packing: bool) 
     strategy.setup_distributed()
     learns = _critic if "folder" in case else _actor
     trainer, model = learns(case, strategy, stage, packing)
-    trainer.passes = case["passes"][rank]
+    trainer.micro_batches = case["micro_batches"][rank]
     gradients: list[Any] = []
     step = trainer._step
 

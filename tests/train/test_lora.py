@@ -161,7 +161,7 @@ def test_the_reference_stays_what_the_policy_was(base: Path, adapted: bool, warm
     for _ in range(3):
         torch.testing.assert_close(_logprobs(reference, 0.7), before, rtol=0, atol=1e-6)
         assert not reference.logprobs(_batch()).requires_grad
-        reference.rest()
+        reference.offload()
         _learn(policy)
     assert {n for n, p in policy.model.named_parameters() if p.requires_grad} == trainable
     assert (_logprobs(policy, 0.7) - before).abs().max() > 1e-3

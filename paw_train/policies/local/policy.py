@@ -47,7 +47,7 @@ class LocalPolicy:
 
     @property
     def context_tokens(self) -> int | None:
-        """The longest sequence that the model was made for, where its configuration says it."""
+        """The longest sequence that the model was made for, where its configuration gives it."""
         found: int | None = getattr(self.model.config, "max_position_embeddings", None)
         return found
 
@@ -129,22 +129,22 @@ class LocalPolicy:
         """Log-probabilities of the batch's action and observation tokens, with gradient.
 
         Actions are scored at the sampling temperature, because that is the distribution they were
-        drawn from; observations at 1. Logits exist for a chunk of these tokens at a time (see
+        sampled from; observations at 1. Logits exist for a chunk of these tokens at a time (see
         ``paw_train.losses.lm_head_logprobs``).
 
         Args:
             batch: on the model's device.
             temperature: of the rollout; 0 (the most likely token) counts as 1.
             entropy: also return the Shannon entropy of the distribution that each action token was
-                drawn from, over the whole vocabulary.
+                sampled from, over the whole vocabulary.
 
         Returns:
             [S, W], one line a transition (see ``TokenBatch``), 0 where empty; with ``entropy`` also
             [S, W] entropies in nats, 0 outside the actions, with gradient.
         """
         with _recomputed(self.model):
-            result, spread = batch_logprobs(self._score, batch, temperature, entropy)
-        return result if spread is None else (result, spread)
+            result, entropies = batch_logprobs(self._score, batch, temperature, entropy)
+        return result if entropies is None else (result, entropies)
 
     def logits(self, input_ids: Tensor, tokens: Tensor) -> Tensor:
         """Logits that predict a few chosen tokens, with gradient.
@@ -197,7 +197,7 @@ class LocalPolicy:
         With an adapter: the same model with a frozen copy of that. Else a copy of the whole.
 
         Args:
-            offload: let a copy rest on the CPU between updates (see ``Reference.rest``).
+            offload: keep a copy in CPU memory between updates (see ``Reference.offload``).
         """
         if lora.has_adapter(self.model):
             return AdapterReference(self)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from paw_train.algorithms.update import averaged
 from paw_train.training.openrlhf.adapters import WholeModel, is_adapted
-from paw_train.training.openrlhf.learning import learn, pass_loss
-from paw_train.training.openrlhf.update_cut import Pass
+from paw_train.training.openrlhf.learning import learn, micro_batch_loss
+from paw_train.training.openrlhf.sharding import RankMicroBatch
 from paw_train.training.openrlhf.weights import Sums, sums_of, zero_sums
 from paw_train.training.openrlhf.worker_settings import worker_settings
 
@@ -24,19 +24,19 @@ _Upstream: Any = ppo_actor.PolicyModelActor.__ray_metadata__.modified_class
 
 
 class PaWActorTrainer(ActorPPOTrainer):
-    """Learns from passes instead of OpenRLHF's replay buffer."""
+    """Learns from micro-batches instead of OpenRLHF's replay buffer."""
 
     actor: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.run = worker_settings()
-        self.passes: list[Pass] = []
+        self.micro_batches: list[RankMicroBatch] = []
         self.update = -1
         self.rate = self.run.optimizer.lr
 
     def ppo_train(self, kl_ctl: float) -> dict[str, float]:
-        """All passes of this rank in one update; the metrics are those of all ranks.
+        """All micro-batches of this rank in one update; the metrics are those of all ranks.
 
         Raises:
             TrainingDivergedError: a loss or gradient is not finite.
@@ -44,21 +44,21 @@ class PaWActorTrainer(ActorPPOTrainer):
         self.actor.train()
         started = time.process_time()
         steps = learn(
-            self.passes,
+            self.micro_batches,
             self._loss,
             lambda loss: self.strategy.backward(loss, self.actor, self.actor_optim),
             self._step,
             gathered,
             dist.get_world_size(),
         )
-        self.passes = []
+        self.micro_batches = []
         seconds = time.process_time() - started
         return {**averaged(steps), "lr": self.rate, "seconds_train_cpu": seconds}
 
-    def _loss(self, part: Pass) -> Any:
-        # else each pass's gradient would take the place of the one before
+    def _loss(self, part: RankMicroBatch) -> Any:
+        # else each micro-batch's gradient would take the place of the one before
         self.actor.model.set_gradient_accumulation_boundary(part.last)
-        return pass_loss(
+        return micro_batch_loss(
             part,
             self._logits,
             self.run.objective,
@@ -126,12 +126,12 @@ class PaWPolicyActor(_Upstream):
         return super().init_model_from_pretrained(*args, **kwargs)
 
     def append(self, experience: Any) -> None:
-        """Takes a pass for the next update."""
+        """Takes a micro-batch for the next update."""
         update = int(experience.info["update"][0])
         if update != self.trainer.update:
-            # while a critic learns alone, passes come that nobody learns from
-            self.trainer.passes, self.trainer.update = [], update
-        self.trainer.passes.append(experience.labels[0])
+            # while a critic learns alone, micro-batches come that nobody learns from
+            self.trainer.micro_batches, self.trainer.update = [], update
+        self.trainer.micro_batches.append(experience.labels[0])
         self.trainer.rate = float(experience.info["rate"][0])
 
     def weight_sums(self) -> Sums:

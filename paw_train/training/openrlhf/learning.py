@@ -1,4 +1,4 @@
-"""What a rank computes in one pass: the loss of the local engine, on the logits of OpenRLHF's actor."""
+"""The loss of one micro-batch on a rank: that of the local engine, on OpenRLHF's actor."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from paw_train.losses.lm_head_logprobs import TokenScores, logits_scores
 from paw_train.losses.objective import LossOutput, ObjectiveSettings, combined_loss, merge_metrics
 from paw_train.rollouts.scoring import batch_logprobs
 from paw_train.rollouts.tokens import collate
-from paw_train.training.openrlhf.update_cut import Pass, token_values
+from paw_train.training.openrlhf.sharding import RankMicroBatch, token_values
 
 Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(input ids [B, T], attention mask [B, T], places [S] in the flattened ids) -> logits [S, V] there, at
 temperature 1"""
 
 
-def pass_loss(
-    part: Pass,
+def micro_batch_loss(
+    part: RankMicroBatch,
     forward: Forward,
     objective: ObjectiveSettings,
     temperature: float,
     pad_id: int,
     device: torch.device,
 ) -> LossOutput:
-    """The share of the mini-batch's loss that one pass has.
+    """One micro-batch's share of the mini-batch's loss.
 
     Args:
         part: rows, what they are worth, and the totals of the mini-batch.
@@ -41,9 +41,9 @@ def pass_loss(
     """
     batch = collate(part.experience.rows, pad_id).to(device)
 
-    def score(ids: Tensor, tokens: Tensor, heat: Tensor, entropies: int) -> TokenScores:
+    def score(ids: Tensor, tokens: Tensor, temperatures: Tensor, entropies: int) -> TokenScores:
         logits = forward(ids, batch.attention_mask, tokens - 1)
-        return logits_scores(logits, ids.flatten()[tokens], heat, entropies)
+        return logits_scores(logits, ids.flatten()[tokens], temperatures, entropies)
 
     logprobs, entropy = batch_logprobs(score, batch, temperature, objective.entropy_coef > 0)
     reference = None
@@ -58,21 +58,21 @@ ValueForward = Callable[[Tensor, Tensor], Tensor]
 """(input ids [B, T], attention mask [B, T]) -> values [B, T - 1], that at t before token t + 1"""
 
 
-def pass_value_loss(
-    part: Pass,
+def micro_batch_value_loss(
+    part: RankMicroBatch,
     forward: ValueForward,
     level: str,
     clip: float | None,
     pad_id: int,
     device: torch.device,
 ) -> LossOutput:
-    """The share of the mini-batch's value loss that one pass has.
+    """One micro-batch's share of the mini-batch's value loss.
 
     Args:
         part: rows, their value targets, and the number of values of the mini-batch.
         forward: runs the critic.
         level: ``turn`` or ``token``.
-        clip: how far values may move before the loss is cut; ``None``: no limit.
+        clip: how far values may move before the loss is clipped; ``None``: no limit.
         pad_id: pads rows on the right.
         device: where the critic is.
     """
@@ -87,18 +87,18 @@ def pass_value_loss(
 
 
 def learn(
-    passes: Sequence[Pass],
-    loss_of: Callable[[Pass], LossOutput],
+    parts: Sequence[RankMicroBatch],
+    loss_of: Callable[[RankMicroBatch], LossOutput],
     backward: Callable[[Tensor], None],
     step: Callable[[], float],
     gathered: Callable[[list[dict[str, Tensor]]], list[dict[str, Tensor]]],
     ranks: int,
 ) -> list[dict[str, float]]:
-    """All passes of one rank in one update.
+    """All micro-batches of one rank in one update.
 
     Args:
-        passes: of this rank.
-        loss_of: runs the actor on a pass.
+        parts: micro-batches of this rank.
+        loss_of: runs the actor on a micro-batch.
         backward: adds the gradient of a loss; gradients are **averaged** over ranks when the
             optimiser steps.
         step: an optimiser step; returns the gradient's norm before clipping.
@@ -113,7 +113,7 @@ def learn(
     """
     steps: list[dict[str, float]] = []
     own: list[dict[str, Tensor]] = []
-    for part in passes:
+    for part in parts:
         output = loss_of(part)
         own.append({**output.metrics, "loss": output.loss.detach()})
         # the ranks' gradients are averaged, while their losses are shares of one sum

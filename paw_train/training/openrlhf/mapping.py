@@ -1,6 +1,6 @@
 """Our settings -> the options of ``openrlhf.cli.train_ppo_ray``: every setting mapped, or refused.
 
-``RULES`` has an entry for each setting of a run. It says which options the setting becomes, or what
+``RULES`` has an entry for each setting of a run. It gives the options the setting becomes, or what
 else reads it, and which values this engine cannot do. Nothing here imports OpenRLHF.
 """
 
@@ -48,8 +48,8 @@ def _only(note: str, allowed: Callable[[Any], bool], instead: str) -> Rule:
 _AGENT = _ours("the agent executor, in each vLLM engine")
 _MAKER = _ours("the experience maker: paw_train.algorithms.experience.prepare")
 _LOSS = _ours("the actor trainer: paw_train.losses.objective.combined_loss")
-_CUT = _ours("the experience maker: cuts the update for the ranks")
-_EVAL = _ours("the evaluation panel, played by the agent executor")
+_SHARDS = _ours("the experience maker: shards the update over the ranks")
+_EVAL = _ours("the evaluation panel, run by the agent executor")
 _UNUSED = _ours("of other choices; not read")
 _RATE = _ours("the actor trainer: sets the rate of each update")
 
@@ -58,7 +58,7 @@ def _constant(settings: Settings) -> Options:
     """Options that follow from how this engine works, whatever the settings."""
     o, folder = settings.openrlhf, Path(settings.out) / settings.name
     return {
-        # one sequence a rank and step, as OpenRLHF counts: mini-batches are cut by our own rules
+        # one sequence a rank and step, as OpenRLHF counts: our own rules split mini-batches
         "train.batch_size": o.ranks,
         "train.micro_batch_size": 1,
         "rollout.micro_batch_size": 1,
@@ -77,7 +77,7 @@ def _constant(settings: Settings) -> Options:
         "ckpt.load_enable": True,
         "ckpt.best_metric_key": "eval_panel_pass1" if settings.evaluation.every else "none",
         "logger.tensorboard_dir": str(folder / "tensorboard"),
-        # makes vLLM tell log-probabilities of the tempered distribution; its loss is not used
+        # makes vLLM return log-probabilities of the tempered distribution; its loss is not used
         "algo.advantage.is_correction_level": "token",
     }
 
@@ -119,7 +119,7 @@ def _whole_critic(name: str, settings: Settings) -> str | None:
     if not advantage_estimator(name).needs_critic or not settings.model.lora.rank:
         return None
     return (
-        f"{name} would give the critic an adapter, too, and freeze its head: use model.lora.rank=0, or "
+        f"{name} would give the critic an adapter, too, and freeze its value head: use model.lora.rank=0, or "
         "engine=local."
     )
 
@@ -259,7 +259,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "rollout.max_context_tokens": _option("data.max_len"),
         "rollout.stop_at_tags": _AGENT,
         "rollout.prefill_tokens": _ours("vLLM decides; not read"),
-        "rollout.engine": _ours("vLLM plays here, whatever it says"),
+        "rollout.engine": _ours("vLLM samples here, whatever its value"),
         "rollout.vllm": Rule("not read", None, _default_vllm),
         "algorithm.name": Rule(_MAKER.note, _estimator, _whole_critic),
         "algorithm.normalize": _MAKER,
@@ -291,7 +291,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "objective.wm.gradient_ratio": _only(
             "not read",
             lambda v: v is None,
-            "is not done here: gradients are spread over the GPUs. Set objective.wm.coef instead.",
+            "is not done here: gradients are sharded over the GPUs. Set objective.wm.coef instead.",
         ),
         "objective": _LOSS,
         "world_model_learning.method": _only(
@@ -311,16 +311,16 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         ),
         "optimizer.betas": _option("actor.adam.betas"),
         "optimizer.max_grad_norm": _option("actor.max_norm"),
-        "optimizer.minibatches": _CUT,
-        "optimizer.minibatch_size": _CUT,
-        "optimizer.micro_batch_tokens": _CUT,
+        "optimizer.minibatches": _SHARDS,
+        "optimizer.minibatch_size": _SHARDS,
+        "optimizer.micro_batch_tokens": _SHARDS,
         "optimizer.max_skipped": _ours(
             "stricter: the first loss that is not finite ends the run, with a checkpoint before it"
         ),
         "optimizer.measure_gradients": _only(
             "not read",
             lambda v: not v,
-            "true is not done here: gradients are spread over the GPUs. Use false.",
+            "true is not done here: gradients are sharded over the GPUs. Use false.",
         ),
         "evaluation.every": Rule("--eval.steps and --eval.dataset", _validation),
         "evaluation.temperature": _option("eval.temperature"),

@@ -18,7 +18,7 @@ WATCH_SECONDS = 5.0
 
 
 class PaWWorker(WorkerWrap):
-    """vLLM's worker: takes weights as upstream does, and can tell sums over them."""
+    """vLLM's worker: takes weights as upstream does, and can report sums over them."""
 
     model_runner: Any
 
