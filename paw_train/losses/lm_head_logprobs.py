@@ -270,7 +270,8 @@ def _more_than_linear(model: Any, lm_head: Any) -> str | None:
         return f"the LM head is a {type(lm_head).__name__}, not a plain linear layer"
     if lm_head._forward_hooks or lm_head._forward_pre_hooks:
         return "the LM head has hooks"
-    training = model.training
+    # one flag a module: layers that recompute have theirs set while dropout inside them is off
+    flags = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
@@ -278,5 +279,6 @@ def _more_than_linear(model: Any, lm_head: Any) -> str | None:
             hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
             same = torch.equal(model(input_ids=ids, use_cache=False).logits, lm_head(hidden))
     finally:
-        model.train(training)
+        for module, flag in flags:
+            module.training = flag
     return None if same else "the model changes the logits after its LM head (a cap or a scale)"

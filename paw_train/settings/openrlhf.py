@@ -48,8 +48,9 @@ class OpenRLHFSettings(Group):
     """Liger kernels in the model"""
     sync_backend: Literal["nccl", "gloo"] = "nccl"
     """sends new weights to vLLM: ``nccl``, or ``gloo`` without GPUs"""
-    checksum_every: Count = 1
-    """updates between comparisons of vLLM's weights with the trained ones; 0: never"""
+    checksum_every: Count | None = None
+    """updates between comparisons of vLLM's weights with the trained ones, the first update's included;
+    0: never; null: every 10 updates, and never where ``tensor_parallel`` leaves no engine whole"""
     old_logprobs: Literal["actor", "rollout"] = "actor"
     """log-probabilities of the sampled tokens that the ratio and the action entropy are taken from:
     ``actor`` computes them once more in the trainer's own arithmetic, ``rollout`` takes vLLM's"""
@@ -82,6 +83,13 @@ class OpenRLHFSettings(Group):
     def ranks(self) -> int:
         """Data-parallel ranks of the policy: one a GPU."""
         return self.nodes * self.gpus_per_node
+
+    @property
+    def updates_between_checksums(self) -> int:
+        """``checksum_every``, with the default worked out."""
+        if self.checksum_every is not None:
+            return self.checksum_every
+        return 10 if self.tensor_parallel == 1 else 0
 
     @property
     def vllm_engines(self) -> int:

@@ -96,8 +96,14 @@ def test_what_cannot_be_done_is_refused_by_name(override: str) -> None:
         require_possible(_settings(*override.split()))
 
 
+def test_weights_are_compared_every_ten_updates_where_engines_are_whole() -> None:
+    assert _settings().openrlhf.updates_between_checksums == 10
+    assert _settings("openrlhf.checksum_every=3").openrlhf.updates_between_checksums == 3
+    assert _settings("openrlhf.tensor_parallel=2").openrlhf.updates_between_checksums == 0
+
+
 def test_two_gpus_an_engine_halve_the_engines() -> None:
-    chosen = options(_settings("openrlhf.tensor_parallel=2", "openrlhf.checksum_every=0"))
+    chosen = options(_settings("openrlhf.tensor_parallel=2"))
     assert chosen["vllm.num_engines"] == 4
     assert chosen["vllm.tensor_parallel_size"] == 2
 

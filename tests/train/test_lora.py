@@ -223,6 +223,18 @@ def test_recomputed_activations_give_the_same_gradients(base: Path, adapted: boo
         torch.testing.assert_close(one, two)
 
 
+def test_the_first_pass_recomputes_too(base: Path) -> None:
+    """The LM head is tested in that pass, which must leave every module's flag as it was."""
+    policy = LocalPolicy.load(base, gradient_checkpointing=True)
+    policy.model.eval()
+    calls = _count_calls(policy.model.get_decoder().layers[0].mlp)
+    logprobs = policy.logprobs(_batch())
+    before = len(calls)
+    logprobs.sum().backward()
+    assert len(calls) == before + 1
+    assert not any(module.training for module in policy.model.modules())
+
+
 def _count_calls(module: Any) -> list[int]:
     calls: list[int] = []
     module.register_forward_pre_hook(lambda *_: calls.append(1))

@@ -142,4 +142,5 @@ class PaWPolicyActor(_Upstream):
         for _, parameter in (WholeModel(model) if is_adapted(model) else model).named_parameters():
             with deepspeed.zero.GatheredParameters([parameter], enabled=split):
                 total = total + sums_of(parameter.data)
+        torch.cuda.empty_cache()  # vLLM's key-value cache wakes next and takes what is free
         return total

@@ -357,9 +357,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             None,
             lambda v, s: (
                 None
-                if v == 0 or s.openrlhf.tensor_parallel == 1
+                if not v or s.openrlhf.tensor_parallel == 1
                 else "above 0 compares whole models, and openrlhf.tensor_parallel above 1 has parts of "
-                "them: use 0 there."
+                "them: use null or 0 there."
             ),
         ),
         "openrlhf.old_logprobs": _MAKER,

@@ -89,8 +89,8 @@ class PaWTrainer(_Upstream):
         return {**self._outcome, **self.experience_maker.metrics}
 
     def _check_weights(self, update: int) -> None:
-        every = self.run.openrlhf.checksum_every
-        if not every or (update + 1) % every or not self.vllm_engines:
+        every = self.run.openrlhf.updates_between_checksums
+        if not every or update % every or not self.vllm_engines:
             return
         trained = ray.get(self.actor_model_group.async_run_method(method_name="weight_sums"))[0]
         engines = ray.get([engine.weight_sums.remote() for engine in self.vllm_engines])

@@ -42,11 +42,18 @@ def zero_sums() -> Sums:
     return Sums(0.0, 0.0, 0.0)
 
 
+CHUNK = 2**24
+"""values that are in float64 at a time: 128 MiB, where a large embedding would take gigabytes"""
+
+
 @torch.no_grad()
 def sums_of(tensor: torch.Tensor) -> Sums:
-    """Sums over one tensor."""
-    values = tensor.detach().double()
-    return Sums(float(values.sum()), float(values.abs().sum()), float(values.square().sum()))
+    """Sums over one tensor, a chunk of it at a time."""
+    total = torch.zeros(3, dtype=torch.float64, device=tensor.device)
+    for part in tensor.detach().reshape(-1).split(CHUNK):
+        values = part.to(torch.float64, copy=True)
+        total += torch.stack([values.sum(), values.abs_().sum(), values.square_().sum()])
+    return Sums(*total.tolist())
 
 
 def require_equal(trained: Sums, sampled: list[Sums], update: int) -> None:
