@@ -9,7 +9,8 @@ positions only, a chunk of them at a time, and again in the backward pass; neith
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -205,6 +206,79 @@ def _chunk_scores(
     return logprobs.gather(-1, targets[:, None]).squeeze(-1), entropy
 
 
+class ForwardScorer:
+    """Scores tokens by a model that must be called as a whole, such as one that DeepSpeed shards.
+
+    During the call the LM head returns scores instead of logits, so that hooks on it (ZeRO-3 gathers
+    its weight there, forward and backward) run as ever. Models that change logits after their LM head
+    are scored by their logits, which takes more memory; a warning says so.
+
+    Args:
+        model: a Hugging Face causal language model, with or without an adapter of peft.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.lm_head: Any = model.get_output_embeddings()
+        self._checked = False
+        self._reason: str | None = None
+
+    def __call__(
+        self,
+        forward: Callable[[], Tensor],
+        positions: Tensor,
+        targets: Tensor,
+        temperature: Tensor,
+        entropies: int = 0,
+    ) -> TokenScores:
+        """Scores the tokens that follow the given positions.
+
+        Args:
+            forward: calls the model and returns its logits, [..., V].
+            positions: [P] in the flattened leading dimensions of the logits.
+            targets: [P] ids of the tokens.
+            temperature: [P].
+            entropies: E, at how many leading positions the entropy is wanted.
+        """
+        if self.fallback_reason() is not None:
+            logits = forward().flatten(0, -2).index_select(0, positions)
+            return logits_scores(logits, targets, temperature, entropies)
+
+        def score(hidden: Tensor) -> Tensor:
+            selected = hidden.flatten(0, -2).index_select(0, positions)
+            weight, bias = self.lm_head.weight, self.lm_head.bias
+            return torch.cat(linear_scores(selected, weight, bias, targets, temperature, entropies))
+
+        with _replaced_forward(self.lm_head, score):
+            found = forward()
+        return TokenScores(*found.split([len(targets), entropies]))
+
+    def fallback_reason(self) -> str | None:
+        """Why the model's own logits are used; ``None``: they are not."""
+        if not self._checked:
+            self._reason = _more_than_linear(self.model, self.lm_head, through_hooks=True)
+            self._checked = True
+            _warn(self._reason)
+        return self._reason
+
+
+@contextmanager
+def _replaced_forward(module: nn.Module, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Within it, calls of the module compute something else; its hooks stay."""
+    module.forward = forward  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del module.forward
+
+
+def _warn(reason: str | None) -> None:
+    if reason is not None:
+        _LOG.warning(
+            "Log-probabilities go through whole logits, which takes more memory: %s.", reason
+        )
+
+
 class TokenScorer:
     """Scores selected tokens of a batch under a Hugging Face causal language model.
 
@@ -256,19 +330,23 @@ class TokenScorer:
         if self._checked is None or self._checked[0] != id(lm_head):
             reason = _more_than_linear(self.model, lm_head)
             self._checked = id(lm_head), reason
-            if reason is not None:
-                _LOG.warning(
-                    "Log-probabilities go through whole logits, which takes more memory: %s.",
-                    reason,
-                )
+            _warn(reason)
         return self._checked[1]
 
 
-def _more_than_linear(model: Any, lm_head: Any) -> str | None:
-    """What keeps the LM head from being a linear layer on the decoder's hidden states, if anything."""
+def _more_than_linear(model: Any, lm_head: Any, through_hooks: bool = False) -> str | None:
+    """What keeps the LM head from being a linear layer on the decoder's hidden states, if anything.
+
+    Args:
+        model: a Hugging Face causal language model.
+        lm_head: its output layer.
+        through_hooks: whether the layer is called with its hooks, so that those of DeepSpeed may be
+            there, which only gather its weight.
+    """
     if type(lm_head) is not nn.Linear:
         return f"the LM head is a {type(lm_head).__name__}, not a plain linear layer"
-    if lm_head._forward_hooks or lm_head._forward_pre_hooks:
+    hooks = [*lm_head._forward_hooks.values(), *lm_head._forward_pre_hooks.values()]
+    if any(not (through_hooks and hook.__module__.startswith("deepspeed.")) for hook in hooks):
         return "the LM head has hooks"
     # one flag a module: layers that recompute have theirs set while dropout inside them is off
     flags = [(module, module.training) for module in model.modules()]

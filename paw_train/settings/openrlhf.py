@@ -42,8 +42,9 @@ class OpenRLHFSettings(Group):
     """DeepSpeed: 2 splits optimiser and gradients over the GPUs, 3 the weights as well"""
     adam_offload: bool = False
     """the optimiser's state and the float32 master weights are kept in CPU memory"""
-    packing: bool = False
-    """sequences of a micro-batch in one row without padding; needs flash-attn"""
+    packing: bool | None = None
+    """sequences of a micro-batch in one row without padding, which needs flash-attn; null: wherever
+    ``model.attention`` is flash attention, as it is by default on a cluster"""
     liger: bool = False
     """Liger kernels in the model"""
     sync_backend: Literal["nccl", "gloo"] = "nccl"

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from paw_train.losses.lm_head_logprobs import ForwardScorer, TokenScores
 from paw_train.policies.local.scratch import scratch_model
 from paw_train.settings.scratch import ScratchModelSettings
 from paw_train.training.openrlhf.learning import learn, micro_batch_loss, micro_batch_value_loss
@@ -22,13 +23,20 @@ from paw_train.training.openrlhf.learning import learn, micro_batch_loss, micro_
 SMALL = ScratchModelSettings(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=32)
 
 
-def forward(model: Any) -> Any:
-    """Logits as OpenRLHF's actor gives them."""
+def scores(model: Any) -> Any:
+    """Scores as our actor on DeepSpeed gives them."""
 
-    def logits(ids: Tensor, attention: Tensor, places: Tensor) -> Tensor:
-        return model(input_ids=ids, attention_mask=attention).logits.flatten(0, 1)[places]
+    scorer = ForwardScorer(model)
 
-    return logits
+    def score(ids: Tensor, attention: Tensor, tokens: Tensor, *others: Any) -> TokenScores:
+        return scorer(
+            lambda: model(input_ids=ids, attention_mask=attention).logits,
+            tokens - 1,
+            ids.flatten()[tokens],
+            *others,
+        )
+
+    return score
 
 
 class SmallCritic(torch.nn.Module):
@@ -58,9 +66,7 @@ def run(case: dict[str, Any], rank: int, ranks: int) -> dict[str, Any]:
     def loss_of(part: Any) -> Any:
         if "head" in case:
             return micro_batch_value_loss(part, model, case["level"], case["clip"], 0, cpu)
-        return micro_batch_loss(
-            part, forward(model), case["objective"], case["temperature"], 0, cpu
-        )
+        return micro_batch_loss(part, scores(model), case["objective"], case["temperature"], 0, cpu)
 
     parts, gradients = case["micro_batches"][rank], []
 

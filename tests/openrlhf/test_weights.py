@@ -53,7 +53,9 @@ def test_sums_need_no_second_copy_of_a_large_tensor(monkeypatch: pytest.MonkeyPa
     a, _ = _weights()
     with Largest():
         found = sums_of(a)
-    assert found.equal(Sums(*(float(f(a.double()).sum()) for f in (_same, torch.abs, torch.square))))
+    assert found.equal(
+        Sums(*(float(f(a.double()).sum()) for f in (_same, torch.abs, torch.square)))
+    )
     assert 0 < Largest.bytes <= 8 * 100
 
 

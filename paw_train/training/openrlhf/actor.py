@@ -9,18 +9,20 @@ from typing import Any
 import deepspeed
 import torch
 import torch.distributed as dist
-from openrlhf.trainer.ray import ppo_actor
+from openrlhf.trainer.ray import launcher, ppo_actor
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
 from torch import Tensor
 
 from paw_train.algorithms.update import averaged
 from paw_train.training.openrlhf.adapters import WholeModel, is_adapted
+from paw_train.training.openrlhf.chunked_actor import ChunkedActor
 from paw_train.training.openrlhf.learning import learn, micro_batch_loss
 from paw_train.training.openrlhf.sharding import RankMicroBatch
 from paw_train.training.openrlhf.weights import Sums, sums_of, zero_sums
 from paw_train.training.openrlhf.worker_settings import worker_settings
 
 _Upstream: Any = ppo_actor.PolicyModelActor.__ray_metadata__.modified_class
+_UpstreamReference: Any = launcher.ReferenceModelActor.__ray_metadata__.modified_class
 
 
 class PaWActorTrainer(ActorPPOTrainer):
@@ -60,30 +62,12 @@ class PaWActorTrainer(ActorPPOTrainer):
         self.actor.model.set_gradient_accumulation_boundary(part.last)
         return micro_batch_loss(
             part,
-            self._logits,
+            self.actor.scores,
             self.run.objective,
             self.run.rollout.temperature,
             self.tokenizer.pad_token_id,
             torch.device(torch.cuda.current_device()),
         )
-
-    def _logits(self, ids: Tensor, attention: Tensor, places: Tensor) -> Tensor:
-        # the actor would temper the observations too, which nobody sampled
-        tempered, self.actor.temperature = self.actor.temperature, 1.0
-        try:
-            output = self.actor(
-                ids,
-                attention_mask=attention,
-                return_output=True,
-                ring_attn_group=self.strategy.ring_attn_group,
-            )
-        finally:
-            self.actor.temperature = tempered
-        if self.actor.packing_samples:
-            # [1, tokens, V]: padding was left out
-            places = (attention.flatten().cumsum(0) - 1)[places]
-        logits: Tensor = output["logits"].flatten(0, 1).index_select(0, places)
-        return logits
 
     def broadcast_to_vllm(self) -> None:
         """As upstream; of a model with an adapter, the whole model is sent."""
@@ -121,8 +105,9 @@ class PaWPolicyActor(_Upstream):
     """OpenRLHF's policy worker with our trainer in it."""
 
     def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> Any:
-        """As upstream, whose constructor call names its trainer by a module attribute."""
+        """As upstream, whose constructor calls name trainer and model by module attributes."""
         ppo_actor.ActorPPOTrainer = PaWActorTrainer
+        ppo_actor.Actor = ChunkedActor
         return super().init_model_from_pretrained(*args, **kwargs)
 
     def append(self, experience: Any) -> None:
@@ -144,3 +129,12 @@ class PaWPolicyActor(_Upstream):
                 total = total + sums_of(parameter.data)
         torch.cuda.empty_cache()  # vLLM's key-value cache wakes next and takes what is free
         return total
+
+
+class PaWReferenceActor(_UpstreamReference):
+    """OpenRLHF's reference worker, which scores a chunk of tokens at a time."""
+
+    def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> Any:
+        """As upstream, whose constructor call names the model by a module attribute."""
+        launcher.Actor = ChunkedActor
+        return super().init_model_from_pretrained(*args, **kwargs)

@@ -10,20 +10,20 @@ from torch import Tensor
 
 from paw_train.algorithms.critic import value_loss, value_places
 from paw_train.algorithms.update import TrainingDivergedError, loss_inputs
-from paw_train.losses.lm_head_logprobs import TokenScores, logits_scores
+from paw_train.losses.lm_head_logprobs import TokenScores
 from paw_train.losses.objective import LossOutput, ObjectiveSettings, combined_loss, merge_metrics
 from paw_train.rollouts.scoring import batch_logprobs
 from paw_train.rollouts.tokens import collate
 from paw_train.training.openrlhf.sharding import RankMicroBatch, token_values
 
-Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(input ids [B, T], attention mask [B, T], places [S] in the flattened ids) -> logits [S, V] there, at
-temperature 1"""
+Score = Callable[[Tensor, Tensor, Tensor, Tensor, int], TokenScores]
+"""(input ids [B, T], attention mask [B, T], numbers ``b * T + t`` of P tokens, temperatures [P],
+entropies wanted) -> scores"""
 
 
 def micro_batch_loss(
     part: RankMicroBatch,
-    forward: Forward,
+    score: Score,
     objective: ObjectiveSettings,
     temperature: float,
     pad_id: int,
@@ -33,7 +33,7 @@ def micro_batch_loss(
 
     Args:
         part: rows, what they are worth, and the totals of the mini-batch.
-        forward: runs the actor.
+        score: runs the actor.
         objective: settings of the loss.
         temperature: of the rollout.
         pad_id: pads rows on the right.
@@ -41,11 +41,10 @@ def micro_batch_loss(
     """
     batch = collate(part.experience.rows, pad_id).to(device)
 
-    def score(ids: Tensor, tokens: Tensor, temperatures: Tensor, entropies: int) -> TokenScores:
-        logits = forward(ids, batch.attention_mask, tokens - 1)
-        return logits_scores(logits, ids.flatten()[tokens], temperatures, entropies)
+    def scored(ids: Tensor, tokens: Tensor, temperatures: Tensor, entropies: int) -> TokenScores:
+        return score(ids, batch.attention_mask, tokens, temperatures, entropies)
 
-    logprobs, entropy = batch_logprobs(score, batch, temperature, objective.entropy_coef > 0)
+    logprobs, entropy = batch_logprobs(scored, batch, temperature, objective.entropy_coef > 0)
     reference = None
     if objective.kl_in == "loss" and part.ref_logprobs is not None:
         known = token_values(part.ref_logprobs, batch.input_ids.shape)

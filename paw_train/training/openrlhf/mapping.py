@@ -17,6 +17,9 @@ from paw_train.algorithms.estimators import advantage_estimator
 from paw_train.settings import Settings
 from paw_train.settings.base import field_kinds, groups_of, is_group
 
+FLASH_ATTENTION = "flash_attention_2"
+"""what attends where ``model.attention`` is null"""
+
 Options = dict[str, Any]
 """option name without dashes: its value; True: a switch that is on; None or False: left out"""
 
@@ -64,6 +67,8 @@ def _constant(settings: Settings) -> Options:
         "rollout.micro_batch_size": 1,
         "train.num_episodes": 1,
         "train.max_epochs": 1,
+        # sums over micro-batches in float32, as in the local engine
+        "ds.grad_accum_dtype": "fp32",
         "algo.kl.estimator": "k3",
         "algo.kl.use_loss": True,
         "actor.lr_scheduler": "constant",
@@ -94,7 +99,18 @@ def _layout(colocate: str, settings: Settings) -> Options:
 
 
 def _attention(value: str | None, settings: Settings) -> Options:
-    return {"ds.attn_implementation": value or "flash_attention_2"}
+    return {"ds.attn_implementation": value or FLASH_ATTENTION}
+
+
+def packs(settings: Settings) -> bool:
+    """Whether sequences of a micro-batch go into one row without padding."""
+    if settings.openrlhf.packing is not None:
+        return settings.openrlhf.packing
+    return (settings.model.attention or FLASH_ATTENTION).startswith("flash_attention")
+
+
+def _packing(value: bool | None, settings: Settings) -> Options:
+    return {"ds.packing_samples": packs(settings)}
 
 
 def _validation(every: int, settings: Settings) -> Options:
@@ -349,7 +365,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "openrlhf.prefix_caching": _option("vllm.enable_prefix_caching"),
         "openrlhf.zero_stage": _option("ds.zero_stage"),
         "openrlhf.adam_offload": _option("ds.adam_offload"),
-        "openrlhf.packing": _option("ds.packing_samples"),
+        "openrlhf.packing": Rule("--ds.packing_samples; null: with flash attention", _packing),
         "openrlhf.liger": _option("ds.use_liger_kernel"),
         "openrlhf.sync_backend": _option("vllm.sync_backend"),
         "openrlhf.checksum_every": Rule(
