@@ -15,7 +15,7 @@ from paw_gym.wrappers import AgentInterface, make_agent_env
 
 @dataclass(slots=True)
 class Slot:
-    """One running episode: what the agent must answer, and what came of it so far."""
+    """One running episode: the prompt to answer, and the record so far."""
 
     index: int
     group: int
@@ -25,7 +25,7 @@ class Slot:
 
 
 class EnvPool:
-    """Runs ``groups * group_size`` episodes; the episodes of a group play the same task.
+    """Runs ``groups * group_size`` episodes; the episodes of a group have the same task.
 
     ``reset`` starts them; ``step`` takes one response for each running episode, and finished
     episodes leave the batch. An environment that raises fails its own episode: the traceback is
@@ -33,12 +33,12 @@ class EnvPool:
 
     Args:
         env: a registered id, or a function without arguments that makes an ``AgentInterface``.
-        groups: number of tasks played at a time.
+        groups: number of tasks at a time.
         group_size: episodes of each task.
         agent_kwargs: settings of ``make_agent_env``, those of the environment included.
         seed: seeds the choice of tasks and the environments.
         seeds: seed of the environment by task id, so that an episode starts the same whatever was
-            played before; tasks that are not in it get drawn ones.
+            run before; other tasks get sampled seeds.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class EnvPool:
         return env
 
     def set_progress(self, fraction: float) -> None:
-        """Tells every environment, those still to be made as well, how much of training is done.
+        """Sets the share of training that is done in every environment, those still to be made included.
 
         Args:
             fraction: 0 to 1; see ``TextEnv.set_progress``.
@@ -100,7 +100,7 @@ class EnvPool:
         """Starts the episodes of one update and returns the running slots.
 
         Args:
-            task_ids: a task for each group (any number); ``None`` draws ``groups`` different ones.
+            task_ids: a task for each group (any number); ``None`` samples ``groups`` different ones.
             group_size: episodes of each task, if not the pool's own.
 
         Raises:
@@ -202,11 +202,11 @@ class EnvPool:
         return not (terminated or truncated)
 
     def env_of(self, slot: Slot) -> AgentInterface:
-        """The environment that a slot plays in, for experts and for branching."""
+        """The environment of a slot, for experts and for branching."""
         return self._envs[slot.index]
 
     def state_dict(self) -> dict[str, Any]:
-        """What makes the next ``reset`` the same; between updates that is the generator."""
+        """The state that makes the next ``reset`` the same: between updates, the generator's."""
         return {"rng": self._rng.bit_generator.state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -112,8 +112,8 @@ class Episode:
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of JSON values."""
-        head = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "transitions"}
-        return {**head, "transitions": [t.to_dict() for t in self.transitions]}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "transitions"}
+        return {**values, "transitions": [t.to_dict() for t in self.transitions]}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Episode:
@@ -194,7 +194,7 @@ def read_jsonl(path: str | Path) -> Iterator[Episode]:
                 ) from error
 
 
-_HEAD = tuple(f.name for f in fields(Episode) if f.name != "transitions")
+_EPISODE_FIELDS = tuple(f.name for f in fields(Episode) if f.name != "transitions")
 _JSON_COLUMNS = tuple(
     name for name, kind in get_type_hints(Transition).items() if get_origin(kind) is dict
 )
@@ -229,18 +229,18 @@ def write_parquet(path: str | Path, episodes: Iterable[Episode], first: int = 0)
 
 
 def _rows(number: int, episode: Episode) -> Iterator[dict[str, Any]]:
-    head = {f"episode_{name}": getattr(episode, name) for name in _HEAD}
-    head["episode_number"] = number
+    shared = {f"episode_{name}": getattr(episode, name) for name in _EPISODE_FIELDS}
+    shared["episode_number"] = number
     if not episode.transitions:
-        yield head
+        yield shared
     for t in episode.transitions:
         data = t.to_dict()
-        yield {**head, **data, **{name: json.dumps(data[name]) for name in _JSON_COLUMNS}}
+        yield {**shared, **data, **{name: json.dumps(data[name]) for name in _JSON_COLUMNS}}
 
 
 def episode_from_rows(rows: Sequence[Mapping[str, Any]]) -> Episode:
     """The episode of the Parquet rows that ``write_parquet`` made of it."""
-    episode = Episode(**{name: rows[0][f"episode_{name}"] for name in _HEAD})
+    episode = Episode(**{name: rows[0][f"episode_{name}"] for name in _EPISODE_FIELDS})
     names = [f.name for f in fields(Transition) if f.name in rows[0]]
     for row in rows:
         if row["step"] is not None:
@@ -257,7 +257,7 @@ def _schema() -> Any:
     columns = {name: _arrow_type(kind) for name, kind in get_type_hints(Transition).items()}
     columns["episode_number"] = pa.int64()
     kinds = get_type_hints(Episode)
-    columns |= {f"episode_{name}": _arrow_type(kinds[name]) for name in _HEAD}
+    columns |= {f"episode_{name}": _arrow_type(kinds[name]) for name in _EPISODE_FIELDS}
     return pa.schema(list(columns.items()))
 
 

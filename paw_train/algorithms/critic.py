@@ -43,7 +43,7 @@ def value_loss(
         batch: whose ``index`` numbers its transitions.
         targets: [N, A'] of all transitions, A' >= A.
         old: [N, A'] values before the update.
-        clip: how far values may move before the loss is cut; ``None``: no limit.
+        clip: how far values may move before the loss is clipped; ``None``: no limit.
 
     Returns:
         (sum of the loss, sum of the squared errors, without a gradient) over the batch's values.
@@ -60,7 +60,7 @@ def value_loss(
 
 
 class Critic:
-    """A copy of the policy's decoder with a scalar head that starts at 0, and its optimiser.
+    """A copy of the policy's decoder with a scalar value head that starts at 0, and its optimiser.
 
     Args:
         policy: gives the decoder; not changed.
