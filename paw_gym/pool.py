@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,21 @@ class Slot:
     prompt: str
     info: dict[str, Any]
     episode: Episode
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """An exact state of one running episode, to which any number of branches can go back."""
+
+    group: int
+    prompt: str
+    info: dict[str, Any]
+    episode: Episode
+    """the record of the episode, which may have grown since"""
+    steps: int
+    """transitions of the episode at the time"""
+    state: Mapping[str, Any]
+    """of ``AgentInterface.save_state``"""
 
 
 class EnvPool:
@@ -201,6 +216,67 @@ class EnvPool:
         slot.episode.transitions.append(slot.info["transition"])
         return not (terminated or truncated)
 
+    def snapshot(self, slot: Slot) -> Snapshot:
+        """The exact state of a running episode, to ``fork`` from at any later time.
+
+        Raises:
+            ValueError: the environment cannot save its state; names the environment.
+        """
+        env = self._envs[slot.index]
+        try:
+            state = env.save_state()
+        except Exception as error:  # whatever an environment raises means that it cannot
+            raise _cannot_branch(env, "saved", error) from error
+        steps = len(slot.episode.transitions)
+        return Snapshot(slot.group, slot.prompt, dict(slot.info), slot.episode, steps, state)
+
+    def fork(self, origin: Slot | Snapshot, times: int) -> list[Slot]:
+        """Starts branches of an episode, each in an environment of its own in exactly the same state.
+
+        Equal responses have equal consequences in every branch: the generator of the environment is
+        part of the state. The branches join the running episodes; a branch's record begins with the
+        transitions that it shares with its parent.
+
+        Args:
+            origin: a running episode, or an earlier state of one.
+            times: number of branches.
+
+        Returns:
+            The slots of the branches.
+
+        Raises:
+            ValueError: ``times`` is below 1, or the environment cannot save or restore its state (names
+                the environment); nothing was started.
+        """
+        if times < 1:
+            raise ValueError(f"times is at least 1, got {times}.")
+        start = origin if isinstance(origin, Snapshot) else self.snapshot(origin)
+        first = len(self.episodes)
+        for index in range(first, first + times):
+            self._restore(index, start)
+        return [self._branch(index, start) for index in range(first, first + times)]
+
+    def _restore(self, index: int, start: Snapshot) -> None:
+        while len(self._envs) <= index:
+            self._envs.append(self._new_env())
+        env = self._envs[index]
+        try:
+            env.restore_state(start.state)
+        except Exception as error:  # see snapshot
+            raise _cannot_branch(env, "restored", error) from error
+
+    def _branch(self, index: int, start: Snapshot) -> Slot:
+        parent = start.episode
+        # the index is unique in the pool, so no two branches share a name
+        name = f"{parent.episode_id}/{start.steps}.{index}"
+        self._envs[index].branch(name)
+        shared = parent.transitions[: start.steps]
+        episode = replace(parent, episode_id=name, transitions=shared, error=None)
+        slot = Slot(index, start.group, start.prompt, {**start.info, "episode_id": name}, episode)
+        self.episodes.append(episode)
+        self.active.append(slot)
+        return slot
+
     def env_of(self, slot: Slot) -> AgentInterface:
         """The environment of a slot, for experts and for branching."""
         return self._envs[slot.index]
@@ -217,3 +293,11 @@ class EnvPool:
         """Closes the environments."""
         for env in self._envs:
             env.close()
+
+
+def _cannot_branch(env: AgentInterface, done: str, error: Exception) -> ValueError:
+    return ValueError(
+        f"{env.env_id} cannot be branched: its state cannot be {done} "
+        f"({type(error).__name__}: {error}). Its save_state and restore_state must be exact; `paw check` "
+        "tests them."
+    )

@@ -42,6 +42,8 @@ class Transition:
     action_is_valid: bool
     info: dict[str, Any] = field(default_factory=dict)
     """JSON values: ``success``, ``score``, ..."""
+    parent: str | None = None
+    """in a branch of another episode, the ``episode_id`` of that episode; ``None``: not a branch"""
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of JSON values.
@@ -64,7 +66,12 @@ class Transition:
 
 @dataclass(slots=True)
 class Episode:
-    """The transitions of one episode, and how it came about."""
+    """The transitions of one episode, and how it came about.
+
+    An episode that branched from another one holds its whole path: first the transitions that it
+    shares with its parent, which keep the parent's ``episode_id``, then its own. So ``(episode_id,
+    step)`` of a transition identifies a node in the tree of episodes.
+    """
 
     env_id: str
     task_id: str
@@ -99,6 +106,17 @@ class Episode:
         """Whether the episode ended by the rules or by its step budget."""
         last = self.transitions[-1] if self.transitions else None
         return last is not None and (last.terminated or last.truncated)
+
+    @property
+    def shared_steps(self) -> int:
+        """Number of leading transitions that belong to the episodes this one branched from."""
+        own = (i for i, t in enumerate(self.transitions) if t.episode_id == self.episode_id)
+        return next(own, len(self.transitions))
+
+    @property
+    def parent(self) -> str | None:
+        """``episode_id`` of the episode that this one branched from; ``None``: it is a root."""
+        return self.transitions[-1].parent if self.transitions else None
 
     def messages(self, step: int) -> list[dict[str, str]]:
         """The chat messages that the agent saw before it answered at ``step``."""
@@ -198,7 +216,7 @@ _EPISODE_FIELDS = tuple(f.name for f in fields(Episode) if f.name != "transition
 _JSON_COLUMNS = tuple(
     name for name, kind in get_type_hints(Transition).items() if get_origin(kind) is dict
 )
-_ADDED_LATER = ("observation",)
+_ADDED_LATER = ("observation", "parent")
 """columns that files of earlier versions lack"""
 
 ROW_GROUP = 2048
