@@ -45,7 +45,7 @@ def value_loss(
         batch: whose ``index`` numbers its transitions.
         targets: [N, A'] of all transitions, A' >= A.
         old: [N, A'] values before the update.
-        clip: how far values may move before the loss is cut; ``None``: no limit.
+        clip: how far values may move before the loss is clipped; ``None``: no limit.
 
     Returns:
         (sum of the loss, sum of the squared errors, without a gradient) over the batch's values.
