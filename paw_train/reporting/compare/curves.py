@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from paw_train.reporting.compare.results import CellResult
-from paw_train.reporting.run.charts import Series
+from paw_train.reporting.run.charts import Chart, ChartStyle, Series
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One measurement that curves are drawn of."""
+    """One measurement that is shown as curves."""
 
     key: str
     title: str
@@ -67,6 +67,17 @@ def pairs(
         if own is not None:
             charts.append((arm, [s for s in (base, own) if s is not None]))
     return charts
+
+
+def charts_of(
+    opponents: Mapping[str, str],
+    cells: Sequence[CellResult],
+    measurement: Measurement,
+    style: ChartStyle,
+) -> list[tuple[str, Chart]]:
+    """(arm, chart) of every arm that the measurement was recorded for; see ``pairs``."""
+    found = pairs(opponents, cells, measurement)
+    return [(arm, Chart(series, style)) for arm, series in found]
 
 
 def _points(cell: CellResult, key: str) -> dict[float, float]:

@@ -201,7 +201,7 @@ def write_report(folder: Path, grid: Grid, cells: Sequence[CellResult]) -> Path:
     write_json(paths.table, as_json(comparison, costs))
     write_text(paths.markdown, markdown(comparison, costs))
     if cells:
-        write_page(folder, grid, comparison, cells)
+        write_page(folder, grid, comparison, cells, costs)
     return paths.page
 
 
