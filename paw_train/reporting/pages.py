@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from paw_train.reporting.conversation import special_tokens
+from paw_train.reporting.printable import printable
 
 _FOLDER = Path(__file__).parent / "templates"
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def render(template: str, **values: Any) -> str:
@@ -26,18 +25,6 @@ def render(template: str, **values: Any) -> str:
     coordinates need.
     """
     return _environment().get_template(template).render(values)
-
-
-def printable(text: str) -> str:
-    """Text whose control characters are replaced by their Unicode pictures."""
-    return _UNPRINTABLE.sub(_picture, text)
-
-
-def _picture(match: re.Match[str]) -> str:
-    code = ord(match.group())
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "\u2421" if code == 0x7F else "\ufffd"
 
 
 @cache

@@ -14,7 +14,7 @@ from paw_train.reporting.compare.curves import MEASUREMENTS, RANGE_NOTE, charts_
 from paw_train.reporting.compare.grid import Grid
 from paw_train.reporting.compare.overhead import Overhead
 from paw_train.reporting.compare.pictures import curves_picture, forest_picture
-from paw_train.reporting.compare.results import CellResult
+from paw_train.reporting.compare.results import RunResult
 from paw_train.reporting.pages import render
 from paw_train.reporting.run.charts import Chart, ChartStyle
 
@@ -23,12 +23,12 @@ def write_page(
     folder: Path,
     grid: Grid,
     comparison: Comparison,
-    cells: Sequence[CellResult],
+    runs: Sequence[RunResult],
     costs: Sequence[Overhead] = (),
 ) -> None:
     """Writes ``compare.html``, ``differences.svg`` and (where there are curves) ``curves.svg``."""
     forest = forest_picture(comparison)
-    curves = curves_picture(grid.opponents(), cells)
+    curves = curves_picture(grid.baselines(), runs)
     write_text(folder / "differences.svg", forest + "\n")
     if curves is not None:
         write_text(folder / "curves.svg", curves + "\n")
@@ -41,7 +41,7 @@ def write_page(
         comparison=comparison,
         forest=forest,
         range_note=RANGE_NOTE,
-        curves=_curves(grid, cells),
+        curves=_curves(grid, runs),
         types=_types(comparison),
         costs=costs,
         settings=[("all arms", _text(grid.overrides))]
@@ -60,10 +60,10 @@ def _tiles(grid: Grid, comparison: Comparison) -> list[tuple[str, str]]:
     ]
 
 
-def _curves(grid: Grid, cells: Sequence[CellResult]) -> list[tuple[str, list[tuple[str, Chart]]]]:
+def _curves(grid: Grid, runs: Sequence[RunResult]) -> list[tuple[str, list[tuple[str, Chart]]]]:
     """(title, charts by arm) of the measurements that there is data for."""
     found = [
-        (m.title, charts_of(grid.opponents(), cells, m, ChartStyle(share=m.share)))
+        (m.title, charts_of(grid.baselines(), runs, m, ChartStyle(share=m.share)))
         for m in MEASUREMENTS
     ]
     return [(title, charts) for title, charts in found if charts]

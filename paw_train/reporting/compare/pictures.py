@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from paw_train.reporting.compare.analysis import Comparison
 from paw_train.reporting.compare.curves import MEASUREMENTS, RANGE_NOTE, charts_of
-from paw_train.reporting.compare.results import CellResult
+from paw_train.reporting.compare.results import RunResult
 from paw_train.reporting.pages import render
 from paw_train.reporting.run.charts import ChartStyle
 from paw_train.reporting.run.scales import Axis, linear_ticks
@@ -17,16 +17,16 @@ _CHART_ROW = 214
 _ROW = 24.0
 
 
-def curves_picture(opponents: Mapping[str, str], cells: Sequence[CellResult]) -> str | None:
+def curves_picture(baselines: Mapping[str, str], runs: Sequence[RunResult]) -> str | None:
     """Small charts of the first measurement that there is data for; ``None`` without any.
 
     Args:
-        opponents: each arm and the one it is compared to.
-        cells: the finished cells.
+        baselines: each arm and the one it is compared to.
+        runs: the finished runs.
     """
     for measurement in MEASUREMENTS:
         style = ChartStyle(width=290, height=180, share=measurement.share)
-        charts = charts_of(opponents, cells, measurement, style)
+        charts = charts_of(baselines, runs, measurement, style)
         if charts:
             return render(
                 "curves.svg",

@@ -1,4 +1,4 @@
-"""A comparison as a table: for the terminal, as Markdown, as JSON."""
+"""The tables of a comparison: for the terminal, as Markdown, as JSON."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ from paw_train.reporting.run.results import EvalResult, Rate
 from paw_train.reporting.run.run_data import RunData
 from paw_train.reporting.run.scales import duration_text, number_text
 from paw_train.reporting.run.verdict import points, same_panel
+from paw_train.settings.dotted import flatten
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +74,11 @@ def _measure(result: EvalResult | None, name: str, share: bool) -> str:
     return "" if value is None else number_text(value, share)
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested settings as (dotted key, value)."""
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 def setting_groups(run: RunData) -> dict[str, list[tuple[str, str]]]:
     """Every setting by its dotted key, and the versions where they are recorded."""
     groups = {"Settings": run.config, "Versions": run.environment}
     return {
-        title: [(key, v if isinstance(v, str) else json.dumps(v)) for key, v in flat(values)]
+        title: [(key, v if isinstance(v, str) else json.dumps(v)) for key, v in flatten(values)]
         for title, values in groups.items()
         if values
     }
