@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from paw_train.cli.errors import ErrorTellingGroup
+from paw_train.cli.errors import CommandGroup
 
 app = typer.Typer(
-    cls=ErrorTellingGroup,
+    cls=CommandGroup,
     no_args_is_help=True,
     help="Start a service: the WebShop site, a retriever, a gateway to any environment.",
     rich_markup_mode="rich",
