@@ -12,6 +12,7 @@ from typing import Any
 from paw_train.metrics import METRICS, NOT_MEASURED
 from paw_train.reporting.run.alarms import Alarm, find_alarms, world_model_loss
 from paw_train.reporting.run.results import number
+from paw_train.settings.renamed import with_new_names
 from paw_train.viewer.evaluations import evaluation_of, settings_of
 from paw_train.viewer.folders import RESULT
 
@@ -38,7 +39,7 @@ class Measurements:
         """``config.json``; of an evaluation what its result says was set."""
         value = self._file("config.json", _object)
         if isinstance(value, dict):
-            return value
+            return with_new_names(value)
         result = self._file(RESULT, _object)
         return settings_of(result) if isinstance(result, dict) else {}
 
@@ -93,8 +94,7 @@ class Measurements:
         before, after = (self._result(f"eval_{when}.json") for when in ("before", "after"))
         played = self.evaluation()
         last = rows[max(rows)] if rows else {}
-        algorithm, objective = settings.get("algorithm"), settings.get("objective")
-        wm = objective.get("wm") if isinstance(objective, dict) else None
+        algorithm, world_model = settings.get("algorithm"), settings.get("world_model")
         env = settings.get("env")
         return {
             "kind": "training" if played is None else "evaluation",
@@ -111,7 +111,7 @@ class Measurements:
             "env": (played["env"] if played else None)
             or (env.get("id") if isinstance(env, dict) else None),
             "algorithm": algorithm.get("name") if isinstance(algorithm, dict) else None,
-            "wm": wm if isinstance(wm, dict) else None,
+            "world_model": world_model if isinstance(world_model, dict) else None,
             "seed": settings.get("seed"),
             "before": before,
             "after": after or (played["overall"] if played else None),

@@ -58,7 +58,15 @@ def run(case: dict[str, Any], rank: int, ranks: int) -> dict[str, Any]:
     def loss_of(part: Any) -> Any:
         if "head" in case:
             return pass_value_loss(part, model, case["level"], case["clip"], 0, cpu)
-        return pass_loss(part, forward(model), case["objective"], case["temperature"], 0, cpu)
+        return pass_loss(
+            part,
+            forward(model),
+            case["objective"],
+            case["world_model"],
+            case["temperature"],
+            0,
+            cpu,
+        )
 
     passes, gradients = case["passes"][rank], []
 

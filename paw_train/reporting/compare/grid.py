@@ -18,7 +18,7 @@ _KEYS = (
     *("recipe", "seeds", "overrides", "baseline", "primary", "against", "arms", "name"),
     "description",
 )
-_PRESET = "objective.wm.preset"
+_PRESET = "world_model.preset"
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ def _flat(data: Mapping[str, Any], prefix: str) -> list[tuple[str, Any]]:
 
 
 def expand_preset(values: dict[str, Any]) -> dict[str, Any]:
-    """Replaces ``objective.wm.preset`` by the fields it stands for; what the arm names itself wins.
+    """Replaces ``world_model.preset`` by the fields it stands for; what the arm names itself wins.
 
     The coefficient is left to the recipe, so that presets are compared at an equal one.
     """
@@ -274,7 +274,7 @@ def expand_preset(values: dict[str, Any]) -> dict[str, Any]:
         return values
     preset = WorldModelSettings.preset(str(values[_PRESET]))
     fields = {k: v for k, v in preset.model_dump().items() if k != "coef"}
-    named = {f"objective.wm.{key}": value for key, value in fields.items()}
+    named = {f"world_model.{key}": value for key, value in fields.items()}
     return {**named, **{k: v for k, v in values.items() if k != _PRESET}}
 
 

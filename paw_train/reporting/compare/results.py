@@ -14,6 +14,7 @@ from paw_train.metrics import METRICS, NOT_MEASURED
 from paw_train.reporting.compare.cells import differing_setting, relevant
 from paw_train.reporting.compare.grid import Arm, Cell, Grid
 from paw_train.reporting.run.run_data import RunData, load_run
+from paw_train.settings.renamed import with_new_dotted_names, with_new_names
 
 FORMAT = 1
 _DIGITS = 5
@@ -171,7 +172,7 @@ def read_results(path: Path) -> list[CellResult]:
             CellResult(
                 row["arm"],
                 row["seed"],
-                _nested({**common, **row["settings"]}),
+                with_new_names(_nested({**common, **row["settings"]})),
                 row["before"],
                 row["after"],
                 row["validation"],
@@ -197,10 +198,10 @@ def read_grid(path: Path) -> Grid:
             name=data["grid"],
             recipe=data["recipe"],
             seeds=tuple(sorted({cell.seed for cell in cells})) or (0,),
-            arms=tuple(Arm(name, settings) for name, settings in data["arms"].items()),
+            arms=tuple(Arm(name, with_new_dotted_names(arm)) for name, arm in data["arms"].items()),
             baseline=data["baseline"],
             against=data.get("against", {}),
-            overrides=data.get("overrides", {}),
+            overrides=with_new_dotted_names(data.get("overrides", {})),
             description=data["description"],
             primary=data.get("primary"),
         )
