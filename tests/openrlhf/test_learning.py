@@ -375,7 +375,7 @@ def _ranks(program: str, ranks: int, folder: Path, *arguments: str) -> list[Any]
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_a_cut_loses_nothing_and_keeps_the_ranks_in_step(made_up: Any, ranks: int) -> None:
-    experience = _experience("gigpo", made_up(False), OBJECTIVE)
+    experience = _experience("gigpo", made_up(False), OBJECTIVE, PAW)
     optimizer = OptimizerSettings(minibatch_size=3, micro_batch_tokens=25)
     passes = cut(experience, None, optimizer, ranks, SEED)
     assert len({len(own) for own in passes}) == 1
@@ -405,7 +405,7 @@ def test_a_cut_loses_nothing_and_keeps_the_ranks_in_step(made_up: Any, ranks: in
 
 
 def test_passes_stay_inside_the_token_budget(made_up: Any) -> None:
-    experience = _experience("grpo", made_up(False), OBJECTIVE)
+    experience = _experience("grpo", made_up(False), OBJECTIVE, PAW)
     longest = max(len(row.ids) for row in experience.rows)
     for own in cut(experience, None, OptimizerSettings(micro_batch_tokens=2 * longest), 2, 0):
         for part in own:
