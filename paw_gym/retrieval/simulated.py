@@ -110,7 +110,11 @@ class SimulatedRetriever:
     ) -> None:
         given = curriculum if curriculum is not None else {}
         self.curriculum = given if isinstance(given, Curriculum) else Curriculum(**given)
-        if writer == "model":
+        if isinstance(writer, str):
+            require_choice("writer", writer, WRITERS)
+        if writer == "script":
+            writer = ScriptWriter()
+        elif isinstance(writer, str):
             if url is None or model is None:
                 raise ValueError(
                     "The retriever 'simulated' needs url and model, the endpoint of a language model; "
@@ -118,10 +122,6 @@ class SimulatedRetriever:
                 )
             client = JsonClient(url, token, timeout, attempts, backoff, wait)
             writer = EndpointWriter(client, model, tell_answers, temperature, max_tokens)
-        elif writer == "script":
-            writer = ScriptWriter()
-        elif isinstance(writer, str):
-            require_choice("writer", writer, WRITERS)
         self.writer: DocumentWriter = writer
         self.seed, self.parallel = seed, parallel
         self.searches = 0

@@ -165,10 +165,10 @@ def require_registered(settings: Settings) -> None:
         ValueError: an unknown estimator, loss or selection (names the nearest), or groups that are too
             small for the estimator.
     """
-    world_model, size = settings.objective.wm, settings.rollout.group_size
+    world_model, size = settings.world_model, settings.rollout.group_size
     chosen = advantage_estimator(settings.algorithm.name)
-    _registered(WORLD_MODEL_LOSSES, world_model.loss, "objective.wm.loss")
-    _registered(WORLD_MODEL_SELECTIONS, world_model.selection, "objective.wm.selection")
+    _registered(WORLD_MODEL_LOSSES, world_model.loss, "world_model.loss")
+    _registered(WORLD_MODEL_SELECTIONS, world_model.selection, "world_model.selection")
     if chosen.grouped and size < 2 and settings.updates > 0:
         raise ValueError(
             f"rollout.group_size is {size}, but {settings.algorithm.name} compares the episodes of a "

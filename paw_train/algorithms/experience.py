@@ -31,6 +31,7 @@ from paw_train.rollouts.rows import look_ahead, transition_keys, trimmed
 from paw_train.rollouts.tokens import StepSpans, TokenRow
 from paw_train.settings import AlgorithmSettings
 from paw_train.settings.objective import ObjectiveSettings
+from paw_train.settings.world_model import WorldModelSettings
 
 
 @dataclass(slots=True)
@@ -145,6 +146,7 @@ def prepare(
     pool: Pool,
     algorithm: AlgorithmSettings,
     objective: ObjectiveSettings,
+    world_model: WorldModelSettings,
     max_return: float,
     signals: Signals | None = None,
     ask: Sequence[int] = (),
@@ -154,7 +156,8 @@ def prepare(
     Args:
         pool: of ``collect``.
         algorithm: how rewards become advantages.
-        objective: holds the world-model settings.
+        objective: settings of the loss.
+        world_model: settings of the world-model term.
         max_return: R_max.
         signals: what the settings need of forward passes: see ``needs``.
         ask: ids between an observation and the next response, for world-model horizons above 1.
@@ -167,11 +170,11 @@ def prepare(
     view = _view(pool, algorithm, estimator, signals, _penalties(objective, signals))
     advantages, targets = estimator(view)
     advantages = _weighted(advantages, pool, algorithm.weighting)
-    entropy = _action_entropy(pool, objective, signals)
+    entropy = _action_entropy(pool, world_model, signals)
     groups = _wm_groups(pool, estimator)
-    plan, metrics = _plan(pool, objective, max_return, entropy, groups)
+    plan, metrics = _plan(pool, world_model, max_return, entropy, groups)
     keep = plan.selected | torch.full_like(plan.selected, objective.log_observations)
-    horizon = objective.wm.horizon if objective.wm.wm == "on" else 1
+    horizon = world_model.horizon if world_model.enabled else 1
     rows = [
         trimmed(row, [bool(keep[step.index]) for step in row.steps])
         for e in pool.episodes
@@ -287,9 +290,9 @@ def _weighted(advantages: Tensor, pool: Pool, weighting: str) -> Tensor:
 # --- world model ----------------------------------------------------------------------------------
 
 
-def _action_entropy(pool: Pool, objective: ObjectiveSettings, signals: Signals) -> Tensor:
+def _action_entropy(pool: Pool, world_model: WorldModelSettings, signals: Signals) -> Tensor:
     """[N] the entropy that transitions are selected by."""
-    if objective.wm.wm == "on" and objective.wm.entropy == "full":
+    if world_model.enabled and world_model.entropy == "full":
         return _needed(signals.entropy, "entropy")
     return _entropies([step.logprobs for step in pool.steps])
 
@@ -301,14 +304,14 @@ def _wm_groups(pool: Pool, estimator: AdvantageEstimator) -> Tensor:
 
 
 def _plan(
-    pool: Pool, objective: ObjectiveSettings, max_return: float, entropy: Tensor, group: Tensor
+    pool: Pool, world_model: WorldModelSettings, max_return: float, entropy: Tensor, group: Tensor
 ) -> tuple[WorldModelPlan, dict[str, float]]:
     returns = pool.per_episode(pool.rewards)
     sums = torch.zeros(int(group.max()) + 1, dtype=returns.dtype).index_add_(0, group, returns)
     means = sums / torch.bincount(group)
-    keys = transition_keys(pool.rows) if objective.wm.dedup != "off" else None
+    keys = transition_keys(pool.rows) if world_model.dedup != "off" else None
     plan = plan_update(
-        objective.wm,
+        world_model,
         entropy,
         group[pool.episode],
         means,
