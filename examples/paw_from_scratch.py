@@ -152,13 +152,13 @@ def sample(model: Transformer, new: list[Tensor], cache: Cache, s: Settings) -> 
     """An action for each running episode; `new` are the tokens that the model has not read."""
     ends = torch.tensor([[len(ids)] for ids in new])
     logits = model(nn.utils.rnn.pad_sequence(new, batch_first=True), cache)
-    logits, drawn = logits.take_along_dim(ends[..., None] - 1, 1), []
+    logits, sampled = logits.take_along_dim(ends[..., None] - 1, 1), []
     for step in range(s.max_response):
         logprobs = logits[:, 0].log_softmax(-1)
         ids = torch.multinomial(logprobs.exp(), 1)
-        drawn.append(torch.cat([ids, logprobs.take_along_dim(ids, 1)], 1))
+        sampled.append(torch.cat([ids, logprobs.take_along_dim(ids, 1)], 1))
         logits = model(ids, (*cache[:2], cache[2] + ends + step))
-    tokens = torch.stack(drawn, 1)  # [B, max_response, 2]
+    tokens = torch.stack(sampled, 1)  # [B, max_response, 2]
     lengths = (tokens[:, :-1, 0] != END).cumprod(1).sum(1) + 1
     read = zip(tokens, lengths, strict=True)
     return [[(int(i), 1, float(p), 0) for i, p in action[:length]] for action, length in read]

@@ -196,7 +196,7 @@ def build_index(
         folder: where the index goes; ``None``: it is kept in memory.
         shard_size: passages indexed at a time; each takes about 1 kB of memory meanwhile.
         workers: processes that index shards side by side (with a folder).
-        progress: told about every shard.
+        progress: called after every shard.
 
     Raises:
         IndexMismatchError: the folder holds an index, or shards, of another corpus.

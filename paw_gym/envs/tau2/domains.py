@@ -23,7 +23,7 @@ _OWN_SPLITS = {"train": 0.6, "test": 0.4}
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """What all tasks of a domain share."""
+    """A domain: everything that its tasks share."""
 
     name: str
     policy: str
@@ -181,7 +181,7 @@ def _type(name: str, record: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=len(DOMAINS))
 def instruction(name: str) -> str:
-    """What the agent is told: its part, the policy, and the tools. The user's wishes it has to ask."""
+    """The instruction of every task: the agent's part, the policy, and the tools, not what the user wants."""
     domain = load_domain(name)
     tools = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in domain.tools.values())
     return (

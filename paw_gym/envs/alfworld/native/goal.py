@@ -30,7 +30,7 @@ _STATE_TASKS = {
 
 @dataclass(frozen=True)
 class Goal:
-    """What has to be true for the game to be won; types are display types such as "soapbar"."""
+    """The condition under which the game is won; types are display types such as "soapbar"."""
 
     task_type: str
     """one of `TASK_TYPES`"""
