@@ -134,6 +134,7 @@ def _loops() -> tuple[Any, Any]:
             if leading == 0:
                 break
             count = 0
+            # heavy terms bring passages in: `found` lists those with a sum, to be set back to 0 below
             for t in range(leading):
                 i, end, weight = next_[t], ends[t], weights[t]
                 while i < end and passages[i] < limit:
@@ -146,6 +147,7 @@ def _loops() -> tuple[Any, Any]:
                     sums[offset] += weight - weight / (one + gain)
                     i += 1
                 next_[t] = i
+            # light terms only add to passages that can still get in with all that is left to add
             for t in range(leading, terms):
                 kept = 0
                 for c in range(count):
@@ -176,6 +178,7 @@ def _loops() -> tuple[Any, Any]:
                             sums[p - base] += weight - weight / (one + gain)
                         i += 1
                 next_[t] = i
+            # insertion into the k best: few passages come this far
             for c in range(count):
                 position, score = base + found[c], np.float32(sums[found[c]])
                 sums[found[c]] = 0.0

@@ -110,19 +110,21 @@ class SimulatedRetriever:
     ) -> None:
         given = curriculum if curriculum is not None else {}
         self.curriculum = given if isinstance(given, Curriculum) else Curriculum(**given)
-        if writer == "model":
-            if url is None or model is None:
-                raise ValueError(
-                    "The retriever 'simulated' needs url and model, the endpoint of a language model; "
-                    "only writer='script' goes without."
-                )
-            client = JsonClient(url, token, timeout, attempts, backoff, wait)
-            writer = EndpointWriter(client, model, tell_answers, temperature, max_tokens)
-        elif writer == "script":
-            writer = ScriptWriter()
-        elif isinstance(writer, str):
+        if isinstance(writer, str):
             require_choice("writer", writer, WRITERS)
-        self.writer: DocumentWriter = writer
+        self.writer: DocumentWriter
+        if writer == "script":
+            self.writer = ScriptWriter()
+        elif not isinstance(writer, str):
+            self.writer = writer
+        elif url is None or model is None:
+            raise ValueError(
+                "The retriever 'simulated' needs url and model, the endpoint of a language model; "
+                "only writer='script' goes without."
+            )
+        else:
+            client = JsonClient(url, token, timeout, attempts, backoff, wait)
+            self.writer = EndpointWriter(client, model, tell_answers, temperature, max_tokens)
         self.seed, self.parallel = seed, parallel
         self.searches = 0
         """searches answered so far whose context stated no progress"""
