@@ -37,7 +37,7 @@ def report(
     """Write the report of a run or of a comparison again."""
     from pathlib import Path
 
-    from paw_train.reporting.run import write_report
+    from paw_train.reporting.run.page import write_report
 
     results = Path(run) if run.endswith(".json") else Path(run) / "results.json"
     if results.is_file():
