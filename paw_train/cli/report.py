@@ -41,7 +41,7 @@ def report(
 
     results = Path(run) if run.endswith(".json") else Path(run) / "results.json"
     if results.is_file():
-        from paw_train.reporting.compare.run import report_of
+        from paw_train.reporting.compare.folder import report_of
 
         typer.echo(f"The report is {report_of(results)}")
         return
