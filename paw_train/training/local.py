@@ -515,7 +515,7 @@ class Run:
             evaluate_to_folder(shared, result, kept)
 
     def _report(self) -> None:
-        from paw_train.reporting.run import write_report
+        from paw_train.reporting.run.page import write_report
 
         self.display.summary(self.folder)
         self.display.say(f"Report: {write_report(self.folder)}")

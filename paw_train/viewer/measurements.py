@@ -42,7 +42,7 @@ class Measurements:
         return settings_of(self._file(RESULT, _object) or {})
 
     def evaluation(self) -> Record | None:
-        """What an evaluation's page shows (``evaluation_of``); ``None`` of a training run."""
+        """The values of an evaluation's page (``evaluation_of``); ``None`` of a training run."""
         if not (self.run / RESULT).exists():
             return None
         return evaluation_of(self._file(RESULT, _object) or {})

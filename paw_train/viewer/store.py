@@ -246,7 +246,7 @@ class RunStore:
         }
 
     def group(self, name: str, key: str, most: int = 16) -> list[dict[str, Any]]:
-        """The episodes that stand beside one, itself included.
+        """The episodes of one's group, itself included.
 
         Raises:
             UnknownNameError: there is none.

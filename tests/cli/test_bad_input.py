@@ -221,7 +221,7 @@ COMMANDS = {
     "eval-wm nowhere --episodes cut.jsonl": "cut.jsonl, line 1",
     "eval-wm nowhere --episodes binary.jsonl": "binary.jsonl, line 1",
     "compare embeded_wm": "Did you mean 'embedded_wm'",
-    "compare smoke": "It is a recipe",
+    "compare smoke": "is a recipe, not a grid",
     "compare nowhere.yaml": "There is no grid file",
     "compare broken.yaml": "broken.yaml",
     "compare list.yaml": "list.yaml",

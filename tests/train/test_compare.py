@@ -33,7 +33,6 @@ from paw_train.reporting.compare.grid import (
     PlannedRun,
     flat_settings,
     grid_from_arguments,
-    grid_names,
     load_grid,
 )
 from paw_train.reporting.compare.overhead import overheads
@@ -49,6 +48,7 @@ from paw_train.reporting.compare.results import (
 )
 from paw_train.reporting.compare.run_folder import differing_setting, is_finished, relevant
 from paw_train.reporting.compare.tables import COLUMNS, markdown, rich_table
+from paw_train.settings import recipe_names
 
 FAKE = textwrap.dedent(
     """
@@ -231,7 +231,7 @@ def test_an_arms_unknown_setting_names_arm_and_nearest() -> None:
 
 
 def test_every_grid_of_the_project_is_valid() -> None:
-    names = grid_names()
+    names = recipe_names("grid")
     assert "embedded_wm" in names
     for name in names:
         grid = load_grid(name)

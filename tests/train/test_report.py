@@ -16,8 +16,9 @@ import pytest
 from paw_gym.transition import Episode, Transition, write_jsonl
 from paw_train.evaluation.statistics import difference_interval, wilson_interval
 from paw_train.reporting.pages import render
-from paw_train.reporting.run import write_curves_svg, write_report
 from paw_train.reporting.run.charts import Chart, ChartStyle, Series, path_of, running_mean
+from paw_train.reporting.run.page import write_report
+from paw_train.reporting.run.picture import write_curves_svg
 from paw_train.reporting.run.run_data import RunData, load_run
 from paw_train.reporting.run.scales import (
     Axis,

@@ -22,8 +22,8 @@ _IRRELEVANT = (*WITHOUT_EFFECT, "name", "threads")
 def relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a run's result depends on, as plain JSON values.
 
-    Those of a part that is switched off are left out: a world model's coefficient, say, where there
-    is no world model.
+    Those of a part that is switched off are left out: for example a world model's coefficient, where
+    there is no world model.
     """
     kept: dict[str, Any] = json.loads(json.dumps(settings))
     for name in _IRRELEVANT:

@@ -40,8 +40,8 @@ def result_rows(run: RunData) -> list[Row]:
         return []
     first = before.by_type if before else {}
     second = after.by_type if after else {}
-    overall = (result.overall if result else None for result in (before, after))
-    whole = _row(run, "all", *overall)
+    rates = (None if result is None else result.overall for result in (before, after))
+    whole = _row(run, "all", *rates)
     names = sorted({*first, *second})
     return [whole, *(_row(run, name, first.get(name), second.get(name)) for name in names)]
 
