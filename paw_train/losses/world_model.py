@@ -223,7 +223,7 @@ def adaptive_weight(mean_returns: FloatArray, max_return: float) -> Tensor:
 
     Not clamped, as in the paper: groups whose mean is negative (penalties) weigh more than 1. A
     mean above `max_return` would make the weight negative, that is, unlearn the observation; it
-    contradicts what `max_return` means and draws a RuntimeWarning.
+    contradicts what `max_return` means and raises a RuntimeWarning.
 
     Args:
         mean_returns: [G] mean episode return of each rollout group.
@@ -335,7 +335,7 @@ def wm_weights(
 
 @dataclass(frozen=True)
 class WorldModelPlan:
-    """What one update supervises, decided once, before its mini-batches are cut."""
+    """What one update supervises, decided once, before it is split into mini-batches."""
 
     selected: Tensor
     """[N] booleans (Eq. 4)."""
