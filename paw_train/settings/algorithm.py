@@ -28,8 +28,8 @@ class AlgorithmSettings(Group):
     """the advantage estimator: ``grpo``, ``gigpo``, ``rloo``, ``reinforce_pp`` (no critic), ``ppo`` (with
     a critic), ``tree_grpo`` or ``vineppo`` (for ``rollout.branching``), or one that another package adds"""
     normalize: bool = True
-    """divide by a standard deviation: of the group (``grpo``, ``gigpo``, ``tree_grpo``; false is Dr.GRPO's choice) or
-    of the whole update (``ppo``); ``rloo`` and ``vineppo`` never do, ``reinforce_pp`` always"""
+    """divide by a standard deviation: of the group (``grpo``, ``gigpo``, ``tree_grpo``; false is Dr.GRPO's
+    choice) or of the whole update (``ppo``); ``rloo`` and ``vineppo`` never do, ``reinforce_pp`` always"""
     weighting: Literal["token", "episode"] = "token"
     """``token``: every action token of an update weighs the same, so long episodes weigh more;
     ``episode``: every episode weighs the same, as 1/|o_i| in GRPO's own objective (Shao et al. 2024)"""
