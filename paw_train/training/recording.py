@@ -93,6 +93,7 @@ def _episode(
     first = trajectory.rows[0].steps[0].index
     lam = float(plan.lambdas[groups[first]])
     owned = [(row, step) for row in trajectory.rows for step in row.steps]
+    shared = trajectory.episode.shared_steps
     return {
         "episode_id": trajectory.episode.episode_id,
         "group": trajectory.episode.group,
@@ -103,7 +104,7 @@ def _episode(
         "lambda": _short(lam),
         "steps": [
             {
-                "step": number,
+                "step": shared + number,
                 **_worth(step, experience),
                 "admissible": _listed(trajectory.offered, number),
                 **_tokens(row, step, *scores[step.index], texts, world_model.rho),

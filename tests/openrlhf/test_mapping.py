@@ -82,6 +82,7 @@ def test_a_setting_becomes_an_option(override: str, option: str, value: Any) -> 
         "model.dtype=float32",
         "cloning.episodes=10",
         "rollout.vllm.dtype=float32",
+        "rollout.branching.branches=2 algorithm.name=tree_grpo",
         "algorithm.name=ppo model.lora.rank=8",
         "algorithm.dynamic_sampling=2",
         "world_model.entropy=full",

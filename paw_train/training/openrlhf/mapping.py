@@ -277,6 +277,13 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "rollout.prefill_tokens": _ours("vLLM decides; not read"),
         "rollout.engine": _ours("vLLM samples here, whatever its value"),
         "rollout.vllm": Rule("not read", None, _default_vllm),
+        "rollout.branching.branches": _only(
+            "not read",
+            lambda v: v == 1,
+            "above 1 is not done here yet: OpenRLHF samples each episode on its own, and its workers keep no "
+            "states to go back to. Use 1, or engine=local.",
+        ),
+        "rollout.branching": _UNUSED,
         "algorithm.name": Rule(_MAKER.note, _estimator, _whole_critic),
         "algorithm.normalize": _MAKER,
         "algorithm.weighting": _MAKER,
