@@ -1,4 +1,4 @@
-"""Installing: the pinned sets, the images and the documented steps agree with ``pyproject.toml`` and each other."""
+"""The pinned sets, the images and the documented steps agree with ``pyproject.toml`` and each other."""
 
 from __future__ import annotations
 
