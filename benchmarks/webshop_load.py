@@ -28,8 +28,9 @@ WORDS = _TEXT.split()
 class Client:
     """A shopper with a kept connection."""
 
-    def __init__(self, port: int, seed: int, ids: list[str], think: float) -> None:
-        self.port, self.rng, self.ids, self.think = port, random.Random(seed), ids, think
+    def __init__(self, port: int, seed: int, think: float) -> None:
+        self.port, self.rng, self.think = port, random.Random(seed), think
+        self.key = f"client {seed} of the benchmark"
         self.times: list[tuple[float, float]] = []
         self.errors: list[str] = []
 
@@ -37,7 +38,7 @@ class Client:
         data = b"" if body is None else json.dumps(body).encode()
         head = (
             f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(data)}\r\n\r\n"
+            f"X-PaW-Client: {self.key}\r\nContent-Length: {len(data)}\r\n\r\n"
         )
         start = time.perf_counter()
         self.writer.write(head.encode() + data)
@@ -57,20 +58,20 @@ class Client:
     async def run(self, until: float) -> None:
         try:
             self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
-            task = {"split": "train", "task_id": self.rng.choice(self.ids)}
-            view = await self.call("POST", "/api/sessions", task)
-            session = view["session"]
+            opened = await self.call("POST", "/v1/sessions", {"env_id": "paw_gym/WebShop-v0"})
+            session = f"/v1/sessions/{opened['session']}"
+            shown = {"terminated": True}
             while time.perf_counter() < until:
                 if self.think:
                     await asyncio.sleep(self.rng.uniform(0, 2 * self.think))
-                if view["terminated"]:
-                    task = {"split": "train", "task_id": self.rng.choice(self.ids)}
-                    view = await self.call("POST", f"/api/sessions/{session}/start", task)
-                action = self.rng.choice(view["admissible_actions"])
+                if shown["terminated"] or shown["truncated"]:
+                    start = {"seed": self.rng.getrandbits(32)}
+                    shown = await self.call("POST", f"{session}/reset", start)
+                action = self.rng.choice(shown["info"]["admissible_actions"])
                 if action == "search[...]":
                     action = f"search[{' '.join(self.rng.sample(WORDS, 3))}]"
-                view = await self.call("POST", f"/api/sessions/{session}/step", {"action": action})
-            await self.call("DELETE", f"/api/sessions/{session}")
+                shown = await self.call("POST", f"{session}/step", {"action": action})
+            await self.call("DELETE", session)
             self.writer.close()
         except (OSError, ValueError, asyncio.IncompleteReadError) as error:
             self.errors.append(repr(error))
@@ -82,11 +83,9 @@ def resident_mb(pid: int) -> float:
 
 
 async def load(arguments: argparse.Namespace, port: int, pid: int) -> None:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/tasks/train") as answer:
-        ids = json.load(answer)["ids"]
     begin = time.perf_counter()
     until = begin + arguments.seconds
-    clients = [Client(port, n, ids, arguments.think) for n in range(arguments.sessions)]
+    clients = [Client(port, n, arguments.think) for n in range(arguments.sessions)]
     memory: list[tuple[float, float]] = []
 
     async def watch() -> None:

@@ -3,7 +3,7 @@
     python benchmarks/world_model_learning.py runs/rwml
 
 Prints Markdown: the world model on held-out transitions (mean over seeds and t interval), then success
-before and after policy RL. Cells that have not come so far are left out, and counted.
+before and after policy RL. Runs that have not come so far are left out, and counted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ METRICS = (
 
 
 def main() -> None:
-    """Reads the cells and prints both tables."""
+    """Reads the runs and prints both tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="the comparison's folder")
     folder: Path = parser.parse_args().folder

@@ -14,11 +14,10 @@ from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, WithJsonSchema
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
-from starlette.routing import Match
 
 import paw_gym
 from env_servers.problems import MEDIA_TYPE, ProblemError
-from env_servers.service import METHODS, OPEN_PATHS, Metrics
+from env_servers.service import OPEN_PATHS, Metrics
 
 _TOKEN = {
     "bearer": {"type": "http", "scheme": "bearer"},
@@ -159,8 +158,6 @@ def _add_error_handlers(app: FastAPI, page_for: Callable[[str], Page | None]) ->
     async def answer(request: Request, error: Exception) -> Response:
         path = request.url.path
         headers = dict(getattr(error, "headers", None) or {})
-        if "Allow" in headers:  # the router names the methods of one route, a path may have several
-            headers["Allow"] = _allowed(app, request)
         found = as_problem(error)
         if found.more.get("retry_after"):
             headers["Retry-After"] = str(found.more["retry_after"])
@@ -171,17 +168,6 @@ def _add_error_handlers(app: FastAPI, page_for: Callable[[str], Page | None]) ->
 
     for kind in (ProblemError, HTTPException, RequestValidationError, ValidationError, Exception):
         app.exception_handler(kind)(answer)
-
-
-def _allowed(app: FastAPI, request: Request) -> str:
-    """The methods that a path takes."""
-    scopes = {method: {**request.scope, "method": method} for method in sorted(METHODS)}
-    found = (
-        method
-        for method, scope in scopes.items()
-        if any(route.matches(scope)[0] is Match.FULL for route in app.routes)
-    )
-    return ", ".join(found)
 
 
 def as_problem(error: Exception) -> ProblemError:

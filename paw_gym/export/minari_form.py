@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from paw_gym.export.exporters import Exporter
-from paw_gym.export.staging import Tally, new_folder, with_clean_texts
+from paw_gym.export.staging import Tally, require_absent, with_clean_texts
+from paw_gym.files import new_folder
 from paw_gym.transition import Episode, Transition
 
 _NAME = re.compile(r"[-_\w]+?-v\d+")
@@ -52,7 +53,8 @@ def write_minari(
     _require_name(out.name)
     tally = Tally()
     steps = (e for e in with_clean_texts(episodes) if e.transitions)
-    with new_folder(out, force) as folder:
+    require_absent(out, force)
+    with new_folder(out) as folder:
         _write(folder / "data", tally.count(steps, progress), out.name, tally)
         if tally.episodes == 0:
             raise ValueError("There is no episode with a step to write.")
@@ -127,6 +129,8 @@ def _record(index: int, t: Transition, episode: Episode, seen: str) -> dict[str,
         text = getattr(t, name)
         if text and text.endswith("\0"):  # NumPy's strings, which Minari gives, end before it
             record[name] = text
+    if t.parent is not None:
+        record["parent"] = t.parent
     if t.step != index:
         record["step"] = t.step
     same = (episode.env_id, episode.task_id, episode.episode_id)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -27,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from paw_gym.files import new_file, write_json
 from paw_gym.retrieval.analysis import term_of, words
 from paw_gym.retrieval.corpus import Corpus
 from paw_gym.retrieval.errors import IndexMismatchError
@@ -67,19 +67,12 @@ class BM25Index:
         """Bytes of all arrays."""
         return sum(getattr(self, name).nbytes for name in ARRAYS)
 
-    def save(self, folder: Path) -> None:
-        """Writes the index; ``index.json`` comes last, so a folder without it is unfinished."""
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in ARRAYS:
-            np.save(folder / f"{name}.npy", getattr(self, name))
-        _write_meta(folder, self)
-
     @classmethod
     def load(cls, folder: Path, corpus: str | None = None) -> BM25Index:
         """Maps the arrays of a folder.
 
         Args:
-            folder: what ``save`` or ``build_index`` wrote.
+            folder: what ``build_index`` wrote.
             corpus: fingerprint that the corpus at hand has; ``None``: not compared.
 
         Raises:
@@ -124,9 +117,7 @@ def _write_meta(folder: Path, index: BM25Index) -> None:
         "passages": index.size,
         "total_terms": index.total_terms,
     }
-    part = folder / "index.json.part"
-    part.write_text(json.dumps(meta, indent=1), encoding="utf-8")
-    os.replace(part, folder / "index.json")
+    write_json(folder / "index.json", meta)
 
 
 @lru_cache(maxsize=2**16)
@@ -281,10 +272,8 @@ def _index_missing(
 
 def _save_shard(corpus: Corpus, parts: Path, start: int, end: int) -> None:
     shard = index_shard((p.contents for p in _range(corpus, start, end)), start)
-    path = _shard_path(parts, start)
-    scratch = path.with_suffix(".part.npz")
-    np.savez(scratch, **asdict(shard))
-    os.replace(scratch, path)
+    with new_file(_shard_path(parts, start)) as scratch, scratch.open("wb") as file:
+        np.savez(file, **asdict(shard))
 
 
 def _load_shard(parts: Path, start: int) -> _Shard:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from paw_gym.http import JsonClient
-from paw_gym.naming import did_you_mean
+from paw_gym.naming import require_choice
 from paw_gym.retrieval.base import Hit, SearchContext, check_top_k, settings_digest
 from paw_gym.retrieval.writers import DocumentWriter, EndpointWriter, ScriptWriter
 
@@ -121,7 +121,7 @@ class SimulatedRetriever:
         elif writer == "script":
             writer = ScriptWriter()
         elif isinstance(writer, str):
-            raise ValueError(f"Unknown writer {writer!r}. {did_you_mean(writer, WRITERS)}")
+            require_choice("writer", writer, WRITERS)
         self.writer: DocumentWriter = writer
         self.seed, self.parallel = seed, parallel
         self.searches = 0

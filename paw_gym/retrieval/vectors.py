@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from paw_gym.naming import did_you_mean
+from paw_gym.files import new_file
+from paw_gym.naming import require_choice
 from paw_gym.retrieval.bm25_index import Progress
 from paw_gym.retrieval.corpus import Corpus
 from paw_gym.retrieval.encoders import Encoder
@@ -106,8 +106,7 @@ def encode_corpus(
         ValueError: unknown storage.
         IndexMismatchError: the folder holds vectors of another corpus, model or form.
     """
-    if storage not in STORAGES:
-        raise ValueError(f"Unknown storage {storage!r}. {did_you_mean(storage, STORAGES)}")
+    require_choice("storage", storage, STORAGES)
     mine = {
         "format": FORMAT,
         "corpus": corpus.fingerprint,
@@ -163,7 +162,5 @@ def _write_shard(
     codes, scales = encode_vectors(np.concatenate(parts), storage)
     if scales is not None:
         np.save(_path(folder, start, ".scale"), scales)
-    scratch = folder / f"{start:012d}.part"
-    with open(scratch, "wb") as file:
+    with new_file(_path(folder, start)) as scratch, scratch.open("wb") as file:
         np.save(file, codes)
-    os.replace(scratch, _path(folder, start))

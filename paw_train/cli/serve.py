@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from paw_train.cli.errors import ErrorTellingGroup
+from paw_train.cli.errors import CommandGroup
 
 app = typer.Typer(
-    cls=ErrorTellingGroup,
+    cls=CommandGroup,
     no_args_is_help=True,
     help="Start a service: the WebShop site, a retriever, a gateway to any environment.",
     rich_markup_mode="rich",
@@ -53,7 +53,7 @@ def webshop(
     token: Token = None,
     verbose: Verbose = False,
 ) -> None:
-    """Serve the WebShop site, its JSON API, and [cyan]WebShop-v0(server=URL)[/cyan]."""
+    """Serve the WebShop site and [cyan]WebShop-v0(server=URL)[/cyan]."""
     from env_servers.service import ServiceSettings, require_free, run
     from env_servers.sessions import SessionStore
     from env_servers.webshop import create_app

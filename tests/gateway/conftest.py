@@ -130,15 +130,6 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = 120) -
         time.sleep(0.05)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What environments compile for the tests stays out of the user's cache."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("PAW_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-    yield
-    patch.undo()
-
-
 @pytest.fixture(scope="session")
 def bench() -> Any:
     """The benchmark, whose functions are tests when they are small."""

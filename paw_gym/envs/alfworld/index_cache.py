@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from paw_gym.envs.alfworld.native.game_file import GAME_FILE, parse_game
 from paw_gym.envs.alfworld.native.goal import TASK_TYPES, parse_goal
 from paw_gym.envs.alfworld.native.pddl import parse_problem
 from paw_gym.envs.alfworld.native.rules import task_text
+from paw_gym.files import write_text
 
 _VERSION = 1
 _log = logging.getLogger(__name__)
@@ -109,8 +109,6 @@ class IndexCache:
         }
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self._path.parent, delete=False) as file:
-                json.dump(stored, file)
-            os.replace(file.name, self._path)
+            write_text(self._path, json.dumps(stored), shared=True)
         except OSError as error:
             _log.warning("Cannot save the game index %s: %s", self._path, error)

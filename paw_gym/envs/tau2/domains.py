@@ -13,7 +13,7 @@ from paw_gym.core import Task, TaskSet
 from paw_gym.envs.tau2.messages import from_record, to_package
 from paw_gym.envs.tau2.package import data_folder, tau2_module
 from paw_gym.envs.tau2.tables import copy_database, database_hash
-from paw_gym.naming import did_you_mean
+from paw_gym.naming import did_you_mean, require_choice
 
 DOMAINS = ("airline", "retail", "telecom", "telecom-workflow", "mock")
 """``telecom-workflow`` is telecom with the technical policy as a decision tree"""
@@ -43,7 +43,7 @@ def load_domain(name: str) -> Domain:
         ValueError: there is none of that name; names the nearest.
         Tau2MissingError: the extra is not installed.
     """
-    check_domain(name)
+    require_choice("domain", name, DOMAINS)
     original = _original(name)
     return Domain(
         name,
@@ -52,12 +52,6 @@ def load_domain(name: str) -> Domain:
         _schemas(original.user_tools),
         partial(_new_world, original, _own_kind(original.tools)),
     )
-
-
-def check_domain(name: str) -> None:
-    """Raises ``ValueError`` for an unknown domain."""
-    if name not in DOMAINS:
-        raise ValueError(f"Unknown domain {name!r}. {did_you_mean(name, DOMAINS)}")
 
 
 def _original(name: str) -> Any:
@@ -123,7 +117,7 @@ def domain_tasks(name: str, split: str) -> TaskSet:
         ValueError: unknown domain or split; names the nearest.
         Tau2MissingError: the extra is not installed.
     """
-    check_domain(name)
+    require_choice("domain", name, DOMAINS)
     records = _records(_folder(name))
     splits = _splits(name)
     if split not in splits:

@@ -11,7 +11,7 @@ from paw_gym.envs.tau2.messages import Message
 from paw_gym.envs.tau2.package import data_folder, tau2_module
 from paw_gym.envs.tau2.users import Situation, UserError, UserSetupError, own_messages
 from paw_gym.http import HttpError, JsonClient
-from paw_gym.naming import did_you_mean
+from paw_gym.naming import require_choice
 
 URL_VARIABLE = "OPENAI_BASE_URL"
 KEY_VARIABLE = "OPENAI_API_KEY"
@@ -47,8 +47,7 @@ class EndpointUser:
             )
         chosen = {**_DEFAULTS, **(settings or {})}
         for key in chosen:
-            if key not in _DEFAULTS:
-                raise ValueError(f"Unknown user setting {key!r}. {did_you_mean(key, _DEFAULTS)}")
+            require_choice("user setting", key, _DEFAULTS)
         self.model, self._chosen = model, chosen
         self._client = JsonClient(
             url,

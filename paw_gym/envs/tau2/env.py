@@ -12,7 +12,7 @@ from paw_gym.envs.tau2 import messages as talk
 from paw_gym.envs.tau2 import oracle
 from paw_gym.envs.tau2.actions import Call, Refused, parse_action
 from paw_gym.envs.tau2.domains import (
-    check_domain,
+    DOMAINS,
     domain_tasks,
     history,
     load_domain,
@@ -30,7 +30,7 @@ from paw_gym.envs.tau2.users import (
     UserError,
     UserSetupError,
 )
-from paw_gym.naming import did_you_mean
+from paw_gym.naming import require_choice
 
 MAX_ERRORS = 10
 """failed tool calls that end an episode: tau2-bench's own setting"""
@@ -113,7 +113,7 @@ class Tau2Env(TextEnv):
         render_mode: str | None = None,
     ) -> None:
         tau2_module("utils.utils")  # what is missing is told before anything else
-        check_domain(domain)
+        require_choice("domain", domain, DOMAINS)
         if max_errors < 1:
             raise ValueError(f"max_errors must be at least 1, got {max_errors}.")
         self.user = _make_user(user, user_model, user_url, user_settings)
@@ -314,8 +314,7 @@ def _make_user(
 ) -> User:
     if not isinstance(user, str):
         return user
-    if user not in USERS:
-        raise ValueError(f"Unknown user {user!r}. {did_you_mean(user, USERS)}")
+    require_choice("user", user, USERS)
     if user == "endpoint":
         return EndpointUser(model, url, settings)
     if model or url or settings:

@@ -16,7 +16,7 @@ from paw_gym.envs.webshop.actions import parse_action
 from paw_gym.envs.webshop.outcome import outcome_of
 from paw_gym.envs.webshop.pages import Page
 from paw_gym.envs.webshop.shop import Shop, Visit
-from paw_gym.naming import did_you_mean
+from paw_gym.naming import require_choice
 
 ENGINES = ("bm25", "lucene")
 GOAL_KINDS = ("synthetic", "human")
@@ -206,10 +206,7 @@ class ShopSettings:
     show_attributes: bool = False
 
     def __post_init__(self) -> None:
-        if self.search not in ENGINES:
-            raise ValueError(
-                f"Unknown search {self.search!r}. {did_you_mean(self.search, ENGINES)}"
-            )
+        require_choice("search", self.search, ENGINES)
 
 
 def _frozen(value: Any) -> str | None:
@@ -228,9 +225,9 @@ def open_shop(settings: ShopSettings, split: str) -> tuple[Shop, TaskSet]:
         FileNotFoundError: files are missing; says which.
         ImportError: an optional package is missing; says how to install it.
     """
-    from paw_gym.envs.webshop.tasks import check_split, given_tasks, human_tasks, synthetic_tasks
+    from paw_gym.envs.webshop.tasks import SPLITS, given_tasks, human_tasks, synthetic_tasks
 
-    check_split(split)
+    require_choice("split", split, SPLITS)
     shop, tagger_name = _shop(settings)
     parts = [shop.catalogue.fingerprint, tagger_name, settings.price_seed, settings.prices]
     fingerprint = json.dumps(parts)
@@ -259,9 +256,8 @@ def open_shop(settings: ShopSettings, split: str) -> tuple[Shop, TaskSet]:
 def _goals(text: str) -> list[Any]:
     from paw_gym.envs.webshop.goals import given_goals
 
-    looks_like_kind = text.isidentifier()
-    if looks_like_kind and not Path(text).exists():
-        raise ValueError(f"Unknown kind of goals {text!r}. {did_you_mean(text, GOAL_KINDS)}")
+    if text.isidentifier() and not Path(text).exists():
+        require_choice("kind of goals", text, GOAL_KINDS)
     return given_goals(text)
 
 

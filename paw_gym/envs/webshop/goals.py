@@ -18,7 +18,6 @@ NO_LIMIT = 1_000_000.0
 LIMITS = tuple(10.0 * i for i in range(1, 100))
 """price limits that goals may name, in dollars"""
 _LIMITS_IN_REACH = 4
-_ORIGINAL_SHUFFLE_SEED = 233
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,16 +166,6 @@ def human_goal(
         price_upper=limit,
         category=product.category,
     )
-
-
-def original_order(count: int) -> list[int]:
-    """The places of goals after the original's shuffle, given how many there are.
-
-    The original program lists its goals product by product and shuffles them by this fixed seed.
-    """
-    places = list(range(count))
-    random.Random(_ORIGINAL_SHUFFLE_SEED).shuffle(places)
-    return places
 
 
 def load_given(value: Any, what: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from paw_gym.envs.webshop.actions import Action
 from paw_gym.envs.webshop.catalogue import Catalogue
@@ -58,23 +58,6 @@ class Visit:
     options: tuple[tuple[str, str], ...] = ()
     """chosen so far, in the order of choosing"""
     sub_page: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, for the server's protocol."""
-        return {
-            "page": self.page,
-            "query": self.query,
-            "number": self.number,
-            "product": self.product,
-            "options": [list(option) for option in self.options],
-            "sub_page": self.sub_page,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Visit:
-        """What ``to_json`` gave."""
-        options = tuple((str(name), str(value)) for name, value in data["options"])
-        return cls(**{**data, "options": options})
 
 
 class Shop:

@@ -20,7 +20,6 @@ from paw_gym.envs.webshop.goals import (
     human_goal,
     synthetic_goal,
 )
-from paw_gym.naming import did_you_mean
 
 SPLITS = {"train": 0.8, "valid": 0.1, "test": 0.1}
 """share of the products"""
@@ -40,12 +39,6 @@ def split_of(asin: str) -> str:
         if place < bound:
             return name
     return next(reversed(SPLITS))
-
-
-def check_split(split: str) -> None:
-    """Raises ``ValueError`` for a split that there is not; names the nearest."""
-    if split not in SPLITS:
-        raise ValueError(f"Unknown split {split!r}. {did_you_mean(split, SPLITS)}")
 
 
 def _task(task_id: str, goal: Goal) -> Task:
@@ -75,7 +68,6 @@ def synthetic_tasks(
         seed: seeds the price limits.
         fingerprint: of all that the goals depend on besides.
     """
-    check_split(split)
     ids = []
     for product in catalogue:
         count = count_combinations(product)
@@ -108,7 +100,6 @@ def human_tasks(
         seed: seeds the price limits.
         fingerprint: of all that the goals depend on besides.
     """
-    check_split(split)
     ids = [
         f"human/{asin}/{number}"
         for asin, written in entries.items()

@@ -74,7 +74,7 @@ class CompiledGame:
     * ``receptacle_location[r]``: the location at which receptacle ``r`` is used (None: nowhere),
       and ``receptacles_at[l]``: the receptacles used from location ``l``;
     * ``contents[r]``: mask of the objects in ``r`` at the start (real games may have an object
-      in two receptacles); `objects_in` lists them as indices;
+      in two receptacles);
     * ``openable``, ``opened``: masks of receptacles; ``accepts[r]``: mask of objects it may hold;
     * ``pickupable``, ``cleanable``, ``heatable``, ``coolable``, ``toggleable``, ``sliceable``,
       ``knives``: masks of objects; ``cleaners``, ``heaters``, ``coolers``: masks of receptacles;
@@ -172,10 +172,6 @@ class CompiledGame:
             **tables,
             **_goal_tables(goal, tables),
         )
-
-    def objects_in(self, receptacle: int) -> tuple[int, ...]:
-        """Indices of the objects in a receptacle at the start."""
-        return bits(self.contents[receptacle])
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "memo": {}, "menus": {}, "views": {}}

@@ -26,6 +26,7 @@ from paw_gym.envs.alfworld.procedural.rooms import Cell, engine_texts, facts, ra
 from paw_gym.envs.alfworld.procedural.scene import Receptacle, Scene, SceneGoal
 from paw_gym.envs.alfworld.procedural.tasks import draw_goal, draw_room, structured_goal
 from paw_gym.envs.alfworld.procedural.worlds import world_of_scene
+from paw_gym.naming import require_choice
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
 SHARES = {"train": frozenset({0, 1}), "valid_seen": frozenset({2}), "valid_unseen": frozenset({3})}
@@ -41,8 +42,8 @@ THINGS_PER_RECEPTACLE = (0.9, 1.8)
 
 def draw_scene(split: str, task_type: str, seed: int, variation: Variation | None = None) -> Scene:
     """Draw what a game consists of; see `generate_game` for the arguments."""
-    _check("split", split, SPLITS)
-    _check("task type", task_type, TASK_TYPES)
+    require_choice("split", split, SPLITS)
+    require_choice("task type", task_type, TASK_TYPES)
     variation = _variation(split, variation)
     rng = random.Random(f"{split}|{task_type}|{seed}|{variation}")
     while True:
@@ -96,7 +97,7 @@ def generate_game(
 
 def game_json(scene: Scene, grammar: str, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The game file's content for a scene; `extra` goes into it as it is."""
-    _check("grammar", grammar, ("put", "move"))
+    require_choice("grammar", grammar, ("put", "move"))
     texts = engine_texts()
     digest = scene.placement_hash()
     return {
@@ -185,10 +186,5 @@ def _pddl_params(goal: SceneGoal) -> dict[str, Any]:
 def _variation(split: str, variation: Variation | None) -> Variation:
     if variation is None:
         return "mixed" if split == "train" else "real"
-    _check("variation", variation, VARIATIONS)
+    require_choice("variation", variation, VARIATIONS)
     return variation
-
-
-def _check(what: str, value: object, known: Sequence[str]) -> None:
-    if value not in known:
-        raise ValueError(f"unknown {what} {value!r}; expected one of: {', '.join(known)}")
