@@ -32,8 +32,8 @@ class Tree:
         ValueError: lengths differ, or a transition comes before its predecessor or is of another group.
     """
 
-    def __init__(self, previous: IdArray, group_ids: IdArray) -> None:
-        self.previous = [int(number) for number in previous]
+    def __init__(self, previous: Tensor | Sequence[int], group_ids: IdArray) -> None:
+        self.previous: list[int] = torch.as_tensor(previous, dtype=torch.long).tolist()
         self.group = as_codes(group_ids, "group_ids", len(self.previous))
         for number, before in enumerate(self.previous):
             if not -1 <= before < number:
@@ -100,7 +100,7 @@ class Tree:
 
 def tree_grpo(
     rewards: FloatArray,
-    previous: IdArray,
+    previous: Tensor | Sequence[int],
     group_ids: IdArray,
     episode_ids: IdArray,
     omega: float = 1.0,
@@ -148,7 +148,7 @@ def tree_grpo(
 
 
 def vineppo(
-    rewards: FloatArray, previous: IdArray, group_ids: IdArray, gamma: float = 1.0
+    rewards: FloatArray, previous: Tensor | Sequence[int], group_ids: IdArray, gamma: float = 1.0
 ) -> Tensor:
     """VinePPO (Kazemnejad et al. 2024, arXiv 2410.01679): values from Monte-Carlo continuations.
 
