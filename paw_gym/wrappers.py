@@ -103,6 +103,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         self._prompt = ""
         self._info: dict[str, Any] = {}
         self._episode_id = ""
+        self._parent: str | None = None
         self.observation_span = (0, 0)
         """[start, end) of the observation in the latest message, in characters (conversation mode)"""
 
@@ -155,6 +156,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         observation, info = self.env.reset(seed=seed, options=options)
         own = _episode_name(info["task_id"], self.np_random)
         self._episode_id = own if episode_id is None else str(episode_id)
+        self._parent = None
         self._history, self._messages = [], []
         self._observation = observation
         self._info = info
@@ -197,6 +199,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
                 "malformed": parsed.problem is not None,
                 **{key: info[key] for key in self.text_env.recorded_info if key in info},
             },
+            parent=self._parent,
         )
         info = {**info, "action_is_valid": blamed is None}
         self._advance(parsed.action, action, observation, info)
@@ -256,6 +259,14 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
             context_mode=self.mode,
         )
 
+    def branch(self, episode_id: str) -> None:
+        """Makes what follows a branch of the present episode, under a name of its own.
+
+        Args:
+            episode_id: of the branch; its transitions have the present episode as their ``parent``.
+        """
+        self._parent, self._episode_id = self._episode_id, episode_id
+
     # --- exact save and restore ----------------------------------------------------------------------
 
     def save_state(self) -> dict[str, Any]:
@@ -268,6 +279,8 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
             "prompt": self._prompt,
             "info": copy.deepcopy(self._info),
             "episode_id": self._episode_id,
+            "parent": self._parent,
+            "observation_span": self.observation_span,
         }
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
@@ -277,7 +290,8 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         self._messages = copy.deepcopy(state["messages"])
         self._observation, self._prompt = state["observation"], state["prompt"]
         self._info = copy.deepcopy(state["info"])
-        self._episode_id = state["episode_id"]
+        self._episode_id, self._parent = state["episode_id"], state["parent"]
+        self.observation_span = state["observation_span"]
 
     def reference_solution(self) -> list[str]:
         """Responses that lead from the present state to success, found with no model."""

@@ -269,7 +269,7 @@ def files() -> dict[Path, str]:
 def main() -> int:
     """Writes, or checks."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="only say which files differ")
+    parser.add_argument("--check", action="store_true", help="only list the files that differ")
     check = parser.parse_args().check
     stale = 0
     for path, text in files().items():

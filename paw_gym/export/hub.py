@@ -28,6 +28,7 @@ _COLUMNS = {
     "action_is_valid": "whether the response was a valid action",
     "info": "JSON: success, score and more",
     "step": "index in the episode; empty for an episode without a step",
+    "parent": "episode that this one branched from, if any",
     "env_id, task_id, episode_id": "where it was played",
     "episode_*": "of the whole episode, the same in each of its rows",
 }

@@ -129,6 +129,8 @@ def _record(index: int, t: Transition, episode: Episode, seen: str) -> dict[str,
         text = getattr(t, name)
         if text and text.endswith("\0"):  # NumPy's strings, which Minari gives, end before it
             record[name] = text
+    if t.parent is not None:
+        record["parent"] = t.parent
     if t.step != index:
         record["step"] = t.step
     same = (episode.env_id, episode.task_id, episode.episode_id)

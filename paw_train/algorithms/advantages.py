@@ -143,7 +143,7 @@ def gae(
 ) -> tuple[Tensor, Tensor]:
     """Generalised advantage estimation (Schulman et al. 2016) over turns, for PPO with a critic.
 
-    `delta_t = r_t + gamma V_{t+1} - V_t`, `A_t = delta_t + gamma lam A_{t+1}`, both cut at episode
+    `delta_t = r_t + gamma V_{t+1} - V_t`, `A_t = delta_t + gamma lam A_{t+1}`, both ending at episode
     ends.
 
     Args:
@@ -282,7 +282,7 @@ def _episode_rows(episodes: list[int], steps: list[Any]) -> list[list[int]]:
             if steps[earlier] == steps[later]:
                 raise ValueError(
                     f"rows {earlier} and {later} are both step {steps[later]} of one episode; "
-                    "`episode_ids` must tell the episodes of a rollout group apart."
+                    "`episode_ids` must differ between the episodes of a rollout group."
                 )
     return list(rows.values())
 

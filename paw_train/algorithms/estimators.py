@@ -92,9 +92,9 @@ class AdvantageEstimator:
     """takes an ``UpdateView``; returns advantages, [N] or [N, W] by decision, and with a critic the pair
     (advantages, value targets [N, W])"""
     grouped: bool = False
-    """whether an episode is judged against others of its task: needs ``rollout.group_size`` 2 or more"""
+    """whether an episode is compared with others of its task: needs ``rollout.group_size`` 2 or more"""
     needs_critic: bool = False
-    """whether a critic is trained beside the policy; each episode is then judged on its own"""
+    """whether a critic is trained beside the policy; episodes are then not compared with each other"""
     default_gamma: float = 1.0
     """the discount where ``algorithm.gamma`` is null"""
 
@@ -115,7 +115,7 @@ class AdvantageEstimator:
             raise ValueError(
                 f"The advantage estimator {name} returned {type(advantages).__name__} of shape {shape}; "
                 f"expected a tensor with one entry for each of the {count} transitions of the update. "
-                "Values of episodes are spread over their transitions by values[update.episode]."
+                "values[update.episode] gives the values of episodes to their transitions."
             )
         if self.needs_critic != (targets is not None):
             raise ValueError(
@@ -235,7 +235,7 @@ def _ppo(update: UpdateView) -> tuple[Tensor, Tensor]:
     critic = update.critic
     assert critic is not None  # needs_critic
     mask = critic.mask
-    # an episode cut by its step budget ended: the budget is part of the task, nothing is
+    # an episode truncated by its step budget ended: the budget is part of the task, nothing is
     # bootstrapped
     advantage, target = gae(
         critic.rewards[mask],

@@ -1,7 +1,7 @@
 """Trajectories -> the update's pool of transitions -> what each transition is worth.
 
 ``collect`` numbers the transitions; ``prepare`` turns rewards into advantages and entropies into
-world-model weights, both over the whole update, before any mini-batch is cut.
+world-model weights, both over the whole update, before the update is split into mini-batches.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def _anchor(t: Transition) -> str:
     if t.observation is None:
         raise ValueError(
             f"GiGPO groups steps by their observation, and step {t.step} of episode {t.episode_id!r} "
-            "was recorded without one (Transition.observation is None). Play the episodes through "
+            "was recorded without one (Transition.observation is None). Run the episodes through "
             "AgentInterface, which records it, or train with another algorithm."
         )
     return t.observation

@@ -37,7 +37,7 @@ class Updater:
     Args:
         policy: the model being trained.
         reference: the policy that KL is measured to; needed when ``kl_coef > 0``.
-        optimizer: settings of AdamW and of the cutting.
+        optimizer: settings of AdamW and of micro- and mini-batches.
         objective: settings of the loss.
         temperature: of the rollout.
         updates: updates in the whole run, for the schedule.
@@ -284,7 +284,7 @@ def optimizer_steps(settings: OptimizerSettings, sequences: int) -> int:
 
 
 def minibatches(rows: Sequence[TokenRow], count: int, seed: int) -> list[list[TokenRow]]:
-    """Cuts the rows, shuffled by ``seed``, into ``count`` parts of nearly equal size."""
+    """Splits the rows, shuffled by ``seed``, into ``count`` parts of nearly equal size."""
     if count == 1:
         return [list(rows)]
     generator = torch.Generator().manual_seed(seed)
@@ -300,7 +300,7 @@ def minibatch_totals(
     Args:
         rows: of the mini-batch.
         experience: of the whole update.
-        count: mini-batches that the update is cut into.
+        count: mini-batches that the update is split into.
     """
     index = torch.tensor([step.index for row in rows for step in row.steps])
     return MiniBatchTotals.count(

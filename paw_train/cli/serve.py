@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paw_train.cli.errors import ErrorTellingGroup
+from paw_train.cli.errors import CommandGroup
 
 if TYPE_CHECKING:
     from env_servers.service import ServiceSettings
 
 app = typer.Typer(
-    cls=ErrorTellingGroup,
+    cls=CommandGroup,
     no_args_is_help=True,
     help="Start a service: the WebShop site, a retriever, a gateway to any environment.",
     rich_markup_mode="rich",

@@ -49,18 +49,18 @@ def rollout(
     progress: Progress | None = None,
     keep_tokens: bool = True,
 ) -> list[Trajectory]:
-    """Plays one batch of episodes to their ends.
+    """Runs one batch of episodes until each of them ends.
 
     Each response has a seed of its own, made from one number of the generator, the episode's name
-    and the turn. So equal seeds give equal episodes, and what an episode does hangs on neither its
+    and the turn. So equal seeds give equal episodes, and an episode depends on neither its
     neighbours nor their number (up to the rounding of the model's arithmetic in other batch shapes).
 
     Args:
         policy: answers.
         pool: the environments; its agent interface decides the context mode.
         settings: sampling and limits.
-        generator: CPU generator, from which one number is drawn; or such a number.
-        task_ids: one task a group; ``None``: the pool draws them.
+        generator: CPU generator, from which one seed is sampled; or that seed.
+        task_ids: one task a group; ``None``: the pool samples them.
         progress: called with (running, all) episodes after each step.
         keep_tokens: whether rows are wanted (training) or not (evaluation).
 
@@ -73,7 +73,7 @@ def rollout(
     if keep_tokens:
         require_trainable(policy)
         require_whole_distribution(settings)
-    base = generator if isinstance(generator, int) else _drawn(generator)
+    base = generator if isinstance(generator, int) else _sampled_seed(generator)
     pool.reset(task_ids)
     trajectories = [Trajectory(episode) for episode in pool.episodes]
     if not pool.active:
@@ -104,7 +104,7 @@ def rollout(
     return trajectories
 
 
-def _drawn(generator: torch.Generator) -> int:
+def _sampled_seed(generator: torch.Generator) -> int:
     import torch
 
     return int(torch.randint(2**62, (), generator=generator))
@@ -121,7 +121,7 @@ def require_whole_distribution(settings: RolloutSettings) -> None:
 
 
 def _requests(slots: Sequence[Slot], recorder: TokenRecorder | None, base: int) -> list[Request]:
-    """What the running episodes ask."""
+    """The requests of the running episodes."""
     requests = []
     for slot in slots:
         ids = recorder.context(slot) if recorder else None
@@ -170,8 +170,8 @@ def demonstrations(
         chat: writes token rows; ``None``: records only.
         task_ids: the tasks.
         noise: share of steps at which something else is done instead (a random admissible action,
-            or one that is not). The expert then shows how to go on; the slip itself is no example
-            and gets no span in its row.
+            or the last one again). The expert then shows how to recover; the perturbed action itself
+            is no example and gets no span in its row.
         rng: of the noise.
     """
     pool.reset(task_ids)
@@ -183,9 +183,9 @@ def demonstrations(
         slots = list(pool.active)
         if not slots:
             break
-        slips = {slot.index: _slip(slot, noise, rng) for slot in slots}
+        perturbed = {slot.index: _perturbed_action(slot, noise, rng) for slot in slots}
         texts = [
-            pool.env_of(slot).response_for(slips[slot.index] or actions[slot.index])
+            pool.env_of(slot).response_for(perturbed[slot.index] or actions[slot.index])
             for slot in slots
         ]
         if recorder:
@@ -195,7 +195,7 @@ def demonstrations(
             for slot, text in zip(slots, texts, strict=True):
                 ids = recorder.chat.content(text)
                 spans = recorder.take(slot, Response(ids, [0.0] * len(ids), text))
-                if spans and slips[slot.index]:
+                if spans and perturbed[slot.index]:
                     recorder.rows[slot.episode.episode_id][-1].steps.remove(spans)
     if recorder:
         _hand_over(trajectories, recorder.rows)
@@ -203,7 +203,7 @@ def demonstrations(
 
 
 def _expert_actions(pool: EnvPool, experts: Mapping[int, Callable[[], str]]) -> dict[int, str]:
-    """What the experts do next; the episode of one that does not know leaves the pool, failed."""
+    """The experts' next actions; an episode whose expert has none fails and leaves the pool."""
     actions: dict[int, str] = {}
     for slot in list(pool.active):
         try:
@@ -216,8 +216,8 @@ def _expert_actions(pool: EnvPool, experts: Mapping[int, Callable[[], str]]) -> 
     return actions
 
 
-def _slip(slot: Slot, noise: float, rng: np.random.Generator | None) -> str | None:
-    """Now and then an action that the expert would not take."""
+def _perturbed_action(slot: Slot, noise: float, rng: np.random.Generator | None) -> str | None:
+    """With probability ``noise``, an action in place of the expert's."""
     if rng is None or rng.random() >= noise:
         return None
     if slot.episode.transitions and rng.random() < 0.3:
@@ -251,12 +251,12 @@ class TokenRecorder:
                 continue
             task = slot.episode.instruction
             try:
-                ids, cut = self.chat.first_within(slot.prompt, task, limit)
+                ids, truncated = self.chat.first_within(slot.prompt, task, limit)
             except ValueError as error:
                 slot.episode.error = str(error)
                 self.pool.active.remove(slot)
                 continue
-            rows.append(TokenRow(ids, prompt_tokens_cut=cut))
+            rows.append(TokenRow(ids, prompt_tokens_cut=truncated))
 
     def context(self, slot: Slot) -> list[int]:
         """The ids that the slot's next response follows."""

@@ -33,7 +33,7 @@ class ModelSettings(Group):
     gradient_checkpointing: bool = False
     """compute activations again in the backward pass: less memory, about a third more time"""
     reference_offload: bool = False
-    """let the copy that KL is measured to rest in CPU memory between updates; LoRA needs no copy"""
+    """keep the reference model of the KL in CPU memory between updates; LoRA needs no copy of the model"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

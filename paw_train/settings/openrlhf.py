@@ -33,7 +33,7 @@ class OpenRLHFSettings(Group):
     gpu_memory: Annotated[Number, Interval(gt=0, lt=1)] = 0.6
     """share of a GPU's memory that vLLM takes; up to 0.9 where it has the GPU to itself"""
     max_resident_episodes: Positive | None = None
-    """episodes that one vLLM engine plays at a time; null: all that it is given"""
+    """episodes that one vLLM engine runs at a time; null: all that it is given"""
     enforce_eager: bool = False
     """no CUDA graphs in vLLM: a faster start, slower tokens"""
     prefix_caching: bool = True
@@ -41,15 +41,17 @@ class OpenRLHFSettings(Group):
     zero_stage: Literal[2, 3] = 2
     """DeepSpeed: 2 splits optimiser and gradients over the GPUs, 3 the weights as well"""
     adam_offload: bool = False
-    """the optimiser's state rests in CPU memory"""
-    packing: bool = False
-    """sequences of a micro-batch in one row without padding; needs flash-attn"""
+    """the optimiser's state and the float32 master weights are kept in CPU memory"""
+    packing: bool | None = None
+    """sequences of a micro-batch in one row without padding, which needs flash-attn; null: wherever
+    ``model.attention`` is flash attention, as it is by default on a cluster"""
     liger: bool = False
     """Liger kernels in the model"""
     sync_backend: Literal["nccl", "gloo"] = "nccl"
-    """carries new weights to vLLM: ``nccl``, or ``gloo`` without GPUs"""
-    checksum_every: Count = 1
-    """updates between comparisons of vLLM's weights with the trained ones; 0: never"""
+    """sends new weights to vLLM: ``nccl``, or ``gloo`` without GPUs"""
+    checksum_every: Count | None = None
+    """updates between comparisons of vLLM's weights with the trained ones, the first update's included;
+    0: never; null: every 10 updates, and never where ``tensor_parallel`` leaves no engine whole"""
     old_logprobs: Literal["actor", "rollout"] = "actor"
     """log-probabilities of the sampled tokens that the ratio and the action entropy are taken from:
     ``actor`` computes them once more in the trainer's own arithmetic, ``rollout`` takes vLLM's"""
@@ -82,6 +84,13 @@ class OpenRLHFSettings(Group):
     def ranks(self) -> int:
         """Data-parallel ranks of the policy: one a GPU."""
         return self.nodes * self.gpus_per_node
+
+    @property
+    def updates_between_checksums(self) -> int:
+        """``checksum_every``, with the default worked out."""
+        if self.checksum_every is not None:
+            return self.checksum_every
+        return 10 if self.tensor_parallel == 1 else 0
 
     @property
     def vllm_engines(self) -> int:

@@ -11,7 +11,7 @@ from paw_train.settings.ranges import AboveZero, AtLeastZero, Count, Positive, S
 
 
 class OptimizerSettings(Group):
-    """AdamW and how an update is cut."""
+    """AdamW and how an update is split."""
 
     lr: AtLeastZero = 1e-6
     """peak learning rate"""

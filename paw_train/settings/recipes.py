@@ -137,15 +137,28 @@ def _recipe_folders() -> list[Path]:
     return [folder for folder in (here / "recipes", here.parent / "recipes") if folder.is_dir()]
 
 
+def read_pairs(pairs: Sequence[str]) -> dict[str, Any]:
+    """``key=value`` texts by key; values are read as YAML.
+
+    Raises:
+        ValueError: a text is not of that form.
+    """
+    values = {}
+    for pair in pairs:
+        key, sign, value = pair.partition("=")
+        if not sign or not key:
+            raise ValueError(f"Expected key=value, got {pair!r} (for example optimizer.lr=1e-4).")
+        values[key] = read_yaml(value, key)
+    return values
+
+
 def apply_override(data: dict[str, Any], override: str) -> None:
     """Puts a ``group.key=value`` into nested settings; the value is read as YAML."""
-    key, sign, value = override.partition("=")
-    if not sign or not key:
-        raise ValueError(f"Expected key=value, got {override!r} (for example optimizer.lr=1e-4).")
+    ((key, value),) = read_pairs([override]).items()
     *path, last = key.split(".")
     place = data
     for part in path:
         place = place.setdefault(part, {})
         if not isinstance(place, dict):
             raise ValueError(f"{key}: {part!r} is a value, not a group of settings.")
-    place[last] = read_yaml(value, key)
+    place[last] = value

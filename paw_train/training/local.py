@@ -227,7 +227,7 @@ class Run:
     def _language(self) -> list[str]:
         """Texts that hold every word the environment uses: episodes of its training tasks.
 
-        The expert's, with slips, or random ones where there is no expert.
+        The expert's, with perturbed actions, or random ones where there is no expert.
         """
         env = self.settings.env
         pool = make_pool(env, env.train_split, 1, 1, self.settings.seed)
@@ -238,22 +238,22 @@ class Run:
             np.random.default_rng(self.settings.seed) if has_solver(env, env.train_split) else None
         )
         for start in range(0, len(few), 100):
-            for episode in self._plays(pool, few[start : start + 100], rng):
+            for episode in self._language_episodes(pool, few[start : start + 100], rng):
                 texts.append(episode.instruction)
                 for t in episode.transitions:
                     texts += [t.prompt, t.response, t.next_observation]
         pool.close()
         return texts
 
-    def _plays(
+    def _language_episodes(
         self, pool: EnvPool, task_ids: Sequence[str], rng: np.random.Generator | None
     ) -> list[Episode]:
-        if rng is not None:  # slips bring out what the environment says to mistakes
+        if rng is not None:  # perturbed actions show how the environment answers mistakes
             return [t.episode for t in demonstrations(pool, None, task_ids, 0.2, rng)]
-        played: list[Episode] = []
+        episodes: list[Episode] = []
         agent = make_agent("random", None, self.settings.rollout, {})
-        agent.play(pool, task_ids, self.settings.seed, played.append)
-        return played
+        agent.play(pool, task_ids, self.settings.seed, episodes.append)
+        return episodes
 
     # --- warm start ------------------------------------------------------------------------------
 
@@ -368,7 +368,7 @@ class Run:
         started = time.perf_counter()
         generator = torch.Generator().manual_seed(update_seed(s.seed, update))
         pool.set_progress(update / s.updates)
-        played, kept = self._play(pool, generator, lambda run, n: show.rollout(update, run, n))
+        sampled, kept = self._rollouts(pool, generator, lambda run, n: show.rollout(update, run, n))
         rolled = time.perf_counter()
         show.learning(update)
         transitions = collect(kept)
@@ -381,14 +381,14 @@ class Run:
             self.policy.chat.ask,
         )
         if s.record.every and update % s.record.every == 0:
-            kept_groups = played[: s.record.groups * s.rollout.group_size]
+            kept_groups = sampled[: s.record.groups * s.rollout.group_size]
             record(self.folder, update + 1, kept_groups, transitions, experience, self.policy, s)
         metrics: dict[str, Any] = updater.step(experience, update, update_seed(s.seed, update))
         if updater.reference is not None:
-            updater.reference.rest()
+            updater.reference.offload()
         return {
             "update": update + 1,
-            **outcome_metrics(played),
+            **outcome_metrics(sampled),
             **experience.metrics,
             **metrics,
             "tokens": sum(len(row.ids) for row in experience.rows),
@@ -399,37 +399,37 @@ class Run:
             "time": time.time(),
         }
 
-    def _player(self) -> Policy:
-        """What plays the episodes: the policy, or an engine that follows its weights."""
+    def _sampler(self) -> Policy:
+        """What samples the episodes: the policy, or an engine that follows its weights."""
         if self._engine is None:
             self._engine = rollout_policy(
                 self.policy, self.settings.rollout.engine, self.settings.rollout.vllm
             )
         return self._engine
 
-    def _play(
+    def _rollouts(
         self, pool: EnvPool, generator: torch.Generator, progress: Progress
     ) -> tuple[list[Trajectory], list[Trajectory]]:
-        """One update's episodes: (all that were played, those to learn from).
+        """One update's episodes: (all that were sampled, those to learn from).
 
         They differ under DAPO's dynamic sampling only: groups whose returns are all equal are
         replaced by further ones, as far as the allowed rollouts bring any.
         """
         s = self.settings
-        player = self._player()
-        played = rollout(player, pool, s.rollout, generator, progress=progress)
+        sampler = self._sampler()
+        sampled = rollout(sampler, pool, s.rollout, generator, progress=progress)
         if not s.algorithm.dynamic_sampling:
-            return played, played
+            return sampled, sampled
         for extra in range(1, s.algorithm.dynamic_sampling + 1):
-            if len(informative_groups(played)) >= s.rollout.groups:
+            if len(informative_groups(sampled)) >= s.rollout.groups:
                 break
-            more = rollout(player, pool, s.rollout, generator, progress=progress)
+            more = rollout(sampler, pool, s.rollout, generator, progress=progress)
             for trajectory in more:
                 trajectory.episode.group += extra * s.rollout.groups
-            played += more
-        wanted = set(sorted(informative_groups(played))[: s.rollout.groups])
-        kept = [t for t in played if t.episode.group in wanted]
-        return played, kept or played
+            sampled += more
+        wanted = set(sorted(informative_groups(sampled))[: s.rollout.groups])
+        kept = [t for t in sampled if t.episode.group in wanted]
+        return sampled, kept or sampled
 
     def _resume(self, updater: Updater, pool: EnvPool) -> int:
         saved = find_checkpoint(self.folder / "checkpoints" / "latest")

@@ -22,7 +22,7 @@ class ModelShape:
     intermediate: int
     vocabulary: int
     tied: bool
-    """whether the head is the embedding matrix"""
+    """whether the LM head is the embedding matrix"""
     head_dim: int
     qkv_bias: bool = False
     qk_norm: bool = False

@@ -11,7 +11,7 @@ from paw_train.rollouts.rollout import Trajectory
 
 
 def outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-    """What came of an update's episodes, failed ones counted and left out of the rest."""
+    """What came of an update's episodes, failed ones counted and left out of all else."""
     episodes = [t.episode for t in trajectories if t.episode.error is None]
     steps = [t for e in episodes for t in e.transitions]
     count = max(1, len(episodes))

@@ -44,7 +44,7 @@ class Names:
         """The names that follow from ``my-maze``, ``my_maze`` or ``MyMaze``.
 
         Raises:
-            ValueError: not a name, or one that is taken; says which and what to do.
+            ValueError: not a name, or one that is taken; the message names which, and what to do.
         """
         if not _FORM.fullmatch(name):
             raise ValueError(

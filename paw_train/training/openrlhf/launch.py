@@ -117,14 +117,15 @@ def put_in_place() -> None:
     """Binds our classes to the names by which OpenRLHF's program finds its own."""
     import ray
     from openrlhf.trainer import ppo_trainer
-    from openrlhf.trainer.ray import ppo_actor, ppo_critic, vllm_engine
+    from openrlhf.trainer.ray import launcher, ppo_actor, ppo_critic, vllm_engine
 
-    from paw_train.training.openrlhf.actor import PaWPolicyActor
+    from paw_train.training.openrlhf.actor import PaWPolicyActor, PaWReferenceActor
     from paw_train.training.openrlhf.critic import PaWCriticActor
     from paw_train.training.openrlhf.trainer import PaWTrainer
     from paw_train.training.openrlhf.vllm_worker import PaWRollout
 
     ppo_trainer.PPOTrainer = ray.remote(PaWTrainer)
     ppo_actor.PolicyModelActor = ray.remote(num_gpus=1)(PaWPolicyActor)
+    launcher.ReferenceModelActor = ray.remote(num_gpus=1)(PaWReferenceActor)
     ppo_critic.CriticModelActor = ray.remote(num_gpus=1)(PaWCriticActor)
     vllm_engine.RolloutRayActor = ray.remote(PaWRollout)
