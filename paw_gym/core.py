@@ -143,6 +143,21 @@ def _unit_hash(text: str) -> float:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
 
 
+def split_of_key(key: str, shares: Mapping[str, float]) -> str:
+    """The split that a key belongs to; depends on the key alone.
+
+    Args:
+        key: names what must not be in two splits, such as a product or a level.
+        shares: share of each split; they sum to 1.
+    """
+    place, bound = _unit_hash(key), 0.0
+    for split, share in shares.items():
+        bound += share
+        if place < bound:
+            return split
+    return next(reversed(shares))  # type: ignore[call-overload,no-any-return]
+
+
 def _candidates(task_id: str, ids: Sequence[str], limit: int = 2000) -> Sequence[str]:
     """Ids to search for near misses; a long list is cut to those that share the longest prefix."""
     if len(ids) <= limit:
