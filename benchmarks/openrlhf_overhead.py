@@ -29,7 +29,7 @@ SETTINGS = (
     "rollout.groups=4",
     "rollout.group_size=8",
 )
-VARIANTS = {"off": "objective.wm.wm=off", "PaW": "objective.wm.wm=on"}
+VARIANTS = {"off": "world_model.enabled=false", "PaW": "world_model.enabled=true"}
 MEASURES = {
     "seconds_train_cpu": "training process, CPU s",
     "timing/ppo_train": "training, wall s",

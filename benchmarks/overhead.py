@@ -120,15 +120,17 @@ SHAPES = {"embedded": embedded, "long": long}
 
 def updater_of(shape: Shape, variant: str) -> Callable[[list[Trajectory]], None]:
     """An update with or without PaW, as a function of the rollout; all else is equal."""
-    objective = shape.objective.replace(wm=WorldModelSettings.preset(variant))
+    objective, world_model = shape.objective, WorldModelSettings.preset(variant)
     reference = shape.policy.reference() if objective.kl_coef else None
-    updater = Updater(shape.policy, reference, shape.optimizer, objective, 1.0, 100)
+    updater = Updater(shape.policy, reference, shape.optimizer, objective, world_model, 1.0, 100)
 
     def update(trajectories: list[Trajectory]) -> None:
         pool = collect(trajectories)
         signals = updater.signals(pool)
         ask = shape.policy.chat.ask
-        experience = prepare(pool, AlgorithmSettings(), objective, MAX_RETURN, signals, ask)
+        experience = prepare(
+            pool, AlgorithmSettings(), objective, world_model, MAX_RETURN, signals, ask
+        )
         updater.step(experience, 0, 0)
 
     return update

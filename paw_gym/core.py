@@ -14,6 +14,7 @@ import json
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -150,12 +151,9 @@ def split_of_key(key: str, shares: Mapping[str, float]) -> str:
         key: names what must not be in two splits, such as a product or a level.
         shares: share of each split; they sum to 1.
     """
-    place, bound = _unit_hash(key), 0.0
-    for split, share in shares.items():
-        bound += share
-        if place < bound:
-            return split
-    return next(reversed(shares))  # type: ignore[call-overload,no-any-return]
+    bounds = zip(accumulate(shares.values()), shares, strict=True)
+    place = _unit_hash(key)
+    return next((split for bound, split in bounds if place < bound), list(shares)[-1])
 
 
 def _candidates(task_id: str, ids: Sequence[str], limit: int = 2000) -> Sequence[str]:

@@ -274,7 +274,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         return {
             "text_env": self.text_env.save_state(),
             "history": list(self._history),
-            "messages": copy.deepcopy(self._messages),
+            "messages": list(self._messages),  # messages never change; copies would take T^2 room
             "observation": self._observation,
             "prompt": self._prompt,
             "info": copy.deepcopy(self._info),
@@ -287,7 +287,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         """Goes back to a state that ``save_state`` gave."""
         self.text_env.restore_state(state["text_env"])
         self._history = list(state["history"])
-        self._messages = copy.deepcopy(state["messages"])
+        self._messages = list(state["messages"])
         self._observation, self._prompt = state["observation"], state["prompt"]
         self._info = copy.deepcopy(state["info"])
         self._episode_id, self._parent = state["episode_id"], state["parent"]
