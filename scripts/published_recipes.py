@@ -25,15 +25,15 @@ MODELS = {
     "llama3.2-3b": "meta-llama/Llama-3.2-3B-Instruct",
 }
 ENVIRONMENTS = {"alfworld": "ALFWorld", "webshop": "WebShop", "search_qa": "Search QA"}
-WORLD_MODEL = "objective: {wm: {wm: on}}"
+WORLD_MODEL = "world_model: {enabled: true}"
 METHODS = {
     "grpo": ("GRPO", ()),
     "grpo_paw": ("GRPO + PaW", (WORLD_MODEL,)),
     "grpo_paw-fixed": (
         "GRPO + PaW without adaptive weight",
-        ("objective: {wm: {wm: on, adaptive: false}}",),
+        ("world_model: {enabled: true, adaptive: false}",),
     ),
-    "grpo_paw-ce": ("GRPO + PaW, CE instead of CMAE", ("objective: {wm: {wm: on, loss: ce}}",)),
+    "grpo_paw-ce": ("GRPO + PaW, CE instead of CMAE", ("world_model: {enabled: true, loss: ce}",)),
     "gigpo": ("GiGPO", ("algorithm: {name: gigpo}",)),
     "gigpo_paw": ("GiGPO + PaW", ("algorithm: {name: gigpo}", WORLD_MODEL)),
     "rloo": ("RLOO", ("algorithm: {name: rloo}",)),
@@ -203,7 +203,7 @@ recipe of your own can be short:
 # mine.yaml: paw train mine.yaml
 base: embedded
 updates: 40
-objective: {wm: {coef: 0.1}}
+world_model: {coef: 0.1}
 ```
 
 ## Recipes that run on a laptop

@@ -37,7 +37,7 @@ def create_app(
         token: what clients must show; ``None``: nothing.
 
     Raises:
-        ValueError, FileNotFoundError, ImportError: the shop cannot be made; says why.
+        ValueError, FileNotFoundError, ImportError: the shop cannot be made; states why.
     """
     # an empty store is false
     store = Store(settings or ShopSettings(), SessionStore() if sessions is None else sessions)
@@ -69,7 +69,7 @@ def create_app(
 
 
 def _gateway(store: Store) -> Gateway:
-    """What serves ``WebShop-v0(server=URL)`` and programs without an environment, in this process.
+    """The gateway for ``WebShop-v0(server=URL)`` and for programs without an environment, in this process.
 
     They share the shop's data and its limits of sessions with the site. No workers of their own: an
     action takes less time than the way to another process and back (docs/servers.md has the figures).

@@ -239,7 +239,9 @@ class RunStore:
             "return": episode.total_reward,
             "error": episode.error,
             "notes": notes(episode),
-            **{name: known.get(name) for name in ("lambda", "rho", "wm", "loss", "temperature")},
+            **{name: known.get(name) for name in ("lambda", "rho", "loss", "temperature")},
+            # older runs recorded on or off under another name
+            "world_model": known.get("world_model", known.get("wm") == "on"),
             "turns": conversation(episode, tokens),
         }
 

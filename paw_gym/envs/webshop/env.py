@@ -43,7 +43,7 @@ class WebShopEnv(TextEnv):
     ## Rewards
     0 until the purchase; then the original's reward: how much of the goal's type, attributes, options
     and price limit the purchase fits. ``info["score"]`` is that reward too; success is a score of 1.
-    ``info["reward_parts"]`` says what it is made of. Behind ``AgentInterface``: 10 on success, else 0,
+    ``info["reward_parts"]`` states what it is made of. Behind ``AgentInterface``: 10 on success, else 0,
     and -0.1 for an invalid response.
 
     ## Starting State
@@ -59,7 +59,7 @@ class WebShopEnv(TextEnv):
     whose shop is used instead. ``goals``: ``synthetic``, ``human``, or a list of goals in the original's
     form (or JSON of it), which become the tasks ``goal/0``, ``goal/1``, ... of every split; by default
     ``human`` for the full official set, else ``synthetic``. ``prices``: dollars by asin (or JSON of it);
-    else prices are drawn by ``price_seed`` from a product's range.
+    else prices are sampled by ``price_seed`` from a product's range.
     ``nouns``: ``spacy`` or ``rules``, for the reward; by default spaCy's model for official
     products where it is installed. ``show_attributes``: a page with the product's attributes.
     ``token``: bearer token of the server.
@@ -193,7 +193,7 @@ def without_instruction(observation: str, instruction: str | None) -> str:
 
 @dataclass(frozen=True)
 class ShopSettings:
-    """What a shop is made of; equal settings share one shop in a process."""
+    """The settings of a shop; equal ones share one shop in a process."""
 
     data_dir: str | None = None
     num_products: int | None = None
@@ -222,8 +222,8 @@ def open_shop(settings: ShopSettings, split: str) -> tuple[Shop, TaskSet]:
 
     Raises:
         ValueError: unknown settings; names the nearest.
-        FileNotFoundError: files are missing; says which.
-        ImportError: an optional package is missing; says how to install it.
+        FileNotFoundError: files are missing; states which.
+        ImportError: an optional package is missing; states how to install it.
     """
     from paw_gym.envs.webshop.tasks import SPLITS, given_tasks, human_tasks, synthetic_tasks
 

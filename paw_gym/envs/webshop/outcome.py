@@ -35,6 +35,6 @@ def outcome_of(page: Page, valid: bool) -> Outcome:
 
 
 def admissible_actions(page: Page) -> list[str]:
-    """What a page accepts: ``search[...]`` where it shows the field, and every click."""
+    """The actions that a page accepts: ``search[...]`` where it shows the field, and every click."""
     actions = [SEARCH_ACTION] if page.has_search_bar else []
     return actions + [f"click[{text}]" for text in page.clickables if text != "search"]

@@ -20,7 +20,7 @@ _KEYS = (
     *("recipe", "seeds", "overrides", "baseline", "primary", "against", "arms", "name"),
     "description",
 )
-_PRESET = "objective.wm.preset"
+_PRESET = "world_model.preset"
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ def flat_settings(data: object, where: str) -> dict[str, Any]:
 
 
 def expand_preset(values: dict[str, Any]) -> dict[str, Any]:
-    """Replaces ``objective.wm.preset`` by the fields it stands for; what the arm names itself wins.
+    """Replaces ``world_model.preset`` by the fields it stands for; what the arm names itself wins.
 
     The coefficient is left to the recipe, so that presets are compared at an equal one.
     """
@@ -249,7 +249,7 @@ def expand_preset(values: dict[str, Any]) -> dict[str, Any]:
         return values
     preset = WorldModelSettings.preset(str(values[_PRESET]))
     fields = {k: v for k, v in preset.model_dump().items() if k != "coef"}
-    named = {f"objective.wm.{key}": value for key, value in fields.items()}
+    named = {f"world_model.{key}": value for key, value in fields.items()}
     return {**named, **{k: v for k, v in values.items() if k != _PRESET}}
 
 

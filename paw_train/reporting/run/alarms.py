@@ -79,11 +79,10 @@ def find_alarms(records: Records, wm_loss: str | None = None) -> list[Alarm]:
 
 def world_model_loss(config: Mapping[str, Any]) -> str | None:
     """The world-model loss that a run's settings (``config.json``) ask for; ``None`` without one."""
-    objective = config.get("objective")
-    wm = objective.get("wm") if isinstance(objective, Mapping) else None
-    if not isinstance(wm, Mapping) or wm.get("wm") == "off":
+    world_model = config.get("world_model")
+    if not isinstance(world_model, Mapping) or world_model.get("enabled") is False:
         return None
-    loss = wm.get("loss")
+    loss = world_model.get("loss")
     return loss if isinstance(loss, str) else None
 
 
@@ -164,7 +163,7 @@ def _world_model(records: Records) -> list[Alarm]:
         return (
             f"{series.means[at]:.3f} over {series.span(at)}: next-observation tokens have p near 0, "
             "where the gradient of this loss vanishes with p, so it cannot learn them. "
-            "objective.wm.loss=ce, or learning the world model before RL, has no such limit."
+            "world_model.loss=ce, or learning the world model before RL, has no such limit."
         )
 
     return series.stretches("world_model", "World-model loss stays near 1", holds, text)

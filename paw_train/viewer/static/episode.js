@@ -158,7 +158,7 @@ function drawTurn(turn, requests, index, view, most, episode) {
     h("header", null,
       h("b", { cls: "no", title: `turn ${index + 1}` }, String(index + 1)),
       known?.selected && h("span", { cls: "sel", title: `selected by the world model; weight w = ${number(known.weight)}` }, "◆ selected"),
-      known && !known.selected && episode.wm === "on" && h("span", { cls: "muted" }, "not selected"),
+      known && !known.selected && episode.world_model && h("span", { cls: "muted" }, "not selected"),
       a !== null && h("span", { cls: "adv", title: Array.isArray(known.advantage) ? "mean advantage of the action's tokens" : "advantage of the turn" },
         h("span", { cls: "bar" }, a !== 0 && h("i", { cls: a < 0 ? "neg" : "pos", style: { width: `${(50 * Math.abs(a)) / most}%` } })),
         h("span", { cls: tone(a) }, `A ${signed(a)}`)),
