@@ -1,68 +1,41 @@
-"""What a run on a cluster will take, worked out before anything is started (``paw train --plan``).
+"""Whether a run fits its GPUs, worked out before anything is loaded (``paw train --plan``).
 
-Memory follows formulas that the plan prints. Time follows a table of what GPUs can do at best and of
-the share of it that training usually reaches: a guide to the order of magnitude, nothing measured.
+Memory follows formulas (``paw_train.training.memory``). Times depend on the machine and are not
+estimated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from paw_gym.naming import did_you_mean
-from paw_train.algorithms.estimators import advantage_estimator
 from paw_train.environments import training_env
-from paw_train.settings import Settings
-from paw_train.training.model_shape import ModelShape, model_shape
+from paw_train.settings import Settings, overridden
+from paw_train.training.model_shape import ModelShape, is_known, model_shape
 from paw_train.training.openrlhf.mapping import command_line, require_possible
-
-GIB = 2**30
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """What one GPU can do at best, by its maker's data sheet."""
-
-    memory: float
-    """GiB that programs can use"""
-    tflops: float
-    """10^12 dense bfloat16 operations a second"""
-    bandwidth: float
-    """10^12 bytes of its memory a second"""
-
-
-GPUS: Mapping[str, Gpu] = MappingProxyType(
-    {
-        "a100-40g": Gpu(39.4, 312, 1.56),
-        "a100-80g": Gpu(79.1, 312, 2.04),
-        "h100": Gpu(79.1, 989, 3.35),
-        "h200": Gpu(139.8, 989, 4.8),
-        "l40s": Gpu(44.4, 362, 0.864),
-    }
+from paw_train.training.phases import (
+    GIB,
+    RESERVED,
+    Phase,
+    cluster_host,
+    cluster_phases,
+    gpu_count,
+    local_host,
+    local_phases,
 )
-"""the throughput table"""
 
-TRAIN_SHARE, FORWARD_SHARE, DECODE_SHARE = 0.35, 0.4, 0.5
-"""assumed shares of the table's values: of tflops in training, and in forward passes (vLLM's
-prefill included); of bandwidth when tokens are sampled one after the other"""
-RESERVED = 2.0
-"""GiB a GPU that CUDA contexts and communication buffers take, assumed"""
+GPUS: Mapping[str, float] = MappingProxyType(
+    {"a100-40g": 39.4, "a100-80g": 79.1, "h100": 79.1, "h200": 139.8, "l40s": 44.4}
+)
+"""GiB that programs can use, by ``openrlhf.gpu``"""
 
 
-@dataclass(frozen=True)
-class Role:
-    """One kind of worker."""
-
-    name: str
-    gpus: int
-    parts: Mapping[str, float]
-    """GiB a GPU, by what they hold"""
-
-    @property
-    def memory(self) -> float:
-        """GiB a GPU."""
-        return sum(self.parts.values())
+class DoesNotFitError(ValueError):
+    """A run that needs more memory than there is."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +44,11 @@ class Plan:
 
     gpus: int
     gpu: str
-    roles: tuple[Role, ...]
+    available: float
+    """GiB of a GPU"""
+    phases: tuple[Phase, ...]
+    host: Mapping[str, float]
+    """GiB of each machine's own memory, page-locked on a cluster, by what they hold"""
     parameters: int
     episodes: int
     turns: int
@@ -79,211 +56,193 @@ class Plan:
     """tokens that an update trains on, at most"""
     sampled_tokens: int
     """tokens that an update samples, at most"""
-    resident: int
-    """episodes that one engine's cache holds at their longest"""
-    seconds: Mapping[str, float]
-    """estimated time of an update that is as long as it can be, by phase"""
-    command: str
-    warnings: tuple[str, ...] = field(default=())
+    resident: int | None
+    """episodes that one vLLM engine's cache holds at their longest; ``None``: without vLLM"""
+    command: str | None
+    """of OpenRLHF, on a cluster"""
+    problems: tuple[str, ...] = ()
+    """why the run does not fit; empty where it does"""
+    remedy: str | None = None
+    """settings with which it fits; ``None`` where it fits as it is"""
 
 
-def make_plan(settings: Settings) -> Plan:
-    """The plan of a run with ``engine: openrlhf``.
+def make_plan(settings: Settings, available: float | None = None) -> Plan:
+    """The plan of a run.
+
+    Args:
+        settings: of either engine.
+        available: GiB of a GPU; ``None``: of the kind that ``openrlhf.gpu`` names.
 
     Raises:
-        ValueError: the settings are of another engine or cannot be done, or the size of the model
-            or GPU is unknown.
+        ValueError: the settings cannot be done, or the size of the model or GPU is unknown.
     """
-    if settings.engine != "openrlhf":
+    if settings.model.path is None:
         raise ValueError(
-            f"engine is {settings.engine!r}, which runs in one process: there is nothing to lay out. "
-            "Plan the same recipe for a cluster with engine=openrlhf."
+            "model.path is null: a model that is trained from scratch is small, and there is nothing to "
+            "plan. Plan a recipe that names a pretrained model."
         )
-    require_possible(settings)
-    assert settings.model.path is not None
-    o = settings.openrlhf
-    if o.gpu not in GPUS:
-        raise ValueError(f"openrlhf.gpu: {o.gpu!r} is not known. {did_you_mean(o.gpu, GPUS)}")
-    shape, gpu = model_shape(settings.model.path), GPUS[o.gpu]
-    turns = _turns(settings)
-    r = settings.rollout
-    episodes = r.groups * r.group_size
-    longest = r.max_context_tokens
-    tokens = episodes * (longest if settings.env.mode == "conversation" else turns * longest)
+    shape = model_shape(settings.model.path)
+    plan = _plan(settings, shape, available)
+    return replace(plan, remedy=_remedy(settings, shape, available)) if plan.problems else plan
+
+
+def require_fit(settings: Settings, available: float, host: float | None = None) -> None:
+    """Raises ``DoesNotFitError`` for a run that cannot fit, with settings that would.
+
+    Models of unknown size (names on a hub) and those trained from scratch pass.
+
+    Args:
+        settings: of either engine.
+        available: GiB of a GPU.
+        host: GiB of this machine's own memory; ``None``: not looked at.
+    """
+    if settings.model.path is None or not is_known(settings.model.path):
+        return
+    plan = make_plan(settings, available)
+    problems = [*plan.problems]
+    needed = sum(plan.host.values())
+    if host is not None and needed > host:
+        problems.append(
+            f"The machine's own memory has to hold {needed:.0f} GiB ({_sum(plan.host)}) and has {host:.0f}."
+        )
+    if problems:
+        raise DoesNotFitError(" ".join([*problems, plan.remedy or ""]).strip())
+
+
+def machine_memory() -> float:
+    """GiB of this machine's own memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
+
+
+def _plan(settings: Settings, shape: ModelShape, available: float | None) -> Plan:
+    cluster = settings.engine == "openrlhf"
+    if cluster:
+        require_possible(settings)
+    o, r = settings.openrlhf, settings.rollout
+    if available is None:
+        available = gpu_memory(o.gpu)
+    turns = int(training_env(settings.env).kwargs.get("max_steps", 50))
+    episodes, longest = r.groups * r.group_size, r.max_context_tokens
+    conversation = settings.env.mode == "conversation"
+    tokens = episodes * longest * (1 if conversation else turns)
     sampled = episodes * turns * r.max_response_tokens
-    if settings.env.mode == "conversation":
-        sampled = min(sampled, tokens)
-    roles = [
-        _policy(settings, shape),
-        *_critic(settings, shape),
-        *_reference(settings, shape),
-        _vllm(settings, shape, gpu),
-    ]
-    cache = roles[-1].parts["cache"] * o.tensor_parallel * GIB
-    resident = int(cache // (2 * shape.cache_values * longest))
+    phases = (cluster_phases if cluster else local_phases)(settings, shape, available)
+    host = (cluster_host if cluster else local_host)(settings, shape)
+    resident = _resident(settings, shape, available)
     return Plan(
-        _gpu_count(settings),
+        gpu_count(settings),
         o.gpu,
-        tuple(roles),
+        available,
+        tuple(phases),
+        host,
         shape.parameters,
         episodes,
         turns,
         tokens,
-        sampled,
+        min(sampled, tokens) if conversation else sampled,
         resident,
-        _seconds(settings, shape, gpu, tokens, sampled, turns, resident),
-        command_line(settings),
-        tuple(_warnings(settings, roles, gpu, resident)),
+        command_line(settings) if cluster else None,
+        tuple(_problems(phases, resident, available)),
     )
 
 
-def _turns(settings: Settings) -> int:
-    return int(training_env(settings.env).kwargs.get("max_steps", 50))
+def gpu_memory(gpu: str) -> float:
+    """GiB of a kind of GPU.
+
+    Raises:
+        ValueError: it is not in the table.
+    """
+    if gpu not in GPUS:
+        raise ValueError(f"openrlhf.gpu: {gpu!r} is not known. {did_you_mean(gpu, GPUS)}")
+    return GPUS[gpu]
 
 
-def _gpu_count(settings: Settings) -> int:
-    o = settings.openrlhf
-    if o.colocate == "all":
-        return o.ranks
-    copies = 2 if o.colocate == "none" and settings.objective.kl_coef > 0 else 1
-    # a critic shares its GPUs with all others, or with none
-    copies += _has_critic(settings)
-    return copies * o.ranks + o.vllm_engines * o.tensor_parallel
+def _resident(settings: Settings, shape: ModelShape, available: float) -> int | None:
+    """Episodes at their longest that fit into a vLLM engine beside its weights."""
+    o, vllm = settings.openrlhf, settings.rollout.vllm
+    if settings.engine == "openrlhf":
+        share, gpus = o.gpu_memory, o.tensor_parallel
+    elif settings.rollout.engine == "vllm":
+        share, gpus = vllm.gpu_memory, vllm.tensor_parallel
+    else:
+        return None
+    cache = (share * available - RESERVED) * gpus * GIB - 2 * shape.parameters
+    return max(0, int(cache // (2 * shape.cache_values * settings.rollout.max_context_tokens)))
 
 
-def _has_critic(settings: Settings) -> bool:
-    return advantage_estimator(settings.algorithm.name).needs_critic
-
-
-# --- memory ---------------------------------------------------------------------------------------
-
-
-def _policy(settings: Settings, shape: ModelShape) -> Role:
-    logits = 12.0 * settings.optimizer.micro_batch_tokens * shape.vocabulary
-    return _trained("policy", settings, shape, {"logits": logits})
-
-
-def _critic(settings: Settings, shape: ModelShape) -> list[Role]:
-    return [_trained("critic", settings, shape, {})] if _has_critic(settings) else []
-
-
-def _trained(name: str, settings: Settings, shape: ModelShape, more: Mapping[str, float]) -> Role:
-    o, p = settings.openrlhf, shape.parameters
-    parts = {
-        "weights": 2 * p / (o.ranks if o.zero_stage == 3 else 1),
-        "gradients": 2 * p / o.ranks,
-        "optimiser": 0.0 if o.adam_offload else 12 * p / o.ranks,
-        "activations": _activations(settings, shape),
-        **more,
-    }
-    return Role(name, o.ranks, {part: size / GIB for part, size in parts.items()})
-
-
-def _activations(settings: Settings, shape: ModelShape) -> float:
-    """Bytes that the backward pass needs, of one micro-batch."""
-    tokens = settings.optimizer.micro_batch_tokens
-    attention = 2 * shape.head_dim * (shape.heads + shape.kv_heads)
-    layer = 2.0 * tokens * (6 * shape.hidden + attention + 3 * shape.intermediate)
-    if settings.model.gradient_checkpointing:
-        return 2.0 * tokens * shape.hidden * shape.layers + layer
-    return layer * shape.layers
-
-
-def _reference(settings: Settings, shape: ModelShape) -> list[Role]:
-    if settings.objective.kl_coef == 0:
-        return []
-    o = settings.openrlhf
-    weights = 2 * shape.parameters / (o.ranks if o.zero_stage == 3 else 1)
-    if settings.model.reference_offload:
-        weights = 0.0
-    logits = 4.0 * settings.rollout.max_context_tokens
-    return [
-        Role(
-            "reference",
-            o.ranks,
-            {"weights": weights / GIB, "logits": logits * shape.vocabulary / GIB},
-        )
-    ]
-
-
-def _vllm(settings: Settings, shape: ModelShape, gpu: Gpu) -> Role:
-    o = settings.openrlhf
-    weights = 2 * shape.parameters / o.tensor_parallel / GIB
-    taken = o.gpu_memory * gpu.memory
-    return Role(
-        "vLLM",
-        o.vllm_engines * o.tensor_parallel,
-        {"weights": weights, "cache": max(0.0, taken - weights - RESERVED), "reserved": RESERVED},
-    )
-
-
-def _warnings(settings: Settings, roles: list[Role], gpu: Gpu, resident: int) -> list[str]:
-    o, problems = settings.openrlhf, []
-    vllm, memory = roles[-1], {role.name: role.memory for role in roles}
-    beside = 0.0 if o.colocate == "none" else memory.get("reference", 0.0)
-    for name in ("policy", "critic"):
-        # where policy and critic share GPUs, one sleeps while the other works
-        with_it = beside if name == "policy" or o.colocate == "all" else 0.0
-        needed = memory.get(name, 0.0) + with_it + RESERVED
-        if needed > gpu.memory:
-            problems.append(
-                f"The {name}'s GPUs need {needed:.1f} GiB and have {gpu.memory:.1f}: more GPUs, "
-                "openrlhf.zero_stage=3, openrlhf.adam_offload=true, model.reference_offload=true, "
-                "model.gradient_checkpointing=true or a smaller optimizer.micro_batch_tokens."
+def _problems(phases: list[Phase], resident: int | None, available: float) -> Iterator[str]:
+    for phase in phases:
+        if phase.memory > available:
+            yield (
+                f"The {phase.name} phase needs {phase.memory:.1f} GiB a GPU ({_sum(phase.parts)}) and has "
+                f"{available:.1f}."
             )
-    if vllm.parts["cache"] == 0.0:
-        problems.append(
-            f"vLLM's share ({o.gpu_memory:g} of {gpu.memory:.1f} GiB) does not hold the weights: a "
-            "larger openrlhf.gpu_memory or openrlhf.tensor_parallel."
-        )
-    elif resident < 1:
-        problems.append("vLLM's cache does not hold one episode at its longest context.")
-    longest = settings.rollout.max_context_tokens
-    if settings.optimizer.micro_batch_tokens < longest:
-        problems.append(
-            f"optimizer.micro_batch_tokens={settings.optimizer.micro_batch_tokens}, but one sequence "
-            f"can have {longest} tokens: the memory of the policy can exceed the plan."
-        )
-    return problems
+    if resident == 0:
+        yield "vLLM's share of the GPU does not hold its weights and one episode at its longest."
 
 
-# --- time -----------------------------------------------------------------------------------------
+# --- what would fit -------------------------------------------------------------------------------
 
 
-def _seconds(
-    settings: Settings,
-    shape: ModelShape,
-    gpu: Gpu,
-    tokens: int,
-    sampled: int,
-    turns: int,
-    resident: int,
-) -> dict[str, float]:
-    o, p = settings.openrlhf, shape.parameters
-    per_rank = gpu.tflops * 1e12 * o.ranks
-    passes = (o.old_logprobs == "actor") + (settings.objective.kl_coef > 0)
-    work = 8 if settings.model.gradient_checkpointing else 6
-    vllm = gpu.tflops * 1e12 * o.vllm_engines * o.tensor_parallel
-    episodes = settings.rollout.groups * settings.rollout.group_size
-    each = -(-episodes // o.vllm_engines)
-    batch = max(1, min(each, resident))
-    longest = settings.rollout.max_context_tokens
-    # one token for every episode of a batch: the weights and their caches are read once
-    read = 2 * p + batch * 2 * shape.cache_values * longest
-    step = read / (gpu.bandwidth * 1e12 * o.tensor_parallel * DECODE_SHARE)
-    rounds = -(-each // batch) * sampled / episodes
-    scoring = 2.0 * p * tokens / (per_rank * FORWARD_SHARE)
-    training = float(work) * p * tokens / (per_rank * TRAIN_SHARE)
-    seconds = {
-        "prefill": 2.0 * p * (tokens - sampled) / (vllm * FORWARD_SHARE),
-        "sampling": rounds * step,
-        "log-probabilities": passes * scoring,
-        "training": training,
-    }
-    # on GPUs of its own it works beside the policy
-    if _has_critic(settings) and o.colocate == "all":
-        seconds["critic"] = scoring + training
-    return seconds
+def _remedy(settings: Settings, shape: ModelShape, available: float | None) -> str:
+    """The fewest changes, from the cheapest on, with which the run fits."""
+    for chosen in _combinations(settings):
+        try:
+            changed = overridden(settings.to_dict(), chosen, "plan")
+            problems = _plan(changed, shape, available).problems
+        except ValueError:  # a change that these settings do not allow
+            continue
+        if not problems:
+            return f"It fits with {' '.join(chosen)}."
+    if settings.engine == "local":
+        return "No setting makes it fit one GPU; engine=openrlhf spreads it over several."
+    return "No setting makes it fit: it takes more GPUs (openrlhf.nodes) or larger ones (openrlhf.gpu)."
+
+
+def _combinations(settings: Settings) -> list[list[str]]:
+    """Changes alone, then together: more and more of them, with every way to lay vLLM out."""
+    changes = list(_changes(settings))
+    alone = [[change] for change in changes]
+    together = []
+    for count in range(len(changes) + 1):
+        # of two changes to one setting, the later
+        latest = {change.partition("=")[0]: change for change in changes[:count]}
+        together += [[*latest.values(), *layout] for layout in _vllm_layouts(settings)]
+    return sorted([*alone, *filter(None, together)], key=len)
+
+
+def _vllm_layouts(settings: Settings) -> list[list[str]]:
+    """Other shares of a GPU for vLLM, and other numbers of GPUs for one engine of it."""
+    o, r = settings.openrlhf, settings.rollout
+    if settings.engine == "local":
+        engine = [] if r.engine == "vllm" else ["rollout.engine=vllm"]
+        given = (0.4, 0.3, 0.2, 0.15)
+        return [[], *([*engine, f"rollout.vllm.gpu_memory={share}"] for share in given)]
+    shares = [[], *([f"openrlhf.gpu_memory={x}"] for x in (0.4, 0.3, 0.2) if x < o.gpu_memory)]
+    splits = [[], *([f"openrlhf.tensor_parallel={x}"] for x in (2, 4) if x > o.tensor_parallel)]
+    return [[*share, *split] for split in splits for share in shares]
+
+
+def _changes(settings: Settings) -> Iterator[str]:
+    """Overrides that take memory off the trainer, those that cost least first."""
+    s = settings
+    if s.model.dtype == "float32":
+        yield "model.dtype=bfloat16"
+    if not s.model.gradient_checkpointing:
+        yield "model.gradient_checkpointing=true"
+    if s.objective.kl_coef > 0 and not s.model.reference_offload:
+        yield "model.reference_offload=true"
+    tokens, longest = s.optimizer.micro_batch_tokens, s.rollout.max_context_tokens
+    halvings = int(math.log2(max(1.0, tokens / longest)))
+    yield from (f"optimizer.micro_batch_tokens={tokens // 2**n}" for n in range(1, halvings + 1))
+    if s.engine == "local":
+        yield "model.lora.rank=32"
+        return
+    if s.openrlhf.zero_stage == 2:
+        yield "openrlhf.zero_stage=3"
+    if not s.openrlhf.adam_offload:
+        yield "openrlhf.adam_offload=true"
+    yield from (f"openrlhf.nodes={s.openrlhf.nodes * factor}" for factor in (2, 4))
 
 
 # --- text -----------------------------------------------------------------------------------------
@@ -294,37 +253,30 @@ def render(plan: Plan) -> str:
     lines = [
         f"{plan.gpus} x {plan.gpu}, {plan.parameters / 1e9:.2f} billion parameters",
         "",
-        f"{'role':<10}{'GPUs':>5}  GiB a GPU",
+        f"{'phase':<10}{'GPUs':>5}  GiB a GPU, of {plan.available:.1f}",
     ]
-    for role in plan.roles:
-        parts = " + ".join(f"{name} {size:.1f}" for name, size in role.parts.items())
-        lines.append(f"{role.name:<10}{role.gpus:>5}  {role.memory:.1f} = {parts}")
+    for phase in plan.phases:
+        lines.append(f"{phase.name:<10}{phase.gpus:>5}  {phase.memory:.1f} = {_sum(phase.parts)}")
     lines += [
-        "",
-        *_FORMULAS,
+        f"{'machine':<10}{'':>5}  {sum(plan.host.values()):.1f} GiB of its own memory"
+        + (f" = {_sum(plan.host)}" if plan.host else ""),
         "",
         f"An update: {plan.episodes} episodes of at most {plan.turns} turns; at most "
         f"{plan.train_tokens:,} tokens to train on, {plan.sampled_tokens:,} of them sampled.",
-        f"One vLLM engine holds {plan.resident} episodes at their longest.",
-        f"Time of an update that is as long as it can be: {sum(plan.seconds.values()):,.0f} s = "
-        + " + ".join(f"{name} {s:,.0f}" for name, s in plan.seconds.items()),
-        f"(assumed: {TRAIN_SHARE:.0%} of the GPU's peak in training, {FORWARD_SHARE:.0%} in forward "
-        f"passes, {DECODE_SHARE:.0%} of its memory bandwidth in sampling; not measured. Episodes that "
-        "end early make it shorter.)",
     ]
-    lines += [f"WARNING: {problem}" for problem in plan.warnings]
-    lines += [
-        "",
-        "It stands for, with the subclasses of paw_train.training.openrlhf:",
-        plan.command,
-    ]
+    if plan.resident is not None:
+        lines.append(f"One vLLM engine holds {plan.resident} episodes at their longest.")
+    lines += [f"DOES NOT FIT: {problem}" for problem in plan.problems]
+    if plan.remedy:
+        lines.append(plan.remedy)
+    if plan.command is not None:
+        lines += [
+            "",
+            "It stands for, with the subclasses of paw_train.training.openrlhf:",
+            plan.command,
+        ]
     return "\n".join(lines)
 
 
-_FORMULAS = (
-    "P parameters, R GPUs of the policy, T optimizer.micro_batch_tokens, V vocabulary; in bytes:",
-    "weights 2 P (ZeRO-3: / R), gradients 2 P / R, optimiser 12 P / R (float32 weights, two moments),",
-    "logits 12 T V (float32 logits, their gradient and the softmax), activations 2 T L H + one layer",
-    "with checkpointing; a critic needs what the policy does, without logits; vLLM's cache is what",
-    "openrlhf.gpu_memory leaves beside its weights.",
-)
+def _sum(parts: Mapping[str, float]) -> str:
+    return " + ".join(f"{name} {size:.1f}" for name, size in parts.items())
