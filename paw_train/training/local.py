@@ -50,7 +50,7 @@ from paw_train.settings import WITHOUT_EFFECT, Settings, load_settings, with_def
 from paw_train.settings.rollout import RolloutSettings
 from paw_train.settings.sharing import shared_evaluation, shared_warm_start
 from paw_train.training.cloning import clone, expert_rows
-from paw_train.training.plan import machine_memory, require_fit
+from paw_train.training.fit import machine_memory, require_fit
 from paw_train.training.preparation import prepared
 from paw_train.training.recording import record
 from paw_train.training.records import outcome_metrics

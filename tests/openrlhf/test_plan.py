@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 from paw_train.cli.program import app
 from paw_train.settings import Settings, load_settings, overridden, recipe_names
 from paw_train.training import local
+from paw_train.training.fit import GPUS, DoesNotFitError, require_fit
 from paw_train.training.model_shape import KNOWN, model_shape
-from paw_train.training.plan import GPUS, DoesNotFitError, make_plan, render, require_fit
+from paw_train.training.plan import make_plan, render
 
 PUBLISHED = [name for name in recipe_names() if "qwen" in name or "llama" in name]
 
@@ -123,7 +124,7 @@ def test_states_follow_the_zero_stage() -> None:
     assert "optimiser" not in parts
     assert split.host["optimiser"] == pytest.approx(12 * size / gib)
     half = make_plan(_settings("optimizer.micro_batch_tokens=8192")).phases[0].parts
-    assert half["activations"] < 0.7 * policy["activations"]
+    assert half["activations"] < 0.75 * policy["activations"]
 
 
 def test_one_process_holds_everything_on_one_gpu() -> None:

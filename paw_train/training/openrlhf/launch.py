@@ -49,14 +49,14 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
             not fit its GPUs.
         ModuleNotFoundError: OpenRLHF is not installed.
     """
+    from paw_train.training.fit import gpu_memory, require_fit
     from paw_train.training.local import claim_folder
-    from paw_train.training.plan import gpu_memory, require_fit
     from paw_train.training.preparation import prepared
 
     require_possible(settings)
     require_openrlhf()
     settings = prepared(settings, print)
-    require_fit(settings, gpu_memory(settings.openrlhf.gpu))
+    require_fit(settings, gpu_memory(settings.openrlhf.gpu), possible=require_possible)
     # workers have other working directories
     settings = settings.replace(out=str(Path(settings.out).resolve()))
     folder = Path(settings.out) / settings.name
