@@ -14,6 +14,7 @@ import json
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -141,6 +142,18 @@ class TaskSet(Sequence[Task]):
 def _unit_hash(text: str) -> float:
     """A number in [0, 1) that depends on the text alone."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
+
+
+def split_of_key(key: str, shares: Mapping[str, float]) -> str:
+    """The split that a key belongs to; depends on the key alone.
+
+    Args:
+        key: names what must not be in two splits, such as a product or a level.
+        shares: share of each split; they sum to 1.
+    """
+    bounds = zip(accumulate(shares.values()), shares, strict=True)
+    place = _unit_hash(key)
+    return next((split for bound, split in bounds if place < bound), list(shares)[-1])
 
 
 def _candidates(task_id: str, ids: Sequence[str], limit: int = 2000) -> Sequence[str]:

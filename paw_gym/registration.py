@@ -39,6 +39,10 @@ _OWN = {
         "paw_gym.envs.search_qa.env:SearchQAEnv",
         "questions to answer with a search engine: seven benchmarks, or a made-up encyclopedia",
     ),
+    "paw_gym/Sokoban-v0": (
+        "paw_gym.envs.sokoban:SokobanEnv",
+        "push boxes onto goals in rooms made by seed, each of them solvable",
+    ),
     "paw_gym/Tau2-v0": (
         "paw_gym.envs.tau2.env:Tau2Env",
         "customer service by a policy, with tools: the text domains of tau2-bench",

@@ -17,8 +17,7 @@ from env_servers.service import Gate, Metrics
 from env_servers.sessions import SessionStore
 from env_servers.webshop.site import Site, site_routes
 from env_servers.webshop.store import Store
-from paw_gym.envs.webshop.env import ShopSettings
-from paw_gym.envs.webshop.remote import CLIENT_SETTINGS, SHOP_ID
+from paw_gym.envs.webshop.env import CLIENT_SETTINGS, SHOP_ID, ShopSettings
 
 _SITE_PATHS = ("/shop", "/favicon")
 

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv
-from paw_gym.envs.webshop.actions import parse_action
-from paw_gym.envs.webshop.outcome import outcome_of
-from paw_gym.envs.webshop.pages import Page
+from paw_gym.envs.webshop.actions import SEARCH_ACTION, parse_action
+from paw_gym.envs.webshop.pages import DonePage, Page
 from paw_gym.envs.webshop.shop import Shop, Visit
 from paw_gym.naming import require_choice
 
+SHOP_ID = "paw_gym/WebShop-v0"
+CLIENT_SETTINGS = ("split", "max_steps")
+"""what a client of a server chooses; what the shop is made of is the server's choice"""
 ENGINES = ("bm25", "lucene")
 GOAL_KINDS = ("synthetic", "human")
 _INSTRUCTION = re.compile(r"Instruction: \[SEP\] .*? \[SEP\] ", re.DOTALL)
@@ -84,14 +86,18 @@ class WebShopEnv(TextEnv):
         """With ``server`` the environment is a client of that server's shop: a ``RemoteEnv``."""
         if server is None:
             return super().__new__(cls)
-        from paw_gym.envs.webshop.remote import remote_shop
+        from paw_gym.remote.env import RemoteEnv
 
         signature = inspect.signature(WebShopEnv.__init__)
-        given = signature.bind(None, *args, **kwargs).arguments
-        defaults = {name: field.default for name, field in signature.parameters.items()}
-        del given["self"]
-        chosen = {name: value for name, value in given.items() if value != defaults[name]}
-        return remote_shop(server, token, render_mode, chosen)
+        given = signature.bind(cls, *args, **kwargs).arguments
+        chosen = {n: v for n, v in given.items() if v not in (cls, signature.parameters[n].default)}
+        for name in chosen:
+            if name not in CLIENT_SETTINGS:
+                raise ValueError(
+                    f"{name} is the server's to choose: give it to `paw serve webshop`, "
+                    "or leave server out."
+                )
+        return RemoteEnv(server, SHOP_ID, token, render_mode=render_mode, **chosen)
 
     def __init__(
         self,
@@ -146,7 +152,28 @@ class WebShopEnv(TextEnv):
         return self._outcome(moved is not None)
 
     def _outcome(self, valid: bool) -> Outcome:
-        return outcome_of(self.page, valid)
+        page = self.page
+        if isinstance(page, DonePage):
+            score = page.score.reward
+            return Outcome(
+                page.text(),
+                reward=score,
+                terminated=True,
+                success=score == 1.0,
+                score=score,
+                action_is_valid=valid,
+                admissible_actions=(),
+                info={"reward_parts": page.score.parts()},
+            )
+        actions = [SEARCH_ACTION] if page.has_search_bar else []
+        actions += [f"click[{text}]" for text in page.clickables if text != "search"]
+        return Outcome(
+            page.text(),
+            score=0.0,
+            action_is_valid=valid,
+            admissible_actions=actions,
+            info={"reward_parts": None},
+        )
 
     def _get_state(self) -> Any:
         return self.state
