@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -126,8 +127,8 @@ class TokenBatch:
 
     def to(self, device: torch.device) -> TokenBatch:
         """The batch on another device."""
-        values = (getattr(self, name) for name in self.__slots__)
-        return TokenBatch(*(None if value is None else value.to(device) for value in values))
+        values: list[Any] = [getattr(self, name) for name in self.__slots__]
+        return TokenBatch(*[None if value is None else value.to(device) for value in values])
 
 
 def collate(rows: Sequence[TokenRow], pad_id: int) -> TokenBatch:
