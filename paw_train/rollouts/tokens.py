@@ -127,8 +127,9 @@ class TokenBatch:
 
     def to(self, device: torch.device) -> TokenBatch:
         """The batch on another device."""
-        values: list[Any] = [getattr(self, name) for name in self.__slots__]
-        return TokenBatch(*[None if value is None else value.to(device) for value in values])
+        here = (getattr(self, name) for name in self.__slots__)
+        there: list[Any] = [None if value is None else value.to(device) for value in here]
+        return TokenBatch(*there)
 
 
 def collate(rows: Sequence[TokenRow], pad_id: int) -> TokenBatch:
