@@ -57,6 +57,8 @@ SEARCH_R1 = (
     "objective: {kl_in: reward}",
     "optimizer: {minibatch_size: 256}       # dialogues",
 )
+LARGE_WITH_CRITIC = ("qwen2.5-7b", "search-r1")
+"""policy, reference and critic of 7 billion weights each, beside vLLM"""
 ZEROSEARCH = (
     "# A language model plays the search engine, noisier and noisier; F1 as the reward (arXiv 2505.04588).",
     "# Evaluations search the corpus, as those of the other rows do.",
@@ -106,6 +108,11 @@ class Row:
             return (first, *lines[1:])
         return lines
 
+    def _offload(self) -> str:
+        """What else lets the row train on eight GPUs of 80 GB (``paw train NAME --plan``)."""
+        large = self.model == "qwen2.5-14b" or (self.model, self.method) == LARGE_WITH_CRITIC
+        return ", reference_offload: true" if large else ""
+
     def text(self) -> str:
         """The recipe file."""
         env = ENVIRONMENTS[self.environment]
@@ -116,7 +123,7 @@ class Row:
                 f"# Published ({PAPER}, mean of 3 seeds), {reported}. Not run by us.",
                 "# Made by scripts/published_recipes.py.",
                 f"base: base/{self.environment}",
-                f"model: {{path: {MODELS[self.model]}}}",
+                f"model: {{path: {MODELS[self.model]}{self._offload()}}}",
                 *self.changes(),
                 "",
             ]

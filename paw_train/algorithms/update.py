@@ -88,10 +88,17 @@ class Updater:
             if self.critic is not None:
                 assert experience.value_targets is not None and experience.old_values is not None
                 metrics |= self.critic.step(rows, experience.value_targets, experience.old_values)
+                self.critic.adamw.zero_grad(set_to_none=True)  # memory that the policy needs next
             if self.critic is None or update >= self.critic.settings.warmup_updates:
                 metrics |= self._minibatch(rows, experience, count)
             collected.append(metrics)
         return {**averaged(collected), "lr": lr}
+
+    def release(self) -> None:
+        """Gives back the memory of gradients, and of an offloaded reference, until the next update."""
+        self.adamw.zero_grad(set_to_none=True)
+        if self.reference is not None:
+            self.reference.offload()
 
     @torch.no_grad()
     def signals(self, pool: Pool) -> Signals:

@@ -25,8 +25,8 @@ def train(
         bool,
         typer.Option(
             "--plan",
-            help="Start nothing; print the GPUs, memory and time that a run on a cluster takes "
-            "([cyan]engine=openrlhf[/cyan]).",
+            help="Start nothing; print the memory that the run takes in each phase, on one GPU or on a "
+            "cluster ([cyan]engine=openrlhf[/cyan]).",
         ),
     ] = False,
 ) -> None:

@@ -125,24 +125,23 @@ def find_recipe(recipe: str | Path, kind: Kind = "recipe") -> Path:
         if not path.is_file():
             raise ValueError(f"There is no {kind} file {str(path)!r}.")
         return path
-    found = _files(kind).get(str(recipe))
-    if found is None:
-        nearest = did_you_mean(str(recipe), recipe_names(kind))
-        raise ValueError(f"There is no {kind} {str(recipe)!r}. {nearest}")
-    return found
+    for folder in _folders(kind):
+        if (folder / f"{recipe}.yaml").is_file():
+            return folder / f"{recipe}.yaml"
+    nearest = did_you_mean(str(recipe), recipe_names(kind))
+    raise ValueError(f"There is no {kind} {str(recipe)!r}. {nearest}")
 
 
 def recipe_names(kind: Kind = "recipe") -> list[str]:
     """Recipes, or grids, that come with the project."""
-    return sorted(_files(kind))
+    return sorted({p.stem for folder in _folders(kind) for p in folder.glob("*.yaml")})
 
 
-def _files(kind: Kind) -> dict[str, Path]:
-    """By name: those in the package where it is installed, else those in the repository."""
+def _folders(kind: Kind) -> tuple[Path, Path]:
+    """In the package where it is installed, and in the repository."""
     package = Path(__file__).resolve().parents[1]
     folder = {"recipe": "recipes", "grid": "recipes/compare"}[kind]
-    places = (package.parent / folder, package / folder)
-    return {path.stem: path for place in places for path in place.glob("*.yaml")}
+    return package / folder, package.parent / folder
 
 
 def read_pairs(pairs: Sequence[str]) -> dict[str, Any]:

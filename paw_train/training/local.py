@@ -51,6 +51,7 @@ from paw_train.settings import WITHOUT_EFFECT, Settings, load_settings, with_def
 from paw_train.settings.rollout import RolloutSettings
 from paw_train.settings.sharing import shared_evaluation, shared_warm_start
 from paw_train.training.cloning import clone, expert_rows
+from paw_train.training.fit import machine_memory, require_fit
 from paw_train.training.preparation import prepared
 from paw_train.training.recording import record
 from paw_train.training.records import outcome_metrics
@@ -84,6 +85,9 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     """
     display = RunDisplay(quiet)
     settings = prepared(settings, display.say)
+    gpu = _gpu_memory(_device(settings.model.device))
+    if gpu is not None:
+        require_fit(settings, gpu, machine_memory())
     folder = Path(settings.out) / settings.name
     with set_aside(folder, fresh):
         require_own_folder(folder, settings)
@@ -387,8 +391,7 @@ class Run:
             kept_groups = [t for t in sampled if t.episode.group < s.record.groups]
             record(self.folder, update + 1, kept_groups, transitions, experience, self.policy, s)
         metrics: dict[str, Any] = updater.step(experience, update, update_seed(s.seed, update))
-        if updater.reference is not None:
-            updater.reference.offload()
+        updater.release()
         return {
             "update": update + 1,
             **outcome_metrics(sampled),
@@ -539,6 +542,13 @@ def _device(name: str) -> torch.device:
             "model.device=cuda, but PyTorch sees no CUDA device here; use cpu or auto."
         )
     return torch.device(name)
+
+
+def _gpu_memory(device: torch.device) -> float | None:
+    """GiB of a GPU; ``None`` for a CPU."""
+    if device.type != "cuda":
+        return None
+    return float(torch.cuda.get_device_properties(device).total_memory / 2**30)
 
 
 def _peak_memory(device: torch.device) -> float:

@@ -193,7 +193,7 @@ COMMANDS = {
     "train circle.yaml": "each other's base",
     "train unknown.yaml": "Did you mean 'updates'",
     "train smoke out=. name=started": "started holds a run with other settings",
-    "train smoke --plan": "engine",
+    "train smoke --plan": "model.path is null",
     "eval nowhere": "Cannot load a model from 'nowhere'",
     "eval expert evaluation.tasks=0": "evaluation.tasks is 1 or more",
     "eval expert evaluation.tasks=-5": "evaluation.tasks is 0 or more",
