@@ -91,7 +91,7 @@ class Measurement:
         critic = Critic(self.policy, CriticSettings(lr=o.critic_lr), "turn", budget)
         path = o.out / "critic.pt"
         if path.exists():
-            critic.load_state_dict(torch.load(path))
+            critic.load_state_dict(torch.load(path, weights_only=True))
             return critic
         pool = make_pool(env, env.train_split, o.critic_episodes, 1, o.seed + 1)
         tasks = self.task_ids[o.tasks :][: o.critic_episodes] or self.task_ids[: o.critic_episodes]
