@@ -30,7 +30,7 @@ def train(
         ),
     ] = False,
 ) -> None:
-    """Train a policy. An unfinished run of the same name and settings goes on where it stopped."""
+    """Train a policy. An unfinished run of the same name and settings continues where it stopped."""
     from paw_train.settings import load_settings
 
     def say(text: str) -> None:

@@ -268,7 +268,7 @@ class ForwardScorer:
 @contextmanager
 def _replaced_forward(module: nn.Module, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Within it, calls of the module compute something else; its hooks stay."""
-    module.forward = forward  # type: ignore[method-assign]
+    module.forward = forward
     try:
         yield
     finally:

@@ -39,12 +39,13 @@ from paw_train.policies.local.reference import Reference
 from paw_train.policies.local.scratch import scratch_model, scratch_tokenizer
 from paw_train.reporting.run.alarms import world_model_loss
 from paw_train.reporting.terminal import RunDisplay
+from paw_train.rollouts.branching import branching_rollout
 from paw_train.rollouts.policy import Policy
 from paw_train.rollouts.rollout import (
     Progress,
     Trajectory,
     demonstrations,
-    rollout,
+    sampled_tokens,
 )
 from paw_train.settings import WITHOUT_EFFECT, Settings, load_settings, with_defaults
 from paw_train.settings.rollout import RolloutSettings
@@ -333,6 +334,7 @@ class Run:
             self._reference(),
             s.optimizer,
             s.objective,
+            s.world_model,
             s.rollout.temperature,
             s.updates,
             self._critic(),
@@ -380,12 +382,13 @@ class Run:
             transitions,
             s.algorithm,
             s.objective,
+            s.world_model,
             self.max_return,
             updater.signals(transitions),
             self.policy.chat.ask,
         )
         if s.record.every and update % s.record.every == 0:
-            kept_groups = sampled[: s.record.groups * s.rollout.group_size]
+            kept_groups = [t for t in sampled if t.episode.group < s.record.groups]
             record(self.folder, update + 1, kept_groups, transitions, experience, self.policy, s)
         metrics: dict[str, Any] = updater.step(experience, update, update_seed(s.seed, update))
         updater.release()
@@ -395,6 +398,7 @@ class Run:
             **experience.metrics,
             **metrics,
             "tokens": sum(len(row.ids) for row in experience.rows),
+            "sampled_tokens": sampled_tokens(sampled),
             "transitions": len(experience.advantages),
             "seconds_rollout": rolled - started,
             "seconds_train": time.perf_counter() - rolled,
@@ -420,13 +424,13 @@ class Run:
         """
         s = self.settings
         sampler = self._sampler()
-        sampled = rollout(sampler, pool, s.rollout, generator, progress=progress)
+        sampled = branching_rollout(sampler, pool, s.rollout, generator, progress=progress)
         if not s.algorithm.dynamic_sampling:
             return sampled, sampled
         for extra in range(1, s.algorithm.dynamic_sampling + 1):
             if len(informative_groups(sampled)) >= s.rollout.groups:
                 break
-            more = rollout(sampler, pool, s.rollout, generator, progress=progress)
+            more = branching_rollout(sampler, pool, s.rollout, generator, progress=progress)
             for trajectory in more:
                 trajectory.episode.group += extra * s.rollout.groups
             sampled += more
@@ -516,7 +520,7 @@ class Run:
             evaluate_to_folder(shared, result, kept)
 
     def _report(self) -> None:
-        from paw_train.reporting.run import write_report
+        from paw_train.reporting.run.page import write_report
 
         self.display.summary(self.folder)
         self.display.say(f"Report: {write_report(self.folder)}")

@@ -32,7 +32,7 @@ SMALL = [
 ]
 WINDOW = ["env.mode=window", "env.history_length=2", "objective.log_observations=false"]
 PATHS = {
-    "plain": ["objective.wm.wm=off", "objective.kl_coef=0"],
+    "plain": ["world_model.enabled=false", "objective.kl_coef=0"],
     "conversation": ["optimizer.measure_gradients=true"],
     "window, reference offloaded": [*WINDOW, "model.reference_offload=true"],
     "bfloat16": ["model.dtype=bfloat16", "model.gradient_checkpointing=true"],
@@ -43,12 +43,12 @@ PATHS = {
         "algorithm.level=token",
         "model.dtype=bfloat16",
     ],
-    "GiGPO, two steps ahead": [*WINDOW, "algorithm.name=gigpo", "objective.wm.horizon=2"],
+    "GiGPO, two steps ahead": [*WINDOW, "algorithm.name=gigpo", "world_model.horizon=2"],
     "KL in the reward, full entropy, bonus": [
-        *("objective.kl_in=reward", "objective.wm.entropy=full", "objective.entropy_coef=0.01"),
+        *("objective.kl_in=reward", "world_model.entropy=full", "objective.entropy_coef=0.01"),
     ],
     "dynamic sampling, gradient ratio": [
-        *("algorithm.dynamic_sampling=1", "objective.wm.gradient_ratio=0.5"),
+        *("algorithm.dynamic_sampling=1", "world_model.gradient_ratio=0.5"),
     ],
     "truncated sampling, eager": [
         *("model.attention=eager", "rollout.top_k=5", "rollout.allow_truncated_sampling=true"),

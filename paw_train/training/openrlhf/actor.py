@@ -64,6 +64,7 @@ class PaWActorTrainer(ActorPPOTrainer):
             part,
             self.actor.scores,
             self.run.objective,
+            self.run.world_model,
             self.run.rollout.temperature,
             self.tokenizer.pad_token_id,
             torch.device(torch.cuda.current_device()),
