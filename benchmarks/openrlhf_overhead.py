@@ -1,4 +1,4 @@
-"""What PaW adds to an update on the cluster engine: the same run with and without it.
+"""The cost of PaW in an update on the cluster engine: the same run with and without it.
 
     CLUSTER_VENV/bin/python benchmarks/openrlhf_overhead.py --out /tmp/overhead
 
@@ -29,7 +29,7 @@ SETTINGS = (
     "rollout.groups=4",
     "rollout.group_size=8",
 )
-VARIANTS = {"off": "objective.wm.wm=off", "PaW": "objective.wm.wm=on"}
+VARIANTS = {"off": "world_model.enabled=false", "PaW": "world_model.enabled=true"}
 MEASURES = {
     "seconds_train_cpu": "training process, CPU s",
     "timing/ppo_train": "training, wall s",

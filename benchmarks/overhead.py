@@ -1,4 +1,4 @@
-"""What turning PaW on costs: time and memory of an update, with and without it, side by side.
+"""The cost of PaW: time and memory of an update, with and without it, side by side.
 
     python benchmarks/overhead.py [--shape embedded] [--shape long] [--repeats 3] [--threads 2]
 
@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from processes import memory_mb
 from rich.console import Console
 from rich.table import Table
 
@@ -52,7 +53,7 @@ MAX_RETURN = 10.0
 
 @dataclass
 class Shape:
-    """What is measured."""
+    """A model, its rollouts and its settings."""
 
     policy: LocalPolicy
     play: Callable[[], list[Trajectory]]
@@ -119,15 +120,17 @@ SHAPES = {"embedded": embedded, "long": long}
 
 def updater_of(shape: Shape, variant: str) -> Callable[[list[Trajectory]], None]:
     """An update with or without PaW, as a function of the rollout; all else is equal."""
-    objective = shape.objective.replace(wm=WorldModelSettings.preset(variant))
+    objective, world_model = shape.objective, WorldModelSettings.preset(variant)
     reference = shape.policy.reference() if objective.kl_coef else None
-    updater = Updater(shape.policy, reference, shape.optimizer, objective, 1.0, 100)
+    updater = Updater(shape.policy, reference, shape.optimizer, objective, world_model, 1.0, 100)
 
     def update(trajectories: list[Trajectory]) -> None:
         pool = collect(trajectories)
         signals = updater.signals(pool)
         ask = shape.policy.chat.ask
-        experience = prepare(pool, AlgorithmSettings(), objective, MAX_RETURN, signals, ask)
+        experience = prepare(
+            pool, AlgorithmSettings(), objective, world_model, MAX_RETURN, signals, ask
+        )
         updater.step(experience, 0, 0)
 
     return update
@@ -161,16 +164,10 @@ def measure_memory(args: argparse.Namespace, name: str) -> dict[str, float]:
     update = updater_of(shape, args.child)
     trajectories = shape.play()
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
-    before = _status("VmRSS")
+    before = memory_mb()
     for _ in range(2):
         update(copy.deepcopy(trajectories))
-    return {"before": before, "peak": _status("VmHWM")}
-
-
-def _status(field: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    line = next(x for x in lines if x.startswith(field + ":"))
-    return int(line.split()[1]) / 1024
+    return {"before": before, "peak": memory_mb(field="VmHWM")}
 
 
 def children(args: argparse.Namespace, name: str) -> dict[str, Any]:

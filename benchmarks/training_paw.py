@@ -30,7 +30,7 @@ ENV_ID = "bench/OneTurn-v0"
 
 
 def play(task: Task, rng: np.random.Generator) -> Generator[Outcome, str, None]:
-    """One turn, whose reward is a coin: what is measured is everything else."""
+    """One turn, whose reward is a fair coin: what is measured is everything else."""
     yield Outcome("")
     yield Outcome("", reward=float(rng.integers(2)), terminated=True)
 
@@ -65,8 +65,11 @@ class Trainer:
         width = job.prompt_tokens + job.completion_tokens
         optimizer = OptimizerSettings(lr=job.lr, micro_batch_tokens=job.micro_rows * width)
         self.algorithm = AlgorithmSettings(name="grpo")
-        self.objective = ObjectiveSettings(kl_coef=0.0, wm=WorldModelSettings(wm="off"))
-        self.updater = Updater(self.policy, None, optimizer, self.objective, 1.0, job.steps)
+        self.objective = ObjectiveSettings(kl_coef=0.0)
+        self.world_model = WorldModelSettings.preset("off")
+        self.updater = Updater(
+            self.policy, None, optimizer, self.objective, self.world_model, 1.0, job.steps
+        )
         self.generator = torch.Generator().manual_seed(0)
 
     def step(self, number: int) -> StepRecord:
@@ -89,6 +92,7 @@ class Trainer:
             pool,
             self.algorithm,
             self.objective,
+            self.world_model,
             1.0,
             self.updater.signals(pool),
             self.policy.chat.ask,

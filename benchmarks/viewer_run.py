@@ -69,7 +69,7 @@ def write_run(
         "updates": update,
         "env": {"id": "paw_gym/ALFWorld-v0"},
         "algorithm": {"name": "grpo"},
-        "objective": {"wm": {"wm": "on", "loss": "cmae", "alpha": 0.75, "rho": 0.2}},
+        "world_model": {"enabled": True, "loss": "cmae", "alpha": 0.75, "rho": 0.2},
     }
     (folder / "config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
     return done
@@ -89,9 +89,9 @@ def _update(
             for n in range(group_size)
         ]  # fmt: skip
         mean = sum(e.total_reward for e in played) / group_size
-        spread = math.sqrt(sum((e.total_reward - mean) ** 2 for e in played) / group_size) or 1.0
+        std = math.sqrt(sum((e.total_reward - mean) ** 2 for e in played) / group_size) or 1.0
         for episode in played:
-            advantage = (episode.total_reward - mean) / spread
+            advantage = (episode.total_reward - mean) / std
             yield episode, _record(update, episode, advantage, 1 - mean / 10, rng)
 
 
@@ -160,7 +160,8 @@ def _record(
             }
         )
     return {
-        "update": update, "episode_id": episode.episode_id, "group": episode.group, "wm": "on",
+        "update": update, "episode_id": episode.episode_id, "group": episode.group,
+        "world_model": True,
         "loss": "cmae", "rho": 0.2, "temperature": 1.0, "lambda": round(lam, 5), "steps": steps,
     }  # fmt: skip
 

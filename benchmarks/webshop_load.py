@@ -14,12 +14,10 @@ import asyncio
 import json
 import os
 import random
-import socket
-import subprocess
-import sys
 import time
-import urllib.request
 from typing import Any
+
+from processes import Service, memory_mb
 
 _TEXT = "red blue soft travel mug lamp tea socks cotton pack organic steel light sweater candle"
 WORDS = _TEXT.split()
@@ -77,11 +75,6 @@ class Client:
             self.errors.append(repr(error))
 
 
-def resident_mb(pid: int) -> float:
-    with open(f"/proc/{pid}/status") as file:
-        return int(file.read().split("VmRSS:")[1].split()[0]) / 1024
-
-
 async def load(arguments: argparse.Namespace, port: int, pid: int) -> None:
     begin = time.perf_counter()
     until = begin + arguments.seconds
@@ -90,7 +83,7 @@ async def load(arguments: argparse.Namespace, port: int, pid: int) -> None:
 
     async def watch() -> None:
         while time.perf_counter() < until:
-            memory.append((time.perf_counter() - begin, resident_mb(pid)))
+            memory.append((time.perf_counter() - begin, memory_mb(pid)))
             await asyncio.sleep(arguments.seconds / 24)
 
     await asyncio.gather(watch(), *(client.run(until) for client in clients))
@@ -117,22 +110,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--think", type=float, default=1.0)
     arguments = parser.parse_args()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "paw_train.cli", "serve", "webshop", "--port", str(port)]
-    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(1200):
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health").close()
-                break
-            except OSError:
-                time.sleep(0.1)
-        asyncio.run(load(arguments, port, server.pid))
-    finally:
-        server.terminate()
-        server.wait()
+    with Service("serve", "webshop") as server:
+        asyncio.run(load(arguments, server.port, server.pid))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What world-model learning taught, by arm and stage, from the folder of a `paw compare rwml`.
+"""The effect of world-model learning by arm and stage, from the folder of a `paw compare rwml`.
 
     python benchmarks/world_model_learning.py runs/rwml
 

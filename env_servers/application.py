@@ -1,4 +1,4 @@
-"""What the three applications have in common: bodies, errors, metrics, and a complete OpenAPI document."""
+"""The parts of all three applications: bodies, errors, metrics, and a complete OpenAPI document."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def read(model: type[Model], request: Request) -> Model:
 
 
 def takes(model: type[BaseModel]) -> dict[str, Any]:
-    """The part of a route's document (``openapi_extra``) that says which body it takes."""
+    """The part of a route's document (``openapi_extra``) that states which body it takes."""
     schema = {"$ref": _REFERENCE.format(model=model.__name__)}
     required = any(field.is_required() for field in model.model_fields.values())
     content = {"application/json": {"schema": schema}}
@@ -142,7 +142,7 @@ def takes(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def refuses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The part of a route's document (``responses``) that says which problems it answers with."""
+    """The part of a route's document (``responses``) that states which problems it answers with."""
     return {status: {"description": HTTPStatus(status).phrase} for status in statuses}
 
 
@@ -171,7 +171,7 @@ def _add_error_handlers(app: FastAPI, page_for: Callable[[str], Page | None]) ->
 
 
 def as_problem(error: Exception) -> ProblemError:
-    """What an exception that ends a request is answered with."""
+    """The problem that an exception which ends a request is answered with."""
     if isinstance(error, ProblemError):
         return error
     if isinstance(error, RequestValidationError | ValidationError):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ParsedResponse:
-    """What a response says."""
+    """A response's action, or why there is none."""
 
     action: str
     """the tagged action, stripped; empty when there is none"""

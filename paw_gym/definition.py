@@ -20,7 +20,7 @@ _OWN_OPTIONS = ("tasks", "max_steps", "solve", "description", "replace")
 def checked_entry_point(
     id: Any, entry_point: Any, options: Mapping[str, Any], kwargs: Mapping[str, Any]
 ) -> tuple[str | Callable[..., Any], dict[str, Any]]:
-    """What Gymnasium calls to make the environment, and the arguments that it is called with.
+    """The callable by which Gymnasium makes the environment, and its arguments.
 
     Args:
         id: the id to register.

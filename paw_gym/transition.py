@@ -110,8 +110,9 @@ class Episode:
     @property
     def shared_steps(self) -> int:
         """Number of leading transitions that belong to the episodes this one branched from."""
-        own = (i for i, t in enumerate(self.transitions) if t.episode_id == self.episode_id)
-        return next(own, len(self.transitions))
+        if self.parent is None:
+            return 0
+        return sum(t.episode_id != self.episode_id for t in self.transitions)
 
     @property
     def parent(self) -> str | None:

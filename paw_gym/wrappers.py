@@ -150,12 +150,12 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Starts an episode; ``options["episode_id"]`` names it (else a name is drawn)."""
+        """Starts an episode; ``options["episode_id"]`` names it (else the generator's state does)."""
         options = dict(options or {})
         episode_id = options.pop("episode_id", None)
         observation, info = self.env.reset(seed=seed, options=options)
-        drawn = _episode_name(info["task_id"], self.np_random)
-        self._episode_id = drawn if episode_id is None else str(episode_id)
+        own = _episode_name(info["task_id"], self.np_random)
+        self._episode_id = own if episode_id is None else str(episode_id)
         self._parent = None
         self._history, self._messages = [], []
         self._observation = observation
@@ -274,7 +274,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         return {
             "text_env": self.text_env.save_state(),
             "history": list(self._history),
-            "messages": copy.deepcopy(self._messages),
+            "messages": list(self._messages),  # messages never change; copies would take T^2 room
             "observation": self._observation,
             "prompt": self._prompt,
             "info": copy.deepcopy(self._info),
@@ -287,7 +287,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         """Goes back to a state that ``save_state`` gave."""
         self.text_env.restore_state(state["text_env"])
         self._history = list(state["history"])
-        self._messages = copy.deepcopy(state["messages"])
+        self._messages = list(state["messages"])
         self._observation, self._prompt = state["observation"], state["prompt"]
         self._info = copy.deepcopy(state["info"])
         self._episode_id, self._parent = state["episode_id"], state["parent"]
@@ -377,7 +377,7 @@ class RecordTransitions(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
 
 
 def _episode_name(task_id: str, generator: np.random.Generator) -> str:
-    """A name from the generator's state. A number drawn would change what the environment draws next."""
+    """A name from the generator's state: sampling one would change what the environment samples next."""
     state = json.dumps(generator.bit_generator.state, default=lambda array: array.tolist())
     return f"{task_id}#{hashlib.blake2b(state.encode(), digest_size=6).hexdigest()}"
 

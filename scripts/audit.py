@@ -35,7 +35,7 @@ def canonical(name: str) -> str:
 
 
 def assess(report: dict[str, Any], direct: set[str]) -> tuple[list[str], int]:
-    """What to print and the exit code for a JSON report of pip-audit.
+    """The lines to print and the exit code for a JSON report of pip-audit.
 
     Args:
         report: its ``dependencies`` have ``name`` and either ``version`` and ``vulns`` or
@@ -49,10 +49,12 @@ def assess(report: dict[str, Any], direct: set[str]) -> tuple[list[str], int]:
             missed += [name] if name in direct else []
             continue
         asked += 1
-        for hole in found.get("vulns", []):
+        for vulnerability in found.get("vulns", []):
             kind = "DIRECT" if name in direct else "indirect"
-            fixed = ", ".join(hole.get("fix_versions", [])) or "no version yet"
-            lines.append(f"{kind}: {name} {found['version']}: {hole['id']}, fixed in {fixed}")
+            fixed = ", ".join(vulnerability.get("fix_versions", [])) or "no version yet"
+            lines.append(
+                f"{kind}: {name} {found['version']}: {vulnerability['id']}, fixed in {fixed}"
+            )
             code = 1 if name in direct else code
     if asked == 0:
         lines.append("NOT AUDITED: the advisory service knows none of the packages (a mirror?).")

@@ -213,7 +213,7 @@ RECIPE = b"""name: x
 updates: 3
 env: {id: paw_gym/ALFWorld-v0, kwargs: {max_steps: 6}}
 rollout: {groups: 2, group_size: 2}
-objective: {wm: {wm: on}}
+world_model: {enabled: true}
 optimizer: {lr: 1.0e-3, betas: [0.9, 0.99]}
 """
 
@@ -234,7 +234,7 @@ class TestTraining:
         only(ValueError, lambda: load_settings(file))
         only(ValueError, lambda: load_settings("smoke", [f"{key}={value}"]))
         file.write_bytes(RECIPE)
-        for known in ("updates", "optimizer.betas", "env.kwargs", "objective.wm", "model.path"):
+        for known in ("updates", "optimizer.betas", "env.kwargs", "world_model", "model.path"):
             only(ValueError, lambda known=known: load_settings(file, [f"{known}={value}"]))
 
     @fuzz

@@ -96,7 +96,7 @@ class GatewayApp(Gate):
 
 
 def schema_limits(offer: Offer) -> dict[str, dict[str, Any]]:
-    """What an offer adds to the JSON schemas of requests."""
+    """The bounds that an offer adds to the JSON schemas of requests."""
     env_ids, kwargs = {"enum": sorted(offer.env_ids)}, {"enum": sorted(offer.kwargs)}
     return {"NewSession": {"env_id": env_ids, "kwargs": {"propertyNames": kwargs}}}
 
@@ -136,7 +136,7 @@ def _add_about(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/envs")
     async def envs() -> dict[str, Any]:
-        """What is served, and the settings that clients may choose."""
+        """The environments that are served, and the settings that clients may choose."""
         from paw_gym.registration import text_env_spec
 
         offer = gateway.offer

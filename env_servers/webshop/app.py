@@ -17,8 +17,7 @@ from env_servers.service import Gate, Metrics
 from env_servers.sessions import SessionStore
 from env_servers.webshop.site import Site, site_routes
 from env_servers.webshop.store import Store
-from paw_gym.envs.webshop.env import ShopSettings
-from paw_gym.envs.webshop.remote import CLIENT_SETTINGS, SHOP_ID
+from paw_gym.envs.webshop.env import CLIENT_SETTINGS, SHOP_ID, ShopSettings
 
 _SITE_PATHS = ("/shop", "/favicon")
 
@@ -37,7 +36,7 @@ def create_app(
         token: what clients must show; ``None``: nothing.
 
     Raises:
-        ValueError, FileNotFoundError, ImportError: the shop cannot be made; says why.
+        ValueError, FileNotFoundError, ImportError: the shop cannot be made; states why.
     """
     # an empty store is false
     store = Store(settings or ShopSettings(), SessionStore() if sessions is None else sessions)
@@ -69,7 +68,7 @@ def create_app(
 
 
 def _gateway(store: Store) -> Gateway:
-    """What serves ``WebShop-v0(server=URL)`` and programs without an environment, in this process.
+    """The gateway for ``WebShop-v0(server=URL)`` and for programs without an environment, in this process.
 
     They share the shop's data and its limits of sessions with the site. No workers of their own: an
     action takes less time than the way to another process and back (docs/servers.md has the figures).

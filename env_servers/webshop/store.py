@@ -1,4 +1,4 @@
-"""What a WebShop server serves: one shop, its tasks, and the sessions of visitors."""
+"""The state of a WebShop server: one shop, its tasks, and the sessions of visitors."""
 
 from __future__ import annotations
 

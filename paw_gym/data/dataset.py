@@ -25,7 +25,7 @@ _STALE = 86_400.0
 
 
 def default_folder(name: str) -> Path:
-    """Where a data set goes unless told otherwise: ``<cache_dir()>/data/<name>``."""
+    """The default folder of a data set: ``<cache_dir()>/data/<name>``."""
     return cache_dir() / "data" / name
 
 
@@ -61,8 +61,8 @@ def download_dataset(
         from_folder: take the files from this folder instead.
         force: replace what is there.
         keep_archives: leave the archives beside the folder.
-        progress: told about every chunk.
-        free_bytes: tells the free space of a folder's disk.
+        progress: called after every chunk.
+        free_bytes: gives the free space of a folder's disk.
         wait: sleeps between attempts (seconds).
 
     Raises:
@@ -251,7 +251,7 @@ def verify_dataset(
     Args:
         folder: the data folder.
         quick: compare sizes only.
-        progress: told about every file.
+        progress: called for the files.
 
     Raises:
         FileNotFoundError: there is no receipt to compare with.

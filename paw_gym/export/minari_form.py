@@ -77,7 +77,7 @@ def _write(data: Path, episodes: Iterable[Episode], name: str, tally: Tally) -> 
 
     # Minari joins a relative path to itself when it measures the files
     storage = MinariStorage.new(data.resolve(), UnicodeText(), UnicodeText(), data_format="arrow")
-    # after every episode Minari asks for the size of all files: quadratic, so it is told at the end
+    # after every episode Minari asks for the size of all files: quadratic, so it is computed once, at the end
     storage.__dict__["get_size"] = lambda: 0.0
     seen: tuple[set[str], set[str]] = (set(), set())
     longest = [1, 1]
@@ -120,7 +120,7 @@ def _first_observation(t: Transition) -> str:
 
 
 def _record(index: int, t: Transition, episode: Episode, seen: str) -> dict[str, Any]:
-    """What of a transition has no place of its own, or comes back changed from there."""
+    """The fields of a transition that have no place of their own, or come back changed from there."""
     record: dict[str, Any] = {"action_is_valid": t.action_is_valid, "info": t.info}
     # records of earlier versions hold the observation in their info: one of that name needs both
     if t.observation != seen or "observation" in t.info:

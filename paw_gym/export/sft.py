@@ -59,7 +59,7 @@ def _origin(episode: Episode, t: Any) -> Row:
 
 @dataclass(slots=True)
 class SFTSummary:
-    """What was written."""
+    """Counts of the examples that were written."""
 
     tally: Tally = field(default_factory=Tally)
     rows: dict[str, int] = field(default_factory=dict)

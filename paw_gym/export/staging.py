@@ -1,4 +1,4 @@
-"""What exporters share: outputs that overwrite nothing, counts, and texts that every format can hold."""
+"""Parts of all exporters: outputs that overwrite nothing, counts, texts that every format can hold."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def require_absent(out: Path, force: bool) -> None:
 
 @dataclass(slots=True)
 class Tally:
-    """What went by."""
+    """Counts of the episodes that were written."""
 
     episodes: int = 0
     transitions: int = 0

@@ -22,7 +22,7 @@ class BM25Retriever(CorpusRetriever):
         b: length normalisation; Anserini's default.
         on_error: ``raise`` or ``skip``, for malformed lines of the corpus.
         compiled: whether to use numba; ``None``: where it is installed and the corpus is large.
-        progress: told how far indexing has come.
+        progress: called as indexing goes on.
 
     Raises:
         CorpusError: the corpus is malformed.

@@ -168,6 +168,7 @@ def _sorted_shard(terms: Sequence[str], ids: np.ndarray, lengths: np.ndarray, fi
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     size = max(len(lengths), 1)
+    # (term, passage) as one number: sorting it sorts by both, and its repetitions are the counts
     keys = rank[ids] * size + np.repeat(np.arange(len(lengths)), lengths)
     keys, counts = np.unique(keys, return_counts=True)
     return _Shard(
@@ -196,7 +197,7 @@ def build_index(
         folder: where the index goes; ``None``: it is kept in memory.
         shard_size: passages indexed at a time; each takes about 1 kB of memory meanwhile.
         workers: processes that index shards side by side (with a folder).
-        progress: told about every shard.
+        progress: called after every shard.
 
     Raises:
         IndexMismatchError: the folder holds an index, or shards, of another corpus.
@@ -283,7 +284,12 @@ def _load_shard(parts: Path, start: int) -> _Shard:
 
 
 def _merge(shards: Sequence[_Shard], fingerprint: str, folder: Path | None) -> BM25Index:
-    """Joins shards: a term's postings are those of the shards one behind the other."""
+    """Joins shards: a term's postings are those of the shards one behind the other.
+
+    Shards hold consecutive passages, so appending them keeps a term's positions ascending, which the
+    compiled ranking relies on. Nothing is sorted: each posting's target is computed, one vectorised
+    pass a shard, and is written straight into the mapped file.
+    """
     terms = np.unique(np.concatenate([shard.terms for shard in shards]))
     places = [np.searchsorted(terms, shard.terms) for shard in shards]
     frequencies = np.zeros(len(terms), np.int64)
@@ -292,8 +298,9 @@ def _merge(shards: Sequence[_Shard], fingerprint: str, folder: Path | None) -> B
     starts = np.concatenate([[0], np.cumsum(frequencies)]).astype(np.int64)
     passages = _new_array(folder, "passages", int(starts[-1]), np.int32)
     counts = _new_array(folder, "counts", int(starts[-1]), np.uint16)
-    free = starts[:-1].copy()
+    free = starts[:-1].copy()  # of each term, the first place that no shard has filled yet
     for shard, place in zip(shards, places, strict=True):
+        # where each term's postings begin in the shard; they move as a block, by one shift a term
         own = np.cumsum(shard.frequencies) - shard.frequencies
         shift = np.repeat(free[place] - own, shard.frequencies)
         target = np.arange(len(shift)) + shift

@@ -63,7 +63,7 @@ class Corpus(Sequence[Passage]):
         Args:
             source: a path; or passages as ``Passage``, mappings, or ``(id, contents)`` pairs.
             on_error: ``raise`` refuses a file with a malformed line, ``skip`` leaves such lines out
-                and says which.
+                and states which.
 
         Raises:
             FileNotFoundError: no such file.
@@ -136,14 +136,14 @@ class CorpusRetriever:
 
 
 class PassageError(ValueError):
-    """A record is no passage; the message says why."""
+    """A record is no passage; the message states why."""
 
 
 def parse_passage(record: Any) -> Passage:
     """A passage from a JSON value or a pair.
 
     Raises:
-        PassageError: not a passage; says what is wrong.
+        PassageError: not a passage; states what is wrong.
     """
     if isinstance(record, Passage):
         return record

@@ -44,7 +44,7 @@ class DenseRetriever(CorpusRetriever):
         probes: ivfpq: clusters looked into.
         refine: ivfpq: candidates scored again, as a multiple of ``top_k``.
         on_error: ``raise`` or ``skip``, for malformed lines of the corpus.
-        progress: told how far encoding has come.
+        progress: called as encoding goes on.
 
     Raises:
         IndexMismatchError: the index is of another corpus or model.
@@ -135,7 +135,7 @@ def build_dense_index(
             ``float16`` or ``int8``.
         shard_size: passages of one file of vectors; an interruption loses less than one.
         batch_size: passages given to the encoder at a time.
-        progress: told about every batch.
+        progress: called after every batch.
         settings: more of ``VectorIndexSettings``.
 
     Raises:

@@ -135,7 +135,7 @@ def java_class(name: str) -> Any:
     """A class of Anserini; starts the Java machine on first use.
 
     Raises:
-        ImportError: something that Lucene needs is missing; says what.
+        ImportError: something that Lucene needs is missing; states what.
     """
     with _START:
         configuration: Any = need("jnius_config", "lucene", "The retriever 'lucene'")

@@ -52,7 +52,7 @@ def faiss() -> Any:
     """The library.
 
     Raises:
-        ImportError: it is not installed; says which extra brings it.
+        ImportError: it is not installed; states which extra brings it.
     """
     return need("faiss", "dense", "Searching vectors")
 

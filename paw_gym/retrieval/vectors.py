@@ -100,7 +100,7 @@ def encode_corpus(
         storage: ``float32``, ``float16`` or ``int8``: 4, 2 or 1 byte a number.
         shard_size: passages of one file; an interruption loses less than one.
         batch_size: passages given to the encoder at a time.
-        progress: told about every batch.
+        progress: called after every batch.
 
     Raises:
         ValueError: unknown storage.

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from paw_gym.registry import Registry
 from paw_train.algorithms.advantages import gae, gigpo, grpo, reinforce_pp, rloo, standardize
+from paw_train.algorithms.trees import tree_grpo, vineppo
 from paw_train.losses.world_model import WORLD_MODEL_LOSSES, WORLD_MODEL_SELECTIONS
 from paw_train.settings import AlgorithmSettings, Settings
 
@@ -68,6 +69,9 @@ class UpdateView:
     """makes ``anchors``; raises ``ValueError`` where a transition lacks its observation"""
     critic: CriticView | None = None
     """for an estimator that ``needs_critic``, else ``None``"""
+    previous: Tensor | None = None
+    """[N] number of the transition before each one, -1 at the beginning of an episode; for an estimator
+    that compares ``branches``, else ``None``"""
 
     @property
     def returns(self) -> Tensor:
@@ -97,6 +101,8 @@ class AdvantageEstimator:
     """whether a critic is trained beside the policy; episodes are then not compared with each other"""
     default_gamma: float = 1.0
     """the discount where ``algorithm.gamma`` is null"""
+    branches: bool = False
+    """whether branches of an episode are compared; others are refused with ``rollout.branching``"""
 
     def __post_init__(self) -> None:
         functools.update_wrapper(self, self.function)  # its name, module and docstring
@@ -133,12 +139,16 @@ ADVANTAGES: Registry[AdvantageEstimator] = Registry(
 
 
 def estimator(
-    *, grouped: bool = False, needs_critic: bool = False, default_gamma: float = 1.0
+    *,
+    grouped: bool = False,
+    needs_critic: bool = False,
+    default_gamma: float = 1.0,
+    branches: bool = False,
 ) -> Callable[[Estimate], AdvantageEstimator]:
     """A decorator: the function as an ``AdvantageEstimator``; see there for the arguments."""
 
     def decorate(function: Estimate) -> AdvantageEstimator:
-        return AdvantageEstimator(function, grouped, needs_critic, default_gamma)
+        return AdvantageEstimator(function, grouped, needs_critic, default_gamma, branches)
 
     return decorate
 
@@ -165,14 +175,20 @@ def require_registered(settings: Settings) -> None:
         ValueError: an unknown estimator, loss or selection (names the nearest), or groups that are too
             small for the estimator.
     """
-    world_model, size = settings.objective.wm, settings.rollout.group_size
+    world_model, size = settings.world_model, settings.rollout.group_size
     chosen = advantage_estimator(settings.algorithm.name)
-    _registered(WORLD_MODEL_LOSSES, world_model.loss, "objective.wm.loss")
-    _registered(WORLD_MODEL_SELECTIONS, world_model.selection, "objective.wm.selection")
+    _registered(WORLD_MODEL_LOSSES, world_model.loss, "world_model.loss")
+    _registered(WORLD_MODEL_SELECTIONS, world_model.selection, "world_model.selection")
     if chosen.grouped and size < 2 and settings.updates > 0:
         raise ValueError(
             f"rollout.group_size is {size}, but {settings.algorithm.name} compares the episodes of a "
             "group: use 2 or more (the papers: 8), or algorithm.name=ppo."
+        )
+    branching = settings.rollout.branching.branches
+    if branching > 1 and not chosen.branches:
+        raise ValueError(
+            f"rollout.branching.branches is {branching}, but {settings.algorithm.name} does not compare "
+            "branches of an episode: set algorithm.name to tree_grpo or vineppo, or branches to 1."
         )
 
 
@@ -219,6 +235,29 @@ def _gigpo(update: UpdateView) -> Tensor:
 @estimator(grouped=True)
 def _rloo(update: UpdateView) -> Tensor:
     return rloo(update.returns, update.group)[update.episode]
+
+
+@ADVANTAGES.register("tree_grpo")
+@estimator(grouped=True, branches=True)
+def _tree_grpo(update: UpdateView) -> Tensor:
+    settings, groups = update.settings, update.group[update.episode]
+    assert update.previous is not None  # branches
+    return tree_grpo(
+        update.rewards,
+        update.previous,
+        groups,
+        update.episode,
+        settings.omega,
+        settings.normalize,
+    )
+
+
+@ADVANTAGES.register("vineppo")
+@estimator(grouped=True, branches=True)
+def _vineppo(update: UpdateView) -> Tensor:
+    assert update.previous is not None  # branches
+    groups = update.group[update.episode]
+    return vineppo(update.rewards, update.previous, groups, update.gamma)
 
 
 @ADVANTAGES.register("reinforce_pp")

@@ -20,6 +20,7 @@ from paw_train.algorithms.estimators import (
     UpdateView,
     advantage_estimator,
 )
+from paw_train.algorithms.trees import Tree
 from paw_train.losses.world_model import (
     WorldModelPlan,
     action_entropy,
@@ -31,6 +32,7 @@ from paw_train.rollouts.rows import look_ahead, transition_keys, trimmed
 from paw_train.rollouts.tokens import StepSpans, TokenRow
 from paw_train.settings import AlgorithmSettings
 from paw_train.settings.objective import ObjectiveSettings
+from paw_train.settings.world_model import WorldModelSettings
 
 
 @dataclass(slots=True)
@@ -60,15 +62,46 @@ class Pool:
         Raises:
             ValueError: a transition does not hold its observation.
         """
-        return [_anchor(t) for e in self.episodes for t in e.episode.transitions]
+        return [_anchor(t) for t in self.transitions]
 
     @property
     def malformed(self) -> Tensor:
         """[N] bool: the response could not be read, so what follows is a complaint about its form."""
-        found = [
-            bool(t.info.get("malformed")) for e in self.episodes for t in e.episode.transitions
-        ]
+        found = [bool(t.info.get("malformed")) for t in self.transitions]
         return torch.tensor(found, dtype=torch.bool)
+
+    @property
+    def transitions(self) -> list[Transition]:
+        """[N] the records; one that episodes share counts once, for the episode that sampled it."""
+        return [t for e in self.episodes for t in e.own]
+
+    @property
+    def previous(self) -> Tensor:
+        """[N] number of the transition before each one, -1 at the beginning of an episode."""
+        numbers: dict[tuple[str, int], int] = {}
+        previous = []
+        for trajectory in self.episodes:
+            path, shared = trajectory.episode.transitions, trajectory.episode.shared_steps
+            for step, t in enumerate(path[shared:], start=shared):
+                before = path[step - 1]
+                previous.append(numbers[before.episode_id, before.step] if step else -1)
+                numbers[t.episode_id, t.step] = len(previous) - 1
+        return torch.tensor(previous)
+
+    @property
+    def shares(self) -> Tensor:
+        """[N] what a transition counts for: 1, less below a branching state (``Tree.weights``)."""
+        if all(e.episode.parent is None for e in self.episodes):
+            return torch.ones(len(self.steps), dtype=torch.float64)
+        return Tree(self.previous, self.group[self.episode]).weights
+
+    @property
+    def returns(self) -> Tensor:
+        """[E] float64, of whole episodes, shared transitions included."""
+        own = self.per_episode(self.rewards)
+        whole = [e.episode for e in self.episodes]
+        shared = [sum(t.reward for t in e.transitions[: e.shared_steps]) for e in whole]
+        return own + torch.tensor(shared, dtype=torch.float64)
 
     def per_episode(self, values: Tensor) -> Tensor:
         """[E] sums of the [N] values."""
@@ -120,7 +153,7 @@ def collect(trajectories: Sequence[Trajectory]) -> Pool:
     Raises:
         ValueError: no episode is left; the first traceback is in the message.
     """
-    good = [t for t in trajectories if t.episode.error is None and t.episode.transitions]
+    good = [t for t in trajectories if t.episode.error is None and t.own]
     if not good:
         raise ValueError(
             "Every episode of the rollout failed in its environment; the first traceback:\n"
@@ -130,7 +163,7 @@ def collect(trajectories: Sequence[Trajectory]) -> Pool:
     owned = [(i, step) for i, t in enumerate(good) for row in t.rows for step in row.steps]
     for index, (_, step) in enumerate(owned):
         step.index = index
-    rewards = [t.reward for e in good for t in e.episode.transitions]
+    rewards = [t.reward for e in good for t in e.own]
     return Pool(
         good,
         [step for _, step in owned],
@@ -145,6 +178,7 @@ def prepare(
     pool: Pool,
     algorithm: AlgorithmSettings,
     objective: ObjectiveSettings,
+    world_model: WorldModelSettings,
     max_return: float,
     signals: Signals | None = None,
     ask: Sequence[int] = (),
@@ -154,7 +188,8 @@ def prepare(
     Args:
         pool: of ``collect``.
         algorithm: how rewards become advantages.
-        objective: holds the world-model settings.
+        objective: settings of the loss.
+        world_model: settings of the world-model term.
         max_return: R_max.
         signals: what the settings need of forward passes: see ``needs``.
         ask: ids between an observation and the next response, for world-model horizons above 1.
@@ -167,11 +202,11 @@ def prepare(
     view = _view(pool, algorithm, estimator, signals, _penalties(objective, signals))
     advantages, targets = estimator(view)
     advantages = _weighted(advantages, pool, algorithm.weighting)
-    entropy = _action_entropy(pool, objective, signals)
+    entropy = _action_entropy(pool, world_model, signals)
     groups = _wm_groups(pool, estimator)
-    plan, metrics = _plan(pool, objective, max_return, entropy, groups)
+    plan, metrics = _plan(pool, world_model, max_return, entropy, groups)
     keep = plan.selected | torch.full_like(plan.selected, objective.log_observations)
-    horizon = objective.wm.horizon if objective.wm.wm == "on" else 1
+    horizon = world_model.horizon if world_model.enabled else 1
     rows = [
         trimmed(row, [bool(keep[step.index]) for step in row.steps])
         for e in pool.episodes
@@ -245,12 +280,13 @@ def _view(
     return UpdateView(
         rewards,
         pool.episode,
-        torch.tensor([t.step for e in pool.episodes for t in e.episode.transitions]),
+        torch.tensor([t.step for t in pool.transitions]),
         pool.group,
         algorithm,
         estimator.default_gamma if algorithm.gamma is None else algorithm.gamma,
         lambda: pool.anchors,
         critic,
+        pool.previous if estimator.branches else None,
     )
 
 
@@ -274,22 +310,23 @@ def _critic_view(
 
 
 def _weighted(advantages: Tensor, pool: Pool, weighting: str) -> Tensor:
-    """Advantages scaled so that a token mean weighs every episode the same, if asked."""
-    if weighting == "token":
-        return advantages
+    """Advantages scaled so that a token mean weighs tokens as asked, branches by their shares."""
     # the surrogate is linear in the advantage, clip included: scaling it weighs the tokens
     lengths = torch.tensor([float(s.action[1] - s.action[0]) for s in pool.steps])
-    tokens = pool.per_episode(lengths)
-    scale = (tokens.mean() / tokens.clamp(min=1))[pool.episode]
+    shares = pool.shares.to(lengths.dtype)
+    scale = shares * (lengths.sum() / (shares * lengths).sum().clamp(min=1))
+    if weighting == "episode":
+        tokens = pool.per_episode(lengths)
+        scale = scale * (tokens.mean() / tokens.clamp(min=1))[pool.episode]
     return advantages * (scale if advantages.ndim == 1 else scale[:, None])
 
 
 # --- world model ----------------------------------------------------------------------------------
 
 
-def _action_entropy(pool: Pool, objective: ObjectiveSettings, signals: Signals) -> Tensor:
+def _action_entropy(pool: Pool, world_model: WorldModelSettings, signals: Signals) -> Tensor:
     """[N] the entropy that transitions are selected by."""
-    if objective.wm.wm == "on" and objective.wm.entropy == "full":
+    if world_model.enabled and world_model.entropy == "full":
         return _needed(signals.entropy, "entropy")
     return _entropies([step.logprobs for step in pool.steps])
 
@@ -301,14 +338,12 @@ def _wm_groups(pool: Pool, estimator: AdvantageEstimator) -> Tensor:
 
 
 def _plan(
-    pool: Pool, objective: ObjectiveSettings, max_return: float, entropy: Tensor, group: Tensor
+    pool: Pool, world_model: WorldModelSettings, max_return: float, entropy: Tensor, group: Tensor
 ) -> tuple[WorldModelPlan, dict[str, float]]:
-    returns = pool.per_episode(pool.rewards)
-    sums = torch.zeros(int(group.max()) + 1, dtype=returns.dtype).index_add_(0, group, returns)
-    means = sums / torch.bincount(group)
-    keys = transition_keys(pool.rows) if objective.wm.dedup != "off" else None
+    means = _mean_returns(pool, group)
+    keys = transition_keys(pool.rows) if world_model.dedup != "off" else None
     plan = plan_update(
-        objective.wm,
+        world_model,
         entropy,
         group[pool.episode],
         means,
@@ -323,6 +358,15 @@ def _plan(
     if keys is not None:
         metrics["unique_share"] = len(set(keys)) / len(keys)
     return plan, metrics
+
+
+def _mean_returns(pool: Pool, group: Tensor) -> Tensor:
+    """[G] mean return of each group's episodes, those that branched at their shares."""
+    ends = torch.cat([pool.episode[1:] != pool.episode[:-1], torch.tensor([True])])
+    shares = pool.shares[ends]
+    sums = torch.zeros(int(group.max()) + 1, dtype=torch.float64)
+    counts = torch.zeros_like(sums).index_add_(0, group, shares)
+    return sums.index_add_(0, group, shares * pool.returns) / counts
 
 
 def _entropies(logprobs: Sequence[Sequence[float]]) -> Tensor:

@@ -24,7 +24,7 @@ from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.reference import Reference
 from paw_train.rollouts.scoring import batches
 from paw_train.rollouts.tokens import TokenBatch, TokenRow
-from paw_train.settings import OptimizerSettings
+from paw_train.settings import OptimizerSettings, WorldModelSettings
 
 
 class TrainingDivergedError(RuntimeError):
@@ -39,6 +39,7 @@ class Updater:
         reference: the policy that KL is measured to; needed when ``kl_coef > 0``.
         optimizer: settings of AdamW and of micro- and mini-batches.
         objective: settings of the loss.
+        world_model: settings of the world-model term.
         temperature: of the rollout.
         updates: updates in the whole run, for the schedule.
         critic: PPO's, trained beside the policy.
@@ -50,12 +51,13 @@ class Updater:
         reference: Reference | None,
         optimizer: OptimizerSettings,
         objective: ObjectiveSettings,
+        world_model: WorldModelSettings,
         temperature: float,
         updates: int,
         critic: Critic | None = None,
     ) -> None:
         self.policy, self.reference, self.critic = policy, reference, critic
-        self.settings, self.objective = optimizer, objective
+        self.settings, self.objective, self.world_model = optimizer, objective, world_model
         self.temperature, self.updates = temperature, updates
         self.skipped = 0
         self.weights = MasterWeights([p for p in policy.model.parameters() if p.requires_grad])
@@ -86,22 +88,29 @@ class Updater:
             if self.critic is not None:
                 assert experience.value_targets is not None and experience.old_values is not None
                 metrics |= self.critic.step(rows, experience.value_targets, experience.old_values)
+                self.critic.adamw.zero_grad(set_to_none=True)  # memory that the policy needs next
             if self.critic is None or update >= self.critic.settings.warmup_updates:
                 metrics |= self._minibatch(rows, experience, count)
             collected.append(metrics)
         return {**averaged(collected), "lr": lr}
 
+    def release(self) -> None:
+        """Gives back the memory of gradients, and of an offloaded reference, until the next update."""
+        self.adamw.zero_grad(set_to_none=True)
+        if self.reference is not None:
+            self.reference.offload()
+
     @torch.no_grad()
     def signals(self, pool: Pool) -> Signals:
         """The forward passes over the pool that the settings need before advantages."""
-        wm, count = self.objective.wm, len(pool.steps)
+        count = len(pool.steps)
         signals = Signals()
         if self.critic is not None:
             signals.values = self.critic.values(pool.rows, count)
         if self.objective.kl_in == "reward" and self.objective.kl_coef > 0:
             longest = max(step.action[1] - step.action[0] for step in pool.steps)
             signals.kl = torch.zeros(count, longest)
-        if wm.wm == "on" and wm.entropy == "full":
+        if self.world_model.enabled and self.world_model.entropy == "full":
             signals.entropy = torch.zeros(count)
         if signals.kl is None and signals.entropy is None:
             return signals
@@ -166,7 +175,7 @@ class Updater:
         else:
             logprobs = self.policy.logprobs(batch, self.temperature)
         inputs = self._inputs(batch, experience, entropy)
-        output = combined_loss(logprobs, inputs, totals, self.objective)
+        output = combined_loss(logprobs, inputs, totals, self.objective, self.world_model)
         if self.settings.measure_gradients or self._ratio is not None:
             self._measure(output.policy_loss, apart["policy"])
             if output.wm_loss is not None:
@@ -177,8 +186,7 @@ class Updater:
     @property
     def _ratio(self) -> float | None:
         """The world-model gradient's norm as a multiple of the policy's; ``None``: left to ``coef``."""
-        wm = self.objective.wm
-        return wm.gradient_ratio if wm.wm == "on" else None
+        return self.world_model.gradient_ratio if self.world_model.enabled else None
 
     @torch.no_grad()
     def _rescale(self, apart: dict[str, list[Tensor]], ratio: float) -> float:

@@ -86,13 +86,12 @@ def _grid(
 
     from paw_train.reporting.compare.grid import (
         grid_from_arguments,
-        grid_names,
         load_grid,
     )
     from paw_train.settings import recipe_names
     from paw_train.settings.recipes import read_pairs
 
-    is_recipe = name not in grid_names() and (
+    is_recipe = name not in recipe_names("grid") and (
         name in recipe_names() or any(":" in arm for arm in arms)
     )
     if is_recipe and arms:

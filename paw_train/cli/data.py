@@ -23,7 +23,7 @@ Dest = Annotated[
 
 @app.command("list")
 def list_() -> None:
-    """Which data sets there are, and which are here."""
+    """List the data sets, and the folders of those that are here."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -59,7 +59,7 @@ def download(
         bool, typer.Option("--keep-archives", help="Keep the archives beside the data folder.")
     ] = False,
 ) -> None:
-    """Download a data set. What was interrupted goes on where it stopped."""
+    """Download a data set. An interrupted download continues where it stopped."""
     from rich.console import Console
     from rich.progress import TaskProgressColumn
 
@@ -83,7 +83,7 @@ def download(
         )
     receipt = read_receipt(folder) or {"archives": [], "files": {}}
     if before is not None and not force:
-        console.print(f"[green]Already here:[/green] {folder} (--force downloads it anew)")
+        console.print(f"[green]Already here:[/green] {folder} (--force downloads it again)")
     else:
         console.print(f"[green]Done:[/green] {len(receipt['files']):,} files in {folder}")
         unknown = [a["name"] for a in receipt["archives"] if not a["sha256_was_known"]]

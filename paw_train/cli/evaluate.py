@@ -92,7 +92,7 @@ def evaluate(
 ) -> None:
     """Measure success on a fixed panel of tasks, with 95 % intervals, per task type.
 
-    Stopped or killed, the same command goes on where it was; finished, it shows the result. Exit code
+    Stopped or killed, the same command continues where it was; finished, it shows the result. Exit code
     1: some tasks failed by an error; 3: a budget ([cyan]endpoint.budget_cost[/cyan], ...) was reached.
     """
     settings = [*(overrides or []), *([] if limit is None else [f"evaluation.tasks={limit}"])]

@@ -45,7 +45,7 @@ def build(
         bool, typer.Option("--skip-malformed", help="Leave malformed lines of the corpus out.")
     ] = False,
 ) -> None:
-    """Build an index. One that was interrupted goes on where it stopped."""
+    """Build an index. An interrupted build continues where it stopped."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn
 

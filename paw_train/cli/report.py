@@ -37,11 +37,11 @@ def report(
     """Write the report of a run or of a comparison again."""
     from pathlib import Path
 
-    from paw_train.reporting.run import write_report
+    from paw_train.reporting.run.page import write_report
 
     results = Path(run) if run.endswith(".json") else Path(run) / "results.json"
     if results.is_file():
-        from paw_train.reporting.compare.run import report_of
+        from paw_train.reporting.compare.folder import report_of
 
         typer.echo(f"The report is {report_of(results)}")
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +21,7 @@ from paw_train.rollouts.rows import recorded_row
 from paw_train.rollouts.scoring import transition_logprobs
 from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import Settings
+from paw_train.settings.renamed import read_recorded
 
 FILE = "noise_gradient.json"
 
@@ -49,7 +49,7 @@ def write_noise_gradient(
     run = Path(run_dir)
     if not (run / "config.json").exists():
         raise ValueError(f"{run} holds no training run: it has no config.json.")
-    settings = Settings.read(json.loads((run / "config.json").read_text("utf-8")))
+    settings = Settings.read(read_recorded(run / "config.json"))
     label = labeller_for(settings.env.id, rule)
     head: dict[str, Any] = {"env_id": settings.env.id, "rule": rule or settings.env.id}
     target = run / FILE
@@ -76,7 +76,7 @@ def write_noise_gradient(
             labels.append(noisy_tokens(_offsets(policy.chat, shown), label(shown)))
     env.close()
     p = observation_probabilities(policy, rows, settings.optimizer.micro_batch_tokens)
-    rho = settings.objective.wm.rho
+    rho = settings.world_model.rho
     shares = gradient_shares(np.concatenate(p), np.concatenate(labels), rho)
     write_json(
         target,

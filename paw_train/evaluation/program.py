@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from paw_train.evaluation.terminal import Display
 from paw_train.policies.factory import open_policy, source_of, split_overrides
 from paw_train.rollouts.policy import Policy
 from paw_train.settings import Say, Settings, apply_override, overridden
+from paw_train.settings.renamed import read_recorded
 
 _ALL = 10**9
 """a panel size that takes every task"""
@@ -253,20 +253,10 @@ def settings_of(
     if spec is not None and any(o.startswith("env.id=") for o in overrides):
         raise ValueError(f"env.id: the panel is of {spec.env_id}. Leave out either of the two.")
     if run is not None:
-        data = _recorded_settings(run / "config.json")
+        data = read_recorded(run / "config.json")
     if spec is not None:
         _put_panel(data, spec)
     return overridden(data, overrides, "The run" if run is not None else "The panel", say)
-
-
-def _recorded_settings(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} does not hold a run's settings ({error}).") from error
-    if not isinstance(data, dict):
-        raise ValueError(f"{path} does not hold a run's settings.")
-    return data
 
 
 def _put_panel(data: dict[str, Any], spec: PanelSpec) -> None:

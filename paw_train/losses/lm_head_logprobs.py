@@ -92,6 +92,8 @@ class _LinearScores(torch.autograd.Function):
                 probabilities = scores[:first].sub_(norms[part][:first, None]).exp_()
                 start = part.start
                 entropy[start : start + first] = torch.special.entr(probabilities).sum(-1)
+                del probabilities
+            del scores  # or the next chunk would be computed beside this one
         ctx.save_for_backward(hidden, weight, bias, targets, inverse, norms, entropy)
         ctx.chunk_size = chunk_size
         return values, entropy
@@ -130,6 +132,7 @@ class _LinearScores(torch.autograd.Function):
                 torch.mm(share, weight, out=to_hidden[part])
             if to_weight is not None:
                 _add_product(to_weight, share, hidden[part])
+            del scores, share, entropy_grad  # or the next chunk would be computed beside this one
         return (
             to_hidden,
             None if to_weight is None else to_weight.to(weight.dtype),
@@ -265,7 +268,7 @@ class ForwardScorer:
 @contextmanager
 def _replaced_forward(module: nn.Module, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Within it, calls of the module compute something else; its hooks stay."""
-    module.forward = forward  # type: ignore[method-assign]
+    module.forward = forward
     try:
         yield
     finally:

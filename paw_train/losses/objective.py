@@ -139,7 +139,11 @@ def aggregate(
 
 
 def combined_loss(
-    logp: Tensor, batch: MicroBatch, totals: MiniBatchTotals, settings: ObjectiveSettings
+    logp: Tensor,
+    batch: MicroBatch,
+    totals: MiniBatchTotals,
+    settings: ObjectiveSettings,
+    world_model: WorldModelSettings,
 ) -> LossOutput:
     """RL loss plus world-model loss of one micro-batch (Eq. 11, for a mini-batched update).
 
@@ -148,11 +152,12 @@ def combined_loss(
             `paw_train.rollouts.scoring.batch_logprobs` gives them.
         batch: masks, advantages, old and reference log-probabilities, world-model weights.
         totals: of the whole mini-batch.
-        settings: clipping, KL, aggregation, world model.
+        settings: clipping, KL, aggregation.
+        world_model: settings of the world-model term.
 
     Returns:
-        The loss, its two parts and the metrics. With `wm` off the loss is the plain RL loss, bit
-        for bit.
+        The loss, its two parts and the metrics. With `world_model.enabled` false the loss is
+        the plain RL loss, bit for bit.
 
     Raises:
         ValueError: something that the settings need is missing from the batch.
@@ -160,9 +165,9 @@ def combined_loss(
     policy_loss, metrics = _policy_terms(logp, batch, totals, settings)
     if settings.log_observations:
         metrics |= _observation_metrics(logp, batch, totals)
-    if settings.wm.wm == "off":
+    if not world_model.enabled:
         return LossOutput(policy_loss, policy_loss, None, metrics)
-    wm_loss, wm_metrics = _world_model_term(logp, batch, totals, settings.wm)
+    wm_loss, wm_metrics = _world_model_term(logp, batch, totals, world_model)
     return LossOutput(policy_loss + wm_loss, policy_loss, wm_loss, metrics | wm_metrics)
 
 
@@ -243,7 +248,7 @@ def _world_model_term(
     if batch.observation_mask is None or batch.wm_weights is None:
         raise ValueError(
             "the world model is on, which needs `observation_mask` and `wm_weights`; "
-            "set `wm` to off to train without."
+            "set world_model.enabled to false to train without."
         )
     weights = batch.wm_weights.detach()
     supervised = weights != 0

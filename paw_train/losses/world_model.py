@@ -368,7 +368,7 @@ def plan_update(
     """Selection, group weights and transition weights of one update (Eq. 4, 10, 11).
 
     Args:
-        settings: with `wm == "off"` nothing is selected and every weight is 0.
+        settings: with `enabled` false nothing is selected and every weight is 0.
         entropy: [N] action entropy of every transition of the update.
         group_ids: [N] integers in 0..G-1.
         mean_returns: [G] mean episode return of each group.
@@ -386,7 +386,7 @@ def plan_update(
     values = as_float(entropy, "entropy", ndim=1).detach()
     means = as_float(mean_returns, "mean_returns", ndim=1)
     lambdas = adaptive_weight(means, max_return) if settings.adaptive else torch.ones_like(means)
-    if settings.wm == "off":
+    if not settings.enabled:
         selected = torch.zeros(len(values), dtype=torch.bool, device=values.device)
         return WorldModelPlan(selected, lambdas, wm_weights(selected, group_ids, lambdas))
     eligible = torch.ones(len(values), dtype=torch.bool, device=values.device)

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paw_gym.pool import EnvPool, Slot
-from paw_gym.transition import Episode
+from paw_gym.transition import Episode, Transition
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import (
     Policy,
     Request,
     Response,
+    Session,
     require_trainable,
     response_seed,
 )
@@ -34,7 +35,16 @@ class Trajectory:
     episode: Episode
     rows: list[TokenRow] = field(default_factory=list)
     offered: list[Sequence[str] | None] = field(default_factory=list)
-    """the actions that the environment listed as admissible before each response, where it lists any"""
+    """the actions that the environment listed as admissible before each response of the episode's own,
+    where it lists any"""
+
+    @property
+    def own(self) -> list[Transition]:
+        """The transitions without those that the episode shares with the one it branched from.
+
+        ``rows`` and ``offered`` are of these.
+        """
+        return self.episode.transitions[self.episode.shared_steps :]
 
 
 Progress = Callable[[int, int], None]
@@ -73,38 +83,90 @@ def rollout(
     if keep_tokens:
         require_trainable(policy)
         require_whole_distribution(settings)
-    base = generator if isinstance(generator, int) else _sampled_seed(generator)
+    runner = EpisodeRunner(policy, pool, settings, sampling_seed(generator))
     pool.reset(task_ids)
-    trajectories = [Trajectory(episode) for episode in pool.episodes]
-    if not pool.active:
-        return trajectories
-    first = pool.env_of(pool.active[0])
-    sampling = settings.sampling(first.template.closing_tags)
-    growing = first.mode == "conversation"
-    session = policy.session(sampling, growing, settings.prefill_tokens)
-    recorder = TokenRecorder(policy.chat, pool) if policy.chat else None
-    while pool.active:
-        if recorder:
-            recorder.open(settings.max_prompt_tokens)
-        if not pool.active:
-            break
-        requests = _requests(pool.active, recorder, base)
-        for slot in pool.active:
-            trajectories[slot.index].offered.append(slot.info["admissible_actions"])
-        answered = _without_failed(pool, session.respond(requests))
-        pool.step([response.text for _, response in answered])
-        if recorder:
+    runner.run(progress)
+    return runner.finished(keep_tokens)
+
+
+class EpisodeRunner:
+    """Runs the episodes of a pool to their ends, those of a reset or branches of earlier ones.
+
+    Args:
+        policy: answers.
+        pool: the environments.
+        settings: sampling and limits.
+        seed: of all responses; see ``rollout``.
+    """
+
+    def __init__(self, policy: Policy, pool: EnvPool, settings: RolloutSettings, seed: int) -> None:
+        self.policy, self.pool, self.settings, self.seed = policy, pool, settings, seed
+        self.recorder = TokenRecorder(policy.chat, pool) if policy.chat else None
+        self.trajectories: list[Trajectory] = []
+        """of every episode of the pool, in the pool's order"""
+
+    def run(
+        self,
+        progress: Progress | None = None,
+        before_response: Callable[[Slot], None] | None = None,
+    ) -> None:
+        """Runs the active episodes until each of them ends.
+
+        Args:
+            progress: called with (running, all) episodes after each step.
+            before_response: called with each slot before its next response is sampled.
+        """
+        known = len(self.trajectories)
+        self.trajectories += [Trajectory(episode) for episode in self.pool.episodes[known:]]
+        if not self.pool.active:
+            return
+        session = self._session()
+        while self.pool.active:
+            if self.recorder:
+                self.recorder.open(self.settings.max_prompt_tokens)
+            if not self.pool.active:
+                break
+            for slot in self.pool.active:
+                self.trajectories[slot.index].offered.append(slot.info["admissible_actions"])
+                if before_response:
+                    before_response(slot)
+            self._turn(session)
+            if progress:
+                progress(len(self.pool.active), len(self.trajectories))
+
+    def _session(self) -> Session:
+        first = self.pool.env_of(self.pool.active[0])
+        sampling = self.settings.sampling(first.template.closing_tags)
+        growing = first.mode == "conversation"
+        return self.policy.session(sampling, growing, self.settings.prefill_tokens)
+
+    def _turn(self, session: Session) -> None:
+        """One response for each active episode, and what the environments answer."""
+        requests = _requests(self.pool.active, self.recorder, self.seed)
+        answered = _without_failed(self.pool, session.respond(requests))
+        self.pool.step([response.text for _, response in answered])
+        if self.recorder:
             for slot, response in answered:
-                recorder.take(slot, response)
-            _end_overlong(pool, recorder, settings)
-        if progress:
-            progress(len(pool.active), len(trajectories))
-    if keep_tokens and recorder:
-        _hand_over(trajectories, recorder.rows)
-    return trajectories
+                self.recorder.take(slot, response)
+            _end_overlong(self.pool, self.recorder, self.settings)
+
+    def finished(self, keep_tokens: bool = True) -> list[Trajectory]:
+        """The trajectories, with their token rows where those are wanted."""
+        if keep_tokens and self.recorder:
+            _hand_over(self.trajectories, self.recorder.rows)
+        return self.trajectories
 
 
-def _sampled_seed(generator: torch.Generator) -> int:
+def sampled_tokens(trajectories: Sequence[Trajectory]) -> int:
+    """Tokens of all responses, those that episodes share counted once."""
+    rows = [row for t in trajectories for row in t.rows]
+    return sum(len(step.logprobs) for row in rows for step in row.steps)
+
+
+def sampling_seed(generator: torch.Generator | int) -> int:
+    """The seed of a rollout: the number given, or one that a CPU generator samples."""
+    if isinstance(generator, int):
+        return generator
     import torch
 
     return int(torch.randint(2**62, (), generator=generator))
@@ -257,6 +319,18 @@ class TokenRecorder:
                 self.pool.active.remove(slot)
                 continue
             rows.append(TokenRow(ids, prompt_tokens_cut=truncated))
+
+    def branch(self, slots: Sequence[Slot], parent: Episode) -> None:
+        """Opens the rows of branches: in a conversation, with the context that they share."""
+        from paw_train.rollouts.tokens import TokenRow
+
+        for slot in slots:
+            rows = self.rows[slot.episode.episode_id] = []
+            shared = len(slot.episode.transitions)
+            if slot.episode.context_mode == "conversation":
+                (row,) = self.rows[parent.episode_id]
+                end = row.steps[shared - parent.shared_steps].action[0]
+                rows.append(TokenRow(row.ids[:end]))
 
     def context(self, slot: Slot) -> list[int]:
         """The ids that the slot's next response follows."""

@@ -26,15 +26,15 @@ class AlgorithmSettings(Group):
 
     name: Text = "grpo"
     """the advantage estimator: ``grpo``, ``gigpo``, ``rloo``, ``reinforce_pp`` (no critic), ``ppo`` (with
-    a critic), or one that another package adds"""
+    a critic), ``tree_grpo`` or ``vineppo`` (for ``rollout.branching``), or one that another package adds"""
     normalize: bool = True
-    """divide by a standard deviation: of the group (``grpo``, ``gigpo``; false is Dr.GRPO's choice) or
-    of the whole update (``ppo``); ``rloo`` never does, ``reinforce_pp`` always"""
+    """divide by a standard deviation: of the group (``grpo``, ``gigpo``, ``tree_grpo``; false is Dr.GRPO's
+    choice) or of the whole update (``ppo``); ``rloo`` and ``vineppo`` never do, ``reinforce_pp`` always"""
     weighting: Literal["token", "episode"] = "token"
     """``token``: every action token of an update weighs the same, so long episodes weigh more;
     ``episode``: every episode weighs the same, as 1/|o_i| in GRPO's own objective (Shao et al. 2024)"""
     omega: AtLeastZero = 1.0
-    """``gigpo``: weight of the step advantage"""
+    """``gigpo``: weight of the step advantage; ``tree_grpo``: of the advantage among branches"""
     similarity: PositiveShare | None = None
     """``gigpo``: null matches anchor states exactly; 0.9 on difflib's ratio for search pages"""
     autojunk: bool = False

@@ -8,7 +8,6 @@ from pydantic import model_validator
 
 from paw_train.settings.base import Group
 from paw_train.settings.ranges import AtLeastZero, Positive, ShareBelowOne
-from paw_train.settings.world_model import WorldModelSettings
 
 Aggregation = Literal["token-mean", "sequence-mean", "fixed-length"]
 
@@ -45,16 +44,9 @@ class ObjectiveSettings(Group):
     log_observations: bool = False
     """log the NLL of observations that nothing is learned from too (of all of them without PaW);
     their tokens then go through the forward pass"""
-    wm: WorldModelSettings = WorldModelSettings()
-    """the world-model term"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.policy_coef == 0 and self.wm.wm == "off":
-            raise ValueError(
-                "`policy_coef` is 0 and the world model is off: nothing is learned. Set `wm` to on, or "
-                "`policy_coef` to 1."
-            )
         if self.aggregation == "fixed-length" and not (self.fixed_length or 0) > 0:
             raise ValueError(
                 "`aggregation=fixed-length` needs `fixed_length`, a number of tokens above 0."

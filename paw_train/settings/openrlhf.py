@@ -30,7 +30,7 @@ class OpenRLHFSettings(Group):
     """vLLM engines; null: with ``colocate: all`` as many as fit, else one"""
     tensor_parallel: Positive = 1
     """GPUs that one vLLM engine is split over"""
-    gpu_memory: Annotated[Number, Interval(gt=0, lt=1)] = 0.6
+    gpu_memory: Annotated[Number, Interval(gt=0, lt=1)] = 0.5
     """share of a GPU's memory that vLLM takes; up to 0.9 where it has the GPU to itself"""
     max_resident_episodes: Positive | None = None
     """episodes that one vLLM engine runs at a time; null: all that it is given"""
@@ -58,7 +58,7 @@ class OpenRLHFSettings(Group):
     restarts: Count = 3
     """times a run goes on by itself from its last checkpoint after one of its processes died"""
     gpu: str = "h100"
-    """for ``--plan``: the kind of GPU that memory and time are estimated for"""
+    """the kind of GPU that ``--plan`` reckons with, of either engine, and that a run on a cluster must fit"""
     extra: dict[str, Any] = {}
     """further options of ``openrlhf.cli.train_ppo_ray``, by their names without dashes in front"""
 

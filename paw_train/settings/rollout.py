@@ -9,6 +9,7 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from paw_train.settings.base import Group
+from paw_train.settings.branching import BranchingSettings
 from paw_train.settings.ranges import AtLeastZero, Count, Positive, PositiveShare, ShareBelowOne
 from paw_train.settings.vllm import VLLMSettings
 
@@ -83,6 +84,8 @@ class RolloutSettings(Group):
     """what plays training's episodes: ``local``, the policy itself, or ``vllm``, with its weights"""
     vllm: VLLMSettings = VLLMSettings()
     """of that engine"""
+    branching: BranchingSettings = BranchingSettings()
+    """branching rollouts, in training only"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -20,7 +20,9 @@ from paw_train.settings.openrlhf import OpenRLHFSettings
 from paw_train.settings.optimizer import OptimizerSettings
 from paw_train.settings.ranges import Count, Positive, Text
 from paw_train.settings.record import RecordSettings
+from paw_train.settings.renamed import refuse_old_names, with_new_names
 from paw_train.settings.rollout import RolloutSettings
+from paw_train.settings.world_model import WorldModelSettings
 from paw_train.settings.world_model_learning import WorldModelLearningSettings
 
 WITHOUT_EFFECT = (
@@ -58,11 +60,19 @@ class Settings(Group):
     rollout: RolloutSettings = RolloutSettings()
     algorithm: AlgorithmSettings = AlgorithmSettings()
     objective: ObjectiveSettings = ObjectiveSettings()
+    world_model: WorldModelSettings = WorldModelSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
     evaluation: EvalSettings = EvalSettings()
     record: RecordSettings = RecordSettings()
     world_model_learning: WorldModelLearningSettings = WorldModelLearningSettings()
     openrlhf: OpenRLHFSettings = OpenRLHFSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_names(cls, data: Any) -> Any:
+        if isinstance(data, Mapping):
+            refuse_old_names(data)
+        return data
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -75,6 +85,11 @@ class Settings(Group):
             raise ValueError(
                 "evaluation.selection_tasks is 0, so no checkpoint can be chosen; "
                 "evaluation.every=0 goes without."
+            )
+        if self.objective.policy_coef == 0 and not self.world_model.enabled:
+            raise ValueError(
+                "objective.policy_coef is 0 and world_model.enabled is false, so nothing is learned: "
+                "set one of them."
             )
         if self.engine == "openrlhf" and self.world_model_learning.method != "off":
             raise ValueError(
@@ -102,8 +117,9 @@ def with_defaults(recorded: Mapping[str, Any]) -> dict[str, Any]:
 
     A setting that exists no more is left in, so that a comparison finds it.
     """
+    current = with_new_names(recorded)
     try:
-        known = Settings.read(recorded)
+        known = Settings.read(current)
     except ValueError:
-        return dict(recorded)
+        return current
     return dict(json.loads(json.dumps(known.to_dict())))

@@ -12,7 +12,7 @@ from paw_train.settings.base import Group
 from paw_train.settings.ranges import AtLeastZero, Positive, PositiveShare, Text, yaml_switch
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "off": {"wm": "off"},
+    "off": {"enabled": False},
     "paw": {},
     "echo": {"loss": "ce", "alpha": 1.0, "adaptive": False},
 }
@@ -22,13 +22,14 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 class WorldModelSettings(Group):
     """How the policy is trained on the observations that follow its own actions.
 
-    The defaults are PaW as published (arXiv 2606.02388, Appendix A.1); `WorldModelSettings.preset`
-    gives the other named set-ups.
+    The defaults are PaW as published (arXiv 2606.02388, Appendix A.1). The key `world_model.preset` sets
+    several fields at once: `paw` (the defaults), `echo` (cross-entropy on every transition, without
+    adaptive weight) or `off`; what is given beside it wins.
     """
 
-    wm: Annotated[Literal["off", "on"], BeforeValidator(yaml_switch)] = "on"
-    """`on` or `off`; `off` is the plain RL algorithm. YAML's own true and false (`wm: off`) are
-    accepted."""
+    enabled: bool = True
+    """whether the policy learns from the observations that follow its actions; false is the plain RL
+    algorithm"""
     loss: Text = "cmae"
     """`cmae` clipped mean absolute error (Eq. 8), `mae` the same unclipped, `ce` cross-entropy (Eq.
     5), `gce` generalised cross-entropy (our extension), between `ce` and `mae` by `q`, or one that
@@ -76,15 +77,15 @@ class WorldModelSettings(Group):
         name = yaml_switch(data["preset"])
         if not isinstance(name, str) or name not in PRESETS:
             hint = did_you_mean(str(name), PRESETS)
-            raise ValueError(f"objective.wm.preset: {name!r} is not available. {hint}")
+            raise ValueError(f"world_model.preset: {name!r} is not available. {hint}")
         return {**PRESETS[name], **{k: v for k, v in data.items() if k != "preset"}}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.weighting == "token" and self.horizon != 1:
             raise ValueError(
-                "world model `weighting=token` counts the tokens of o_{t+1} alone: use `horizon` 1, or "
-                "`weighting` transition."
+                "world_model.weighting=token counts the tokens of o_{t+1} alone: set "
+                "world_model.horizon=1 or world_model.weighting=transition."
             )
         return self
 
@@ -97,4 +98,4 @@ class WorldModelSettings(Group):
                 every transition during RL (alpha 1, no adaptive weight), the published baseline.
             changes: fields to override.
         """
-        return cls.read({"preset": name, **changes}, "objective.wm")
+        return cls.read({"preset": name, **changes}, "world_model")

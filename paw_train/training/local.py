@@ -39,17 +39,19 @@ from paw_train.policies.local.reference import Reference
 from paw_train.policies.local.scratch import scratch_model, scratch_tokenizer
 from paw_train.reporting.run.alarms import world_model_loss
 from paw_train.reporting.terminal import RunDisplay
+from paw_train.rollouts.branching import branching_rollout
 from paw_train.rollouts.policy import Policy
 from paw_train.rollouts.rollout import (
     Progress,
     Trajectory,
     demonstrations,
-    rollout,
+    sampled_tokens,
 )
 from paw_train.settings import WITHOUT_EFFECT, Settings, load_settings, with_defaults
 from paw_train.settings.rollout import RolloutSettings
 from paw_train.settings.sharing import shared_evaluation, shared_warm_start
 from paw_train.training.cloning import clone, expert_rows
+from paw_train.training.fit import machine_memory, require_fit
 from paw_train.training.preparation import prepared
 from paw_train.training.recording import record
 from paw_train.training.records import outcome_metrics
@@ -83,6 +85,9 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     """
     display = RunDisplay(quiet)
     settings = prepared(settings, display.say)
+    gpu = _gpu_memory(_device(settings.model.device))
+    if gpu is not None:
+        require_fit(settings, gpu, machine_memory())
     folder = Path(settings.out) / settings.name
     with set_aside(folder, fresh):
         require_own_folder(folder, settings)
@@ -329,6 +334,7 @@ class Run:
             self._reference(),
             s.optimizer,
             s.objective,
+            s.world_model,
             s.rollout.temperature,
             s.updates,
             self._critic(),
@@ -376,22 +382,23 @@ class Run:
             transitions,
             s.algorithm,
             s.objective,
+            s.world_model,
             self.max_return,
             updater.signals(transitions),
             self.policy.chat.ask,
         )
         if s.record.every and update % s.record.every == 0:
-            kept_groups = sampled[: s.record.groups * s.rollout.group_size]
+            kept_groups = [t for t in sampled if t.episode.group < s.record.groups]
             record(self.folder, update + 1, kept_groups, transitions, experience, self.policy, s)
         metrics: dict[str, Any] = updater.step(experience, update, update_seed(s.seed, update))
-        if updater.reference is not None:
-            updater.reference.offload()
+        updater.release()
         return {
             "update": update + 1,
             **outcome_metrics(sampled),
             **experience.metrics,
             **metrics,
             "tokens": sum(len(row.ids) for row in experience.rows),
+            "sampled_tokens": sampled_tokens(sampled),
             "transitions": len(experience.advantages),
             "seconds_rollout": rolled - started,
             "seconds_train": time.perf_counter() - rolled,
@@ -417,13 +424,13 @@ class Run:
         """
         s = self.settings
         sampler = self._sampler()
-        sampled = rollout(sampler, pool, s.rollout, generator, progress=progress)
+        sampled = branching_rollout(sampler, pool, s.rollout, generator, progress=progress)
         if not s.algorithm.dynamic_sampling:
             return sampled, sampled
         for extra in range(1, s.algorithm.dynamic_sampling + 1):
             if len(informative_groups(sampled)) >= s.rollout.groups:
                 break
-            more = rollout(sampler, pool, s.rollout, generator, progress=progress)
+            more = branching_rollout(sampler, pool, s.rollout, generator, progress=progress)
             for trajectory in more:
                 trajectory.episode.group += extra * s.rollout.groups
             sampled += more
@@ -513,7 +520,7 @@ class Run:
             evaluate_to_folder(shared, result, kept)
 
     def _report(self) -> None:
-        from paw_train.reporting.run import write_report
+        from paw_train.reporting.run.page import write_report
 
         self.display.summary(self.folder)
         self.display.say(f"Report: {write_report(self.folder)}")
@@ -535,6 +542,13 @@ def _device(name: str) -> torch.device:
             "model.device=cuda, but PyTorch sees no CUDA device here; use cpu or auto."
         )
     return torch.device(name)
+
+
+def _gpu_memory(device: torch.device) -> float | None:
+    """GiB of a GPU; ``None`` for a CPU."""
+    if device.type != "cuda":
+        return None
+    return float(torch.cuda.get_device_properties(device).total_memory / 2**30)
 
 
 def _peak_memory(device: torch.device) -> float:

@@ -89,24 +89,25 @@ def _episode(
 ) -> dict[str, Any]:
     plan, groups = experience.plan, experience.wm_groups
     assert plan is not None and groups is not None
-    wm = settings.objective.wm
+    world_model = settings.world_model
     first = trajectory.rows[0].steps[0].index
     lam = float(plan.lambdas[groups[first]])
     owned = [(row, step) for row in trajectory.rows for step in row.steps]
+    shared = trajectory.episode.shared_steps
     return {
         "episode_id": trajectory.episode.episode_id,
         "group": trajectory.episode.group,
-        "wm": wm.wm,
-        "loss": wm.loss,
-        "rho": wm.rho,
+        "world_model": world_model.enabled,
+        "loss": world_model.loss,
+        "rho": world_model.rho,
         "temperature": settings.rollout.temperature,
         "lambda": _short(lam),
         "steps": [
             {
-                "step": number,
+                "step": shared + number,
                 **_worth(step, experience),
                 "admissible": _listed(trajectory.offered, number),
-                **_tokens(row, step, *scores[step.index], texts, wm.rho),
+                **_tokens(row, step, *scores[step.index], texts, world_model.rho),
             }
             for number, (row, step) in enumerate(owned)
         ],

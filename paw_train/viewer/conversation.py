@@ -70,7 +70,7 @@ def calls(recorded: Any) -> list[dict[str, Any]]:
 
 
 def notes(episode: Episode) -> dict[str, Any]:
-    """What the agent noted about the whole episode: reflections, trial, votes, what was spent."""
+    """The agent's notes on the whole episode: reflections, trial, votes, tokens spent."""
     found: dict[str, Any] = {}
     for t in episode.transitions:
         agent = t.info.get("agent") if isinstance(t.info, dict) else None

@@ -23,7 +23,7 @@ def differences(settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         JSON texts (a text without its quotes); ``None`` where a run has no such setting.
     """
     flat = [
-        {key: v if isinstance(v, str) else json.dumps(v) for key, v in flatten(one)}
+        {key: v if isinstance(v, str) else json.dumps(v) for key, v in flatten(one) if v != {}}
         for one in settings
     ]
     keys = dict.fromkeys(key for one in flat for key in one if key not in _NAMES)

@@ -13,7 +13,7 @@ from paw_gym.transition import Episode, episode_from_rows, read_parquet
 
 
 class Place(NamedTuple):
-    """Where a record lies: bytes of a JSONL file, rows of a Parquet file."""
+    """The place of a record: bytes of a JSONL file, rows of a Parquet file."""
 
     start: int
     length: int

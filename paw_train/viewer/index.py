@@ -93,7 +93,7 @@ class RunIndex:
     def generation(self) -> int:
         """Grows whenever something changes."""
         with self.connect() as database:
-            return _generation(database)
+            return generation_of(database)
 
     def refresh(self, progress: Progress | None = None, stop: Callable[[], bool] = bool) -> bool:
         """Reads what is new in the run's files; returns whether anything was.
@@ -311,7 +311,8 @@ def _transaction(database: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def _generation(database: sqlite3.Connection) -> int:
+def generation_of(database: sqlite3.Connection) -> int:
+    """A number that grows whenever something changes."""
     row = database.execute("SELECT value FROM meta WHERE name = 'generation'").fetchone()
     return int(row[0]) if row else 0
 

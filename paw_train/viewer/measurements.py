@@ -12,6 +12,7 @@ from paw_train.metrics import METRICS, NOT_MEASURED
 from paw_train.reporting.run.alarms import Alarm, find_alarms, world_model_loss
 from paw_train.reporting.run.records import Record, read_object, read_records
 from paw_train.reporting.run.results import number
+from paw_train.settings.renamed import with_new_names
 from paw_train.viewer.evaluations import evaluation_of, settings_of
 from paw_train.viewer.folders import RESULT
 
@@ -34,11 +35,14 @@ class Measurements:
         return "-".join(f"{s[0]:x}{s[1]:x}" if (s := _stamp(self.run / n)) else "" for n in names)
 
     def settings(self) -> Record:
-        """``config.json``; of an evaluation the settings in its result."""
-        return self._file("config.json", _object) or settings_of(self._file(RESULT, _object) or {})
+        """``config.json`` under today's names; of an evaluation the settings in its result."""
+        recorded = self._file("config.json", _object)
+        if recorded:
+            return with_new_names(recorded)
+        return settings_of(self._file(RESULT, _object) or {})
 
     def evaluation(self) -> Record | None:
-        """What an evaluation's page shows (``evaluation_of``); ``None`` of a training run."""
+        """The values of an evaluation's page (``evaluation_of``); ``None`` of a training run."""
         if not (self.run / RESULT).exists():
             return None
         return evaluation_of(self._file(RESULT, _object) or {})
@@ -86,8 +90,7 @@ class Measurements:
         before, after = (self._result(f"eval_{when}.json") for when in ("before", "after"))
         found = self.evaluation()
         last = rows[max(rows)] if rows else {}
-        algorithm, objective = settings.get("algorithm"), settings.get("objective")
-        wm = objective.get("wm") if isinstance(objective, dict) else None
+        algorithm, world_model = settings.get("algorithm"), settings.get("world_model")
         env = settings.get("env")
         return {
             "kind": "training" if found is None else "evaluation",
@@ -104,7 +107,7 @@ class Measurements:
             "env": (found["env"] if found else None)
             or (env.get("id") if isinstance(env, dict) else None),
             "algorithm": algorithm.get("name") if isinstance(algorithm, dict) else None,
-            "wm": wm if isinstance(wm, dict) else None,
+            "world_model": world_model if isinstance(world_model, dict) else None,
             "seed": settings.get("seed"),
             "before": before,
             "after": after or (found["overall"] if found else None),

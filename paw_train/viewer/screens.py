@@ -148,7 +148,7 @@ def episode_screen(episode: Record, whole: bool) -> RenderableType:
 
 
 def origin(row: Record) -> str:
-    """Which part of the run an episode is from."""
+    """The part of the run that an episode is from."""
     if row["phase"] == "training":
         return "training" if row["update"] is None else f"update {row['update']}"
     return {"before": "before RL", "after": "after RL"}.get(row["phase"], "evaluation")

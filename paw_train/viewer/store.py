@@ -239,12 +239,14 @@ class RunStore:
             "return": episode.total_reward,
             "error": episode.error,
             "notes": notes(episode),
-            **{name: known.get(name) for name in ("lambda", "rho", "wm", "loss", "temperature")},
+            **{name: known.get(name) for name in ("lambda", "rho", "loss", "temperature")},
+            # older runs recorded on or off under another name
+            "world_model": known.get("world_model", known.get("wm") == "on"),
             "turns": conversation(episode, tokens),
         }
 
     def group(self, name: str, key: str, most: int = 16) -> list[dict[str, Any]]:
-        """The episodes that stand beside one, itself included.
+        """The episodes of one's group, itself included.
 
         Raises:
             UnknownNameError: there is none.

@@ -106,7 +106,7 @@ def summarise(
 
 
 def outcome(episode: Episode) -> str:
-    """How an episode went, in a word."""
+    """The outcome of an episode: ``solved``, ``failed``, ``unfinished`` or ``error``."""
     if episode.error is not None:
         return "error"
     if episode.success:

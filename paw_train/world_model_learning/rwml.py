@@ -46,7 +46,6 @@ class RWMLLearner:
             kl_in="loss",
             entropy_coef=0.0,
             log_observations=False,
-            wm=WorldModelSettings.preset("off"),
         )
         reference = (
             policy.reference(settings.model.reference_offload) if self.own.kl_coef > 0 else None
@@ -56,6 +55,7 @@ class RWMLLearner:
             reference,
             stage_optimizer(settings, self.own, self.own.minibatches),
             objective,
+            WorldModelSettings.preset("off"),
             self.own.temperature,
             self.own.updates,
         )

@@ -42,10 +42,10 @@ class SFTLearner:
             kl_coef=0.0,
             entropy_coef=0.0,
             log_observations=True,
-            wm=WorldModelSettings.preset("echo"),
         )
         optimizer = stage_optimizer(settings, self.own, 1)
-        self.updater = Updater(policy, None, optimizer, objective, 1.0, self.own.updates)
+        echo = WorldModelSettings.preset("echo")
+        self.updater = Updater(policy, None, optimizer, objective, echo, 1.0, self.own.updates)
 
     def update(self, number: int) -> dict[str, Any]:
         """One optimiser step; its rows follow from the seed and its number."""

@@ -52,7 +52,7 @@ def test_a_recipe_trains_with_them_and_the_agent_is_evaluated(
     run = tmp_path / "runs" / "outside"
     config = json.loads((run / "config.json").read_text())
     assert config["algorithm"]["name"] == "beats_its_group"
-    assert config["objective"]["wm"]["loss"] == "squared_error"
+    assert config["world_model"]["loss"] == "squared_error"
     (metrics,) = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     assert 0.9 < metrics["wm_loss"] <= 1.0  # a model trained from scratch predicts next to nothing
 
@@ -75,7 +75,7 @@ from paw_train.cli.program import app
 print(*AGENTS)
 for line in (
     ["train", "smoke", "algorithm.name=beats_its_grop"],
-    ["train", "smoke", "objective.wm.loss=squared_eror"],
+    ["train", "smoke", "world_model.loss=squared_eror"],
     ["train", "smoke", "algorithm.name=beats_its_group", "rollout.group_size=1"],
     ["eval", "random", "--agent", "first_choise"],
 ):

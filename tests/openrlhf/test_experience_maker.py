@@ -68,7 +68,9 @@ def test_samples_become_micro_batches(
         for row in pool.rows:
             for step in row.steps:
                 step.logprobs = _known(torch.tensor(row.ids[slice(*step.action)])).tolist()
-    wanted = prepare(pool, settings.algorithm, settings.objective, 10.0, None, [])
+    wanted = prepare(
+        pool, settings.algorithm, settings.objective, settings.world_model, 10.0, None, []
+    )
     expected = sorted(
         (wanted.advantages[i].item(), wanted.wm_weights[i].item()) for i in range(len(pool.steps))
     )
@@ -106,7 +108,7 @@ def test_what_openrlhfs_actor_scores_is_worth_what_the_local_engine_finds(
         [
             "engine=openrlhf",
             f"algorithm.name={algorithm}",
-            "objective.wm.alpha=0.5",
+            "world_model.alpha=0.5",
             "rollout.temperature=0.8",
             "optimizer.minibatches=1",
             "optimizer.micro_batch_tokens=30",
@@ -139,7 +141,9 @@ def test_what_openrlhfs_actor_scores_is_worth_what_the_local_engine_finds(
         logprobs = policy.logprobs(batch, 0.8)
     for own, mask, index in zip(logprobs, batch.action_mask, batch.index.tolist(), strict=True):
         pool.steps[index].logprobs = own[mask].tolist()
-    wanted = prepare(pool, settings.algorithm, settings.objective, 10.0, None, [])
+    wanted = prepare(
+        pool, settings.algorithm, settings.objective, settings.world_model, 10.0, None, []
+    )
     by_ids = {
         tuple(row.ids[slice(*step.action)]): step.index for row in pool.rows for step in row.steps
     }
@@ -218,7 +222,9 @@ def test_openrlhfs_critic_teaches_what_the_local_engines_would(
     for row in pool.rows:
         for step in row.steps:
             step.logprobs = _known(torch.tensor(row.ids[slice(*step.action)])).tolist()
-    wanted = prepare(pool, settings.algorithm, settings.objective, 10.0, signals, [])
+    wanted = prepare(
+        pool, settings.algorithm, settings.objective, settings.world_model, 10.0, signals, []
+    )
     assert wanted.value_targets is not None and wanted.old_values is not None
     by_ids = {
         tuple(row.ids[slice(*step.action)]): step.index for row in pool.rows for step in row.steps

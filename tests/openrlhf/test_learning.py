@@ -37,49 +37,52 @@ from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
 from paw_train.training.openrlhf.sharding import shard_update  # noqa: E402
 
 TEMPERATURE, SEED = 0.8, 3
-OBJECTIVE = ObjectiveSettings(kl_coef=0.05, entropy_coef=0.02, wm=WorldModelSettings())
+OBJECTIVE = ObjectiveSettings(kl_coef=0.05, entropy_coef=0.02)
+PAW = WorldModelSettings()
 CASES = {
-    "grpo, one pass": ("grpo", False, OptimizerSettings(), OBJECTIVE),
+    "grpo, one pass": ("grpo", False, OptimizerSettings(), OBJECTIVE, PAW),
     "gigpo, a pass for each row": (
         "gigpo",
         False,
         OptimizerSettings(micro_batch_tokens=1),
         OBJECTIVE,
+        PAW,
     ),
-    "dialogues": ("gigpo", True, OptimizerSettings(micro_batch_tokens=1), OBJECTIVE),
+    "dialogues": ("gigpo", True, OptimizerSettings(micro_batch_tokens=1), OBJECTIVE, PAW),
     "mini-batches": (
         "rloo",
         False,
         OptimizerSettings(minibatch_size=3, micro_batch_tokens=30),
         OBJECTIVE,
+        PAW,
     ),
     "sequence mean, no world model, no KL": (
         "grpo",
         False,
         OptimizerSettings(micro_batch_tokens=1),
-        ObjectiveSettings(
-            kl_coef=0.0, aggregation="sequence-mean", wm=WorldModelSettings(wm="off")
-        ),
+        ObjectiveSettings(kl_coef=0.0, aggregation="sequence-mean"),
+        WorldModelSettings.preset("off"),
     ),
     "dialogues of unequal length in mini-batches, a mean over tokens": (
         "gigpo",
         True,
         OptimizerSettings(minibatch_size=3, micro_batch_tokens=30),
-        ObjectiveSettings(kl_coef=0.05, wm=WorldModelSettings(loss="gce", weighting="token")),
+        ObjectiveSettings(kl_coef=0.05),
+        WorldModelSettings(loss="gce", weighting="token"),
     ),
     "no policy term": (
         "grpo",
         False,
         OptimizerSettings(micro_batch_tokens=40),
-        ObjectiveSettings(
-            policy_coef=0.0, kl_coef=0.0, wm=WorldModelSettings.preset("echo", filter="warnings")
-        ),
+        ObjectiveSettings(policy_coef=0.0, kl_coef=0.0),
+        WorldModelSettings.preset("echo", filter="warnings"),
     ),
     "two steps ahead": (
         "reinforce_pp",
         False,
         OptimizerSettings(micro_batch_tokens=40),
-        ObjectiveSettings(kl_coef=0.05, wm=WorldModelSettings(horizon=2, loss="ce")),
+        ObjectiveSettings(kl_coef=0.05),
+        WorldModelSettings(horizon=2, loss="ce"),
     ),
 }
 
@@ -100,16 +103,22 @@ def _policy(one_rank: Any, seed: int) -> LocalPolicy:
     return LocalPolicy(scratch_model(one_rank.SMALL, 64, seed), tokenizer)
 
 
-def _experience(name: str, trajectories: list[Any], objective: ObjectiveSettings) -> Experience:
+def _experience(
+    name: str,
+    trajectories: list[Any],
+    objective: ObjectiveSettings,
+    world_model: WorldModelSettings,
+) -> Experience:
     pool: Pool = collect(trajectories)
-    return prepare(pool, AlgorithmSettings(name=name), objective, 10.0, ask=[7, 8])
+    algorithm = AlgorithmSettings(name=name)
+    return prepare(pool, algorithm, objective, world_model, 10.0, ask=[7, 8])
 
 
 class Local:
     """The local engine on the same rows; keeps the gradient of each of its optimiser steps."""
 
     def __init__(self, one_rank: Any, experience: Experience, case: Any) -> None:
-        _, _, optimizer, objective = case
+        _, _, optimizer, objective, world_model = case
         self.policy, self.reference = _policy(one_rank, 0), _policy(one_rank, 1)
         updater = Updater(
             self.policy,
@@ -121,6 +130,7 @@ class Local:
                 micro_batch_tokens=10**6,
             ),
             objective,
+            world_model,
             TEMPERATURE,
             1,
         )
@@ -148,15 +158,17 @@ def _known(one_rank: Any, policy: LocalPolicy, experience: Experience) -> list[A
 
 
 def _case(one_rank: Any, made_up: Any, name: str, ranks: int) -> tuple[dict[str, Any], Local]:
-    algorithm, conversation, optimizer, objective = CASES[name]
-    experience = _experience(algorithm, made_up(conversation), objective)
+    algorithm, conversation, optimizer, objective, world_model = CASES[name]
+    experience = _experience(algorithm, made_up(conversation), objective, world_model)
     local = Local(one_rank, experience, CASES[name])
     known = _known(one_rank, local.reference, experience) if objective.kl_coef else None
     return {
         "micro_batches": shard_update(experience, known, optimizer, ranks, SEED),
         "objective": objective,
+        "world_model": world_model,
         "settings": Settings(
             objective=objective,
+            world_model=world_model,
             rollout=RolloutSettings(temperature=TEMPERATURE),
             optimizer=optimizer,
             engine="openrlhf",
@@ -184,7 +196,7 @@ class LocalCritic:
         algorithm = AlgorithmSettings(name="ppo", level=level, lam=0.9)
         # the critic has moved since: only then does holding values near the old ones do anything
         signals = Signals(values=self.values + 0.3)
-        self.experience = prepare(pool, algorithm, OBJECTIVE, 10.0, signals, ask=[7, 8])
+        self.experience = prepare(pool, algorithm, OBJECTIVE, PAW, 10.0, signals, ask=[7, 8])
         self.gradients: list[Any] = []
         take = critic.adamw.step
 
@@ -363,7 +375,7 @@ def _ranks(program: str, ranks: int, folder: Path, *arguments: str) -> list[Any]
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_a_cut_loses_nothing_and_keeps_the_ranks_in_step(made_up: Any, ranks: int) -> None:
-    experience = _experience("gigpo", made_up(False), OBJECTIVE)
+    experience = _experience("gigpo", made_up(False), OBJECTIVE, PAW)
     optimizer = OptimizerSettings(minibatch_size=3, micro_batch_tokens=25)
     shards = shard_update(experience, None, optimizer, ranks, SEED)
     assert len({len(own) for own in shards}) == 1
@@ -393,7 +405,7 @@ def test_a_cut_loses_nothing_and_keeps_the_ranks_in_step(made_up: Any, ranks: in
 
 
 def test_micro_batches_stay_inside_the_token_budget(made_up: Any) -> None:
-    experience = _experience("grpo", made_up(False), OBJECTIVE)
+    experience = _experience("grpo", made_up(False), OBJECTIVE, PAW)
     longest = max(len(row.ids) for row in experience.rows)
     for own in shard_update(
         experience, None, OptimizerSettings(micro_batch_tokens=2 * longest), 2, 0

@@ -32,7 +32,7 @@ def _settings(*overrides: str) -> Settings:
 
 def test_every_setting_has_a_rule_and_every_rule_a_setting() -> None:
     names = list(setting_names())
-    assert "objective.wm.alpha" in names
+    assert "world_model.alpha" in names
     for name in names:
         rule_of(name)
     for known in RULES:
@@ -82,9 +82,10 @@ def test_a_setting_becomes_an_option(override: str, option: str, value: Any) -> 
         "model.dtype=float32",
         "cloning.episodes=10",
         "rollout.vllm.dtype=float32",
+        "rollout.branching.branches=2 algorithm.name=tree_grpo",
         "algorithm.name=ppo model.lora.rank=8",
         "algorithm.dynamic_sampling=2",
-        "objective.wm.entropy=full",
+        "world_model.entropy=full",
         "optimizer.measure_gradients=true",
         "openrlhf.checksum_every=1 openrlhf.tensor_parallel=2",
         "model.lora.rank=8 openrlhf.zero_stage=3",

@@ -70,7 +70,13 @@ def _gradients(policy: LocalPolicy, settings: Settings) -> list[tuple[list[str],
     width = max(s.action[1] - s.action[0] for s in pool.steps)
     values = torch.rand(len(pool.steps), width, generator=torch.Generator().manual_seed(0))
     experience = prepare(
-        pool, settings.algorithm, objective, 1.0, Signals(values=values), policy.chat.ask
+        pool,
+        settings.algorithm,
+        objective,
+        settings.world_model,
+        1.0,
+        Signals(values=values),
+        policy.chat.ask,
     )
     batch = collate(experience.rows, policy.pad_id)
     with torch.no_grad():
@@ -78,7 +84,7 @@ def _gradients(policy: LocalPolicy, settings: Settings) -> list[tuple[list[str],
     logprobs.requires_grad_()
     inputs = loss_inputs(batch, experience, logprobs.detach() - 0.5, None)
     totals = minibatch_totals(experience.rows, experience, 1)
-    output = combined_loss(logprobs, inputs, totals, objective)
+    output = combined_loss(logprobs, inputs, totals, objective, settings.world_model)
     found = []
     for loss in (output.policy_loss, output.wm_loss):
         by_token = torch.zeros(batch.input_ids.shape)
@@ -122,8 +128,8 @@ def test_the_world_models_loss_on_information_is_a_switch_of_its_own(policy: Loc
             ["algorithm.name=grpo", "rollout.group_size=2", "algorithm.level=turn", *overrides],
         )
 
-    off = _gradients(policy, settings("objective.wm.wm=off"))
-    on = _gradients(policy, settings("objective.wm.wm=on", "objective.wm.alpha=1.0"))
+    off = _gradients(policy, settings("world_model.enabled=false"))
+    on = _gradients(policy, settings("world_model.enabled=true", "world_model.alpha=1.0"))
     learnt = 0
     for (tokens, before, nothing), (same, after, world_model) in zip(off, on, strict=True):
         own = len(tokens)  # what nothing is learnt of is cut off: the last observation

@@ -130,8 +130,8 @@ def test_gaps_and_what_is_no_number_are_passed_over() -> None:
 
 
 def test_the_settings_say_which_loss_it_is() -> None:
-    assert world_model_loss({"objective": {"wm": {"wm": "on", "loss": "cmae"}}}) == "cmae"
-    for config in ({}, {"objective": 3}, {"objective": {"wm": {"wm": "off", "loss": "cmae"}}}):
+    assert world_model_loss({"world_model": {"enabled": True, "loss": "cmae"}}) == "cmae"
+    for config in ({}, {"world_model": 3}, {"world_model": {"enabled": False, "loss": "cmae"}}):
         assert world_model_loss(config) is None
 
 

@@ -33,7 +33,6 @@ from paw_train.reporting.compare.grid import (
     PlannedRun,
     flat_settings,
     grid_from_arguments,
-    grid_names,
     load_grid,
 )
 from paw_train.reporting.compare.overhead import overheads
@@ -49,6 +48,7 @@ from paw_train.reporting.compare.results import (
 )
 from paw_train.reporting.compare.run_folder import differing_setting, is_finished, relevant
 from paw_train.reporting.compare.tables import COLUMNS, markdown, rich_table
+from paw_train.settings import recipe_names
 
 FAKE = textwrap.dedent(
     """
@@ -85,7 +85,7 @@ FAKE = textwrap.dedent(
 
 def small_grid(**changes: Any) -> Grid:
     """Two arms, two seeds."""
-    arms = (Arm("grpo", {"objective.wm.wm": "off"}), Arm("grpo+paw", {"objective.wm.coef": 0.5}))
+    arms = (Arm("grpo", {"world_model.enabled": False}), Arm("grpo+paw", {"world_model.coef": 0.5}))
     values: dict[str, Any] = {
         "name": "grid",
         "recipe": "smoke",
@@ -156,7 +156,7 @@ def test_settings_of_a_critic_matter_where_there_may_be_one(name: str, distingui
 
 
 def test_runs_go_through_the_seeds_outermost_with_the_arms_settings_last() -> None:
-    grid = small_grid(overrides={"updates": 3, "objective.wm.coef": 0.1})
+    grid = small_grid(overrides={"updates": 3, "world_model.coef": 0.1})
     runs = grid.runs("runs")
     assert [c.name for c in runs] == [
         "grpo-seed0",
@@ -166,8 +166,8 @@ def test_runs_go_through_the_seeds_outermost_with_the_arms_settings_last() -> No
     ]
     assert {c.settings.updates for c in runs} == {3}
     assert {c.settings.threads for c in runs} == {1}
-    assert [c.settings.objective.wm.wm for c in runs] == ["off", "on"] * 2
-    assert [c.settings.objective.wm.coef for c in runs] == [0.1, 0.5] * 2
+    assert [c.settings.world_model.enabled for c in runs] == [False, True] * 2
+    assert [c.settings.world_model.coef for c in runs] == [0.1, 0.5] * 2
     assert [c.settings.seed for c in runs] == [0, 0, 1, 1]
     assert runs[1].settings.warm_starts == str(Path("runs/grid/warm-starts"))
 
@@ -175,8 +175,8 @@ def test_runs_go_through_the_seeds_outermost_with_the_arms_settings_last() -> No
 def test_a_grid_file_means_the_same_nested_and_dotted(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(
-        "recipe: smoke\nseeds: 3\narms:\n  a: {objective.wm.wm: off, env: {kwargs: {max_steps: 4}}}\n"
-        "  b: {objective: {wm: {wm: off}}, env.kwargs: {max_steps: 4}}\n"
+        "recipe: smoke\nseeds: 3\narms:\n  a: {world_model.enabled: false, env: {kwargs: {max_steps: 4}}}\n"
+        "  b: {world_model: {enabled: off}, env.kwargs: {max_steps: 4}}\n"
     )
     grid = load_grid(path)
     assert (grid.name, grid.baseline, grid.seeds) == ("mine", "a", (0, 1, 2))
@@ -187,11 +187,11 @@ def test_a_grid_file_means_the_same_nested_and_dotted(tmp_path: Path) -> None:
 
 
 def test_a_preset_sets_its_fields_over_the_recipes_and_keeps_the_coefficient() -> None:
-    values = flat_settings({"objective.wm.preset": "echo", "objective.wm.alpha": 0.5}, "arms.x")
-    assert values["objective.wm.loss"] == "ce"
-    assert values["objective.wm.adaptive"] is False
-    assert values["objective.wm.alpha"] == 0.5
-    assert "objective.wm.coef" not in values and "objective.wm.preset" not in values
+    values = flat_settings({"world_model.preset": "echo", "world_model.alpha": 0.5}, "arms.x")
+    assert values["world_model.loss"] == "ce"
+    assert values["world_model.adaptive"] is False
+    assert values["world_model.alpha"] == 0.5
+    assert "world_model.coef" not in values and "world_model.preset" not in values
 
 
 def test_arms_of_the_command_line_keep_commas_inside_values() -> None:
@@ -225,13 +225,13 @@ def test_a_grid_that_cannot_be_is_refused_by_name(tmp_path: Path, text: str, mes
 
 
 def test_an_arms_unknown_setting_names_arm_and_nearest() -> None:
-    grid = small_grid(arms=(Arm("x", {"objective.wm.coeff": 1}),), baseline="x")
+    grid = small_grid(arms=(Arm("x", {"world_model.coeff": 1}),), baseline="x")
     with pytest.raises(ValueError, match=r"Arm 'x'.*'coef'"):
         grid.runs("runs")
 
 
 def test_every_grid_of_the_project_is_valid() -> None:
-    names = grid_names()
+    names = recipe_names("grid")
     assert "embedded_wm" in names
     for name in names:
         grid = load_grid(name)
@@ -271,15 +271,18 @@ def test_a_failing_run_is_reported_with_its_log_and_the_others_go_on(fakes: Fake
 def test_a_run_begun_with_other_settings_is_refused_by_name(fakes: Fakes) -> None:
     run_all(fakes, small_grid())
     changed = small_grid(
-        arms=(Arm("grpo", {"objective.wm.wm": "off"}), Arm("grpo+paw", {"objective.wm.coef": 0.9}))
+        arms=(
+            Arm("grpo", {"world_model.enabled": False}),
+            Arm("grpo+paw", {"world_model.coef": 0.9}),
+        )
     )
-    with pytest.raises(ValueError, match=r"grpo\+paw-seed0.*objective\.wm\.coef"):
+    with pytest.raises(ValueError, match=r"grpo\+paw-seed0.*world_model\.coef"):
         run_all(fakes, changed)
     assert len(begun(fakes, "grpo+paw-seed0")) == 1
 
 
 def test_settings_without_effect_do_not_make_a_run_another() -> None:
-    changes = {"objective.wm.coef": 9.0, "optimizer.measure_gradients": True}
+    changes = {"world_model.coef": 9.0, "optimizer.measure_gradients": True}
     one, two = small_grid().runs("runs")[0], small_grid(overrides=changes)
     assert differing_setting(one.settings.to_dict(), two.runs("elsewhere")[0]) is None
 
@@ -400,7 +403,7 @@ def fake_results(
                 "tokens": [1000.0] * updates,
             }
             validation = [[2, rate / 2, 50], [4, rate, 50]]
-            settings = {"seed": number, "objective": {"wm": {"wm": "off"}}}
+            settings = {"seed": number, "world_model": {"enabled": False}}
             runs.append(RunResult(arm, number, settings, None, after, validation, metrics))
     return runs
 

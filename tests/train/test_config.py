@@ -19,12 +19,12 @@ def _recipe(folder: Path, text: str) -> Path:
 
 def test_overrides_beat_the_recipe_which_beats_the_defaults(tmp_path: Path) -> None:
     path = _recipe(tmp_path, "updates: 7\noptimizer: {lr: 1e-4, minibatches: 3}\n")
-    settings = load_settings(path, ["optimizer.lr=2e-5", "objective.wm.alpha=0.5"])
+    settings = load_settings(path, ["optimizer.lr=2e-5", "world_model.alpha=0.5"])
     assert settings.name == "mine"
     assert settings.updates == 7
     assert settings.optimizer.lr == 2e-5
     assert settings.optimizer.minibatches == 3
-    assert settings.objective.wm.alpha == 0.5
+    assert settings.world_model.alpha == 0.5
     assert settings.optimizer.weight_decay == Settings().optimizer.weight_decay
 
 
@@ -37,7 +37,7 @@ def test_overrides_beat_the_recipe_which_beats_the_defaults(tmp_path: Path) -> N
         ("updates=many", "updates: expected int, got 'many'"),
         ("rollout=3", "group of settings"),
         ("justakey", "key=value"),
-        ("objective.wm.dedup=oce", "once"),
+        ("world_model.dedup=oce", "once"),
         ("objective.clip_low=2", "clip_low"),
     ],
 )
@@ -48,9 +48,9 @@ def test_bad_settings_are_named(tmp_path: Path, override: str, expected: str) ->
 
 
 def test_world_model_can_be_switched_off(tmp_path: Path) -> None:
-    path = _recipe(tmp_path, "objective:\n  wm: {wm: off}\n")
-    assert load_settings(path).objective.wm.wm == "off"
-    assert load_settings(path, ["objective.wm.wm=on"]).objective.wm.wm == "on"
+    path = _recipe(tmp_path, "world_model: {enabled: off}\n")
+    assert load_settings(path).world_model.enabled is False
+    assert load_settings(path, ["world_model.enabled=true"]).world_model.enabled is True
 
 
 def test_an_unknown_recipe_names_the_nearest() -> None:

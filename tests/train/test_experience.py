@@ -37,7 +37,8 @@ from paw_train.settings import (  # noqa: E402
 from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
 from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
 
-PLAIN = ObjectiveSettings(kl_coef=0.0, wm=WorldModelSettings.preset("off"))
+PLAIN = ObjectiveSettings(kl_coef=0.0)
+OFF, PAW = WorldModelSettings.preset("off"), WorldModelSettings()
 OWNERS = [0, 1, 1, 1, 2, 2, 3, 3]
 GROUPS = [0, 0, 1, 1]
 RETURNS = [10.0, 0.0, 0.0, 10.0]
@@ -52,7 +53,7 @@ def _policy(seed: int = 0) -> LocalPolicy:
 
 def _advantages(made_up: Any, name: str, **settings: Any) -> Any:
     algorithm = AlgorithmSettings(name=name, **settings)
-    return prepare(collect(made_up(False)), algorithm, PLAIN, 10.0).advantages
+    return prepare(collect(made_up(False)), algorithm, PLAIN, OFF, 10.0).advantages
 
 
 def test_episode_algorithms_reach_every_step(made_up: Any) -> None:
@@ -78,8 +79,8 @@ def test_gigpo_refuses_transitions_without_their_observation(made_up: Any) -> No
     steps[2] = replace(steps[2], observation=None)
     pool = collect(trajectories)
     with pytest.raises(ValueError, match="step 2 of episode 'e1' was recorded without one"):
-        prepare(pool, AlgorithmSettings(name="gigpo"), PLAIN, 10.0)
-    prepare(pool, AlgorithmSettings(name="grpo"), PLAIN, 10.0)
+        prepare(pool, AlgorithmSettings(name="gigpo"), PLAIN, OFF, 10.0)
+    prepare(pool, AlgorithmSettings(name="grpo"), PLAIN, OFF, 10.0)
 
 
 def test_ppo_by_turn_and_by_token_is_gae_by_hand(made_up: Any) -> None:
@@ -91,7 +92,7 @@ def test_ppo_by_turn_and_by_token_is_gae_by_hand(made_up: Any) -> None:
         algorithm = AlgorithmSettings(
             name="ppo", level=level, gamma=gamma, lam=lam, normalize=False
         )
-        experience = prepare(pool, algorithm, PLAIN, 10.0, Signals(values=values))
+        experience = prepare(pool, algorithm, PLAIN, OFF, 10.0, Signals(values=values))
         width = [1] * 8 if level == "turn" else counts
         for episode in range(4):
             cells = [(i, j) for i in range(8) if OWNERS[i] == episode for j in range(width[i])]
@@ -117,9 +118,10 @@ def test_ppo_whitens_over_the_update_and_weighs_every_episode_as_its_own_group(
 ) -> None:
     pool = collect(made_up(True))
     values = torch.zeros(8, 1)
-    objective = ObjectiveSettings(kl_coef=0.0, wm=WorldModelSettings(alpha=1.0))
+    objective = ObjectiveSettings(kl_coef=0.0)
+    world_model = WorldModelSettings(alpha=1.0)
     experience = prepare(
-        pool, AlgorithmSettings(name="ppo"), objective, 10.0, Signals(values=values)
+        pool, AlgorithmSettings(name="ppo"), objective, world_model, 10.0, Signals(values=values)
     )
     assert experience.advantages.mean().abs() < 1e-6
     assert experience.advantages.std() == pytest.approx(1.0, abs=1e-4)  # n - 1, as everywhere
@@ -133,7 +135,7 @@ def test_kl_in_the_reward_moves_advantages_but_not_lambda(made_up: Any) -> None:
     pool = collect(made_up(True))
     kl = torch.rand(8, 4, generator=torch.Generator().manual_seed(0))
     objective = ObjectiveSettings(kl_coef=0.5, kl_in="reward")
-    experience = prepare(pool, AlgorithmSettings(name="rloo"), objective, 10.0, Signals(kl=kl))
+    experience = prepare(pool, AlgorithmSettings(name="rloo"), objective, PAW, 10.0, Signals(kl=kl))
     returns = [
         RETURNS[e] - 0.5 * sum(kl[i].sum().item() for i in range(8) if OWNERS[i] == e)
         for e in range(4)
@@ -141,7 +143,7 @@ def test_kl_in_the_reward_moves_advantages_but_not_lambda(made_up: Any) -> None:
     assert torch.allclose(experience.advantages, rloo(returns, GROUPS)[OWNERS], atol=1e-5)
     assert experience.metrics["lambda_mean"] == pytest.approx(0.5)
     with pytest.raises(ValueError, match="kl"):
-        prepare(pool, AlgorithmSettings(), objective, 10.0)
+        prepare(pool, AlgorithmSettings(), objective, PAW, 10.0)
 
 
 def test_at_token_level_each_tokens_kl_comes_off_its_own_reward(made_up: Any) -> None:
@@ -153,7 +155,7 @@ def test_at_token_level_each_tokens_kl_comes_off_its_own_reward(made_up: Any) ->
     objective = ObjectiveSettings(kl_coef=0.5, kl_in="reward")
     algorithm = AlgorithmSettings(name="ppo", level="token", normalize=False)
     values = torch.zeros(8, max(counts))
-    got = prepare(pool, algorithm, objective, 10.0, Signals(values=values, kl=kl)).advantages
+    got = prepare(pool, algorithm, objective, PAW, 10.0, Signals(values=values, kl=kl)).advantages
     for i in range(8):
         for j in range(counts[i]):
             # with gamma = lambda = 1 and no values: all that is still to come in the episode
@@ -178,11 +180,12 @@ def test_statistics_over_steps_count_an_episode_once_for_each_step(made_up: Any)
 
 def test_the_kl_signal_is_the_log_ratio_of_whole_responses(made_up: Any) -> None:
     pool = collect(made_up(True))
-    objective = ObjectiveSettings(
-        kl_coef=0.1, kl_in="reward", wm=WorldModelSettings(entropy="full")
-    )
+    objective = ObjectiveSettings(kl_coef=0.1, kl_in="reward")
+    world_model = WorldModelSettings(entropy="full")
     policy, reference = _policy(), _policy(seed=1)
-    updater = Updater(policy, reference, OptimizerSettings(micro_batch_tokens=1), objective, 1.0, 1)
+    updater = Updater(
+        policy, reference, OptimizerSettings(micro_batch_tokens=1), objective, world_model, 1.0, 1
+    )
     signals = updater.signals(pool)
     assert signals.kl is not None and signals.entropy is not None
     for row in pool.rows:
@@ -207,12 +210,13 @@ def test_unsupervised_observations_cost_no_tokens_and_change_no_gradient(
 ) -> None:
     def gradient(log: bool) -> tuple[Any, int]:
         policy = _policy()
-        objective = ObjectiveSettings(
-            kl_coef=0.0, log_observations=log, wm=WorldModelSettings(alpha=0.4)
+        objective = ObjectiveSettings(kl_coef=0.0, log_observations=log)
+        world_model = WorldModelSettings(alpha=0.4)
+        experience = prepare(
+            collect(made_up(conversation)), AlgorithmSettings(), objective, world_model, 10.0
         )
-        experience = prepare(collect(made_up(conversation)), AlgorithmSettings(), objective, 10.0)
         settings = OptimizerSettings(lr=0.0, max_grad_norm=1e9)
-        updater = Updater(policy, None, settings, objective, 1.0, 1)
+        updater = Updater(policy, None, settings, objective, world_model, 1.0, 1)
         updater.step(experience, 0, 0)
         flat = torch.cat([p.grad.flatten() for p in updater.parameters])
         return flat, sum(len(row.ids) for row in experience.rows)
@@ -262,10 +266,10 @@ def test_looking_ahead_finds_the_later_observations(made_up: Any, conversation: 
 def test_multi_step_loss_is_the_discounted_mean(made_up: Any) -> None:
     policy = _policy()
     wm = WorldModelSettings(loss="ce", alpha=1.0, adaptive=False, horizon=2, discount=0.25)
-    objective = ObjectiveSettings(kl_coef=0.0, wm=wm)
+    objective = ObjectiveSettings(kl_coef=0.0)
     pool = collect(made_up(True))
-    experience = prepare(pool, AlgorithmSettings(), objective, 10.0, ask=policy.chat.ask)
-    updater = Updater(policy, None, OptimizerSettings(lr=0.0), objective, 1.0, 1)
+    experience = prepare(pool, AlgorithmSettings(), objective, wm, 10.0, ask=policy.chat.ask)
+    updater = Updater(policy, None, OptimizerSettings(lr=0.0), objective, wm, 1.0, 1)
     got = updater.step(experience, 0, 0)["wm_term"]
     expected = 0.0
     for row in pool.rows:
@@ -301,10 +305,10 @@ def test_copies_count_once(made_up: Any, dedup: str) -> None:
     single = made_up(True)
     double = [t for pair in zip(made_up(True), made_up(True), strict=True) for t in pair]
     wm = WorldModelSettings(alpha=1.0, adaptive=False, dedup=dedup)
-    objective = ObjectiveSettings(kl_coef=0.0, wm=wm)
-    plain = prepare(collect(single), AlgorithmSettings(), objective, 10.0).wm_weights
+    objective = ObjectiveSettings(kl_coef=0.0)
+    plain = prepare(collect(single), AlgorithmSettings(), objective, wm, 10.0).wm_weights
     pool = collect(double)
-    doubled = prepare(pool, AlgorithmSettings(), objective, 10.0)
+    doubled = prepare(pool, AlgorithmSettings(), objective, wm, 10.0)
     per_original: dict[int, float] = {}
     for key, weight in zip(transition_keys(pool.rows), doubled.wm_weights.tolist(), strict=True):
         per_original[key] = per_original.get(key, 0.0) + weight
@@ -347,7 +351,7 @@ def test_the_critic_learns_returns_without_touching_the_policy(made_up: Any, lev
     old = critic.values(pool.rows, 8)
     assert old.abs().max() == 0  # the head starts at 0
     algorithm = AlgorithmSettings(name="ppo", level=level)
-    experience = prepare(pool, algorithm, PLAIN, 10.0, Signals(values=old))
+    experience = prepare(pool, algorithm, PLAIN, OFF, 10.0, Signals(values=old))
     assert experience.value_targets is not None
     losses = [
         critic.step(pool.rows, experience.value_targets, old)["value_loss"] for _ in range(150)
@@ -405,8 +409,8 @@ def _one_episode_a_group(name: str) -> dict[str, Any]:
     ("settings", "message"),
     [
         ({"algorithm": {"name": "gipo"}}, r"algorithm\.name: .*'gipo'.*'gigpo'"),
-        ({"objective": {"wm": {"loss": "cmea"}}}, r"objective\.wm\.loss: .*'cmea'.*'cmae'"),
-        ({"objective": {"wm": {"selection": "top"}}}, r"objective\.wm\.selection: .*'top_entropy'"),
+        ({"world_model": {"loss": "cmea"}}, r"world_model\.loss: .*'cmea'.*'cmae'"),
+        ({"world_model": {"selection": "top"}}, r"world_model\.selection: .*'top_entropy'"),
     ],
 )
 def test_an_unknown_name_offers_the_nearest(settings: dict[str, Any], message: str) -> None:
@@ -449,8 +453,8 @@ def test_an_estimator_with_a_critic_of_its_own(
     pool = collect(made_up(False))
     algorithm = AlgorithmSettings(name="one_step")
     with pytest.raises(ValueError, match="the signal 'values'"):
-        prepare(pool, algorithm, PLAIN, 10.0)
-    got = prepare(pool, algorithm, PLAIN, 10.0, Signals(values=torch.full((8, 1), 2.0)))
+        prepare(pool, algorithm, PLAIN, OFF, 10.0)
+    got = prepare(pool, algorithm, PLAIN, OFF, 10.0, Signals(values=torch.full((8, 1), 2.0)))
     assert got.advantages.tolist() == [r - 2.0 for r in REWARDS]
     assert got.value_targets is not None and got.value_targets[:, 0].tolist() == REWARDS
 
@@ -475,7 +479,7 @@ def test_an_estimator_is_held_to_what_it_declares(
     pool = collect(made_up(False))
     signals = Signals(values=torch.zeros(8, 1))
     with pytest.raises(ValueError, match=message):
-        prepare(pool, AlgorithmSettings(name="wrong"), PLAIN, 10.0, signals)
+        prepare(pool, AlgorithmSettings(name="wrong"), PLAIN, OFF, 10.0, signals)
 
 
 def test_a_plain_function_does_not_say_what_it_needs(
@@ -487,6 +491,6 @@ def test_a_plain_function_does_not_say_what_it_needs(
 
 
 def test_presets_of_the_world_model_in_recipes() -> None:
-    echo = Settings.read({"objective": {"wm": {"preset": "echo", "coef": 0.5}}}).objective.wm
+    echo = Settings.read({"world_model": {"preset": "echo", "coef": 0.5}}).world_model
     assert (echo.loss, echo.alpha, echo.adaptive, echo.coef) == ("ce", 1.0, False, 0.5)
-    assert math.isclose(Settings.read({}).objective.wm.alpha, 0.75)
+    assert math.isclose(Settings.read({}).world_model.alpha, 0.75)

@@ -55,18 +55,23 @@ def test_reward_rises_and_the_world_becomes_predictable(mode: str, minibatches: 
         ),
         groups=4, group_size=16, seed=0,
     )  # fmt: skip
-    objective = ObjectiveSettings(
-        kl_coef=0.0, log_observations=True, wm=WorldModelSettings(loss="ce", alpha=1.0)
-    )
+    objective = ObjectiveSettings(kl_coef=0.0, log_observations=True)
+    world_model = WorldModelSettings(loss="ce", alpha=1.0)
     updater = Updater(
-        policy, None, OptimizerSettings(lr=3e-3, minibatches=minibatches), objective, 1.0, 60
+        policy,
+        None,
+        OptimizerSettings(lr=3e-3, minibatches=minibatches),
+        objective,
+        world_model,
+        1.0,
+        60,
     )
     settings = RolloutSettings(max_response_tokens=1)
     rewards, nlls = [], []
     for update in range(60):
         played = rollout(policy, pool, settings, torch.Generator().manual_seed(update))
         rewards.append(np.mean([t.episode.total_reward for t in played]))
-        experience = prepare(collect(played), AlgorithmSettings(), objective, 1.0)
+        experience = prepare(collect(played), AlgorithmSettings(), objective, world_model, 1.0)
         nlls.append(updater.step(experience, update, update)["obs_nll"])
     assert np.mean(rewards[:5]) < 0.3
     assert np.mean(rewards[-5:]) > 0.8

@@ -57,7 +57,7 @@ def test_same_seed_same_run_and_measuring_does_not_disturb_it(smoke: Path, tmp_p
 @pytest.mark.slow
 def test_world_model_off_is_plain_grpo(smoke: Path, tmp_path: Path) -> None:
     plain = train_from_recipe(
-        "smoke", [f"out={tmp_path}", "objective.wm.wm=off", "updates=1"], quiet=True
+        "smoke", [f"out={tmp_path}", "world_model.enabled=false", "updates=1"], quiet=True
     )
     (first,) = _lines(plain / "metrics.jsonl")
     with_wm = _lines(smoke / "metrics.jsonl")[0]
@@ -112,7 +112,9 @@ def test_equal_settings_share_a_warm_start_and_others_do_not(smoke: Path, tmp_pa
     first = train_from_recipe("smoke", [*shared, "name=first"], quiet=True)
     made = sorted((tmp_path / "warm").iterdir())
     (first / "warmstart.jsonl").unlink()
-    second = train_from_recipe("smoke", [*shared, "name=second", "objective.wm.wm=off"], quiet=True)
+    second = train_from_recipe(
+        "smoke", [*shared, "name=second", "world_model.enabled=false"], quiet=True
+    )
     assert not (second / "warmstart.jsonl").exists()  # nothing was cloned
     assert sorted((tmp_path / "warm").iterdir()) == made
     for name in ("metrics.jsonl", "eval_before.json"):
@@ -129,12 +131,12 @@ def test_equal_settings_share_a_warm_start_and_others_do_not(smoke: Path, tmp_pa
 @pytest.mark.parametrize(
     "settings",
     [
-        ["algorithm.name=gigpo", "objective.wm.horizon=2", "objective.wm.dedup=once"],
+        ["algorithm.name=gigpo", "world_model.horizon=2", "world_model.dedup=once"],
         ["algorithm.name=ppo", "rollout.group_size=1", "rollout.groups=4", "algorithm.critic.lr=1e-3"],
         ["algorithm.name=ppo", "algorithm.level=token", "objective.kl_in=reward",
-         "objective.entropy_coef=0.01", "objective.wm.entropy=full", "env.mode=window"],
-        ["algorithm.name=rloo", "algorithm.dynamic_sampling=2", "objective.wm.preset=echo"],
-        ["algorithm.name=reinforce_pp", "env.mode=window", "objective.wm.horizon=3"],
+         "objective.entropy_coef=0.01", "world_model.entropy=full", "env.mode=window"],
+        ["algorithm.name=rloo", "algorithm.dynamic_sampling=2", "world_model.preset=echo"],
+        ["algorithm.name=reinforce_pp", "env.mode=window", "world_model.horizon=3"],
     ],
     ids=["gigpo", "ppo", "ppo-token", "rloo", "reinforce_pp"],
 )  # fmt: skip

@@ -21,9 +21,10 @@ from paw_train.losses.objective import (
     merge_metrics,
 )
 from paw_train.losses.world_model import WorldModelSettings, plan_update, wm_weights
+from paw_train.settings import Settings
 
 VOCABULARY = 23
-OFF = WorldModelSettings.preset("off")
+OFF, PAW = WorldModelSettings.preset("off"), WorldModelSettings()
 
 
 def random_logits(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -165,7 +166,7 @@ def model_logprobs(model, padded: Padded) -> Tensor:
     return F.pad(predicted, (1, 0)) * (padded.action + padded.observation)
 
 
-def micro_loss(model, rows, weights, totals, objective, left):
+def micro_loss(model, rows, weights, totals, objective, world_model, left):
     padded = pad(rows, left)
     logp = model_logprobs(model, padded)
     drift = torch.tensor([row.drift for row in rows], dtype=torch.float64)[:, None]
@@ -177,7 +178,7 @@ def micro_loss(model, rows, weights, totals, objective, left):
         ref_logprobs=logp.detach() - 0.5 * drift,
         wm_weights=weights,
     )
-    return combined_loss(logp, batch, totals, objective)
+    return combined_loss(logp, batch, totals, objective, world_model)
 
 
 def totals_of(rows, weights, minibatches=1) -> MiniBatchTotals:
@@ -208,12 +209,12 @@ class TestMicroBatches:
             kl_coef=0.1,
             aggregation=data.draw(st.sampled_from(["token-mean", "sequence-mean", "fixed-length"])),
             fixed_length=7,
-            wm=WorldModelSettings(
-                loss=data.draw(st.sampled_from(["cmae", "mae", "ce", "gce"])), rho=0.4
-            ),
+        )
+        world_model = WorldModelSettings(
+            loss=data.draw(st.sampled_from(["cmae", "mae", "ce", "gce"])), rho=0.4
         )
         plan = plan_update(
-            objective.wm,
+            world_model,
             random_logits(8, seed=seed).exp(),
             [row.group for row in rows],
             torch.tensor([0.0, 4.0, 9.0], dtype=torch.float64),
@@ -224,7 +225,7 @@ class TestMicroBatches:
         order = data.draw(st.permutations(range(8)))
         sides = data.draw(st.lists(st.booleans(), min_size=8, max_size=8))
 
-        whole = micro_loss(model, rows, plan.weights, totals, objective, left=False)
+        whole = micro_loss(model, rows, plan.weights, totals, objective, world_model, left=False)
         expected = gradient(model, [whole.loss])
         parts = [
             micro_loss(
@@ -233,6 +234,7 @@ class TestMicroBatches:
                 plan.weights[list(order[a:b])],
                 totals,
                 objective,
+                world_model,
                 left,
             )
             for a, b, left in zip(cuts, cuts[1:], sides, strict=False)
@@ -245,26 +247,34 @@ class TestMicroBatches:
 
     def test_mini_batches_average_to_the_update(self, model):
         rows = make_rows(5, 12)
-        objective = ObjectiveSettings(wm=WorldModelSettings(coef=0.5))
+        objective = ObjectiveSettings()
+        world_model = WorldModelSettings(coef=0.5)
         selected = [i % 4 != 0 for i in range(12)]
         weights = wm_weights(
             selected, [row.group for row in rows], torch.tensor([0.5, 1.0, 0.7]).double()
         )
-        whole = micro_loss(model, rows, weights, totals_of(rows, weights), objective, left=True)
+        whole = micro_loss(
+            model, rows, weights, totals_of(rows, weights), objective, world_model, left=True
+        )
         pieces = []
         for a, b in ((0, 1), (1, 6), (6, 12)):  # of unequal size: dialogues differ in their turns
             part, part_weights = rows[a:b], weights[a:b]
             totals = totals_of(part, part_weights, minibatches=3)
             pieces.append(
-                micro_loss(model, part, part_weights, totals, objective, left=True).wm_loss
+                micro_loss(
+                    model, part, part_weights, totals, objective, world_model, left=True
+                ).wm_loss
             )
         torch.testing.assert_close(torch.stack(pieces).mean(), whole.wm_loss)
 
     def test_the_loss_is_equation_11_computed_row_by_row(self, model):
         rows = make_rows(11, 6)
-        objective = ObjectiveSettings(kl_coef=0.1, wm=WorldModelSettings(rho=0.3, coef=2.0))
+        objective = ObjectiveSettings(kl_coef=0.1)
+        world_model = WorldModelSettings(rho=0.3, coef=2.0)
         weights = torch.tensor([0.1, 0.0, 0.2, 0.3, 0.0, 0.05], dtype=torch.float64)
-        got = micro_loss(model, rows, weights, totals_of(rows, weights, 3), objective, left=True)
+        got = micro_loss(
+            model, rows, weights, totals_of(rows, weights, 3), objective, world_model, left=True
+        )
 
         policy = kl = wm = tokens = 0.0
         for row, weight in zip(rows, weights.tolist(), strict=True):
@@ -295,11 +305,15 @@ class TestCausality:
 
     def test_and_the_policy_gradient_too(self, model):
         rows = make_rows(3, 6)
-        objective = ObjectiveSettings(wm=OFF)
+        objective = ObjectiveSettings()
         bare = [replace(row, observation=[]) for row in rows]
-        appended = micro_loss(model, rows, None, totals_of(rows, None), objective, left=False).loss
+        appended = micro_loss(
+            model, rows, None, totals_of(rows, None), objective, OFF, left=False
+        ).loss
         expected = gradient(model, [appended])
-        plain = micro_loss(model, bare, None, totals_of(bare, None), objective, left=False).loss
+        plain = micro_loss(
+            model, bare, None, totals_of(bare, None), objective, OFF, left=False
+        ).loss
         torch.testing.assert_close(gradient(model, [plain]), expected, rtol=1e-9, atol=1e-12)
 
 
@@ -308,11 +322,9 @@ class TestVariants:
         rows = make_rows(7, 6)
         weights = torch.full((6,), 0.2, dtype=torch.float64)
         totals = totals_of(rows, weights)
-        plain = ObjectiveSettings(wm=OFF, log_observations=True)
-        off = micro_loss(model, rows, weights, totals, plain, left=False)
-        on = micro_loss(
-            model, rows, weights, totals, ObjectiveSettings(log_observations=True), left=False
-        )
+        plain = ObjectiveSettings(log_observations=True)
+        off = micro_loss(model, rows, weights, totals, plain, OFF, left=False)
+        on = micro_loss(model, rows, weights, totals, plain, PAW, left=False)
         assert off.wm_loss is None and on.wm_loss.item() > 0
         assert torch.equal(off.loss, on.policy_loss)
         assert "wm_loss" not in off.metrics
@@ -336,9 +348,9 @@ class TestVariants:
         plan = plan_update(
             echo, torch.zeros(6).double(), [r.group for r in rows], torch.zeros(3).double(), 10.0
         )
-        objective = ObjectiveSettings(wm=echo)
+        objective = ObjectiveSettings()
         got = micro_loss(
-            model, rows, plan.weights, totals_of(rows, plan.weights), objective, left=False
+            model, rows, plan.weights, totals_of(rows, plan.weights), objective, echo, left=False
         )
         per_row = []
         for row in rows:
@@ -353,15 +365,17 @@ class TestVariants:
             advantages=torch.tensor([1.0, -4.0]),
             old_logprobs=torch.zeros(2, 3),
         )
-        fixed = ObjectiveSettings(kl_coef=0.0, wm=OFF, aggregation="fixed-length", fixed_length=10)
+        fixed = ObjectiveSettings(kl_coef=0.0, aggregation="fixed-length", fixed_length=10)
         totals = MiniBatchTotals.count(1, [2, 1])
         logp = torch.zeros(2, 3)
         # -(1 + 1 - 4) / (2 rows * 10 tokens); by sequence -(1 - 4) / 2; by token -(1 + 1 - 4) / 3
-        assert combined_loss(logp, batch, totals, fixed).loss.item() == pytest.approx(0.1)
+        assert combined_loss(logp, batch, totals, fixed, OFF).loss.item() == pytest.approx(0.1)
         by_sequence = fixed.replace(aggregation="sequence-mean")
-        assert combined_loss(logp, batch, totals, by_sequence).loss.item() == pytest.approx(1.5)
+        assert combined_loss(logp, batch, totals, by_sequence, OFF).loss.item() == pytest.approx(
+            1.5
+        )
         by_token = fixed.replace(aggregation="token-mean")
-        assert combined_loss(logp, batch, totals, by_token).loss.item() == pytest.approx(2 / 3)
+        assert combined_loss(logp, batch, totals, by_token, OFF).loss.item() == pytest.approx(2 / 3)
 
     def test_an_unselected_row_cannot_spoil_the_loss(self):
         # An impossible token (log-probability -inf) in a row with weight 0.
@@ -373,9 +387,10 @@ class TestVariants:
             old_logprobs=logp.detach(),
             wm_weights=torch.tensor([1.0, 0.0]),
         )
-        objective = ObjectiveSettings(kl_coef=0.0, wm=WorldModelSettings.preset("echo"))
+        objective = ObjectiveSettings(kl_coef=0.0)
+        world_model = WorldModelSettings.preset("echo")
         totals = MiniBatchTotals.count(1, [1, 1], [1, 1], batch.wm_weights)
-        out = combined_loss(logp, batch, totals, objective)
+        out = combined_loss(logp, batch, totals, objective, world_model)
         out.loss.backward()
         assert out.loss.item() == 1.0
         assert logp.grad.tolist() == [[0.0, 0.0, -1.0], [0.0, 0.0, 0.0]]
@@ -390,14 +405,14 @@ class TestVariants:
             wm_weights=torch.tensor([1.0]),
         )
         echo = WorldModelSettings.preset("echo", coef=0.05)
-        objective = ObjectiveSettings(policy_coef=0.0, kl_coef=0.0, wm=echo)
+        objective = ObjectiveSettings(policy_coef=0.0, kl_coef=0.0)
         totals = MiniBatchTotals.count(1, [1], [1], batch.wm_weights)
-        out = combined_loss(logp, batch, totals, objective)
+        out = combined_loss(logp, batch, totals, objective, echo)
         out.loss.backward()
         assert logp.grad.tolist() == [pytest.approx([0.0, 0.0, -0.05])]
         assert out.metrics["policy_loss"].item() == -3.0  # measured all the same
         with pytest.raises(ValueError, match="nothing is learned"):
-            ObjectiveSettings(policy_coef=0.0, wm=OFF)
+            Settings.read({"objective": {"policy_coef": 0}, "world_model": {"enabled": False}})
 
 
 class TestMetrics:
@@ -413,8 +428,9 @@ class TestMetrics:
         )
         totals = MiniBatchTotals.count(1, [1, 1], [2, 2], batch.wm_weights)
         assert totals == MiniBatchTotals(1, 2, 2, 4, 1, 2)
-        objective = ObjectiveSettings(log_observations=True, wm=WorldModelSettings(rho=0.5))
-        got = merge_metrics([combined_loss(logp, batch, totals, objective).metrics])
+        objective = ObjectiveSettings(log_observations=True)
+        world_model = WorldModelSettings(rho=0.5)
+        got = merge_metrics([combined_loss(logp, batch, totals, objective, world_model).metrics])
         assert got == pytest.approx(
             {
                 "policy_loss": -(1.2 + 1.0) / 2,
@@ -461,9 +477,9 @@ class TestErrors:
         totals = MiniBatchTotals.count(1, [1], [1])
         batch = MicroBatch(**self.good)
         with pytest.raises(ValueError, match="needs `ref_logprobs`"):
-            combined_loss(torch.zeros(1, 3), batch, totals, ObjectiveSettings())
+            combined_loss(torch.zeros(1, 3), batch, totals, ObjectiveSettings(), PAW)
         with pytest.raises(ValueError, match="needs `observation_mask` and `wm_weights`"):
-            combined_loss(torch.zeros(1, 3), batch, totals, ObjectiveSettings(kl_coef=0.0))
+            combined_loss(torch.zeros(1, 3), batch, totals, ObjectiveSettings(kl_coef=0.0), PAW)
 
     @pytest.mark.parametrize(
         ("change", "message"),

@@ -142,9 +142,9 @@ def _library(played: SimpleNamespace, model: Any, s: Any) -> Any:
     episodes = zip(played.episodes, played.rows, strict=True)
     pool = collect([Trajectory(episode, [_token_row(row)]) for episode, row in episodes])
     wm = WorldModelSettings(alpha=s.alpha, rho=s.rho, coef=s.wm_coef)
-    objective = ObjectiveSettings(clip_low=s.clip, clip_high=s.clip, kl_coef=0.0, wm=wm)
+    objective = ObjectiveSettings(clip_low=s.clip, clip_high=s.clip, kl_coef=0.0)
     algorithm = AlgorithmSettings(name="grpo", weighting="episode")
-    experience = prepare(pool, algorithm, objective, s.max_return)
+    experience = prepare(pool, algorithm, objective, wm, s.max_return)
     batch = collate(experience.rows, pad_id=0)
 
     def score(ids: Any, tokens: Any, temperature: Any, entropies: int) -> Any:
@@ -154,7 +154,7 @@ def _library(played: SimpleNamespace, model: Any, s: Any) -> Any:
     logprobs, _ = batch_logprobs(score, batch, 1.0, entropy=False)
     inputs = loss_inputs(batch, experience, None, None)
     totals = minibatch_totals(experience.rows, experience, 1)
-    return combined_loss(logprobs, inputs, totals, objective)
+    return combined_loss(logprobs, inputs, totals, objective, wm)
 
 
 def _token_row(row: list[tuple[int, int, float, int]]) -> Any:

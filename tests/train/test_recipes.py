@@ -147,8 +147,8 @@ def test_a_published_recipe_has_the_published_settings(row: Any) -> None:
     assert settings.env.mode == "window"
     assert settings.env.history_length == (None if row.environment == "search_qa" else 2)
     algorithm, _, kind = row.method.partition("_")
-    wm = settings.objective.wm
-    assert wm.wm == ("on" if kind.startswith("paw") else "off")
+    wm = settings.world_model
+    assert wm.enabled == kind.startswith("paw")
     assert (wm.alpha, wm.rho, wm.coef) == (0.75, 0.2, 1.0)
     assert wm.loss == ("ce" if kind == "paw-ce" else "cmae")
     assert wm.adaptive is (kind != "paw-fixed")

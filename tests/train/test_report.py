@@ -16,8 +16,9 @@ import pytest
 from paw_gym.transition import Episode, Transition, write_jsonl
 from paw_train.evaluation.statistics import difference_interval, wilson_interval
 from paw_train.reporting.pages import render
-from paw_train.reporting.run import write_curves_svg, write_report
 from paw_train.reporting.run.charts import Chart, ChartStyle, Series, path_of, running_mean
+from paw_train.reporting.run.page import write_report
+from paw_train.reporting.run.picture import write_curves_svg
 from paw_train.reporting.run.run_data import RunData, load_run
 from paw_train.reporting.run.scales import (
     Axis,
@@ -62,7 +63,8 @@ def write_run(
         "seed": seed,
         "env": {"id": "paw_gym/ALFWorld-v0", "train_split": "train", "template": "compact"},
         "algorithm": {"name": "grpo", "normalize": True},
-        "objective": {"kl_coef": 0.0, "wm": {"wm": "on", "loss": "cmae", "coef": 0.1}},
+        "objective": {"kl_coef": 0.0},
+        "world_model": {"enabled": True, "loss": "cmae", "coef": 0.1},
         "optimizer": {"lr": 2e-4, "betas": [0.9, 0.999]},
         "evaluation": {"split": "valid_unseen", "selection_split": "valid_seen", "every": 5},
     }
@@ -405,7 +407,7 @@ def test_page_shows_what_was_measured(tmp_path: Path) -> None:
     low, high = (100 * end for end in wilson_interval(44, 64))
     assert f"validation (64 tasks): 68.8 % [{low:.1f} %, {high:.1f} %]" in text
     assert "own_measurement" in text  # one that the catalogue knows nothing about
-    assert "objective.wm.coef" in text and "GRPO + WM (cmae × 0.1)" in text
+    assert "world_model.coef" in text and "GRPO + WM (cmae × 0.1)" in text
     assert "What is missing" not in text and "Not measured" not in text
 
 

@@ -442,7 +442,7 @@ def test_recipes_and_grid_differ_in_the_method_alone() -> None:
     assert {arm: s.world_model_learning.method for arm, s in runs.items()} == {
         "base": "off", "wm-sft": "sft", "rwml": "rwml",
     }  # fmt: skip
-    assert len({(s.updates, s.rollout.groups, s.objective.wm.wm) for s in runs.values()}) == 1
+    assert len({(s.updates, s.rollout.groups, s.world_model.enabled) for s in runs.values()}) == 1
     assert len({shared_warm_start(s) for s in runs.values()}) == 1
     assert len({shared_transitions(s) for s in runs.values()}) == 1
     assert len({shared_evaluation(s) for s in runs.values()}) == 3

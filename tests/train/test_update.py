@@ -18,6 +18,7 @@ from paw_train.settings import AlgorithmSettings, OptimizerSettings  # noqa: E40
 from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
 from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
 
+PAW = WorldModelSettings()
 SMALL = ScratchModelSettings(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=32)
 
 
@@ -28,12 +29,12 @@ def _policy(dtype: Any = torch.float64, seed: int = 0) -> LocalPolicy:
 
 def _gradient(made_up: Any, conversation: bool, budget: int, wm: WorldModelSettings) -> Any:
     policy = _policy()
-    objective = ObjectiveSettings(kl_coef=0.01, entropy_coef=0.02, log_observations=True, wm=wm)
+    objective = ObjectiveSettings(kl_coef=0.01, entropy_coef=0.02, log_observations=True)
     settings = OptimizerSettings(lr=0.0, micro_batch_tokens=budget, max_grad_norm=1e9)
-    updater = Updater(policy, _policy(seed=1), settings, objective, 1.0, 1)
+    updater = Updater(policy, _policy(seed=1), settings, objective, wm, 1.0, 1)
     pool = collect(made_up(conversation))
     experience = prepare(
-        pool, AlgorithmSettings(), objective, 10.0, updater.signals(pool), policy.chat.ask
+        pool, AlgorithmSettings(), objective, wm, 10.0, updater.signals(pool), policy.chat.ask
     )
     experience.advantages = experience.advantages.double()
     metrics = updater.step(experience, 0, 0)
@@ -69,9 +70,9 @@ def test_a_minibatch_counts_dialogues_in_conversation_mode_and_responses_in_wind
 ) -> None:
     # 4 episodes with 8 turns; Search-R1 (arXiv 2503.09516): 512 episodes by 256 are two steps
     objective = ObjectiveSettings(kl_coef=0.0)
-    experience = prepare(collect(made_up(conversation)), AlgorithmSettings(), objective, 10.0)
+    experience = prepare(collect(made_up(conversation)), AlgorithmSettings(), objective, PAW, 10.0)
     updater = Updater(
-        _policy(torch.float32), None, OptimizerSettings(minibatch_size=2), objective, 1.0, 1
+        _policy(torch.float32), None, OptimizerSettings(minibatch_size=2), objective, PAW, 1.0, 1
     )
     taken = []
     step = updater.adamw.step
@@ -83,14 +84,14 @@ def test_a_minibatch_counts_dialogues_in_conversation_mode_and_responses_in_wind
 def test_minibatches_of_unequal_size_average_to_equation_11(made_up: Any) -> None:
     """Dialogues have 1, 3, 2 and 2 turns: mini-batches of one dialogue hold unequal numbers of rows."""
     wm = WorldModelSettings(loss="ce", alpha=1.0)
-    objective = ObjectiveSettings(policy_coef=0.0, kl_coef=0.0, wm=wm)
+    objective = ObjectiveSettings(policy_coef=0.0, kl_coef=0.0)
     gradients = []
     for count in (1, 4):
         policy = _policy(torch.float64)
         trajectories = made_up(True)
-        experience = prepare(collect(trajectories), AlgorithmSettings(), objective, 10.0)
+        experience = prepare(collect(trajectories), AlgorithmSettings(), objective, wm, 10.0)
         optimizer = OptimizerSettings(lr=0.0, max_grad_norm=1e9, minibatches=count)
-        updater = Updater(policy, None, optimizer, objective, 1.0, 1)
+        updater = Updater(policy, None, optimizer, objective, wm, 1.0, 1)
         found: list[Any] = []
         updater.adamw.step = lambda u=updater, f=found: f.append(  # type: ignore[method-assign]
             torch.cat([p.grad.flatten() for p in u.parameters])
@@ -107,11 +108,11 @@ def test_the_world_models_gradient_keeps_its_ratio_to_the_policys(
     made_up: Any, budget: int
 ) -> None:
     def gradient(wm: WorldModelSettings, **changes: Any) -> tuple[Any, dict[str, float]]:
-        objective = ObjectiveSettings(kl_coef=0.0, wm=wm, **changes)
+        objective = ObjectiveSettings(kl_coef=0.0, **changes)
         policy = _policy(torch.float64)
-        experience = prepare(collect(made_up(True)), AlgorithmSettings(), objective, 10.0)
+        experience = prepare(collect(made_up(True)), AlgorithmSettings(), objective, wm, 10.0)
         optimizer = OptimizerSettings(lr=0.0, max_grad_norm=1e9, micro_batch_tokens=budget)
-        updater = Updater(policy, None, optimizer, objective, 1.0, 1)
+        updater = Updater(policy, None, optimizer, objective, wm, 1.0, 1)
         metrics = updater.step(experience, 0, 0)
         return torch.cat([p.grad.flatten() for p in updater.parameters]), metrics
 
@@ -128,9 +129,10 @@ def test_the_world_models_gradient_keeps_its_ratio_to_the_policys(
 
 
 def test_weights_and_advantages_follow_the_definitions(made_up: Any) -> None:
-    objective = ObjectiveSettings(kl_coef=0.0, wm=WorldModelSettings(alpha=0.5))
+    objective = ObjectiveSettings(kl_coef=0.0)
+    world_model = WorldModelSettings(alpha=0.5)
     trajectories = made_up(conversation=False)
-    experience = prepare(collect(trajectories), AlgorithmSettings(), objective, 10.0)
+    experience = prepare(collect(trajectories), AlgorithmSettings(), objective, world_model, 10.0)
     steps = [s for t in trajectories for row in t.rows for s in row.steps]
     entropy = [
         -sum(torch.tensor(s.logprobs).exp() * torch.tensor(s.logprobs)).item() / len(s.logprobs)
@@ -151,21 +153,21 @@ def test_failed_episodes_are_left_out_and_all_failed_is_an_error(made_up: Any) -
     trajectories = made_up(conversation=True)
     trajectories[1].episode.error = "Traceback: boom"
     objective = ObjectiveSettings(kl_coef=0.0)
-    experience = prepare(collect(trajectories), AlgorithmSettings(), objective, 10.0)
+    experience = prepare(collect(trajectories), AlgorithmSettings(), objective, PAW, 10.0)
     assert len(experience.advantages) == 5
     for t in trajectories:
         t.episode.error = "Traceback: boom"
     with pytest.raises(ValueError, match="boom"):
-        prepare(collect(trajectories), AlgorithmSettings(), objective, 10.0)
+        prepare(collect(trajectories), AlgorithmSettings(), objective, PAW, 10.0)
 
 
 def test_a_gradient_that_is_not_finite_is_skipped(made_up: Any) -> None:
     policy = _policy(torch.float32)
     objective = ObjectiveSettings(kl_coef=0.0)
-    experience = prepare(collect(made_up(True)), AlgorithmSettings(), objective, 10.0)
+    experience = prepare(collect(made_up(True)), AlgorithmSettings(), objective, PAW, 10.0)
     experience.advantages[0] = float("nan")
     before = [p.clone() for p in policy.model.parameters()]
-    metrics = Updater(policy, None, OptimizerSettings(lr=1.0), objective, 1.0, 1).step(
+    metrics = Updater(policy, None, OptimizerSettings(lr=1.0), objective, PAW, 1.0, 1).step(
         experience, 0, 0
     )
     assert metrics["skipped"] == 1.0
@@ -176,14 +178,14 @@ def test_a_gradient_that_is_not_finite_is_skipped(made_up: Any) -> None:
 def test_a_run_that_keeps_skipping_is_stopped_and_a_good_step_forgives(made_up: Any) -> None:
     policy = _policy(torch.float32)
     objective = ObjectiveSettings(kl_coef=0.0)
-    good = prepare(collect(made_up(True)), AlgorithmSettings(), objective, 10.0)
-    bad = prepare(collect(made_up(True)), AlgorithmSettings(), objective, 10.0)
+    good = prepare(collect(made_up(True)), AlgorithmSettings(), objective, PAW, 10.0)
+    bad = prepare(collect(made_up(True)), AlgorithmSettings(), objective, PAW, 10.0)
     bad.advantages[0] = float("inf")
-    updater = Updater(policy, None, OptimizerSettings(max_skipped=1), objective, 1.0, 9)
+    updater = Updater(policy, None, OptimizerSettings(max_skipped=1), objective, PAW, 1.0, 9)
     for update, experience in enumerate([bad, good, bad]):
         metrics = updater.step(experience, update, 0)
         assert all(torch.isfinite(torch.tensor(v)) for v in metrics.values())
-    resumed = Updater(policy, None, OptimizerSettings(max_skipped=1), objective, 1.0, 9)
+    resumed = Updater(policy, None, OptimizerSettings(max_skipped=1), objective, PAW, 1.0, 9)
     resumed.load_state_dict(updater.state_dict())
     with pytest.raises(TrainingDivergedError, match=r"2 optimiser steps in a row.*optimizer\.lr"):
         resumed.step(bad, 3, 0)
@@ -194,7 +196,7 @@ def test_learning_rate_schedules() -> None:
 
     def rates(**settings: Any) -> list[float]:
         chosen = OptimizerSettings(lr=1.0).replace(**settings)
-        updater = Updater(policy, None, chosen, ObjectiveSettings(kl_coef=0.0), 1.0, 10)
+        updater = Updater(policy, None, chosen, ObjectiveSettings(kl_coef=0.0), PAW, 1.0, 10)
         return [updater.learning_rate(i) for i in range(10)]
 
     assert rates() == [1.0] * 10
@@ -207,9 +209,9 @@ def test_learning_rate_schedules() -> None:
 def test_episode_weighting_gives_every_episode_the_same_weight(made_up: Any) -> None:
     objective = ObjectiveSettings(kl_coef=0.0)
     trajectories = made_up(conversation=True)
-    by_token = prepare(collect(trajectories), AlgorithmSettings(), objective, 10.0)
+    by_token = prepare(collect(trajectories), AlgorithmSettings(), objective, PAW, 10.0)
     by_episode = prepare(
-        collect(trajectories), AlgorithmSettings(weighting="episode"), objective, 10.0
+        collect(trajectories), AlgorithmSettings(weighting="episode"), objective, PAW, 10.0
     )
     weights = by_episode.advantages / by_token.advantages
     mass = weights * by_token.lengths[:, 0]

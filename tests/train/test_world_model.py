@@ -314,37 +314,39 @@ class TestLossesByName:
 class TestSettings:
     def test_defaults_are_the_paper(self):
         assert WorldModelSettings() == WorldModelSettings(
-            wm="on", loss="cmae", alpha=0.75, rho=0.2, adaptive=True, coef=1.0, entropy="sampled"
+            enabled=True,
+            loss="cmae",
+            alpha=0.75,
+            rho=0.2,
+            adaptive=True,
+            coef=1.0,
+            entropy="sampled",
         )
         assert WorldModelSettings.preset("paw") == WorldModelSettings()
 
     def test_echo_is_plain_cross_entropy_on_everything(self):
         echo = WorldModelSettings.preset("echo", coef=0.1)
-        assert (echo.wm, echo.loss, echo.alpha, echo.adaptive) == ("on", "ce", 1.0, False)
+        assert (echo.enabled, echo.loss, echo.alpha, echo.adaptive) == (True, "ce", 1.0, False)
         assert echo.coef == 0.1
-
-    def test_yaml_booleans_switch_it(self):
-        assert WorldModelSettings(wm=False).wm == "off"
-        assert WorldModelSettings(wm=True).wm == "on"
 
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"entropy": "sample"}, "wm.entropy: .*Did you mean 'sampled'"),
-            ({"wm": "of"}, "wm.wm: .*Did you mean 'off'"),
-            ({"alpha": 75}, r"wm.alpha is in \(0, 1\], got 75"),
-            ({"alpha": 0}, r"wm.alpha is in \(0, 1\], got 0"),
-            ({"rho": -0.1}, r"wm.rho is in \(0, 1\], got -0.1"),
-            ({"coef": -1.0}, "wm.coef is 0 or more, got -1.0"),
-            ({"coef": math.nan}, "wm.coef is a finite number, got nan"),
-            ({"alpha": "much"}, "wm.alpha: expected float, got 'much'"),
-            ({"adaptive": "yes"}, "wm.adaptive: expected bool, got 'yes'"),
-            ({"adaptive": 1}, "wm.adaptive: expected bool, got 1"),
+            ({"entropy": "sample"}, "world_model.entropy: .*Did you mean 'sampled'"),
+            ({"enabled": "no"}, "world_model.enabled: expected bool, got 'no'"),
+            ({"alpha": 75}, r"world_model.alpha is in \(0, 1\], got 75"),
+            ({"alpha": 0}, r"world_model.alpha is in \(0, 1\], got 0"),
+            ({"rho": -0.1}, r"world_model.rho is in \(0, 1\], got -0.1"),
+            ({"coef": -1.0}, "world_model.coef is 0 or more, got -1.0"),
+            ({"coef": math.nan}, "world_model.coef is a finite number, got nan"),
+            ({"alpha": "much"}, "world_model.alpha: expected float, got 'much'"),
+            ({"adaptive": "yes"}, "world_model.adaptive: expected bool, got 'yes'"),
+            ({"adaptive": 1}, "world_model.adaptive: expected bool, got 1"),
         ],
     )
     def test_errors_name_the_setting_and_what_it_may_be(self, change, message):
         with pytest.raises(ValueError, match=message):
-            WorldModelSettings.read(change, "objective.wm")
+            WorldModelSettings.read(change, "world_model")
 
     def test_unknown_preset(self):
         with pytest.raises(

@@ -52,7 +52,7 @@ def test_an_evaluation_is_not_shown_as_training(tmp_path: Path, ask: Ask, made: 
         "openai:small-model",
     )
     assert (run["seed"], run["cost"], run["score"]) == (7, 0.0421, 0.5)
-    assert (run["algorithm"], run["wm"], run["state"]) == (None, None, "finished")
+    assert (run["algorithm"], run["world_model"], run["state"]) == (None, None, "finished")
     found = ask("state", run="eval-x")["evaluation"]
     assert found["overall"]["success_rate"] == pytest.approx(1 / 3)
     assert [(part["name"], part["n"]) for part in found["types"]] == [("cool", 2), ("clean", 1)]
@@ -108,11 +108,11 @@ def test_requests_are_shown_exactly_as_sent(tmp_path: Path, made: Any) -> None:
 
 
 def test_settings_that_differ(tmp_path: Path, ask: Ask, small_run: Path) -> None:
-    a = {"name": "a", "seed": 0, "objective": {"wm": {"loss": "cmae", "rho": 0.2}}, "env": {}}
-    b = {"name": "b", "seed": 0, "objective": {"wm": {"loss": "ce"}}, "env": {"split": "x"}}
+    a = {"name": "a", "seed": 0, "world_model": {"loss": "cmae", "rho": 0.2}, "env": {}}
+    b = {"name": "b", "seed": 0, "world_model": {"loss": "ce"}, "env": {"split": "x"}}
     assert differences([a, b]) == [
-        {"key": "objective.wm.loss", "values": ["cmae", "ce"]},
-        {"key": "objective.wm.rho", "values": ["0.2", None]},
+        {"key": "world_model.loss", "values": ["cmae", "ce"]},
+        {"key": "world_model.rho", "values": ["0.2", None]},
         {"key": "env.split", "values": [None, "x"]},
     ]
     assert differences([a]) == differences([]) == []

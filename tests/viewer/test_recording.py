@@ -73,7 +73,7 @@ def _settings(**changes: Any) -> Settings:
 
 def _records(policy: LocalPolicy, played: list[Trajectory], settings: Settings) -> list[Any]:
     pool = collect(played)
-    experience = prepare(pool, settings.algorithm, settings.objective, 10.0)
+    experience = prepare(pool, settings.algorithm, settings.objective, settings.world_model, 10.0)
     return json.loads(json.dumps(token_records(played, pool, experience, policy, settings)))
 
 
@@ -106,7 +106,7 @@ def test_probabilities_are_those_of_the_models_logits(conversation: bool) -> Non
 def test_selection_weights_and_advantages_are_those_of_the_paper() -> None:
     policy = _policy()
     played = _played(policy, True)
-    settings = _settings(objective={"wm": {"alpha": 0.5}})
+    settings = _settings(world_model={"alpha": 0.5})
     records = _records(policy, played, settings)
     steps = [step for found in records for step in found["steps"]]
     spans = [s for t in played for row in t.rows for s in row.steps]
@@ -131,7 +131,7 @@ def test_advantages_by_token_are_kept_as_they_are() -> None:
     played = _played(policy, True)
     settings = _settings()
     pool = collect(played)
-    experience = prepare(pool, AlgorithmSettings(), settings.objective, 10.0)
+    experience = prepare(pool, AlgorithmSettings(), settings.objective, settings.world_model, 10.0)
     width = 8
     experience.advantages = torch.arange(8.0 * width).reshape(8, width)
     records = token_records(played, pool, experience, policy, settings)
@@ -145,7 +145,7 @@ def test_an_episode_that_was_not_learned_from_has_no_tokens(tmp_path: Path) -> N
     played[1].episode.error = "Traceback"
     settings = _settings()
     pool = collect(played)
-    experience = prepare(pool, settings.algorithm, settings.objective, 10.0)
+    experience = prepare(pool, settings.algorithm, settings.objective, settings.world_model, 10.0)
     record(tmp_path, 7, played[:2], pool, experience, policy, settings)
     lines = (tmp_path / "tokens" / "000007.jsonl").read_text().splitlines()
     assert [json.loads(line)["episode_id"] for line in lines] == ["e0"]

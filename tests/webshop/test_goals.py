@@ -18,9 +18,9 @@ from paw_gym.envs.webshop.goals import (
     NO_LIMIT,
     Goal,
     count_combinations,
-    draw_limit,
-    draw_price,
     human_goal,
+    sample_limit,
+    sample_price,
     seeded,
     synthetic_goal,
 )
@@ -76,14 +76,14 @@ def _cache() -> str:
 
 def test_prices_of_ranges_are_drawn_by_seed(make_product: Any) -> None:
     ranged = make_product(prices=(10.0, 20.0))
-    assert draw_price(ranged, 0) == draw_price(ranged, 0) != draw_price(ranged, 1)
-    assert 10.0 <= draw_price(ranged, 3) <= 20.0
-    assert draw_price(make_product(), 5) == 9.99
+    assert sample_price(ranged, 0) == sample_price(ranged, 0) != sample_price(ranged, 1)
+    assert 10.0 <= sample_price(ranged, 3) <= 20.0
+    assert sample_price(make_product(), 5) == 9.99
 
 
 @given(st.floats(0, 2000), st.integers(0, 99))
 def test_limits_are_among_the_next_four_above_the_price(price: float, seed: int) -> None:
-    limit, words = draw_limit(price, seeded("x", seed))
+    limit, words = sample_limit(price, seeded("x", seed))
     above = [value for value in LIMITS if value > price][:4]
     if len(above) < 2:
         assert (limit, words) == (NO_LIMIT, "")

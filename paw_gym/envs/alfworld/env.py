@@ -247,7 +247,7 @@ def official_tasks(split: str, data_dir: Path) -> TaskSet:
     """The playable games of a split of the official data.
 
     Raises:
-        FileNotFoundError: the folder is missing or half extracted; says what to do.
+        FileNotFoundError: the folder is missing or half extracted; states what to do.
     """
     from paw_gym.envs.alfworld.games import GameIndex
 

@@ -1,4 +1,4 @@
-"""What is remembered of each game file between starts."""
+"""The index entry of each game file, kept between starts."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class IndexCache:
 
     @classmethod
     def load(cls, folder: Path, cache_dir: Path | None = None) -> IndexCache:
-        """What is remembered of `folder`; nothing when there is no cache or it is unreadable."""
+        """The kept entries of `folder`; none when there is no cache or it is unreadable."""
         name = hashlib.sha256(os.fspath(folder).encode()).hexdigest()[:16]
         path = (cache_dir or default_cache_dir()) / "alfworld" / f"{name}.json"
         try:

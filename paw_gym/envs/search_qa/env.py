@@ -121,7 +121,7 @@ class SearchQAEnv(TextEnv):
     # --- playing -------------------------------------------------------------------------------
 
     def _start(self, task: Task) -> Outcome:
-        self._open()  # a missing corpus is told now, not in the middle of an episode
+        self._open()  # a missing corpus is reported now, not in the middle of an episode
         self.state = {
             "seed": int(self.np_random.integers(2**31)),
             "seen": [],

@@ -1,7 +1,7 @@
 """A made-up encyclopedia and questions about it: nothing to download, nothing to know by heart.
 
 People, places, companies and works are invented from a seed, with facts that link them. Each has a
-passage; others tell of several at once and answer nothing (distractors). A question follows a chain
+passage; others mention several at once and answer nothing (distractors). A question follows a chain
 of facts ("Where was the author of The Silver Door born?"); its entities all belong to one split, so no
 fact that a held-out question asks for occurs in a question of training.
 """
@@ -35,7 +35,7 @@ SPLITS = {"train": 0.6, "dev": 0.2, "test": 0.2}
 
 @dataclass(frozen=True, slots=True)
 class Difficulty:
-    """What makes questions hard."""
+    """The parameters of how hard questions are."""
 
     hops: tuple[int, ...]
     """lengths of the chains of facts, taking turns"""

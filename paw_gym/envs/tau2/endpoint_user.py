@@ -119,7 +119,7 @@ _DEFAULTS: Mapping[str, Any] = {
 
 
 def system_prompt(record: Mapping[str, Any], with_tools: bool) -> str:
-    """What the package tells its own user simulator: its guidelines, and the task's scenario."""
+    """The system prompt of the package's own user simulator: its guidelines, and the task's scenario."""
     name = "simulation_guidelines_tools.md" if with_tools else "simulation_guidelines.md"
     guidelines = (data_folder() / "user_simulator" / name).read_text(encoding="utf-8")
     scenario = tau2_module("data_model.tasks").UserScenario.model_validate(record["user_scenario"])

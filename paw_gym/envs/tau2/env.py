@@ -58,7 +58,8 @@ class Tau2Env(TextEnv):
 
     ## Rewards
     At the end the package's own evaluation, 0 or 1: the product of what the task counts (``DB``,
-    ``COMMUNICATE``, ``ENV_ASSERTION``, ``ACTION``). No task counts ``NL_ASSERTION``, which takes a judge.
+    ``COMMUNICATE``, ``ENV_ASSERTION``, ``ACTION``). No task counts ``NL_ASSERTION``, which needs a language
+    model as a judge.
 
     ## Starting State
     The user's first words. ``seed`` or ``options`` choose the task.
@@ -112,7 +113,7 @@ class Tau2Env(TextEnv):
         max_errors: int = MAX_ERRORS,
         render_mode: str | None = None,
     ) -> None:
-        tau2_module("utils.utils")  # what is missing is told before anything else
+        tau2_module("utils.utils")  # a missing package is reported before anything else
         require_choice("domain", domain, DOMAINS)
         if max_errors < 1:
             raise ValueError(f"max_errors must be at least 1, got {max_errors}.")

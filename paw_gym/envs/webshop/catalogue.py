@@ -127,7 +127,7 @@ def is_compiled(folder: Path) -> bool:
 
 
 class _SearchTexts:
-    """What the search engine sees of the products, in the order of their asins."""
+    """The texts of the products that the search engine indexes, in the order of their asins."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue

@@ -12,7 +12,7 @@ class LuceneSearch:
     """BM25 by Lucene. The index is built in the cache folder at first use.
 
     Raises:
-        ImportError: Pyserini or Java is not installed; says how to install them.
+        ImportError: Pyserini or Java is not installed; states how to install them.
     """
 
     name = "lucene"

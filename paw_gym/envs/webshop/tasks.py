@@ -6,12 +6,10 @@ says, so no split knows a product that another one asks for.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
 from typing import Any
 
-from paw_gym.core import Task, TaskSet
+from paw_gym.core import Task, TaskSet, split_of_key
 from paw_gym.envs.webshop.catalogue import Catalogue
 from paw_gym.envs.webshop.goals import (
     Goal,
@@ -33,12 +31,7 @@ def split_of(asin: str) -> str:
     >>> split_of("B0743JKHBV")
     'train'
     """
-    digest = hashlib.sha256(f"{_SALT}/{asin}".encode()).digest()
-    place = int.from_bytes(digest[:8], "big") / 2**64
-    for name, bound in zip(SPLITS, accumulate(SPLITS.values()), strict=True):
-        if place < bound:
-            return name
-    return next(reversed(SPLITS))
+    return split_of_key(f"{_SALT}/{asin}", SPLITS)
 
 
 def _task(task_id: str, goal: Goal) -> Task:

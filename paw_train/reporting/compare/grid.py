@@ -20,7 +20,7 @@ _KEYS = (
     *("recipe", "seeds", "overrides", "baseline", "primary", "against", "arms", "name"),
     "description",
 )
-_PRESET = "objective.wm.preset"
+_PRESET = "world_model.preset"
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def load_grid(name: str | Path) -> Grid:
     Raises:
         ValueError: there is none, or a key or value is not valid; names it.
     """
-    path = find_grid(name)
+    path = _file(name)
     data = read_yaml(path.read_text(encoding="utf-8"), f"Grid {path.name}")
     if not isinstance(data, dict):
         raise ValueError(f"Grid {path.name}: expected keys and values, got {data!r}.")
@@ -241,7 +241,7 @@ def flat_settings(data: object, where: str) -> dict[str, Any]:
 
 
 def expand_preset(values: dict[str, Any]) -> dict[str, Any]:
-    """Replaces ``objective.wm.preset`` by the fields it stands for; what the arm names itself wins.
+    """Replaces ``world_model.preset`` by the fields it stands for; what the arm names itself wins.
 
     The coefficient is left to the recipe, so that presets are compared at an equal one.
     """
@@ -249,38 +249,14 @@ def expand_preset(values: dict[str, Any]) -> dict[str, Any]:
         return values
     preset = WorldModelSettings.preset(str(values[_PRESET]))
     fields = {k: v for k, v in preset.model_dump().items() if k != "coef"}
-    named = {f"objective.wm.{key}": value for key, value in fields.items()}
+    named = {f"world_model.{key}": value for key, value in fields.items()}
     return {**named, **{k: v for k, v in values.items() if k != _PRESET}}
 
 
-def find_grid(name: str | Path) -> Path:
-    """The file of a grid.
-
-    Raises:
-        ValueError: there is none; names the nearest.
-    """
-    path = Path(name)
-    if path.suffix in (".yaml", ".yml"):
-        if not path.is_file():
-            raise ValueError(f"There is no grid file {str(path)!r}.")
-        return path
-    for folder in _grid_folders():
-        if (folder / f"{name}.yaml").is_file():
-            return folder / f"{name}.yaml"
-    hint = ""
-    if str(name) in recipe_names():
-        hint = f" It is a recipe: name what to compare, such as --arm grpo --arm paw:{_PRESET}=paw."
-    raise ValueError(
-        f"There is no grid {str(name)!r}.{hint} {did_you_mean(str(name), grid_names())}"
-    )
-
-
-def grid_names() -> list[str]:
-    """Grids that come with the project."""
-    return sorted({p.stem for folder in _grid_folders() for p in folder.glob("*.yaml")})
-
-
-def _grid_folders() -> list[Path]:
-    package = Path(__file__).resolve().parents[2]
-    places = (package / "recipes" / "compare", package.parent / "recipes" / "compare")
-    return [folder for folder in places if folder.is_dir()]
+def _file(name: str | Path) -> Path:
+    if str(name) in recipe_names() and str(name) not in recipe_names("grid"):
+        raise ValueError(
+            f"{str(name)!r} is a recipe, not a grid: name the methods to compare, such as --arm grpo "
+            f"--arm paw:{_PRESET}=paw."
+        )
+    return find_recipe(name, "grid")

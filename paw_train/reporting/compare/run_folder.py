@@ -12,6 +12,7 @@ from paw_train.algorithms.estimators import ADVANTAGES
 from paw_train.reporting.compare.grid import PlannedRun
 from paw_train.settings import WITHOUT_EFFECT, Settings
 from paw_train.settings.dotted import flatten
+from paw_train.settings.renamed import read_recorded
 from paw_train.settings.sharing import shared_evaluation
 
 _IRRELEVANT = (*WITHOUT_EFFECT, "name", "threads")
@@ -21,15 +22,15 @@ _IRRELEVANT = (*WITHOUT_EFFECT, "name", "threads")
 def relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a run's result depends on, as plain JSON values.
 
-    Those of a part that is switched off are left out: a world model's coefficient, say, where there
-    is no world model.
+    Those of a part that is switched off are left out: for example a world model's coefficient, where
+    there is no world model.
     """
     kept: dict[str, Any] = json.loads(json.dumps(settings))
     for name in _IRRELEVANT:
         *parents, last = name.split(".")
         reduce(dict.__getitem__, parents, kept).pop(last, None)
-    if kept["objective"]["wm"]["wm"] == "off":
-        kept["objective"]["wm"] = {"wm": "off"}
+    if not kept["world_model"]["enabled"]:
+        kept["world_model"] = {"enabled": False}
     learning = kept.pop("world_model_learning", {"method": "off"})
     if learning["method"] != "off":
         if learning["method"] == "rwml":
@@ -63,7 +64,7 @@ def check_settings(folder: Path, run: PlannedRun) -> None:
     config = folder / "config.json"
     if not config.exists():
         return
-    changed = differing_setting(json.loads(config.read_text(encoding="utf-8")), run)
+    changed = differing_setting(read_recorded(config), run)
     if changed is not None:
         raise ValueError(
             f"Run {run.name} was begun with other settings (first difference: {changed}), and a "

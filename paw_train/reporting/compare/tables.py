@@ -39,7 +39,7 @@ COLUMNS = (
 SECONDARY_COLUMNS = ("arm", "mean", "95 %", "difference", "95 %", "p")
 SECONDARY_EXPLANATION = (
     "Means over seeds with t intervals, differences paired by seed; p is not adjusted. The success after "
-    "RL above decides; these say how it came about."
+    "RL above decides; these explain it."
 )
 OVERHEAD_COLUMNS = (
     "arm",
@@ -166,7 +166,7 @@ def secondary_rows(found: Sequence[Secondary]) -> dict[str, list[list[str]]]:
 
 
 def heading(text: str) -> str:
-    """With a capital at the beginning, and nothing else changed."""
+    """A text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 

@@ -3,8 +3,3 @@
 Everything reads files of a run's folder and nothing else, so a report of a run that is still training, or
 was killed, can be made at any moment. No torch, no matplotlib, no content from other hosts.
 """
-
-from paw_train.reporting.run.page import write_report
-from paw_train.reporting.run.picture import write_curves_svg
-
-__all__ = ["write_curves_svg", "write_report"]

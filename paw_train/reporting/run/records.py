@@ -12,7 +12,7 @@ Record = dict[str, Any]
 
 
 class Records(NamedTuple):
-    """What a JSONL file holds."""
+    """The content of a JSONL file."""
 
     by_key: dict[float, Record]
     """in rising order; of records with the same key (a resumed run) the last"""

@@ -96,7 +96,7 @@ def number_text(value: float, share: bool = False) -> str:
 
 
 def tick_labels(ticks: Sequence[float], share: bool = False) -> list[str]:
-    """A label for each tick, with as many digits as it takes to tell neighbours apart."""
+    """A label for each tick, with as many digits as make neighbours differ."""
     labels = [number_text(value, share) for value in ticks]
     if len(set(labels)) == len(labels):
         return labels

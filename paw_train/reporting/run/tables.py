@@ -40,7 +40,8 @@ def result_rows(run: RunData) -> list[Row]:
         return []
     first = before.by_type if before else {}
     second = after.by_type if after else {}
-    whole = _row(run, "all", before and before.overall, after and after.overall)
+    rates = (None if result is None else result.overall for result in (before, after))
+    whole = _row(run, "all", *rates)
     names = sorted({*first, *second})
     return [whole, *(_row(run, name, first.get(name), second.get(name)) for name in names)]
 
@@ -90,10 +91,9 @@ def tiles(run: RunData) -> list[tuple[str, str]]:
     tokens = _sum(run, "tokens")
     planned = run.planned_updates
     done = len(run.metrics)
-    wm = run.setting("objective.wm") or run.setting("wm")
     facts = [
         ("environment", run.setting("env.id") or _env_id(run)),
-        ("algorithm", _algorithm(run.setting("algorithm"), wm)),
+        ("algorithm", _algorithm(run.setting("algorithm.name"), run.setting("world_model"))),
         ("updates", f"{done} of {planned}" if planned and planned != done else str(done)),
         ("RL time", duration_text(seconds) if seconds else ""),
         ("tokens in RL", number_text(tokens) if tokens else ""),
@@ -109,15 +109,15 @@ def _env_id(run: RunData) -> str:
     return result.env_id if result is not None else own if isinstance(own, str) else ""
 
 
-def _algorithm(algorithm: Any, wm: Any) -> str:
-    name = algorithm.get("name") if isinstance(algorithm, dict) else algorithm
+def _algorithm(name: Any, world_model: Any) -> str:
     if not name:
         return ""
-    if not isinstance(wm, dict):
-        return str(name).upper() + (f", wm {wm}" if wm else "")
-    if wm.get("wm") in ("off", False):
-        return f"{str(name).upper()}, wm off"
-    return f"{str(name).upper()} + WM ({wm.get('loss', '')} × {wm.get('coef', 1)})"
+    shown = str(name).upper()
+    if not isinstance(world_model, dict):
+        return shown
+    if world_model.get("enabled") is False:
+        return f"{shown}, world model off"
+    return f"{shown} + WM ({world_model.get('loss', '')} × {world_model.get('coef', 1)})"
 
 
 def _warm_start(run: RunData) -> str:

@@ -122,7 +122,7 @@ def _errors(before: EvalResult, after: EvalResult) -> tuple[str, ...]:
 
 
 def checkpoint_sentence(run: RunData) -> tuple[str, ...]:
-    """Which checkpoint the evaluation after RL is of, and how the last one does beside it."""
+    """The checkpoint that was evaluated after RL, compared with the last one on the selection panel."""
     done = number(run.metrics[-1].get("update")) if run.metrics else None
     by = "score" if run.setting("evaluation.select_by") == "score" else "success_rate"
     rated = [r for r in run.validation if number(r.get(by)) is not None]
@@ -177,7 +177,7 @@ def _tasks(run: RunData, result: EvalResult) -> str:
 
 
 def task_noun(result: EvalResult | None) -> str:
-    """What the tasks of an environment are called, in the plural."""
+    """The word for the tasks of an environment, in the plural."""
     return "games" if result is not None and "alfworld" in result.env_id.lower() else "tasks"
 
 

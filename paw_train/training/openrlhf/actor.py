@@ -64,6 +64,7 @@ class PaWActorTrainer(ActorPPOTrainer):
             part,
             self.actor.scores,
             self.run.objective,
+            self.run.world_model,
             self.run.rollout.temperature,
             self.tokenizer.pad_token_id,
             torch.device(torch.cuda.current_device()),
@@ -132,9 +133,33 @@ class PaWPolicyActor(_Upstream):
 
 
 class PaWReferenceActor(_UpstreamReference):
-    """OpenRLHF's reference worker, which scores a chunk of tokens at a time."""
+    """OpenRLHF's reference worker, which scores a chunk of tokens at a time.
+
+    With ``model.reference_offload`` it is on its GPU only while it scores: DeepSpeed itself offloads
+    weights under ZeRO-3 alone.
+    """
 
     def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> Any:
         """As upstream, whose constructor call names the model by a module attribute."""
         launcher.Actor = ChunkedActor
-        return super().init_model_from_pretrained(*args, **kwargs)
+        super().init_model_from_pretrained(*args, **kwargs)
+        self._offload()
+
+    def execute_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """As upstream, on the GPU."""
+        if self._offloads:
+            self.model.model.module.to(torch.cuda.current_device())
+        try:
+            return super().execute_batch(*args, **kwargs)
+        finally:
+            self._offload()
+
+    @property
+    def _offloads(self) -> bool:
+        args = self.strategy.args
+        return bool(args.ref.offload) and args.ds.zero_stage != 3
+
+    def _offload(self) -> None:
+        if self._offloads:
+            self.model.model.module.to("cpu")
+            torch.cuda.empty_cache()

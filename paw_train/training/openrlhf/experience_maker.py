@@ -99,7 +99,9 @@ class PaWExperienceMaker(RemoteExperienceMaker):
         if scores.values is not None:
             signals.values = _values(pool, scores.values, s.algorithm.level)
         chat = ChatFormat(self.tokenizer)
-        experience = prepare(pool, s.algorithm, s.objective, self.max_return, signals, chat.ask)
+        experience = prepare(
+            pool, s.algorithm, s.objective, s.world_model, self.max_return, signals, chat.ask
+        )
         in_loss = s.objective.kl_in == "loss" and reference is not None
         shards = shard_update(
             experience,

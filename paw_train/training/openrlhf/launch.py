@@ -45,15 +45,18 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     Ray is started here, or joined where ``RAY_ADDRESS`` says there is a cluster.
 
     Raises:
-        ValueError: a setting that this engine cannot do; all of them are named.
+        ValueError: a setting that this engine cannot do (all of them are named), or a run that does
+            not fit its GPUs.
         ModuleNotFoundError: OpenRLHF is not installed.
     """
+    from paw_train.training.fit import gpu_memory, require_fit
     from paw_train.training.local import claim_folder
     from paw_train.training.preparation import prepared
 
     require_possible(settings)
     require_openrlhf()
     settings = prepared(settings, print)
+    require_fit(settings, gpu_memory(settings.openrlhf.gpu), possible=require_possible)
     # workers have other working directories
     settings = settings.replace(out=str(Path(settings.out).resolve()))
     folder = Path(settings.out) / settings.name

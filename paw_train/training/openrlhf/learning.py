@@ -14,6 +14,7 @@ from paw_train.losses.lm_head_logprobs import TokenScores
 from paw_train.losses.objective import LossOutput, ObjectiveSettings, combined_loss, merge_metrics
 from paw_train.rollouts.scoring import batch_logprobs
 from paw_train.rollouts.tokens import collate
+from paw_train.settings import WorldModelSettings
 from paw_train.training.openrlhf.sharding import RankMicroBatch, token_values
 
 Score = Callable[[Tensor, Tensor, Tensor, Tensor, int], TokenScores]
@@ -25,6 +26,7 @@ def micro_batch_loss(
     part: RankMicroBatch,
     score: Score,
     objective: ObjectiveSettings,
+    world_model: WorldModelSettings,
     temperature: float,
     pad_id: int,
     device: torch.device,
@@ -35,6 +37,7 @@ def micro_batch_loss(
         part: rows, what they are worth, and the totals of the mini-batch.
         score: runs the actor.
         objective: settings of the loss.
+        world_model: settings of the world-model term.
         temperature: of the rollout.
         pad_id: pads rows on the right.
         device: where the actor is.
@@ -50,7 +53,7 @@ def micro_batch_loss(
         known = token_values(part.ref_logprobs, batch.input_ids.shape)
         reference = batch.gather(known.to(logprobs))
     inputs = loss_inputs(batch, part.experience, reference, entropy)
-    return combined_loss(logprobs, inputs, part.totals, objective)
+    return combined_loss(logprobs, inputs, part.totals, objective, world_model)
 
 
 ValueForward = Callable[[Tensor, Tensor], Tensor]

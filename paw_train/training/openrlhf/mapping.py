@@ -277,6 +277,13 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "rollout.prefill_tokens": _ours("vLLM decides; not read"),
         "rollout.engine": _ours("vLLM samples here, whatever its value"),
         "rollout.vllm": Rule("not read", None, _default_vllm),
+        "rollout.branching.branches": _only(
+            "not read",
+            lambda v: v == 1,
+            "above 1 is not done here yet: OpenRLHF samples each episode on its own, and its workers keep no "
+            "states to go back to. Use 1, or engine=local.",
+        ),
+        "rollout.branching": _UNUSED,
         "algorithm.name": Rule(_MAKER.note, _estimator, _whole_critic),
         "algorithm.normalize": _MAKER,
         "algorithm.weighting": _MAKER,
@@ -299,17 +306,18 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "algorithm.critic": Rule("--critic.*", _critic),
         "objective.kl_coef": _option("algo.kl.init_coef"),
         "objective.kl_in": _MAKER,
-        "objective.wm.entropy": _only(
+        "objective": _LOSS,
+        "world_model.entropy": _only(
             _MAKER.note,
             lambda v: v == "sampled",
             "is not done here yet for the full vocabulary: use sampled, the paper's.",
         ),
-        "objective.wm.gradient_ratio": _only(
+        "world_model.gradient_ratio": _only(
             "not read",
             lambda v: v is None,
-            "is not done here: gradients are sharded over the GPUs. Set objective.wm.coef instead.",
+            "is not done here: gradients are sharded over the GPUs. Set world_model.coef instead.",
         ),
-        "objective": _LOSS,
+        "world_model": _LOSS,
         "world_model_learning.method": _only(
             "not read",
             lambda v: v == "off",

@@ -70,7 +70,7 @@ export class CurvesPage {
       result("Success before RL", info.before), result("Success after RL", info.after),
       h("div", { cls: "card" }, h("span", null, "Updates"), h("b", null, info.planned ? `${info.updates} / ${info.planned}` : number(info.updates)),
         h("small", null, info.state)),
-      h("div", { cls: "card" }, h("span", null, "Method"), h("b", null, (info.algorithm || "–").toUpperCase()), h("small", null, `world model: ${world(info.wm)}`)),
+      h("div", { cls: "card" }, h("span", null, "Method"), h("b", null, (info.algorithm || "–").toUpperCase()), h("small", null, `world model: ${world(info.world_model)}`)),
       h("div", { cls: "card" }, h("span", null, "Episodes kept"), h("b", null, number(info.episodes)),
         h("small", null, `${plural(info.turns, "turn")}${info.with_tokens ? "" : " · no token records"}`)));
     replace(this.notes, info.notes.slice(0, 8).map((note) => h("p", { cls: "note" }, note)));

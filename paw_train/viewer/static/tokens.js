@@ -49,7 +49,7 @@ export class TokenTip {
 
 export function legend(episode) {
   const clips = clipsOf(episode);
-  const wm = episode.wm === "on";
+  const wm = episode.world_model;
   return h("div", { cls: "legend" },
     h("span", null, "next-observation tokens by probability"),
     h("span", { cls: "scale" }, [0, 0.25, 0.5, 0.75, 1].map((p) => h("span", { cls: "tok", style: { "--p": String(p) } }, String(p)))),
@@ -59,4 +59,4 @@ export function legend(episode) {
     !wm && h("span", null, "this run's world model is off: measured, not learned from"));
 }
 
-export const clipsOf = (episode) => episode.wm === "on" && episode.loss === "cmae" && episode.rho !== null;
+export const clipsOf = (episode) => episode.world_model && episode.loss === "cmae" && episode.rho !== null;
