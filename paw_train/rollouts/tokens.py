@@ -126,8 +126,8 @@ class TokenBatch:
 
     def to(self, device: torch.device) -> TokenBatch:
         """The batch on another device."""
-        values = (getattr(self, name) for name in self.__slots__)
-        return TokenBatch(*(None if value is None else value.to(device) for value in values))
+        tensors = {name: getattr(self, name) for name in self.__slots__}
+        return replace(self, **{n: t.to(device) for n, t in tensors.items() if t is not None})
 
 
 def collate(rows: Sequence[TokenRow], pad_id: int) -> TokenBatch:
