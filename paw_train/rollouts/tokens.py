@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -127,9 +126,8 @@ class TokenBatch:
 
     def to(self, device: torch.device) -> TokenBatch:
         """The batch on another device."""
-        here = (getattr(self, name) for name in self.__slots__)
-        there: list[Any] = [None if value is None else value.to(device) for value in here]
-        return TokenBatch(*there)
+        tensors = {name: getattr(self, name) for name in self.__slots__}
+        return replace(self, **{n: t.to(device) for n, t in tensors.items() if t is not None})
 
 
 def collate(rows: Sequence[TokenRow], pad_id: int) -> TokenBatch:
