@@ -167,9 +167,7 @@ class _TaskRun:
     def continuations(self, episode: int, step: int, count: int) -> list[int]:
         """Samples continuations of a state; the numbers of their trajectories."""
         state, first = self.snapshots[episode][step], len(self.runner.trajectories)
-        slots = self.pool.fork(state, count)
-        assert self.runner.recorder is not None  # a local policy writes tokens
-        self.runner.recorder.branch(slots, state.episode)
+        self.runner.fork(state, count)
         self.runner.run()
         return list(range(first, first + count))
 
