@@ -1,4 +1,4 @@
-"""Finished episodes on disk as they finish, so that an evaluation that was cut goes on where it was."""
+"""Finished episodes on disk, so that an interrupted evaluation continues where it stopped."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from paw_gym.transition import Episode
 
 
 class EpisodeLog:
-    """The finished episodes of one evaluation, while it is not whole.
+    """The finished episodes of one evaluation, until it is complete.
 
     The first line names the evaluation; a file of another one is replaced. Episodes that failed are
-    not kept: they are played again.
+    not kept: they are run again.
 
     Args:
         path: the file.
@@ -58,7 +58,7 @@ class EpisodeLog:
                     place = (int(record["seed"]), episode.task_id)
                     self._before = float(record["seconds"])
                 except (json.JSONDecodeError, KeyError, TypeError, ValueError):
-                    continue  # cut short by a kill
+                    continue  # truncated by a kill
                 self._found[place] = episode
                 kept.append(line if line.endswith("\n") else line + "\n")
         return kept
@@ -86,7 +86,7 @@ class EpisodeLog:
         if self._kept:
             return
         self.path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # something else lies there by now
+        with contextlib.suppress(OSError):  # another file is there by now
             for folder in self._made:
                 folder.rmdir()
 

@@ -252,7 +252,7 @@ class Run:
             return [t.episode for t in demonstrations(pool, None, task_ids, 0.2, rng)]
         played: list[Episode] = []
         agent = make_agent("random", None, self.settings.rollout, {})
-        agent.play(pool, task_ids, self.settings.seed, played.append)
+        agent.run(pool, task_ids, self.settings.seed, played.append)
         return played
 
     # --- warm start ------------------------------------------------------------------------------

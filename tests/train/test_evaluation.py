@@ -18,11 +18,18 @@ import pytest
 pytest.importorskip("torch")
 
 from paw_train.environments import agent_env_maker
-from paw_train.evaluation import PANELS, Plan, evaluate_from_args, make_panel, program, run
+from paw_train.evaluation import (
+    PANELS,
+    Plan,
+    evaluate_from_args,
+    evaluate_plan,
+    make_panel,
+    program,
+)
 from paw_train.evaluation.comparison import compare, load_result, reasons_against
 from paw_train.evaluation.fingerprint import behaviour_hash, public
 from paw_train.evaluation.leaderboard import add_result, page
-from paw_train.evaluation.playing import evaluation_key, prepare
+from paw_train.evaluation.runner import evaluation_key, prepare
 from paw_train.evaluation.statistics import pass_at_k, wilson_interval
 from paw_train.evaluation.summary import pass_at
 from paw_train.rollouts.policy import Request, Response
@@ -80,14 +87,14 @@ def timeless(result: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("agent", ["policy", "react", "best_of_n"])
 def test_an_evaluation_that_was_cut_ends_as_one_that_was_not(tmp_path: Path, agent: str) -> None:
     plan = make_plan(agent=agent, batch=2)
-    whole, episodes = run(plan, Scripted(), "m")
+    whole, episodes = evaluate_plan(plan, Scripted(), "m")
     log = tmp_path / "episodes.jsonl.part"
     given = []
     calls = whole["model_calls"]
     for stop in (calls // 3, calls // 4, 1, None):
         policy = Scripted(stop)
         try:
-            result, again = run(plan, policy, "m", log)
+            result, again = evaluate_plan(plan, policy, "m", log)
         except KeyboardInterrupt:
             with log.open("a") as file:
                 file.write('{"seed": 1, "episo')  # and a line that a kill cut short
@@ -101,11 +108,11 @@ def test_an_evaluation_that_was_cut_ends_as_one_that_was_not(tmp_path: Path, age
 def test_failed_episodes_are_played_again(tmp_path: Path) -> None:
     plan = make_plan(batch=2)
     log = tmp_path / "log"
-    result, _ = run(plan, Scripted(fails=5), "m", log)
+    result, _ = evaluate_plan(plan, Scripted(fails=5), "m", log)
     assert result["errors"] > 0
     assert log.exists()
-    healed, episodes = run(plan, Scripted(), "m", log)
-    whole, wanted = run(plan, Scripted(), "m")
+    healed, episodes = evaluate_plan(plan, Scripted(), "m", log)
+    whole, wanted = evaluate_plan(plan, Scripted(), "m")
     assert timeless(healed) == timeless(whole)
     assert [e.to_dict() for e in episodes] == [e.to_dict() for e in wanted]
 
@@ -114,11 +121,11 @@ def test_another_evaluation_does_not_take_over_the_episodes(tmp_path: Path) -> N
     log = tmp_path / "log"
     plan = make_plan(seeds=(1,))
     with pytest.raises(KeyboardInterrupt):
-        run(dataclasses.replace(plan, batch=1), Scripted(10), "m", log)
+        evaluate_plan(dataclasses.replace(plan, batch=1), Scripted(10), "m", log)
     assert len(log.read_text().splitlines()) > 1
     hotter = dataclasses.replace(plan, rollout=RolloutSettings(temperature=0.5))
     policy = Scripted()
-    result, _ = run(hotter, policy, "m", log)
+    result, _ = evaluate_plan(hotter, policy, "m", log)
     assert policy.given == result["model_calls"]
     keys = {
         evaluation_key(changed, prepare(changed, Scripted()), model, None)
@@ -136,7 +143,7 @@ def test_another_evaluation_does_not_take_over_the_episodes(tmp_path: Path) -> N
 def test_the_summary_is_what_the_episodes_say() -> None:
     plan = make_plan(size=8, seeds=(1, 2, 3), agent="random")
     plan = dataclasses.replace(plan, env=ENV.replace(kwargs={"max_steps": 40}))
-    result, episodes = run(plan, None, "")
+    result, episodes = evaluate_plan(plan, None, "")
     table = np.array([e.success for e in episodes]).reshape(3, 8)
     assert result["n"] == 8
     assert result["success_rate"] == pytest.approx(table.mean())
@@ -151,7 +158,7 @@ def test_the_summary_is_what_the_episodes_say() -> None:
 
 def test_tokens_and_calls_are_counted_by_hand() -> None:
     plan = make_plan(size=3, seeds=(4,))
-    result, episodes = run(plan, Scripted(), "m")
+    result, episodes = evaluate_plan(plan, Scripted(), "m")
     steps = [t for e in episodes for t in e.transitions]
     assert result["model_calls"] == len(steps)
     assert result["tokens"] == {
@@ -176,7 +183,7 @@ def test_all_success_is_not_certainty() -> None:
     plan = make_plan(
         size=5, seeds=(1, 2), agent="expert", env=EnvSettings(kwargs={"num_tasks": 40})
     )
-    result, _ = run(plan, None, "")
+    result, _ = evaluate_plan(plan, None, "")
     assert result["success_rate"] == 1.0
     assert result["ci95"] == list(wilson_interval(5, 5))
 
@@ -275,7 +282,7 @@ def test_the_command_line_takes_agents_and_their_settings(
     ]
     path = evaluate_from_args("some/model", settings, str(tmp_path), agent="reflexion", seeds=2)
     result = load_result(path)
-    assert (result["agent"], result["model"], result["told"]) == (
+    assert (result["agent"], result["model"], result["privileged"]) == (
         "reflexion",
         "some/model",
         "success",
@@ -321,7 +328,7 @@ class TestComparison:
         assert found.p_value == pytest.approx(2 / 2**12)
         assert compare(expert, random).difference == -1.0
         assert compare(expert, expert).p_value == 1.0
-        assert "the second knows more than a player is told: rules" in found.notes
+        assert "the second uses privileged information: rules" in found.notes
 
     def test_several_seeds_against_one(self, results: Results) -> None:
         found = compare(results("random"), results("expert", seeds=2))
@@ -355,7 +362,7 @@ class TestComparison:
             "3 episodes of the second failed" in reasons_against(first, {**first, "errors": 3})[0]
         )
         (reason,) = reasons_against(first, {**first, "environment": None})
-        assert "the second does not say" in reason
+        assert "the second has no record" in reason
 
     def test_damaged_files_are_told(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="There is no result"):
