@@ -15,7 +15,7 @@ from paw_train.settings.environment_change import change_environment, explain
 from paw_train.settings.run import Settings
 
 Say = Callable[[str], None]
-"""gets a sentence for the user"""
+"""called with a sentence for the user"""
 
 
 def load_settings(
@@ -28,7 +28,7 @@ def load_settings(
     Args:
         recipe: the name of a recipe that comes with the project, or a ``.yaml`` path.
         overrides: values are read as YAML.
-        say: gets a sentence about what was left out.
+        say: called with a sentence about settings that were left out.
 
     Raises:
         ValueError: unknown recipe, key or environment (names the nearest), or a value of the wrong
@@ -48,8 +48,8 @@ def overridden(
     Args:
         data: of a recipe or a run; changed in place.
         overrides: values are read as YAML.
-        of: what ``data`` is, for ``say``.
-        say: gets a sentence about what was left out for another environment.
+        of: a name for ``data``, for ``say``.
+        say: called with a sentence about settings that were left out for another environment.
     """
     given: dict[str, Any] = {}
     for override in overrides:
