@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from paw_gym.files import write_text
 from paw_gym.transition import Episode
 
 
@@ -35,9 +35,7 @@ class EpisodeLog:
         lines = self._read()
         self._kept = len(lines)
         self._started = time.perf_counter()
-        scratch = path.with_name(path.name + ".new")
-        scratch.write_text("".join([_line({"evaluation": key}), *lines]), encoding="utf-8")
-        os.replace(scratch, path)
+        write_text(path, "".join([_line({"evaluation": key}), *lines]))
 
     def _read(self) -> list[str]:
         """The lines that can be used."""

@@ -25,7 +25,7 @@ class Group(BaseModel):
 
     @classmethod
     def read(cls, data: Any, where: str = "") -> Self:
-        """The settings in nested plain values, such as a recipe's; what is missing has its default.
+        """The settings in nested plain values, such as a recipe's; missing ones have their defaults.
 
         Args:
             data: by name.
@@ -48,7 +48,7 @@ class Group(BaseModel):
 
 
 def field_kinds(cls: type[Group]) -> dict[str, Any]:
-    """The types of a group's fields by name, with what is declared about their values."""
+    """The types of a group's fields by name, with the declared ranges of their values."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {name: hints[name] for name in cls.model_fields}
 

@@ -33,7 +33,7 @@ class EnvSettings(Group):
     require_admissible: bool = False
     """whether an action that is not listed is invalid before the environment sees it"""
     reward: Literal["agent", "environment"] = "agent"
-    """``agent``: what the environment declares for agents, such as 10 on success and else 0;
+    """``agent``: the reward that the environment declares for agents, such as 10 on success and else 0;
     ``environment``: its own, such as WebShop's score in [0, 1], which pays for a partial fit"""
     invalid_penalty: Number | None = None
     """reward added for an invalid response; null: the environment's own (-0.1 for ALFWorld)"""

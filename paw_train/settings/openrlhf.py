@@ -12,7 +12,7 @@ from paw_train.settings.ranges import Count, Number, Positive
 
 
 class OpenRLHFSettings(Group):
-    """How OpenRLHF is laid out (``engine: openrlhf``); nothing here changes what is learned.
+    """The layout of OpenRLHF (``engine: openrlhf``), which does not change what is learned.
 
     The exception is ``old_logprobs``. Batch sizes, learning rates and losses are the ordinary
     settings of a run.

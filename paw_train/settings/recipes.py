@@ -23,7 +23,7 @@ def load_settings(
 ) -> Settings:
     """Settings from a recipe and ``key=value`` overrides (``optimizer.lr=1e-4``).
 
-    An ``env.id`` other than the recipe's leaves out what the recipe sets for its own environment.
+    An ``env.id`` other than the recipe's leaves out the recipe's settings for its own environment.
 
     Args:
         recipe: the name of a recipe that comes with the project, or a ``.yaml`` path.
@@ -93,7 +93,7 @@ def read_yaml(text: str, what: str) -> Any:
     """The plain values in a YAML text.
 
     Raises:
-        ValueError: it is none, or refers to itself; says what and where.
+        ValueError: it is not YAML, or refers to itself; the message gives the place.
     """
     try:
         value = yaml.safe_load(text)

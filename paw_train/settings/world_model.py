@@ -24,7 +24,7 @@ class WorldModelSettings(Group):
 
     The defaults are PaW as published (arXiv 2606.02388, Appendix A.1). The key `world_model.preset` sets
     several fields at once: `paw` (the defaults), `echo` (cross-entropy on every transition, without
-    adaptive weight) or `off`; what is given beside it wins.
+    adaptive weight) or `off`; fields given beside it take precedence.
     """
 
     enabled: bool = True
@@ -72,7 +72,7 @@ class WorldModelSettings(Group):
     @model_validator(mode="before")
     @classmethod
     def _expand_preset(cls, data: Any) -> Any:
-        """A recipe's ``preset`` stands for its fields; what is given beside it wins."""
+        """Replaces ``preset`` by its fields; fields given beside it take precedence."""
         if not isinstance(data, Mapping) or "preset" not in data:
             return data
         name = yaml_switch(data["preset"])

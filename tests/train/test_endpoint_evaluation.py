@@ -28,7 +28,7 @@ from paw_train.evaluation.conversation import exchanges
 from paw_train.evaluation.terminal import EvaluationBar, result_lines
 from paw_train.policies.endpoint.budget import Budget, BudgetReached
 from paw_train.policies.endpoint.failures import Fallbacks, overflow_limit
-from paw_train.policies.endpoint.model_info import context_tokens
+from paw_train.policies.endpoint.reply import context_tokens
 from paw_train.rollouts.policy import Request, Response
 from paw_train.settings.endpoint import EndpointSettings
 
