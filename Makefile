@@ -3,7 +3,10 @@
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet install --prefer-binary
+# The versions that .venv is installed with; make lock writes them.
+LOCK := requirements/cpu.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet install --prefer-binary -c $(LOCK)
+UV := $(BIN)/python -m uv pip install --quiet --python $(BIN)/python -c $(LOCK)
 CLUSTER_VENV ?= .venv-openrlhf
 RECIPE ?= embedded
 WORKERS ?= 2
@@ -15,10 +18,18 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11 py
 	$(shell $(name) -c 'import sys; print("$(name)" * (sys.version_info >= (3, 11)))' 2>/dev/null)))
 # The extras that tests use; a test whose extra is missing is skipped and says which.
 TESTED := train,alfworld,eval,server,retrieval,dense,webshop,lucene,export,sft,tau2
-INPUTS := pyproject.toml hatch_build.py
+DEV := $(TESTED),dev
+DOCS := $(DEV),docs
+INPUTS := pyproject.toml hatch_build.py $(LOCK)
+# uv does in seconds what takes pip minutes, but knows nothing of the mirrors that pip is set up with.
+define INSTALL
+@$(UV) --editable '.[$(1)]' || { \
+	echo "uv cannot install the locked versions (its reason is above); pip installs them, which takes minutes." >&2; \
+	$(PIP) --editable '.[$(1)]'; }
+endef
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-openrlhf lint format types audit docs serve-docs examples bench build clean
+.PHONY: help train test test-openrlhf lint format types audit lock check-locks docs serve-docs examples bench build clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +71,12 @@ audit: $(VENV)/.dev ## known vulnerabilities of what is installed
 	@test ! -x .venv-audit/bin/pip-audit || .venv-audit/bin/python scripts/audit.py \
 		"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 
+lock: $(VENV)/.dev ## write the pinned sets in requirements/ (ARGS=--upgrade: the newest versions)
+	$(BIN)/python scripts/lock.py $(ARGS)
+
+check-locks: $(VENV)/.dev ## resolve every pinned set again, from the index's metadata
+	$(BIN)/python scripts/lock.py --check
+
 docs: $(VENV)/.docs ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
@@ -86,28 +103,28 @@ $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer was found. Install one, or give it: make PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# DeepSpeed has no wheels. Its build needs torch and setuptools 80 or newer (77 lacks what torch's
-# extension builder passes on); without pip's cache, so that a wheel from another day hides no failure.
-BUILT_FROM_SOURCE := tests/openrlhf/requirements-cpu-source.txt
-$(CLUSTER_VENV)/.ready: tests/openrlhf/requirements-cpu.txt $(BUILT_FROM_SOURCE)
+# DeepSpeed has no wheels. It is built without pip's cache, so that a wheel from another day hides no failure.
+CLUSTER_SETS := $(addprefix requirements/,build.txt torch.txt cluster-cpu.txt cluster-cpu-source.txt)
+$(CLUSTER_VENV)/.ready: $(CLUSTER_SETS)
 	python3.11 -m venv $(CLUSTER_VENV)
-	$(CLUSTER_VENV)/bin/pip install --quiet setuptools==80.9.0 wheel torch==2.13.0
-	$(CLUSTER_VENV)/bin/pip install --quiet --no-deps -r $<
+	$(CLUSTER_VENV)/bin/pip install --quiet -r requirements/build.txt -r requirements/torch.txt
+	$(CLUSTER_VENV)/bin/pip install --quiet --no-deps -r requirements/cluster-cpu.txt
 	DS_BUILD_OPS=0 $(CLUSTER_VENV)/bin/pip install --quiet --no-deps --no-build-isolation --no-cache-dir \
-		-r $(BUILT_FROM_SOURCE)
+		-r requirements/cluster-cpu-source.txt
 	@touch $@
 
-$(VENV)/.train: $(INPUTS) scripts/install_torch.py | $(BIN)/python
+$(VENV)/.train: $(INPUTS) requirements/torch.txt scripts/install_torch.py | $(BIN)/python
 	@echo "Installing into $(VENV): once, a minute or two"
 	@$(BIN)/python scripts/install_torch.py
-	@$(PIP) --editable '.[train]'
+	@$(PIP) uv
+	$(call INSTALL,train)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.train
 	@echo "Installing what the tests and checks need"
-	@$(PIP) --editable '.[$(TESTED),dev]'
+	$(call INSTALL,$(DEV))
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.dev
-	@$(PIP) --editable '.[$(TESTED),dev,docs]'
+	$(call INSTALL,$(DOCS))
 	@touch $@

@@ -32,7 +32,7 @@ from paw_train.settings.scratch import ScratchModelSettings
 
 @dataclass
 class Load:
-    """What is decoded."""
+    """The prompts of one measurement, and how responses end."""
 
     name: str
     prompts: list[list[int]]

@@ -19,10 +19,7 @@ import json
 import os
 import random
 import signal
-import socket
 import statistics
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -30,30 +27,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from processes import Service, memory_mb
+
 TASKS = 40
 """different tasks that the clients of the storm play"""
 
 
-class Server:
-    """`paw serve gateway` in a process of its own."""
-
-    def __init__(self, *arguments: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
-        self.url = f"http://127.0.0.1:{self.port}"
-        command = [sys.executable, "-m", "paw_train.cli", "serve", "gateway", *arguments]
-        self.process = subprocess.Popen(
-            [*command, "--port", str(self.port)], stderr=subprocess.DEVNULL
-        )
-        while self.process.poll() is None:
-            try:
-                if health(self.url)["workers"]:
-                    return
-            except OSError:
-                pass
-            time.sleep(0.1)
-        raise RuntimeError("the gateway ended")
+def gateway(*arguments: str) -> Service:
+    """`paw serve gateway` in a process of its own, once its workers can work."""
+    return Service("serve", "gateway", *arguments, is_ready=lambda health: health["workers"])
 
 
 def health(url: str) -> dict[str, Any]:
@@ -69,10 +51,6 @@ def metric(url: str, name: str) -> int:
 
 def workers_of(pid: int) -> list[int]:
     return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def resident_mb(pid: int) -> float:
-    return int(Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1].split()[0]) / 1024
 
 
 def machine() -> str:
@@ -108,8 +86,7 @@ def speed(arguments: argparse.Namespace) -> None:
     """Steps a second: in this process, by a gateway in batches, and by a gateway one by one."""
     from paw_gym import EnvPool
 
-    server = Server("--workers", str(arguments.workers))
-    try:
+    with gateway("--workers", str(arguments.workers)) as server:
         groups, size = max(1, arguments.envs // 8), min(8, arguments.envs)
         here = EnvPool("paw_gym/ALFWorld-v0", groups, size, seed=1)
         at = {"url": server.url, "remote_id": "paw_gym/ALFWorld-v0"}
@@ -135,11 +112,8 @@ def speed(arguments: argparse.Namespace) -> None:
         for name, values in rates.items():
             middle = statistics.median(values)
             ratio = middle / statistics.median(rates["in this process"])
-            spread = f"{min(values):,.0f} to {max(values):,.0f}"
-            print(f"{name}: {middle:,.0f} steps a second ({spread}), {ratio:.2f} of in-process")
-    finally:
-        server.process.terminate()
-        server.process.wait()
+            extremes = f"{min(values):,.0f} to {max(values):,.0f}"
+            print(f"{name}: {middle:,.0f} steps a second ({extremes}), {ratio:.2f} of in-process")
 
 
 # --- the storm ---------------------------------------------------------------------------------------
@@ -329,10 +303,9 @@ class Storm:
 
 def storm(arguments: argparse.Namespace) -> None:
     """Many sessions, with kills on both sides; then the drain."""
-    server = Server("--workers", str(arguments.workers), "--session-minutes", "0.25")
-    try:
+    with gateway("--workers", str(arguments.workers), "--session-minutes", "0.25") as server:
         raging = Storm(
-            (server.port, server.process.pid), "paw_gym/ALFWorld-v0", arguments.sessions,
+            (server.port, server.pid), "paw_gym/ALFWorld-v0", arguments.sessions,
             arguments.clients, arguments.seconds, arguments.kill_every,
         )  # fmt: skip
         start = time.monotonic()
@@ -343,17 +316,15 @@ def storm(arguments: argparse.Namespace) -> None:
         )
         print(", ".join(f"{name}: {count:,}" for name, count in sorted(raging.counts.items())))
         print(f"sessions brought back: {metric(server.url, 'gateway_sessions_replayed_total')}")
-        print(f"memory of the server: {resident_mb(server.process.pid):.0f} MB")
+        print(f"memory of the server: {memory_mb(server.pid):.0f} MB")
         print(f"wrong answers: {len(raging.problems)} {raging.problems[:3]}")
         left = health(server.url)["sessions"]
         deadline = time.monotonic() + 60
         while health(server.url)["sessions"] and time.monotonic() < deadline:
             time.sleep(0.5)
-        held, workers = health(server.url)["sessions"], workers_of(server.process.pid)
+        held, workers = health(server.url)["sessions"], workers_of(server.pid)
         print(f"sessions that nobody closed: {left}; after their time to live: {held}")
-    finally:
-        server.process.terminate()
-        status = server.process.wait()
+        status = server.stop()
     alive = sum(Path(f"/proc/{pid}").exists() for pid in workers)
     print(f"after SIGTERM: status {status}, {alive} workers left")
 
@@ -442,16 +413,12 @@ def fuzz(url: str, env_id: str, count: int, seed: int = 7) -> tuple[Counter[int]
 
 def fuzzed(arguments: argparse.Namespace) -> None:
     """Malformed requests."""
-    server = Server("--workers", str(arguments.workers))
-    try:
+    with gateway("--workers", str(arguments.workers)) as server:
         start = time.monotonic()
         seen, problems = fuzz(server.url, "paw_gym/ALFWorld-v0", arguments.fuzz)
         print(f"{arguments.fuzz:,} requests in {time.monotonic() - start:.0f} s; {machine()}")
         print(", ".join(f"{status}: {count:,}" for status, count in sorted(seen.items())))
         print(f"5xx: {len(problems)} {problems[:3]}; then: {health(server.url)}")
-    finally:
-        server.process.terminate()
-        server.process.wait()
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Which tokens of the next observations a world model of ALFWorld knows, and which pull at it.
 
 Every model predicts the same recorded observations, each token given the true ones before it. Tokens
-are told apart by what makes them predictable: the first word of an answer (whether the action was
+are grouped by what makes them predictable: the first word of an answer (whether the action was
 carried out), what lies in a place, location numbers (both are dice of the game's generator), and
 the words in between. ``pull`` is a kind's share of clipped MAE's gradient in the logits,
 ``p (1 - p) / |o|`` over the tokens with ``p <= rho`` (Eq. 7-8).
@@ -37,7 +37,7 @@ KINDS = ("refused", "carried out", "object", "number", "location", "other")
 
 @dataclass
 class Kind:
-    """What was measured of the tokens of one kind, a value each."""
+    """Measurements of the tokens of one kind, a value each."""
 
     nll: list[float] = field(default_factory=list)
     pull: list[float] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What PaW adds to an update on the cluster engine: the same run with and without it.
+"""The cost of PaW in an update on the cluster engine: the same run with and without it.
 
     CLUSTER_VENV/bin/python benchmarks/openrlhf_overhead.py --out /tmp/overhead
 

@@ -1,4 +1,4 @@
-"""What turning PaW on costs: time and memory of an update, with and without it, side by side.
+"""The cost of PaW: time and memory of an update, with and without it, side by side.
 
     python benchmarks/overhead.py [--shape embedded] [--shape long] [--repeats 3] [--threads 2]
 
@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from processes import memory_mb
 from rich.console import Console
 from rich.table import Table
 
@@ -52,7 +53,7 @@ MAX_RETURN = 10.0
 
 @dataclass
 class Shape:
-    """What is measured."""
+    """A model, its rollouts and its settings."""
 
     policy: LocalPolicy
     play: Callable[[], list[Trajectory]]
@@ -163,16 +164,10 @@ def measure_memory(args: argparse.Namespace, name: str) -> dict[str, float]:
     update = updater_of(shape, args.child)
     trajectories = shape.play()
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
-    before = _status("VmRSS")
+    before = memory_mb()
     for _ in range(2):
         update(copy.deepcopy(trajectories))
-    return {"before": before, "peak": _status("VmHWM")}
-
-
-def _status(field: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    line = next(x for x in lines if x.startswith(field + ":"))
-    return int(line.split()[1]) / 1024
+    return {"before": before, "peak": memory_mb(field="VmHWM")}
 
 
 def children(args: argparse.Namespace, name: str) -> dict[str, Any]:

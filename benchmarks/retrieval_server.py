@@ -15,14 +15,13 @@ import argparse
 import http.client
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from processes import Service, cpu_seconds, memory_mb
 
 from paw_gym.retrieval import BM25Retriever, Corpus, Retriever
 from paw_gym.retrieval.bm25_index import build_index
@@ -116,24 +115,17 @@ def client(port: int, number: int, given: Any, queries: list[str], expected: Any
 
 
 def run_server(given: argparse.Namespace, queries: list[str], expected: list[list[str]]) -> None:
-    port = 18_473
-    command = [sys.executable, "-m", "paw_train.cli", "serve", "retriever", "--port", str(port)]
-    command += [
-        "--corpus",
-        str(given.folder / "corpus.jsonl"),
-        "--index",
-        str(given.folder / "bm25"),
-    ]
-    command += ["--threads", str(given.threads)]
-    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        wait_for(port, server)
+    corpus, index = str(given.folder / "corpus.jsonl"), str(given.folder / "bm25")
+    options = ("--corpus", corpus, "--index", index, "--threads", str(given.threads))
+    with Service("serve", "retriever", *options) as server:
         warm = {"seconds": [], "wrong": 0, "queries": 0}
         quick = argparse.Namespace(seconds=2.0, batch=1)
-        client(port, 99, quick, queries, expected, warm)
+        client(server.port, 99, quick, queries, expected, warm)
         results = [{"seconds": [], "wrong": 0, "queries": 0} for _ in range(given.clients)]
         threads = [
-            threading.Thread(target=client, args=(port, n, given, queries, expected, results[n]))
+            threading.Thread(
+                target=client, args=(server.port, n, given, queries, expected, results[n])
+            )
             for n in range(given.clients)
         ]
         before, begun = cpu_seconds(server.pid), time.perf_counter()
@@ -149,40 +141,11 @@ def run_server(given: argparse.Namespace, queries: list[str], expected: list[lis
         print(
             f"Server, {given.clients} clients, {given.batch} queries a request: "
             f"{asked / wall:,.0f} queries/s ({asked / spent:,.0f} per CPU second of the server), "
-            f"p50 {p50:,.0f} ms, p99 {p99:,.0f} ms, {memory(server.pid)}, "
+            f"p50 {p50:,.0f} ms, p99 {p99:,.0f} ms, RSS {memory_mb(server.pid):,.0f} MB, of which "
+            f"{memory_mb(server.pid, 'RssAnon'):,.0f} MB are its own and the rest mapped files, "
             f"wrong answers: {sum(result['wrong'] for result in results)} of {asked:,}"
         )
-    finally:
-        server.terminate()
-        server.wait()
     print(f"load {os.getloadavg()}")
-
-
-def wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
-    for _ in range(600):
-        if server.poll() is not None:
-            raise RuntimeError("The server ended before it began to listen.")
-        try:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
-            connection.request("GET", "/health")
-            connection.getresponse()
-            return
-        except OSError:
-            time.sleep(0.5)
-
-
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def memory(pid: int) -> str:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.endswith("kB")}
-    return (
-        f"RSS {kilobytes['VmRSS'] / 1e3:,.0f} MB, of which {kilobytes['RssAnon'] / 1e3:,.0f} MB are "
-        "its own and the rest mapped files"
-    )
 
 
 def main() -> None:

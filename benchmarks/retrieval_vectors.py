@@ -2,7 +2,7 @@
 
     python benchmarks/retrieval_vectors.py --sizes 10000 100000
 
-Vectors are drawn around random centres, as those of texts lie around topics, and are of length 1.
+Vectors are sampled around random centres, as those of texts lie around topics, and are of length 1.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TOP_K = 10
 
 
 def topics(count: int, dim: int, rng: np.random.Generator) -> np.ndarray:
-    """[count, dim] float32 of length 1, spread around one centre for each hundred of them."""
+    """[count, dim] float32 of length 1, sampled around one centre for each hundred of them."""
     centres = rng.standard_normal((max(1, count // 100), dim), dtype=np.float32)
     vectors = centres[rng.integers(len(centres), size=count)]
     vectors += 0.7 * rng.standard_normal((count, dim), dtype=np.float32)
@@ -49,12 +49,6 @@ def settings(train_size: int, build_effort: int) -> dict[str, VectorIndexSetting
         "hnsw int8": VectorIndexSettings("hnsw", "int8", build_effort=build_effort),
         "ivfpq": VectorIndexSettings("ivfpq", train_size=train_size),
     }
-
-
-def resident() -> float:
-    """Memory of this process, in bytes."""
-    fields = Path("/proc/self/statm").read_text().split()
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def measure(count: int, given: argparse.Namespace, folder: Path) -> None:

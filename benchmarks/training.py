@@ -50,7 +50,7 @@ def make_env(folder: Path) -> Path:
 
 
 def make_job(shape: Shape, folder: Path, threads: int) -> Job:
-    """Writes the model and draws the prompts of all steps."""
+    """Writes the model and samples the prompts of all steps."""
     words = write_model(shape, folder)
     steps = shape.steps + 1
     return Job(

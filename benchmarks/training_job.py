@@ -1,4 +1,4 @@
-"""What one measured training process is told, and what it answers; read by both environments.
+"""The job of one measured training process and its answer; read by both environments.
 
 Only the standard library: the other trainer's environment has none of this project's packages.
 """

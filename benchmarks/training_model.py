@@ -1,4 +1,4 @@
-"""The models and prompts that ``training.py`` trains on: made from nothing, so nothing is downloaded.
+"""The models and prompts that ``training.py`` trains on: random weights, made-up words.
 
 Weights are random, which costs the same as trained ones. Words are made up; every word is a token.
 """

@@ -30,7 +30,7 @@ ENV_ID = "bench/OneTurn-v0"
 
 
 def play(task: Task, rng: np.random.Generator) -> Generator[Outcome, str, None]:
-    """One turn, whose reward is a coin: what is measured is everything else."""
+    """One turn, whose reward is a fair coin: what is measured is everything else."""
     yield Outcome("")
     yield Outcome("", reward=float(rng.integers(2)), terminated=True)
 

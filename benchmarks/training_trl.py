@@ -21,7 +21,7 @@ from training_job import Job, Seconds, StepRecord, digest, measured, now, write_
 from transformers import TrainerCallback
 
 NEVER = 2**30
-"""an end token that no model draws"""
+"""an end token that no model samples"""
 
 
 class Clock(TrainerCallback):

@@ -10,20 +10,16 @@ their rows stand, and how long frames take while the list is scrolled.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
+from processes import Service, cpu_seconds
 from viewer_run import write_run
-
-from paw_train.viewer.opening import free_port
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "viewer"))
 from pages import CHROMIUM, Pages
@@ -46,39 +42,8 @@ _SCROLL = """new Promise((done) => { const list = document.querySelector(".vlist
     requestAnimationFrame(step); })"""
 
 
-class Server:
-    """`paw view` on a folder."""
-
-    def __init__(self, run: Path, cache: Path) -> None:
-        port = free_port("127.0.0.1")
-        self.url = f"http://127.0.0.1:{port}"
-        command = [sys.executable, "-m", "paw_train.cli", "view", str(run), "--no-open"]
-        self.started = time.perf_counter()
-        self.process = subprocess.Popen(
-            [*command, "--port", str(port)],
-            env={**os.environ, "PAW_CACHE_DIR": str(cache)},
-            stderr=subprocess.DEVNULL,
-        )
-        while True:
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health"):
-                return
-            if self.process.poll() is not None:
-                raise RuntimeError("paw view ended")
-            time.sleep(0.02)
-
-    def cpu(self) -> float:
-        """Seconds of CPU so far (Linux)."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def stop(self) -> None:
-        """Ends it."""
-        self.process.terminate()
-        self.process.wait()
-
-
 def promise(pages: Any, script: str) -> Any:
-    """What a promise on the page gives."""
+    """The value of a promise on the page."""
     answer = pages._call(
         "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
     )
@@ -87,9 +52,9 @@ def promise(pages: Any, script: str) -> Any:
     return answer["result"].get("value")
 
 
-def open_page(run: Path, cache: Path, tab: str, label: str) -> tuple[Server, Any, Any]:
+def open_page(run: Path, cache: Path, tab: str, label: str) -> tuple[Service, Any, Any]:
     """Starts server and browser and reports the first paint."""
-    server = Server(run, cache)
+    server = Service("view", str(run), "--no-open", variables={"PAW_CACHE_DIR": str(cache)})
     ready = time.perf_counter() - server.started
     folder = tempfile.TemporaryDirectory()
     pages = Pages(Path(folder.name))
@@ -122,11 +87,11 @@ def main() -> None:
         print("| opened | server answers after | first contentful paint | first row |")
         print("| --- | --- | --- | --- |")
         server, pages, folder = open_page(run, cache, "turns", "without an index")
-        begun, spent = time.perf_counter(), server.cpu()
+        begun, spent = time.perf_counter(), cpu_seconds(server.pid)
         reading = "document.querySelector('.status').textContent.startsWith('reading')"
         while pages.run(reading) or pages.run("window.paw.seen.indexing !== null"):
             time.sleep(0.2)
-        indexed, spent = time.perf_counter() - begun, server.cpu() - spent
+        indexed, spent = time.perf_counter() - begun, cpu_seconds(server.pid) - spent
         pages.close(), server.stop(), folder.cleanup()
         server, pages, folder = open_page(run, cache, "turns", "with an index")
         print(f"\nWhole index: {indexed:.1f} s after the first row ({spent:.1f} s of CPU).\n")

@@ -89,9 +89,9 @@ def _update(
             for n in range(group_size)
         ]  # fmt: skip
         mean = sum(e.total_reward for e in played) / group_size
-        spread = math.sqrt(sum((e.total_reward - mean) ** 2 for e in played) / group_size) or 1.0
+        std = math.sqrt(sum((e.total_reward - mean) ** 2 for e in played) / group_size) or 1.0
         for episode in played:
-            advantage = (episode.total_reward - mean) / spread
+            advantage = (episode.total_reward - mean) / std
             yield episode, _record(update, episode, advantage, 1 - mean / 10, rng)
 
 

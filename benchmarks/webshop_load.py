@@ -14,12 +14,10 @@ import asyncio
 import json
 import os
 import random
-import socket
-import subprocess
-import sys
 import time
-import urllib.request
 from typing import Any
+
+from processes import Service, memory_mb
 
 _TEXT = "red blue soft travel mug lamp tea socks cotton pack organic steel light sweater candle"
 WORDS = _TEXT.split()
@@ -28,8 +26,9 @@ WORDS = _TEXT.split()
 class Client:
     """A shopper with a kept connection."""
 
-    def __init__(self, port: int, seed: int, ids: list[str], think: float) -> None:
-        self.port, self.rng, self.ids, self.think = port, random.Random(seed), ids, think
+    def __init__(self, port: int, seed: int, think: float) -> None:
+        self.port, self.rng, self.think = port, random.Random(seed), think
+        self.key = f"client {seed} of the benchmark"
         self.times: list[tuple[float, float]] = []
         self.errors: list[str] = []
 
@@ -37,7 +36,7 @@ class Client:
         data = b"" if body is None else json.dumps(body).encode()
         head = (
             f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(data)}\r\n\r\n"
+            f"X-PaW-Client: {self.key}\r\nContent-Length: {len(data)}\r\n\r\n"
         )
         start = time.perf_counter()
         self.writer.write(head.encode() + data)
@@ -57,41 +56,34 @@ class Client:
     async def run(self, until: float) -> None:
         try:
             self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
-            task = {"split": "train", "task_id": self.rng.choice(self.ids)}
-            view = await self.call("POST", "/api/sessions", task)
-            session = view["session"]
+            opened = await self.call("POST", "/v1/sessions", {"env_id": "paw_gym/WebShop-v0"})
+            session = f"/v1/sessions/{opened['session']}"
+            shown = {"terminated": True}
             while time.perf_counter() < until:
                 if self.think:
                     await asyncio.sleep(self.rng.uniform(0, 2 * self.think))
-                if view["terminated"]:
-                    task = {"split": "train", "task_id": self.rng.choice(self.ids)}
-                    view = await self.call("POST", f"/api/sessions/{session}/start", task)
-                action = self.rng.choice(view["admissible_actions"])
+                if shown["terminated"] or shown["truncated"]:
+                    start = {"seed": self.rng.getrandbits(32)}
+                    shown = await self.call("POST", f"{session}/reset", start)
+                action = self.rng.choice(shown["info"]["admissible_actions"])
                 if action == "search[...]":
                     action = f"search[{' '.join(self.rng.sample(WORDS, 3))}]"
-                view = await self.call("POST", f"/api/sessions/{session}/step", {"action": action})
-            await self.call("DELETE", f"/api/sessions/{session}")
+                shown = await self.call("POST", f"{session}/step", {"action": action})
+            await self.call("DELETE", session)
             self.writer.close()
         except (OSError, ValueError, asyncio.IncompleteReadError) as error:
             self.errors.append(repr(error))
 
 
-def resident_mb(pid: int) -> float:
-    with open(f"/proc/{pid}/status") as file:
-        return int(file.read().split("VmRSS:")[1].split()[0]) / 1024
-
-
 async def load(arguments: argparse.Namespace, port: int, pid: int) -> None:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/tasks/train") as answer:
-        ids = json.load(answer)["ids"]
     begin = time.perf_counter()
     until = begin + arguments.seconds
-    clients = [Client(port, n, ids, arguments.think) for n in range(arguments.sessions)]
+    clients = [Client(port, n, arguments.think) for n in range(arguments.sessions)]
     memory: list[tuple[float, float]] = []
 
     async def watch() -> None:
         while time.perf_counter() < until:
-            memory.append((time.perf_counter() - begin, resident_mb(pid)))
+            memory.append((time.perf_counter() - begin, memory_mb(pid)))
             await asyncio.sleep(arguments.seconds / 24)
 
     await asyncio.gather(watch(), *(client.run(until) for client in clients))
@@ -118,22 +110,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--think", type=float, default=1.0)
     arguments = parser.parse_args()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "paw_train.cli", "serve", "webshop", "--port", str(port)]
-    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(1200):
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health").close()
-                break
-            except OSError:
-                time.sleep(0.1)
-        asyncio.run(load(arguments, port, server.pid))
-    finally:
-        server.terminate()
-        server.wait()
+    with Service("serve", "webshop") as server:
+        asyncio.run(load(arguments, server.port, server.pid))
 
 
 if __name__ == "__main__":

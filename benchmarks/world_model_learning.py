@@ -1,9 +1,9 @@
-"""What world-model learning taught, by arm and stage, from the folder of a `paw compare rwml`.
+"""The effect of world-model learning by arm and stage, from the folder of a `paw compare rwml`.
 
     python benchmarks/world_model_learning.py runs/rwml
 
 Prints Markdown: the world model on held-out transitions (mean over seeds and t interval), then success
-before and after policy RL. Cells that have not come so far are left out, and counted.
+before and after policy RL. Runs that have not come so far are left out, and counted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ METRICS = (
 
 
 def main() -> None:
-    """Reads the cells and prints both tables."""
+    """Reads the runs and prints both tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="the comparison's folder")
     folder: Path = parser.parse_args().folder

@@ -1,4 +1,4 @@
-"""What the size of an optimiser step decides for clipped MAE: the world-model term alone, under Adam.
+"""The effect of the optimiser's step size on clipped MAE: the world-model term alone, under Adam.
 
 Every learning rate starts from the same weights and takes its steps on the same recorded dialogues, all of
 them in one batch, with Eq. 7-8 on every transition (no selection, equal weights). Printed are the median

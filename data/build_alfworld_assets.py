@@ -53,7 +53,7 @@ MOVE_TO_PUT = (
     ("You move the {o.name} to the {r.name}.", "You put the {o.name} in/on the {r.name}."),
     ("move {o} to {r}", "put {o} in/on {r}"),
 )
-"""What the older grammar says where the wheel's says `move`; official game files of
+"""The older grammar's wording where the wheel's has `move`; official game files of
 json_2.1.1 carry the older text."""
 
 

@@ -1,4 +1,4 @@
-"""What the three applications have in common: bodies, errors, metrics, and a complete OpenAPI document."""
+"""The parts of all three applications: bodies, errors, metrics, and a complete OpenAPI document."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, WithJsonSchema
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
-from starlette.routing import Match
 
 import paw_gym
 from env_servers.problems import MEDIA_TYPE, ProblemError
-from env_servers.service import METHODS, OPEN_PATHS, Metrics
+from env_servers.service import OPEN_PATHS, Metrics
 
 _TOKEN = {
     "bearer": {"type": "http", "scheme": "bearer"},
@@ -135,7 +134,7 @@ async def read(model: type[Model], request: Request) -> Model:
 
 
 def takes(model: type[BaseModel]) -> dict[str, Any]:
-    """The part of a route's document (``openapi_extra``) that says which body it takes."""
+    """The part of a route's document (``openapi_extra``) that states which body it takes."""
     schema = {"$ref": _REFERENCE.format(model=model.__name__)}
     required = any(field.is_required() for field in model.model_fields.values())
     content = {"application/json": {"schema": schema}}
@@ -143,7 +142,7 @@ def takes(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def refuses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The part of a route's document (``responses``) that says which problems it answers with."""
+    """The part of a route's document (``responses``) that states which problems it answers with."""
     return {status: {"description": HTTPStatus(status).phrase} for status in statuses}
 
 
@@ -159,8 +158,6 @@ def _add_error_handlers(app: FastAPI, page_for: Callable[[str], Page | None]) ->
     async def answer(request: Request, error: Exception) -> Response:
         path = request.url.path
         headers = dict(getattr(error, "headers", None) or {})
-        if "Allow" in headers:  # the router names the methods of one route, a path may have several
-            headers["Allow"] = _allowed(app, request)
         found = as_problem(error)
         if found.more.get("retry_after"):
             headers["Retry-After"] = str(found.more["retry_after"])
@@ -173,19 +170,8 @@ def _add_error_handlers(app: FastAPI, page_for: Callable[[str], Page | None]) ->
         app.exception_handler(kind)(answer)
 
 
-def _allowed(app: FastAPI, request: Request) -> str:
-    """The methods that a path takes."""
-    scopes = {method: {**request.scope, "method": method} for method in sorted(METHODS)}
-    found = (
-        method
-        for method, scope in scopes.items()
-        if any(route.matches(scope)[0] is Match.FULL for route in app.routes)
-    )
-    return ", ".join(found)
-
-
 def as_problem(error: Exception) -> ProblemError:
-    """What an exception that ends a request is answered with."""
+    """The problem that an exception which ends a request is answered with."""
     if isinstance(error, ProblemError):
         return error
     if isinstance(error, RequestValidationError | ValidationError):

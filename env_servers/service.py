@@ -1,4 +1,4 @@
-"""What every service shares: who may come in, limits of a request, logs, metrics, starting and stopping."""
+"""The parts of every service: who may come in, limits of a request, logs, metrics, starting and stopping."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class Gate:
                 return False
         elif kind.lower() != b"bearer":
             return False
-        # every one is compared: how long it takes tells nothing about which is nearly right
+        # every one is compared: how long it takes shows nothing about which is nearly right
         return sum(hmac.compare_digest(given, token) for token in self._tokens) > 0
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
@@ -214,7 +214,7 @@ async def _refuse(send: Send, path: str, problem: ProblemError) -> None:
 
 
 def require_free(host: str, port: int) -> None:
-    """Raises ``OSError`` for an address that cannot be listened on; says why and what to do."""
+    """Raises ``OSError`` for an address that cannot be listened on; states why and what to do."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

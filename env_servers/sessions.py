@@ -14,7 +14,7 @@ from env_servers.problems import ProblemError
 
 
 class TooManySessionsError(ProblemError):
-    """There are too many sessions; the message says whose."""
+    """There are too many sessions; the message states whose."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(429, detail, retry_after=5)
@@ -42,7 +42,7 @@ class Client:
 
 @dataclass(eq=False, kw_only=True)
 class Session:
-    """What a server keeps between the requests of one client; each server adds its own."""
+    """The state that a server keeps between the requests of one client; each server adds its own."""
 
     client: Client
     id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
@@ -69,7 +69,7 @@ class SessionStore:
         lifetime: seconds after which a session that nobody uses is forgotten.
         limit: sessions at a time.
         limit_per_client: sessions at a time of one peer.
-        clock: tells the time in seconds.
+        clock: gives the time in seconds.
 
     Raises:
         ValueError: a limit that is not positive.

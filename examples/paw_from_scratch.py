@@ -1,4 +1,4 @@
-"""GRPO with PaW in one file: a transformer trained from scratch plays ALFWorld's procedural games.
+"""GRPO with PaW in one file: a transformer trained from scratch on ALFWorld's procedural games.
 
 PaW (arXiv 2606.02388) trains the policy to predict, on its own rollouts, what its actions lead to;
 equation numbers below are its own. `paw_train` has the same with more algorithms and real models.
@@ -152,19 +152,19 @@ def sample(model: Transformer, new: list[Tensor], cache: Cache, s: Settings) -> 
     """An action for each running episode; `new` are the tokens that the model has not read."""
     ends = torch.tensor([[len(ids)] for ids in new])
     logits = model(nn.utils.rnn.pad_sequence(new, batch_first=True), cache)
-    logits, drawn = logits.take_along_dim(ends[..., None] - 1, 1), []
+    logits, sampled = logits.take_along_dim(ends[..., None] - 1, 1), []
     for step in range(s.max_response):
         logprobs = logits[:, 0].log_softmax(-1)
         ids = torch.multinomial(logprobs.exp(), 1)
-        drawn.append(torch.cat([ids, logprobs.take_along_dim(ids, 1)], 1))
+        sampled.append(torch.cat([ids, logprobs.take_along_dim(ids, 1)], 1))
         logits = model(ids, (*cache[:2], cache[2] + ends + step))
-    tokens = torch.stack(drawn, 1)  # [B, max_response, 2]
+    tokens = torch.stack(sampled, 1)  # [B, max_response, 2]
     lengths = (tokens[:, :-1, 0] != END).cumprod(1).sum(1) + 1
     read = zip(tokens, lengths, strict=True)
     return [[(int(i), 1, float(p), 0) for i, p in action[:length]] for action, length in read]
 
 
-def play(pool: EnvPool, words: Words, s: Settings, model: Transformer | None = None) -> list[Row]:
+def run(pool: EnvPool, words: Words, s: Settings, model: Transformer | None = None) -> list[Row]:
     """One episode in each environment, by the model or (with some random actions) by the expert."""
     pool.reset()
     envs, learn = [pool.env_of(slot) for slot in pool.active], model is None
@@ -271,20 +271,20 @@ def main() -> None:
     words = {name: i for i, name in enumerate(["<pad>", "<unk>", "<user>", "<agent>", "</action>"])}
     shown, pool = [], make_pool(s, "train", 64, 1)
     while len(shown) < s.demonstrations:
-        shown += [r for r, e in zip(play(pool, words, s), pool.episodes, strict=True) if e.success]
+        shown += [r for r, e in zip(run(pool, words, s), pool.episodes, strict=True) if e.success]
     model = Transformer(s, len(words))
     clone(model, shown, s)
 
     def evaluate() -> float:
         test = make_pool(s, "valid_unseen", s.eval_games, 1)
-        play(test, words, s, model)
+        run(test, words, s, model)
         return fmean(episode.success for episode in test.episodes)
 
     print(f"cloned {len(shown)} episodes; held-out games solved: {evaluate():.1%}", flush=True)
     pool = make_pool(s, "train", s.groups, s.group_size, s.max_steps)
     adam = torch.optim.AdamW(model.parameters(), weight_decay=0)
     for number in range(1, s.updates + 1):
-        batch = collate(play(pool, words, s, model))
+        batch = collate(run(pool, words, s, model))
         advantages, weights = plan(batch, [e.total_reward for e in pool.episodes], s)
         for part in torch.randperm(len(batch.ids)).chunk(s.minibatches):
             some = Batch(*(x[part] for x in batch))

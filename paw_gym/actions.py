@@ -22,7 +22,7 @@ def fill_blank(action: str, words: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ParsedResponse:
-    """What a response says."""
+    """A response's action, or why there is none."""
 
     action: str
     """the tagged action, stripped; empty when there is none"""

@@ -1,4 +1,4 @@
-"""What the constructor of a registered environment takes, known without making one.
+"""The arguments that classes and functions take, and those of a registered environment without making one.
 
 Everywhere an environment is named, ``module:id`` is its name too: the module is imported first, and
 registers the id.
@@ -66,8 +66,8 @@ def parameters_of(name: str) -> Mapping[str, inspect.Parameter] | None:
     creator = creator_of(name)
     if creator is None:
         return None
-    found = _named(creator)
-    return None if _is_open(found) else found
+    found = parameters_in(creator)
+    return None if takes_any(found) else found
 
 
 def has_splits(name: str) -> bool:
@@ -77,19 +77,21 @@ def has_splits(name: str) -> bool:
         return True
     classes = creator.__mro__ if isinstance(creator, type) else [creator]
     for level in classes:
-        found = _named(level)
-        if "split" in found or not _is_open(found):
+        found = parameters_in(level)
+        if "split" in found or not takes_any(found):
             return "split" in found
     return False
 
 
-def _named(creator: Any) -> dict[str, inspect.Parameter]:
+def parameters_in(creator: Any) -> dict[str, inspect.Parameter]:
+    """The parameters of a function, or of a class's constructor, by name and without ``self``."""
     # a class may choose what it makes in __new__, which then takes anything
     called = getattr(creator, "__init__") if isinstance(creator, type) else creator  # noqa: B009
     return {k: p for k, p in inspect.signature(called).parameters.items() if k != "self"}
 
 
-def _is_open(parameters: Mapping[str, inspect.Parameter]) -> bool:
+def takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    """Whether there is a ``**kwargs`` among them."""
     return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
 
 

@@ -22,17 +22,17 @@ def copied(env: TextEnv) -> TextEnv:
     """An independent copy, in mid-episode too. It shares the arguments that the original was made with.
 
     Raises:
-        TypeError: this environment cannot be copied; says which, and why.
+        TypeError: this environment cannot be copied; states which, and why.
     """
     make, args, kwargs = env._made_with
     return _restored(make, args, kwargs, _snapshot(env))
 
 
 def reduced(env: TextEnv) -> tuple[Callable[..., TextEnv], tuple[Any, ...]]:
-    """What ``pickle`` stores of an environment: how to construct it again, and its state.
+    """The form in which ``pickle`` stores an environment: how to construct it again, and its state.
 
     Raises:
-        TypeError: this environment cannot be pickled; says which, and why.
+        TypeError: this environment cannot be pickled; states which, and why.
     """
     contents = (*env._made_with, _snapshot(env))
     try:

@@ -1,4 +1,4 @@
-"""What a text environment is: tasks, outcomes, and the Gymnasium environment around them.
+"""Text environments: tasks, outcomes, and the Gymnasium environment around them.
 
 An author subclasses ``TextEnv`` and writes two methods, ``_start`` and ``_act``; everything that
 Gymnasium and the trainers ask for (seeding, task choice, info keys, the step budget, exact
@@ -14,6 +14,7 @@ import json
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -143,6 +144,18 @@ def _unit_hash(text: str) -> float:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
 
 
+def split_of_key(key: str, shares: Mapping[str, float]) -> str:
+    """The split that a key belongs to; depends on the key alone.
+
+    Args:
+        key: names what must not be in two splits, such as a product or a level.
+        shares: share of each split; they sum to 1.
+    """
+    bounds = zip(accumulate(shares.values()), shares, strict=True)
+    place = _unit_hash(key)
+    return next((split for bound, split in bounds if place < bound), list(shares)[-1])
+
+
 def _candidates(task_id: str, ids: Sequence[str], limit: int = 2000) -> Sequence[str]:
     """Ids to search for near misses; a long list is cut to those that share the longest prefix."""
     if len(ids) <= limit:
@@ -199,7 +212,7 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
     ``save_state``, also in mid-episode.
 
     Args:
-        tasks: the task set to draw from.
+        tasks: the task set to sample from.
         max_steps: step budget; an episode that uses it up is *truncated*.
         render_mode: ``"ansi"`` makes ``render`` return the last observation.
     """
@@ -209,7 +222,7 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
     recorded_info: ClassVar[tuple[str, ...]] = ()
     """keys of ``info`` that every transition keeps beside ``success`` and ``score``"""
     type_groups: ClassVar[Mapping[str, Sequence[str]]] = {}
-    """groups of task types whose mean success an evaluation tells too, each type counting once"""
+    """groups of task types whose mean success an evaluation reports too, each type counting once"""
     held_out_splits: ClassVar[tuple[str, str]] = ("valid_seen", "valid_unseen")
     """of an environment with a ``split``: what checkpoints are chosen on, and what results are
     reported on, unless the user says otherwise"""
@@ -268,7 +281,7 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
         )
 
     def expert(self) -> Callable[[], str]:
-        """A player to learn from: a function that gives the next action. It follows the episode.
+        """A policy to learn from: a function that gives the next action. It follows the episode.
 
         By default the reference solution, worked out anew at each step, so that it also goes on from
         where another action led; an environment overrides it with an expert that sees no more than
@@ -278,7 +291,7 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
         return lambda: next(iter(self.reference_solution()))
 
     def is_admissible(self, action: str) -> bool:
-        """Whether an action would be accepted now, as far as the listed ones tell.
+        """Whether an action would be accepted now, as far as the listed actions show.
 
         For an environment whose list cannot name every action: it overrides this.
         """
@@ -290,10 +303,10 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
         return observation
 
     def set_progress(self, fraction: float) -> None:
-        """Tells how much of training is done: for environments that grow harder (a curriculum).
+        """Sets how much of training is done: for environments that grow harder (a curriculum).
 
         Trainers call it before the episodes of each update, with the number of finished updates over
-        that of all, so a resumed run tells the same. Evaluations do not call it. Most environments
+        that of all, so a resumed run reports the same. Evaluations do not call it. Most environments
         ignore it; one with a curriculum reads ``self.progress``.
 
         Args:
@@ -327,7 +340,7 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
 
         Args:
             seed: seeds the generator that chooses the task (when ``options`` do not) and that the
-                environment draws from.
+                environment samples from.
             options: ``{"task_id": str}`` or ``{"task_index": int}`` picks the task.
 
         Raises:
@@ -345,8 +358,8 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
         return self._last.observation, self._info(self._last)
 
     def _choose(self, options: dict[str, Any]) -> Task:
-        # drawn whether it is needed or not: the generator's state must not depend on the options
-        drawn = int(self.np_random.integers(len(self.tasks)))
+        # sampled whether it is needed or not: the generator's state must not depend on the options
+        sampled = int(self.np_random.integers(len(self.tasks)))
         unknown = set(options) - {"task_id", "task_index"}
         if unknown:
             name = sorted(unknown)[0]
@@ -361,7 +374,7 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
         if options.get("task_id") is not None:
             return self.tasks[str(options["task_id"])]  # type: ignore[no-any-return]
         index = options.get("task_index")
-        return self.tasks[drawn if index is None else int(index)]  # type: ignore[no-any-return]
+        return self.tasks[sampled if index is None else int(index)]  # type: ignore[no-any-return]
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Applies an action; see ``gymnasium.Env.step``.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gymnasium.envs.registration import ENV_ID_RE
 
+from paw_gym.constructors import parameters_in, takes_any
 from paw_gym.core import TextEnv
 from paw_gym.functional import GeneratorEnv, GeneratorEnvFactory
 from paw_gym.naming import nearest
@@ -20,7 +20,7 @@ _OWN_OPTIONS = ("tasks", "max_steps", "solve", "description", "replace")
 def checked_entry_point(
     id: Any, entry_point: Any, options: Mapping[str, Any], kwargs: Mapping[str, Any]
 ) -> tuple[str | Callable[..., Any], dict[str, Any]]:
-    """What Gymnasium calls to make the environment, and the arguments that it is called with.
+    """The callable by which Gymnasium makes the environment, and its arguments.
 
     Args:
         id: the id to register.
@@ -95,8 +95,8 @@ def _checked_class(
             "entry_point",
         )
     arguments = _of_class(options, kwargs)
-    parameters = dict(list(inspect.signature(cls.__init__).parameters.items())[1:])
-    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+    parameters = parameters_in(cls)
+    if not takes_any(parameters):
         _check_names(arguments, parameters, f"{cls.__name__}.__init__", ("description", "replace"))
     return cls, arguments
 
@@ -110,7 +110,7 @@ def _factory(
             "that was made of it.",
             "entry_point",
         )
-    accepted = [n for n in inspect.signature(GeneratorEnv).parameters if n != "play"]
+    accepted = [name for name in parameters_in(GeneratorEnv) if name != "play"]
     _check_names(kwargs, accepted, "register_text_env", _OWN_OPTIONS)
     given = {"tasks": None, **options}
     return GeneratorEnvFactory(id, function, **given), dict(kwargs)

@@ -29,7 +29,7 @@ class GeneratorEnv(TextEnv):
         tasks: the tasks.
         max_steps: step budget.
         solve: ``solve(task, rng)``, a solution from the start of a task as a list of actions. ``rng``
-            draws what the ``rng`` of ``play`` drew. ``None``: no reference solver.
+            samples what the ``rng`` of ``play`` sampled. ``None``: no reference solver.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class GeneratorEnv(TextEnv):
             self._next(action)
 
     def reference_solution(self) -> list[str]:
-        """What is left of the solver's actions; after other actions, what still leads to success."""
+        """The solver's remaining actions; after other actions, those that still lead to success."""
         if self._solve is None:
             raise NotImplementedError(
                 f"{self.env_id} has no reference solver: register it with solve=..., a function "
@@ -96,8 +96,8 @@ class GeneratorEnv(TextEnv):
         plan, done = list(answer), self.state["actions"]
         if plan[: len(done)] == done:
             return plan[len(done) :]
-        rests = (plan[kept:] for kept in range(_matched(plan, done), -1, -1))
-        return next((rest for rest in rests if self._leads_to_success(rest)), [])
+        endings = (plan[kept:] for kept in range(_matched(plan, done), -1, -1))
+        return next((ending for ending in endings if self._leads_to_success(ending)), [])
 
     def _leads_to_success(self, actions: list[str]) -> bool:
         """Whether the episode would end in success, tried on a second generator."""
@@ -168,7 +168,7 @@ class GeneratorEnvFactory:
         kwargs: more arguments of ``GeneratorEnv``.
 
     Raises:
-        EnvDefinitionError: something of it is wrong; says what, and what was expected.
+        EnvDefinitionError: something of it is wrong; states what, and what was expected.
     """
 
     metadata = GeneratorEnv.metadata

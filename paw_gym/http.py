@@ -50,7 +50,7 @@ class _FailedError(Exception):
 
     @property
     def reason(self) -> str:
-        """What happened, for a message."""
+        """The reason, for a message."""
         return self.detail if self.status is None else f"status {self.status}: {self.detail}"
 
 
@@ -203,7 +203,7 @@ class JsonClient:
 
 
 def _detail(content: bytes) -> str:
-    """What a refusal says: the sentence of problem details (RFC 9457), or the beginning of its text."""
+    """The detail of a refusal: the sentence of problem details (RFC 9457), or the beginning of its text."""
     try:
         return str(json.loads(content)["detail"])
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -20,6 +20,19 @@ def did_you_mean(name: str, valid: Iterable[str], count: int = 3) -> str:
     )
 
 
+def require_choice(what: str, value: str, valid: Iterable[str]) -> None:
+    """Raises ``ValueError`` for a value that is not among the valid ones; names the nearest.
+
+    Args:
+        what: the setting, for the message.
+        value: what was given.
+        valid: the names to choose from.
+    """
+    names = list(valid)
+    if value not in names:
+        raise ValueError(f"Unknown {what} {value!r}. {did_you_mean(value, names)}")
+
+
 class UnknownTaskError(KeyError):
     """A task id that the task set does not hold; its text is a plain sentence (``KeyError`` quotes)."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from paw_gym.wrappers import AgentInterface, make_agent_env
 
 @dataclass(slots=True)
 class Slot:
-    """One running episode: what the agent must answer, and what came of it so far."""
+    """One running episode: the prompt to answer, and the record so far."""
 
     index: int
     group: int
@@ -24,8 +24,23 @@ class Slot:
     episode: Episode
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """An exact state of one running episode, to which any number of branches can go back."""
+
+    group: int
+    prompt: str
+    info: dict[str, Any]
+    episode: Episode
+    """the record of the episode, which may have grown since"""
+    steps: int
+    """transitions of the episode at the time"""
+    state: Mapping[str, Any]
+    """of ``AgentInterface.save_state``"""
+
+
 class EnvPool:
-    """Runs ``groups * group_size`` episodes; the episodes of a group play the same task.
+    """Runs ``groups * group_size`` episodes; the episodes of a group have the same task.
 
     ``reset`` starts them; ``step`` takes one response for each running episode, and finished
     episodes leave the batch. An environment that raises fails its own episode: the traceback is
@@ -33,12 +48,12 @@ class EnvPool:
 
     Args:
         env: a registered id, or a function without arguments that makes an ``AgentInterface``.
-        groups: number of tasks played at a time.
+        groups: number of tasks at a time.
         group_size: episodes of each task.
         agent_kwargs: settings of ``make_agent_env``, those of the environment included.
         seed: seeds the choice of tasks and the environments.
         seeds: seed of the environment by task id, so that an episode starts the same whatever was
-            played before; tasks that are not in it get drawn ones.
+            run before; other tasks get sampled seeds.
     """
 
     def __init__(
@@ -77,7 +92,7 @@ class EnvPool:
         return env
 
     def set_progress(self, fraction: float) -> None:
-        """Tells every environment, those still to be made as well, how much of training is done.
+        """Sets the share of training that is done in every environment, those still to be made included.
 
         Args:
             fraction: 0 to 1; see ``TextEnv.set_progress``.
@@ -100,7 +115,7 @@ class EnvPool:
         """Starts the episodes of one update and returns the running slots.
 
         Args:
-            task_ids: a task for each group (any number); ``None`` draws ``groups`` different ones.
+            task_ids: a task for each group (any number); ``None`` samples ``groups`` different ones.
             group_size: episodes of each task, if not the pool's own.
 
         Raises:
@@ -201,12 +216,73 @@ class EnvPool:
         slot.episode.transitions.append(slot.info["transition"])
         return not (terminated or truncated)
 
+    def snapshot(self, slot: Slot) -> Snapshot:
+        """The exact state of a running episode, to ``fork`` from at any later time.
+
+        Raises:
+            ValueError: the environment cannot save its state; names the environment.
+        """
+        env = self._envs[slot.index]
+        try:
+            state = env.save_state()
+        except Exception as error:  # whatever an environment raises means that it cannot
+            raise _cannot_branch(env, "saved", error) from error
+        steps = len(slot.episode.transitions)
+        return Snapshot(slot.group, slot.prompt, dict(slot.info), slot.episode, steps, state)
+
+    def fork(self, origin: Slot | Snapshot, times: int) -> list[Slot]:
+        """Starts branches of an episode, each in an environment of its own in exactly the same state.
+
+        Equal responses have equal consequences in every branch: the generator of the environment is
+        part of the state. The branches join the running episodes; a branch's record begins with the
+        transitions that it shares with its parent.
+
+        Args:
+            origin: a running episode, or an earlier state of one.
+            times: number of branches.
+
+        Returns:
+            The slots of the branches.
+
+        Raises:
+            ValueError: ``times`` is below 1, or the environment cannot save or restore its state (names
+                the environment); nothing was started.
+        """
+        if times < 1:
+            raise ValueError(f"times is at least 1, got {times}.")
+        start = origin if isinstance(origin, Snapshot) else self.snapshot(origin)
+        first = len(self.episodes)
+        for index in range(first, first + times):
+            self._restore(index, start)
+        return [self._branch(index, start) for index in range(first, first + times)]
+
+    def _restore(self, index: int, start: Snapshot) -> None:
+        while len(self._envs) <= index:
+            self._envs.append(self._new_env())
+        env = self._envs[index]
+        try:
+            env.restore_state(start.state)
+        except Exception as error:  # see snapshot
+            raise _cannot_branch(env, "restored", error) from error
+
+    def _branch(self, index: int, start: Snapshot) -> Slot:
+        parent = start.episode
+        # the index is unique in the pool, so no two branches share a name
+        name = f"{parent.episode_id}/{start.steps}.{index}"
+        self._envs[index].branch(name)
+        shared = parent.transitions[: start.steps]
+        episode = replace(parent, episode_id=name, transitions=shared, error=None)
+        slot = Slot(index, start.group, start.prompt, {**start.info, "episode_id": name}, episode)
+        self.episodes.append(episode)
+        self.active.append(slot)
+        return slot
+
     def env_of(self, slot: Slot) -> AgentInterface:
-        """The environment that a slot plays in, for experts and for branching."""
+        """The environment of a slot, for experts and for branching."""
         return self._envs[slot.index]
 
     def state_dict(self) -> dict[str, Any]:
-        """What makes the next ``reset`` the same; between updates that is the generator."""
+        """The state that makes the next ``reset`` the same: between updates, the generator's."""
         return {"rng": self._rng.bit_generator.state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -217,3 +293,11 @@ class EnvPool:
         """Closes the environments."""
         for env in self._envs:
             env.close()
+
+
+def _cannot_branch(env: AgentInterface, done: str, error: Exception) -> ValueError:
+    return ValueError(
+        f"{env.env_id} cannot be branched: its state cannot be {done} "
+        f"({type(error).__name__}: {error}). Its save_state and restore_state must be exact; `paw check` "
+        "tests them."
+    )

@@ -20,7 +20,7 @@ PLUGIN_GROUP = "paw_gym.envs"
 
 @dataclass(frozen=True, slots=True)
 class TextEnvSpec:
-    """What ``paw envs`` shows of a registered text environment."""
+    """A registered text environment as ``paw envs`` lists it."""
 
     id: str
     description: str
@@ -38,6 +38,10 @@ _OWN = {
     "paw_gym/SearchQA-v0": (
         "paw_gym.envs.search_qa.env:SearchQAEnv",
         "questions to answer with a search engine: seven benchmarks, or a made-up encyclopedia",
+    ),
+    "paw_gym/Sokoban-v0": (
+        "paw_gym.envs.sokoban:SokobanEnv",
+        "push boxes onto goals in rooms made by seed, each of them solvable",
     ),
     "paw_gym/Tau2-v0": (
         "paw_gym.envs.tau2.env:Tau2Env",
@@ -88,8 +92,8 @@ def register_text_env(
         tasks: the tasks of a generator function (``Task`` objects).
         max_steps: step budget; 50 for a generator function, a class's own by default.
         solve: ``solve(task, rng)`` of a generator function: the actions that solve a task, found with
-            no model. The contract suite, experts and demonstrations need it. ``rng`` draws what
-            the function's own ``rng`` drew.
+            no model. The contract suite, experts and demonstrations need it. ``rng`` samples what
+            the function's own ``rng`` sampled.
         description: one line for ``paw envs``; by default the first line of the docstring.
         replace: take the place of the environment that is registered under this id.
         kwargs: defaults of the class's keyword arguments.
@@ -191,7 +195,7 @@ def text_env_ids() -> list[str]:
 
 
 def text_env_spec(id: str) -> TextEnvSpec:
-    """What is known of a registered text environment.
+    """The entry of a registered text environment.
 
     Raises:
         ValueError: no such id; names the nearest.
@@ -210,7 +214,7 @@ def text_env_spec(id: str) -> TextEnvSpec:
 
 
 def not_installed(id: str) -> str:
-    """What to do about an environment whose package lies here but is not installed; empty: none does."""
+    """A hint for an environment whose package lies here but is not installed; empty where none does."""
     import tomllib
 
     for file in sorted([*Path().glob("pyproject.toml"), *Path().glob("*/pyproject.toml")]):

@@ -8,7 +8,7 @@ from typing import Any
 from gymnasium.spaces import Text
 
 MAX_LENGTH = 2**24
-"""characters; far beyond any prompt, so that a long answer is judged by the environment, not by a space"""
+"""characters; far beyond any prompt, so that the environment, not a space, rejects a long answer"""
 
 _SAMPLE_CHARSET = string.ascii_letters + string.digits + string.punctuation + " \n" + "äßéñ你好🙂"
 _SAMPLE_LENGTH = 32
@@ -18,7 +18,7 @@ class UnicodeText(Text):
     """Every string of at most ``max_length`` characters, the empty one included.
 
     Gymnasium's ``Text`` has a fixed character set (its default rejects a space). This one accepts
-    any character; ``sample`` draws short strings from a small set that mixes ASCII and non-ASCII.
+    any character; ``sample`` gives short strings from a small set that mixes ASCII and non-ASCII.
 
     Args:
         max_length: the longest member, in characters.

@@ -1,4 +1,4 @@
-"""What the author of an environment hands over: tasks, and what an action led to."""
+"""Tasks and outcomes: the values that the author of an environment hands over."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an environment answers, at the start and after an action."""
+    """The answer of an environment, at the start and after an action."""
 
     observation: str
     reward: float = 0.0

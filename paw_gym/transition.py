@@ -42,6 +42,8 @@ class Transition:
     action_is_valid: bool
     info: dict[str, Any] = field(default_factory=dict)
     """JSON values: ``success``, ``score``, ..."""
+    parent: str | None = None
+    """in a branch of another episode, the ``episode_id`` of that episode; ``None``: not a branch"""
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of JSON values.
@@ -64,7 +66,12 @@ class Transition:
 
 @dataclass(slots=True)
 class Episode:
-    """The transitions of one episode, and how it came about."""
+    """The transitions of one episode, and how it came about.
+
+    An episode that branched from another one holds its whole path: first the transitions that it
+    shares with its parent, which keep the parent's ``episode_id``, then its own. So ``(episode_id,
+    step)`` of a transition identifies a node in the tree of episodes.
+    """
 
     env_id: str
     task_id: str
@@ -100,6 +107,18 @@ class Episode:
         last = self.transitions[-1] if self.transitions else None
         return last is not None and (last.terminated or last.truncated)
 
+    @property
+    def shared_steps(self) -> int:
+        """Number of leading transitions that belong to the episodes this one branched from."""
+        if self.parent is None:
+            return 0
+        return sum(t.episode_id != self.episode_id for t in self.transitions)
+
+    @property
+    def parent(self) -> str | None:
+        """``episode_id`` of the episode that this one branched from; ``None``: it is a root."""
+        return self.transitions[-1].parent if self.transitions else None
+
     def messages(self, step: int) -> list[dict[str, str]]:
         """The chat messages that the agent saw before it answered at ``step``."""
         if self.context_mode == "window":
@@ -112,8 +131,8 @@ class Episode:
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of JSON values."""
-        head = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "transitions"}
-        return {**head, "transitions": [t.to_dict() for t in self.transitions]}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "transitions"}
+        return {**values, "transitions": [t.to_dict() for t in self.transitions]}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Episode:
@@ -194,11 +213,11 @@ def read_jsonl(path: str | Path) -> Iterator[Episode]:
                 ) from error
 
 
-_HEAD = tuple(f.name for f in fields(Episode) if f.name != "transitions")
+_EPISODE_FIELDS = tuple(f.name for f in fields(Episode) if f.name != "transitions")
 _JSON_COLUMNS = tuple(
     name for name, kind in get_type_hints(Transition).items() if get_origin(kind) is dict
 )
-_ADDED_LATER = ("observation",)
+_ADDED_LATER = ("observation", "parent")
 """columns that files of earlier versions lack"""
 
 ROW_GROUP = 2048
@@ -229,18 +248,18 @@ def write_parquet(path: str | Path, episodes: Iterable[Episode], first: int = 0)
 
 
 def _rows(number: int, episode: Episode) -> Iterator[dict[str, Any]]:
-    head = {f"episode_{name}": getattr(episode, name) for name in _HEAD}
-    head["episode_number"] = number
+    shared = {f"episode_{name}": getattr(episode, name) for name in _EPISODE_FIELDS}
+    shared["episode_number"] = number
     if not episode.transitions:
-        yield head
+        yield shared
     for t in episode.transitions:
         data = t.to_dict()
-        yield {**head, **data, **{name: json.dumps(data[name]) for name in _JSON_COLUMNS}}
+        yield {**shared, **data, **{name: json.dumps(data[name]) for name in _JSON_COLUMNS}}
 
 
 def episode_from_rows(rows: Sequence[Mapping[str, Any]]) -> Episode:
     """The episode of the Parquet rows that ``write_parquet`` made of it."""
-    episode = Episode(**{name: rows[0][f"episode_{name}"] for name in _HEAD})
+    episode = Episode(**{name: rows[0][f"episode_{name}"] for name in _EPISODE_FIELDS})
     names = [f.name for f in fields(Transition) if f.name in rows[0]]
     for row in rows:
         if row["step"] is not None:
@@ -257,7 +276,7 @@ def _schema() -> Any:
     columns = {name: _arrow_type(kind) for name, kind in get_type_hints(Transition).items()}
     columns["episode_number"] = pa.int64()
     kinds = get_type_hints(Episode)
-    columns |= {f"episode_{name}": _arrow_type(kinds[name]) for name in _HEAD}
+    columns |= {f"episode_{name}": _arrow_type(kinds[name]) for name in _EPISODE_FIELDS}
     return pa.schema(list(columns.items()))
 
 

@@ -1,4 +1,4 @@
-"""What an environment's code hands over, checked once: the first thing wrong with it, in one sentence."""
+"""Checks of the values that an environment's code hands over: the first mistake, in one sentence."""
 
 from __future__ import annotations
 

@@ -103,6 +103,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         self._prompt = ""
         self._info: dict[str, Any] = {}
         self._episode_id = ""
+        self._parent: str | None = None
         self.observation_span = (0, 0)
         """[start, end) of the observation in the latest message, in characters (conversation mode)"""
 
@@ -149,12 +150,13 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Starts an episode; ``options["episode_id"]`` names it (else a name is drawn)."""
+        """Starts an episode; ``options["episode_id"]`` names it (else the generator's state does)."""
         options = dict(options or {})
         episode_id = options.pop("episode_id", None)
         observation, info = self.env.reset(seed=seed, options=options)
-        drawn = _episode_name(info["task_id"], self.np_random)
-        self._episode_id = drawn if episode_id is None else str(episode_id)
+        own = _episode_name(info["task_id"], self.np_random)
+        self._episode_id = own if episode_id is None else str(episode_id)
+        self._parent = None
         self._history, self._messages = [], []
         self._observation = observation
         self._info = info
@@ -197,6 +199,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
                 "malformed": parsed.problem is not None,
                 **{key: info[key] for key in self.text_env.recorded_info if key in info},
             },
+            parent=self._parent,
         )
         info = {**info, "action_is_valid": blamed is None}
         self._advance(parsed.action, action, observation, info)
@@ -256,6 +259,14 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
             context_mode=self.mode,
         )
 
+    def branch(self, episode_id: str) -> None:
+        """Makes what follows a branch of the present episode, under a name of its own.
+
+        Args:
+            episode_id: of the branch; its transitions have the present episode as their ``parent``.
+        """
+        self._parent, self._episode_id = self._episode_id, episode_id
+
     # --- exact save and restore ----------------------------------------------------------------------
 
     def save_state(self) -> dict[str, Any]:
@@ -263,21 +274,24 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         return {
             "text_env": self.text_env.save_state(),
             "history": list(self._history),
-            "messages": copy.deepcopy(self._messages),
+            "messages": list(self._messages),  # messages never change; copies would take T^2 room
             "observation": self._observation,
             "prompt": self._prompt,
             "info": copy.deepcopy(self._info),
             "episode_id": self._episode_id,
+            "parent": self._parent,
+            "observation_span": self.observation_span,
         }
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
         """Goes back to a state that ``save_state`` gave."""
         self.text_env.restore_state(state["text_env"])
         self._history = list(state["history"])
-        self._messages = copy.deepcopy(state["messages"])
+        self._messages = list(state["messages"])
         self._observation, self._prompt = state["observation"], state["prompt"]
         self._info = copy.deepcopy(state["info"])
-        self._episode_id = state["episode_id"]
+        self._episode_id, self._parent = state["episode_id"], state["parent"]
+        self.observation_span = state["observation_span"]
 
     def reference_solution(self) -> list[str]:
         """Responses that lead from the present state to success, found with no model."""
@@ -363,7 +377,7 @@ class RecordTransitions(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
 
 
 def _episode_name(task_id: str, generator: np.random.Generator) -> str:
-    """A name from the generator's state. A number drawn would change what the environment draws next."""
+    """A name from the generator's state: sampling one would change what the environment samples next."""
     state = json.dumps(generator.bit_generator.state, default=lambda array: array.tolist())
     return f"{task_id}#{hashlib.blake2b(state.encode(), digest_size=6).hexdigest()}"
 

@@ -106,7 +106,7 @@ def compare(
     out: str | Path = "runs",
     quiet: bool = False,
 ) -> Comparison:
-    """Runs the cells of a grid (methods x seeds) that are missing, and compares what has finished.
+    """Executes the missing runs of a grid (methods x seeds), and compares what has finished.
 
     Args:
         grid: the name of a grid that comes with the project, or the path of its ``.yaml`` file.
@@ -120,19 +120,19 @@ def compare(
         Each arm's mean with its interval, and its paired difference to the baseline.
 
     Raises:
-        ValueError: no such grid or arm, or a cell was begun with other settings.
-        RuntimeError: a cell failed; names its log.
+        ValueError: no such grid or arm, or a run was begun with other settings.
+        RuntimeError: a run failed; names its log.
     """
+    from paw_train.reporting.compare.folder import ComparisonFolder, default_jobs
     from paw_train.reporting.compare.grid import load_grid
     from paw_train.reporting.compare.progress import Progress
-    from paw_train.reporting.compare.run import GridRun, default_jobs
 
     wanted = load_grid(str(grid))
     progress = Progress(Path(out) / wanted.name, quiet)
-    run = GridRun(wanted, str(out), say=progress.say, arms=arms, seeds=seeds)
-    work = run.execute(jobs or default_jobs(), progress)
-    run.save()
+    comparison = ComparisonFolder(wanted, str(out), say=progress.say, arms=arms, seeds=seeds)
+    work = comparison.execute(jobs or default_jobs(), progress)
+    comparison.save()
     if work.failures:
-        failed = [f"{f.cell} ended with {f.code} (its log: {f.log})" for f in work.failures]
+        failed = [f"{f.run} ended with {f.code} (its log: {f.log})" for f in work.failures]
         raise RuntimeError("; ".join(failed))
-    return run.comparison()
+    return comparison.comparison()

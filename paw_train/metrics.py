@@ -244,6 +244,14 @@ _ALL = (
     ),
     Metric("seconds_train", _COST, "Seconds an update", "of training", "seconds", label="training"),
     Metric("tokens", _COST, "Tokens an update", "in the rows that are learned from", "tokens"),
+    Metric(
+        "sampled_tokens",
+        _COST,
+        "Sampled tokens",
+        "of the responses of an update",
+        "tokens",
+        optional=True,
+    ),
     Metric("transitions", _COST, "Transitions an update", "that are learned from", optional=True),
     Metric("peak_memory_mb", _COST, "Peak memory", "of the process", "megabytes", optional=True),
 )

@@ -1,9 +1,9 @@
 """Known vulnerabilities of what is installed: ``make audit``.
 
 Asks PyPI's advisories through pip-audit. A vulnerability in one of our direct dependencies is an
-error; one further down is reported, since only the package in between can mend it. Where the advisory
-service cannot be reached, or knows nothing of our dependencies (a mirror without advisories), that is
-said, and no error: what was not asked proves nothing either way.
+error; one further down is reported, since only the package in between can fix it. An advisory
+service that cannot be reached, or that knows none of our dependencies (a mirror without advisories), is
+reported and is no error: an audit that did not happen proves nothing.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def judge(report: dict[str, Any], direct: set[str]) -> tuple[list[str], int]:
-    """What to print and the exit code for a JSON report of pip-audit.
+def assess(report: dict[str, Any], direct: set[str]) -> tuple[list[str], int]:
+    """The lines to print and the exit code for a JSON report of pip-audit.
 
     Args:
         report: its ``dependencies`` have ``name`` and either ``version`` and ``vulns`` or
@@ -49,10 +49,12 @@ def judge(report: dict[str, Any], direct: set[str]) -> tuple[list[str], int]:
             missed += [name] if name in direct else []
             continue
         asked += 1
-        for hole in found.get("vulns", []):
+        for vulnerability in found.get("vulns", []):
             kind = "DIRECT" if name in direct else "indirect"
-            fixed = ", ".join(hole.get("fix_versions", [])) or "no version yet"
-            lines.append(f"{kind}: {name} {found['version']}: {hole['id']}, mended in {fixed}")
+            fixed = ", ".join(vulnerability.get("fix_versions", [])) or "no version yet"
+            lines.append(
+                f"{kind}: {name} {found['version']}: {vulnerability['id']}, fixed in {fixed}"
+            )
             code = 1 if name in direct else code
     if asked == 0:
         lines.append("NOT AUDITED: the advisory service knows none of the packages (a mirror?).")
@@ -66,7 +68,7 @@ def judge(report: dict[str, Any], direct: set[str]) -> tuple[list[str], int]:
 
 
 def main() -> int:
-    """Runs pip-audit over the packages of an environment and judges its report."""
+    """Runs pip-audit over the packages of an environment and assesses its report."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -86,7 +88,7 @@ def main() -> int:
         print(f"NOT AUDITED: the advisory service cannot be asked ({reason:.200}).")
         return 0
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    lines, code = judge(report, direct_dependencies(pyproject))
+    lines, code = assess(report, direct_dependencies(pyproject))
     print("\n".join(lines))
     return code
 

@@ -43,10 +43,10 @@ def modules() -> str:
             rows = [f"| `{m.name}` | {summary(m)} |" for m in sorted(folder.glob("*.py"))
                     if m.name not in ("__init__.py", "__main__.py")]  # fmt: skip
             opening = folder / "__init__.py"
-            said = summary(opening) if opening.exists() else ""
-            if rows or said:
+            about = summary(opening) if opening.exists() else ""
+            if rows or about:
                 place = folder.relative_to(ROOT).as_posix()
-                parts.append(f"\n### `{place}/`\n\n{said}\n")
+                parts.append(f"\n### `{place}/`\n\n{about}\n")
             if rows:
                 parts.append("\n| module | holds |\n| --- | --- |\n" + "\n".join(rows) + "\n")
     return "".join(parts)

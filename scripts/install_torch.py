@@ -2,7 +2,8 @@
 
 A bare ``pip install torch`` on Linux brings several gigabytes of CUDA libraries, which a machine
 without an NVIDIA GPU cannot use. Where there is such a GPU this is the right thing; elsewhere a CPU
-build is looked for first: in the folders that pip is set up with, then in PyTorch's own index.
+build is looked for first: in the folders that pip is set up with, then in PyTorch's own index. The
+version is that of ``requirements/torch.txt``, as in every pinned set.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import importlib.util
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
-VERSION = "2.13.0"
+PINNED = Path(__file__).resolve().parents[1] / "requirements" / "torch.txt"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PIP = [sys.executable, "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
 
@@ -28,17 +30,15 @@ def has_cuda() -> bool:
 
 def attempts() -> list[list[str]]:
     """Arguments of ``pip install``, to be tried in order; only the last may fail for good."""
-    newest, pinned = "torch>=2.6", f"torch=={VERSION}"
-    if has_cuda():
-        return [[newest]]
-    if platform.system() != "Linux":  # the registry's builds for macOS and Windows are CPU builds
-        return [[pinned], [newest]]
+    pinned = PINNED.read_text(encoding="utf-8").split()[-1]
+    # the registry's builds for macOS and Windows are CPU builds
+    if has_cuda() or platform.system() != "Linux":
+        return [[pinned]]
     from_index = ["--no-deps", "--index-url", CPU_INDEX, "--retries", "0", "--timeout", "15"]
     return [
         ["--no-deps", "--no-index", pinned],
         [*from_index, f"{pinned}+cpu"],
         [pinned],
-        [newest],
     ]
 
 

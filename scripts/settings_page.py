@@ -29,7 +29,7 @@ OPENING = """# Settings
 
 Every setting of `paw train` and `paw eval`, by its name in a recipe and on the command line
 (`paw train embedded optimizer.lr=1e-4`), with its type, its default, and what it does. `null` is
-written for nothing. A [recipe](recipes.md) says what differs from these defaults; an unknown name is an
+written for nothing. A [recipe](recipes.md) holds what differs from these defaults; an unknown name is an
 error that names the nearest.
 
 Settings of prompting agents (`agent.KEY`) stand with [the agents](baselines.md), arguments of an

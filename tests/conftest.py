@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,24 @@ def shared_data() -> Path:
     folder = Path(os.environ.get("PAW_SHARED_DATA") or ROOT.parent / "shared" / "data")
     if not folder.is_dir():
         pytest.skip(f"no shared data in {folder} (set PAW_SHARED_DATA)")
+    return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What the tests compile and index stays out of the user's cache."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PAW_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="session")
+def official_shop(shared_data: Path) -> Path:
+    """The folder with WebShop's official set of 1,000 products."""
+    folder = shared_data / "webshop"
+    if not (folder / "items_shuffle_1000.json.xz").is_file():
+        pytest.skip(f"no WebShop data in {folder} (set PAW_SHARED_DATA)")
     return folder
 
 

@@ -1,4 +1,4 @@
-"""What must not be in the code, and how the audit of dependencies judges."""
+"""What must not be in the code, and the verdict of the audit of dependencies."""
 
 from __future__ import annotations
 
@@ -162,18 +162,18 @@ def test_direct_dependencies_are_read_with_their_extras(audit: ModuleType) -> No
 
 def test_only_a_hole_of_ours_is_an_error(audit: ModuleType) -> None:
     ours = {"dependencies": [dependency("NumPy", "PYSEC-1"), dependency("idna")]}
-    lines, code = audit.judge(ours, {"numpy"})
+    lines, code = audit.assess(ours, {"numpy"})
     assert code == 1
-    assert lines == ["DIRECT: numpy 1.0: PYSEC-1, mended in 1.1"]
-    lines, code = audit.judge({"dependencies": [dependency("idna", "PYSEC-2")]}, {"numpy"})
+    assert lines == ["DIRECT: numpy 1.0: PYSEC-1, fixed in 1.1"]
+    lines, code = audit.assess({"dependencies": [dependency("idna", "PYSEC-2")]}, {"numpy"})
     assert code == 0
     assert lines[0].startswith("indirect: idna 1.0: PYSEC-2")
 
 
 def test_what_was_not_asked_is_no_success(audit: ModuleType) -> None:
     missing = {"name": "numpy", "skip_reason": "Dependency not found on PyPI"}
-    lines, code = audit.judge({"dependencies": [missing]}, {"numpy"})
+    lines, code = audit.assess({"dependencies": [missing]}, {"numpy"})
     assert code == 0
     assert lines == ["NOT AUDITED: the advisory service knows none of the packages (a mirror?)."]
-    lines, _ = audit.judge({"dependencies": [missing, dependency("rich")]}, {"numpy"})
+    lines, _ = audit.assess({"dependencies": [missing, dependency("rich")]}, {"numpy"})
     assert lines[0] == "Not audited, unknown to the service: numpy."

@@ -53,3 +53,19 @@ def test_it_is_a_notebook_without_outputs(notebook: Path) -> None:
     for cell in book["cells"]:
         assert cell["cell_type"] in ("markdown", "code")
         assert cell.get("outputs", []) == [] and cell.get("execution_count") is None
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.name)
+def test_a_hosted_runtime_without_the_package_is_told_what_to_do(
+    notebook: Path, tmp_path: Path
+) -> None:
+    """Its first cell finds the clone and installs from it, or names what is missing."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    first = "".join(next(cell for cell in cells if cell["cell_type"] == "code")["source"])
+    shown = "import subprocess\nsubprocess.run = lambda words, check: print(*words)\n"
+    bare = [sys.executable, "-I", "-S", "-c"]  # no site-packages, as where nothing is installed
+    nothing = subprocess.run([*bare, shown + first], cwd=tmp_path, capture_output=True, text=True)
+    assert nothing.returncode != 0 and "clone it here first" in nothing.stderr
+    (tmp_path / "clone" / "paw_gym").mkdir(parents=True)
+    found = subprocess.run([*bare, shown + first], cwd=tmp_path, capture_output=True, text=True)
+    assert found.stdout.strip().endswith(f"pip install -q {tmp_path / 'clone'}[train,export]")

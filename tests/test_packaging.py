@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -69,6 +72,31 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     return set(zipfile.ZipFile(wheel).namelist())
 
 
+class TestPublishedFacts:
+    def test_the_version_is_the_same_everywhere(self) -> None:
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+        said = (ROOT / "paw_gym" / "__init__.py").read_text(encoding="utf-8")
+        assert citation["version"] == project["version"]
+        assert f'__version__ = "{project["version"]}"' in said
+        assert (citation["title"], citation["license"]) == ("PaW-Gym", project["license"])
+
+    def test_the_changelog_has_an_entry_for_what_comes_and_dates_for_what_came(self) -> None:
+        text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+        headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+        assert headings[0] == "Unreleased"
+        assert all(re.fullmatch(r"\d+\.\d+\.\d+ - \d{4}-\d\d-\d\d", h) for h in headings[1:])
+
+    def test_issue_forms_are_valid(self) -> None:
+        forms = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+        assert {form.stem for form in forms} == {"bug", "config", "difference", "idea"}
+        for form in forms:
+            fields = yaml.safe_load(form.read_text(encoding="utf-8"))
+            if form.stem != "config":
+                ids = [field["id"] for field in fields["body"]]
+                assert fields["name"] and fields["description"] and len(set(ids)) == len(ids)
+
+
 class TestWheel:
     @pytest.mark.parametrize("folder", ["paw_gym/templates", "paw_gym/envs/alfworld/assets"])
     def test_holds_the_packages_data(self, names: set[str], folder: str) -> None:
@@ -78,6 +106,10 @@ class TestWheel:
     def test_holds_every_recipe(self, names: set[str]) -> None:
         recipes = {path.relative_to(ROOT) for path in (ROOT / "recipes").glob("**/*.yaml")}
         assert recipes and {f"paw_train/{recipe}" for recipe in recipes} <= names
+
+    @pytest.mark.parametrize("package", ["paw_gym", "paw_train", "env_servers"])
+    def test_offers_its_types(self, names: set[str], package: str) -> None:
+        assert f"{package}/py.typed" in names
 
     def test_holds_the_licence_and_no_tests(self, names: set[str]) -> None:
         assert any(name.endswith("licenses/LICENSE") for name in names)

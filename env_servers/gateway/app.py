@@ -66,17 +66,11 @@ def create_app(
         metrics,
         has_token=bool(tokens),
         bodies=BODIES,
-        limits={
-            "NewSession": {
-                "env_id": {"enum": sorted(offer.env_ids)},
-                "kwargs": {"propertyNames": {"enum": sorted(offer.kwargs)}},
-            }
-        },
+        limits=schema_limits(offer),
         lifespan=lifespan,
     )
     _add_about(app, gateway)
-    add_calls(app, gateway)
-    _add_sessions(app, gateway)
+    add_routes(app, gateway)
     _add_websocket(app, gateway)
     return GatewayApp(app, metrics, tokens, gateway)
 
@@ -99,6 +93,12 @@ class GatewayApp(Gate):
         """Takes no new sessions; the function says whether all are done."""
         self.gateway.drain()
         return lambda: len(self.gateway.sessions) == 0 and self.gateway.pending == 0
+
+
+def schema_limits(offer: Offer) -> dict[str, dict[str, Any]]:
+    """The bounds that an offer adds to the JSON schemas of requests."""
+    env_ids, kwargs = {"enum": sorted(offer.env_ids)}, {"enum": sorted(offer.kwargs)}
+    return {"NewSession": {"env_id": env_ids, "kwargs": {"propertyNames": kwargs}}}
 
 
 def client_of(connection: HTTPConnection) -> Client:
@@ -136,7 +136,7 @@ def _add_about(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/envs")
     async def envs() -> dict[str, Any]:
-        """What is served, and the settings that clients may choose."""
+        """The environments that are served, and the settings that clients may choose."""
         from paw_gym.registration import text_env_spec
 
         offer = gateway.offer
@@ -147,9 +147,13 @@ def _add_about(app: FastAPI, gateway: Gateway) -> None:
         return {"envs": listed, "kwargs": sorted(offer.kwargs)}
 
 
-def add_calls(app: FastAPI, gateway: Gateway) -> None:
-    """The route that takes many calls."""
+def add_routes(app: FastAPI, gateway: Gateway) -> None:
+    """The routes of environments: one that takes many calls, and those of a single session."""
+    _add_calls(app, gateway)
+    _add_sessions(app, gateway)
 
+
+def _add_calls(app: FastAPI, gateway: Gateway) -> None:
     @app.post(
         CALLS_PATH,
         response_model=asked.Results,

@@ -1,4 +1,4 @@
-"""What a client can ask for. A request holds a list of these calls, for different sessions."""
+"""The calls of clients. A request holds a list of them, for different sessions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NewSession(BaseModel):
 
 
 class Describe(NewSession):
-    """What kind of environment it is."""
+    """Asks for the description of an environment."""
 
     op: Literal["describe"]
 
@@ -96,7 +96,7 @@ class Action(BaseModel):
     model_config = _Plain
     action: Text
     rng: Generator | None = None
-    """the state of the generator, where the client has drawn from it"""
+    """the state of the generator, where the client has sampled from it"""
 
 
 class NextAction(Action):
@@ -113,7 +113,7 @@ class Step(NextAction, OfSession):
 
 
 class Question(BaseModel):
-    """What changes nothing: is ``text`` admissible, how does a prompt show it, ..."""
+    """A question that changes nothing: is ``text`` admissible, how does a prompt show it, ..."""
 
     model_config = _Plain
     what: Literal["admissible", "shown", "solution", "expert", "advice"]
@@ -178,7 +178,7 @@ class Opened(BaseModel):
 
 
 class Outcome(BaseModel):
-    """What an environment answers; a reset has no reward, a question has ``answer`` alone."""
+    """The answer of an environment; a reset has no reward, a question has ``answer`` alone."""
 
     observation: str | None = None
     reward: float | None = None
@@ -188,12 +188,12 @@ class Outcome(BaseModel):
     shown: str | None = None
     """the observation as a prompt shows it, where that differs"""
     rng: str | None = None
-    """the state of the generator, where the environment has drawn from it"""
+    """the state of the generator, where the environment has sampled from it"""
     answer: Any = None
 
 
 class OneResult(BaseModel):
-    """What came of a call."""
+    """The result of a call."""
 
     status: int
     answer: dict[str, Any]
@@ -201,6 +201,6 @@ class OneResult(BaseModel):
 
 
 class Results(BaseModel):
-    """What came of the calls, in their order."""
+    """The results of the calls, in their order."""
 
     results: list[OneResult]

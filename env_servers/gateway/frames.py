@@ -1,4 +1,4 @@
-"""What goes between the gateway and its workers: a number, a status, and JSON, with the length in front."""
+"""Frames between the gateway and its workers: a number, a status, and JSON, with the length in front."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ log = logging.getLogger("env_servers")
 
 
 class Result(NamedTuple):
-    """What came of a call."""
+    """The result of a call."""
 
     status: int
     body: bytes
@@ -111,7 +111,7 @@ class Gateway:
     # --- admission -----------------------------------------------------------------------------------
 
     async def answer(self, client: Client, calls: Sequence[Any]) -> list[Result]:
-        """What comes of the calls, in their order; they are executed at the same time.
+        """The results of the calls, in their order; they are executed at the same time.
 
         Raises:
             ProblemError: too much is being asked for, or two calls are for one session; nothing

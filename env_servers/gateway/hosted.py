@@ -35,8 +35,8 @@ class RefusedError(Exception):
     """
 
     def __init__(self, error: BaseException) -> None:
-        told = error.args[0] if isinstance(error, KeyError) and error.args else error
-        super().__init__(str(told)[:2000])
+        reason = error.args[0] if isinstance(error, KeyError) and error.args else error
+        super().__init__(str(reason)[:2000])
         kinds = (*_ARGUMENT_ERRORS, NotImplementedError, StopIteration)
         self.kind = next((k.__name__ for k in kinds if isinstance(error, k)), "RuntimeError")
 
@@ -57,7 +57,7 @@ class Hosted:
         self.over = True
 
     def describe(self, env_id: str) -> dict[str, Any]:
-        """What a client needs to know once."""
+        """A description of the environment for clients, who ask for it once."""
         env = self.text_env
         return {
             "env_id": env_id,
@@ -113,7 +113,7 @@ class Hosted:
     def with_generator(
         self, method: Callable[[dict[str, Any]], dict[str, Any]], call: dict[str, Any]
     ) -> dict[str, Any]:
-        """Calls ``method`` with the client's generator, and tells its new state where it changed."""
+        """Calls ``method`` with the client's generator, and adds its new state where it changed."""
         env = self.text_env
         if call.get("rng") is not None:
             set_generator(env.np_random, call["rng"])
@@ -246,8 +246,8 @@ def _make(call: dict[str, Any]) -> Hosted:
         return Hosted(call["env_id"], call["kwargs"])
     except (OSError, ImportError) as error:  # its message names the server's files
         log.error("%s cannot be made", call["env_id"], exc_info=True)
-        told = RuntimeError(f"{call['env_id']} cannot be made here: see the gateway's log.")
-        raise RefusedError(told) from error
+        reason = RuntimeError(f"{call['env_id']} cannot be made here: see the gateway's log.")
+        raise RefusedError(reason) from error
     except _ARGUMENT_ERRORS as error:
         raise RefusedError(error) from error
 

@@ -16,7 +16,7 @@ def offer_of(
     full_id: Callable[[str], str],
     parse: Callable[[Sequence[str]], dict[str, Any]],
 ) -> Offer:
-    """What a gateway offers.
+    """The offer of a gateway.
 
     Args:
         envs: names of environments; none: all that are registered.

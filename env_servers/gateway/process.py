@@ -24,7 +24,7 @@ log = logging.getLogger("env_servers")
 
 
 class EnvironmentDiedError(Exception):
-    """The call killed its worker, or had to be stopped; the message says what happened."""
+    """The call killed its worker, or had to be stopped; the message states what happened."""
 
 
 class WorkerGoneError(Exception):

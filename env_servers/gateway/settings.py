@@ -1,4 +1,4 @@
-"""What a gateway offers, and how much of it."""
+"""The offer of a gateway, and its limits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LARGEST = 1_000_000
 
 
 class NotOfferedError(ProblemError):
-    """This gateway does not offer what was asked for; the message says what it does."""
+    """This gateway does not offer what was asked for; the message states what it does."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(422, detail, exception="ValueError")

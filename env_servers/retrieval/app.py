@@ -27,7 +27,7 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may ask for."""
+    """Bounds of one request."""
 
     max_queries: int = 256
     max_query_chars: int = 4_000
@@ -44,7 +44,7 @@ class PlainRequest(BaseModel):
 
 
 class Context(BaseModel):
-    """What a simulated search engine is told of a query."""
+    """The context of a query, for a simulated search engine."""
 
     model_config = ConfigDict(strict=True)
     question: str
@@ -130,11 +130,11 @@ def create_app(
     ) -> list[list[Hit]]:
         _check(queries, top_k, contexts, limits)
         asked.inc(len(queries))
-        told = None
+        passed = None
         if wants_contexts and contexts is not None:
-            told = [_context(context) for context in contexts]
+            passed = [_context(context) for context in contexts]
         try:
-            return await batcher.search([_valid(query) for query in queries], top_k, told)
+            return await batcher.search([_valid(query) for query in queries], top_k, passed)
         except RetrieverError as error:
             _log.warning("The retriever failed: %s", error)
             raise ProblemError(502, str(error)) from error
@@ -169,7 +169,7 @@ def create_app(
 
     @app.get("/v1/info")
     async def info() -> dict[str, Any]:
-        """What the retriever is, and what one request may ask for."""
+        """A description of the retriever, and the bounds of one request."""
         return {
             "retriever": name,
             "fingerprint": retriever.fingerprint,
@@ -187,7 +187,7 @@ def create_app(
 
 
 def _schema(limits: Limits) -> dict[str, dict[str, Any]]:
-    """What the limits add to the JSON schemas of requests."""
+    """The bounds that the limits add to the JSON schemas of requests."""
     text = {"type": "string", "maxLength": limits.max_query_chars}
     queries = {"maxItems": limits.max_queries, "items": text}
     top_k = {"minimum": 1, "maximum": limits.max_top_k}
@@ -216,8 +216,8 @@ def _check(
         raise ProblemError(422, f"{len(queries)} queries came with {len(contexts)} contexts.")
 
 
-def _context(told: Context) -> SearchContext:
-    return SearchContext(told.question, tuple(told.golden_answers), told.seed, told.progress)
+def _context(given: Context) -> SearchContext:
+    return SearchContext(given.question, tuple(given.golden_answers), given.seed, given.progress)
 
 
 def _valid(text: str) -> str:

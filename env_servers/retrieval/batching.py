@@ -50,7 +50,7 @@ class Batcher:
         max_wait: seconds that a lone request waits for company.
         threads: calls at a time.
         max_pending: queries that may wait.
-        observe: told the size of every call.
+        observe: called with the size of every batch.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Batcher:
         self._workers = [asyncio.create_task(self._work()) for _ in range(self._threads)]
 
     async def close(self) -> None:
-        """Stops; requests that still wait are told."""
+        """Stops; requests that still wait are cancelled."""
         for worker in self._workers:
             worker.cancel()
         for worker in self._workers:

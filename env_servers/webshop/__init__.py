@@ -1,4 +1,4 @@
-"""The WebShop site and its JSON API. ``create_app`` makes the server; ``paw serve webshop`` starts it."""
+"""The WebShop site and environments of its shop: ``create_app``; ``paw serve webshop`` starts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The WebShop server: the site, the JSON API, environments, health and metrics in one application."""
+"""The WebShop server: the site, environments of its shop, health and metrics in one application."""
 
 from __future__ import annotations
 
@@ -9,18 +9,15 @@ from prometheus_client import Gauge
 
 import paw_gym
 from env_servers.application import Page, new_app
-from env_servers.gateway.app import add_calls
-from env_servers.gateway.calls import Request as Calls
+from env_servers.gateway.app import BODIES, add_routes, schema_limits
 from env_servers.gateway.gateway import Gateway
 from env_servers.gateway.local import LocalFleet
 from env_servers.gateway.settings import Limits, Offer
 from env_servers.service import Gate, Metrics
 from env_servers.sessions import SessionStore
-from env_servers.webshop.api import BODIES, api_routes
 from env_servers.webshop.site import Site, site_routes
 from env_servers.webshop.store import Store
-from paw_gym.envs.webshop.env import ShopSettings
-from paw_gym.envs.webshop.remote import CLIENT_SETTINGS, SHOP_ID
+from paw_gym.envs.webshop.env import CLIENT_SETTINGS, SHOP_ID, ShopSettings
 
 _SITE_PATHS = ("/shop", "/favicon")
 
@@ -39,7 +36,7 @@ def create_app(
         token: what clients must show; ``None``: nothing.
 
     Raises:
-        ValueError, FileNotFoundError, ImportError: the shop cannot be made; says why.
+        ValueError, FileNotFoundError, ImportError: the shop cannot be made; states why.
     """
     # an empty store is false
     store = Store(settings or ShopSettings(), SessionStore() if sessions is None else sessions)
@@ -53,12 +50,12 @@ def create_app(
         "WebShop",
         metrics,
         has_token=token is not None,
-        bodies=(*BODIES, Calls),
+        bodies=BODIES,
+        limits=schema_limits(gateway.offer),
         page_for=page_for,
     )
-    app.include_router(api_routes(store))
     app.include_router(site_routes(site))
-    add_calls(app, gateway)
+    add_routes(app, gateway)
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
@@ -71,7 +68,7 @@ def create_app(
 
 
 def _gateway(store: Store) -> Gateway:
-    """What plays ``WebShop-v0(server=URL)``: environments of this shop, in this process.
+    """The gateway for ``WebShop-v0(server=URL)`` and for programs without an environment, in this process.
 
     They share the shop's data and its limits of sessions with the site. No workers of their own: an
     action takes less time than the way to another process and back (docs/servers.md has the figures).

@@ -1,4 +1,4 @@
-"""Pictures of products, drawn from what is known of them: nothing is fetched from other hosts."""
+"""Pictures of products, rendered from what is known of them: nothing is fetched from other hosts."""
 
 from __future__ import annotations
 

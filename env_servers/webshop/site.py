@@ -60,7 +60,7 @@ class Site:
         return HTMLResponse(html, status, SAFE_HEADERS)
 
     def problem(self, status: int, words: str) -> HTMLResponse:
-        """A page that says what went wrong."""
+        """A page that states what went wrong."""
         return self.render("problem", status, code=status, words=words, session=None)
 
     def show(self, session: Visitor, visit: Visit) -> Response:

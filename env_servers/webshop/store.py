@@ -1,4 +1,4 @@
-"""What a WebShop server serves: one shop, its tasks, and the sessions of visitors."""
+"""The state of a WebShop server: one shop, its tasks, and the sessions of visitors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paw_gym.envs.webshop.tasks import SPLITS
 
 @dataclass(eq=False, kw_only=True)
 class Visitor(Session):
-    """One shopper with one goal, on the site or through the JSON API."""
+    """A person with one goal, on the site."""
 
     task: Task
     split: str
@@ -38,19 +38,19 @@ class Store:
     def __post_init__(self) -> None:
         self.shop, _ = open_shop(self.settings, next(iter(SPLITS)))
 
-    def tasks(self, split: str, unknown: int = 404) -> TaskSet:
-        """The tasks of a split; an unknown split is answered with the status ``unknown``."""
+    def tasks(self, split: str) -> TaskSet:
+        """The tasks of a split; an unknown split is answered with 404."""
         if split not in SPLITS:
             words = f"There is no split of that name; valid: {', '.join(SPLITS)}."
-            raise ProblemError(unknown, words)
+            raise ProblemError(404, words)
         return open_shop(self.settings, split)[1]
 
-    def task(self, split: str, task_id: str, unknown: int = 404) -> Task:
-        """A task; an unknown one is answered with the status ``unknown``."""
+    def task(self, split: str, task_id: str) -> Task:
+        """A task; an unknown one is answered with 404."""
         try:
-            found: Task = self.tasks(split, unknown)[task_id]
+            found: Task = self.tasks(split)[task_id]
         except KeyError:
-            raise ProblemError(unknown, f"There is no such task in split {split!r}.") from None
+            raise ProblemError(404, f"There is no such task in split {split!r}.") from None
         return found
 
     def open(self, task: Task, split: str, request: Request) -> Visitor:

@@ -27,13 +27,13 @@ except ImportError as error:
 
 
 class TextAction(Action):
-    """What the model says, or the bare action."""
+    """The model's response, or the bare action."""
 
     message: str
 
 
 class TextObservation(Observation):
-    """What the model sees next."""
+    """The next prompt, or the bare observation."""
 
     text: str
     info: dict[str, Any] = {}
@@ -132,7 +132,7 @@ def create_openenv_app(
 ) -> Any:
     """A FastAPI application that speaks OpenEnv's protocol; run it with ``uvicorn``.
 
-    It has no token of its own and listens where ``uvicorn`` is told to: keep it on this machine, or
+    It has no token of its own and listens where ``uvicorn`` listens: keep it on this machine, or
     put a proxy in front that asks for one.
 
     Args:
@@ -158,7 +158,7 @@ class FromOpenEnv(TextEnv):
     Args:
         url: the server's address.
         tasks: the tasks; ``Task.data`` holds the arguments of the server's ``reset``. ``None``: one
-            task, told apart by the seed alone.
+            task, whose episodes differ by the seed alone.
         to_action: makes the server's action of a text.
         to_text: makes a text of the server's observation, a dictionary.
         admissible: reads the admissible actions out of an observation, or gives ``None``.

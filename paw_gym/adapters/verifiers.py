@@ -38,7 +38,7 @@ class PawTasksetConfig(vf.TasksetConfig):
 
 
 class PawData(vf.TaskData):
-    """What a task is, on the wire."""
+    """A task's fields, on the wire."""
 
     env_id: str
     env_kwargs: dict[str, Any]
@@ -75,7 +75,7 @@ class PawTaskset(vf.Taskset[PawTask, PawTasksetConfig]):
 
 
 class PawEnvConfig(vf.EnvConfig):
-    """The seats: one player, which only talks."""
+    """The seats: one agent, under the name that the framework's examples use."""
 
     player: vf.AgentConfig = vf.AgentConfig()
 

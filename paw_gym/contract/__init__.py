@@ -1,4 +1,4 @@
-"""What every text environment must pass: used by ``paw check`` and by the tests of an environment.
+"""The contract suite, which every text environment must pass: for ``paw check``, and for its own tests.
 
 In a test::
 

@@ -53,7 +53,7 @@ def run_isolated(work: Work, names: Sequence[str], limit: float) -> Iterator[Che
         begun = runner.receive()
     except TimeoutError as error:
         runner.end()
-        # named by itself, and told by the first check, which it kept from starting
+        # named by itself, and reported by the first check, which it kept from starting
         return iter(_stopped(names, f"{_MAKING} {error}", runner.stack))
     if isinstance(begun, BaseException):
         runner.end()
@@ -172,7 +172,7 @@ def _signal_group(process: Any, sign: str) -> None:
 
 
 def _serve(answers: Connection, work: Work, limit: float, dump: Path) -> None:
-    """What the subprocess does."""
+    """The body of the subprocess."""
     multiprocessing.current_process().daemon = False  # vector environments start processes
     if hasattr(os, "setsid"):
         os.setsid()  # a group of its own, which ends as a whole

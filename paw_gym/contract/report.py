@@ -11,16 +11,16 @@ from paw_gym.validation import EnvDefinitionError
 
 
 class ContractViolation(AssertionError):
-    """An environment breaks the contract; the message says how, and what was expected."""
+    """An environment breaks the contract; the message states how, and what was expected."""
 
 
 class CheckSkipped(Exception):
-    """A check cannot be made here (a package is missing); the message says why."""
+    """A check cannot be made here (a package is missing); the message states why."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What came of one check."""
+    """The result of one check."""
 
     name: str
     status: Literal["passed", "failed", "skipped"]
@@ -32,7 +32,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class ContractReport:
-    """What came of all checks."""
+    """The results of all checks."""
 
     env: str
     results: list[CheckResult]

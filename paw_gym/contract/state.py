@@ -134,10 +134,10 @@ def _check_cut(
 
 
 def _future(env: Any, actions: Sequence[str], over: bool) -> list[Moment]:
-    """What follows a state: the rest of the episode, and the episode that the generator draws next."""
-    rest = [] if over else continue_with(env, actions)
+    """The remaining episode after a state, and the start of the episode that the generator samples next."""
+    remaining = [] if over else continue_with(env, actions)
     observation, info = env.reset()
-    return [*rest, Moment(observation, 0.0, False, False, info)]
+    return [*remaining, Moment(observation, 0.0, False, False, info)]
 
 
 def saved_state_is_frozen(subject: Subject) -> str:

@@ -29,7 +29,7 @@ JUNK = (
 
 
 class Moment(NamedTuple):
-    """What ``reset`` or ``step`` returned."""
+    """The values that ``reset`` or ``step`` returned."""
 
     observation: str
     reward: float

@@ -1,4 +1,4 @@
-"""What can be downloaded, from where, and whether it came whole: manifests, resume, checksums, receipts."""
+"""Downloading data sets: manifests, resume, checksums, receipts."""
 
 from __future__ import annotations
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ from paw_gym.cache import cache_dir
 from paw_gym.data.fetch import DownloadError, Progress, fetch, fetch_checksums, sha256_of
 from paw_gym.data.manifest import DataFile, Manifest
 from paw_gym.data.unpack import FileRecord, unpack_zip
+from paw_gym.files import new_folder, write_json
 
 RECEIPT = "paw_receipt.json"
 """in the data folder: what it was made of, and the checksum of every file"""
@@ -27,7 +25,7 @@ _STALE = 86_400.0
 
 
 def default_folder(name: str) -> Path:
-    """Where a data set goes unless told otherwise: ``<cache_dir()>/data/<name>``."""
+    """The default folder of a data set: ``<cache_dir()>/data/<name>``."""
     return cache_dir() / "data" / name
 
 
@@ -63,8 +61,8 @@ def download_dataset(
         from_folder: take the files from this folder instead.
         force: replace what is there.
         keep_archives: leave the archives beside the folder.
-        progress: told about every chunk.
-        free_bytes: tells the free space of a folder's disk.
+        progress: called after every chunk.
+        free_bytes: gives the free space of a folder's disk.
         wait: sleeps between attempts (seconds).
 
     Raises:
@@ -93,9 +91,9 @@ def download_dataset(
             sources.append(_local(file, Path(from_folder).expanduser()))
         else:
             sources.append(_remote(file, store, progress, reserve, wait, manifest))
-    with _staging(dest) as staging:
+    _remove_abandoned(dest)
+    with new_folder(dest) as staging:
         _fill(staging, manifest, sources, progress, reserve, fetched=from_folder is None)
-        _swap(staging, dest)
     if from_folder is None and not keep_archives:
         shutil.rmtree(store, ignore_errors=True)
     return dest
@@ -165,17 +163,11 @@ def _remote(
     return file, path, url
 
 
-@contextmanager
-def _staging(dest: Path) -> Iterator[Path]:
+def _remove_abandoned(dest: Path) -> None:
+    """Removes what downloads left behind whose process was killed."""
     for left in dest.parent.glob(f".{dest.name}.staging-*"):
-        if time.time() - left.stat().st_mtime > _STALE:  # its process was killed
+        if time.time() - left.stat().st_mtime > _STALE:
             shutil.rmtree(left, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{dest.name}.staging-", dir=dest.parent))
-    folder.chmod(0o755)  # mkdtemp's 0700 would stay with the data
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _fill(
@@ -214,7 +206,7 @@ def _fill(
         "archives": archives,
         "files": {name: list(contents[name]) for name in sorted(contents)},
     }
-    (staging / RECEIPT).write_text(json.dumps(receipt, indent=1), encoding="utf-8")
+    write_json(staging / RECEIPT, receipt)
 
 
 def _place(
@@ -231,22 +223,6 @@ def _place(
     reserve(size)
     shutil.copyfile(path, staging / file.name)
     return {file.name: (size, digest)}
-
-
-def _swap(staging: Path, dest: Path) -> None:
-    """Puts the staged folder in place; what was there goes only when the new one stands."""
-    if not dest.exists():
-        os.rename(staging, dest)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{dest.name}.old-", dir=dest.parent))
-    os.rename(dest, old / dest.name)
-    try:
-        os.rename(staging, dest)
-    except OSError:
-        os.rename(old / dest.name, dest)
-        raise
-    finally:
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def read_receipt(folder: Path) -> dict[str, Any] | None:
@@ -275,7 +251,7 @@ def verify_dataset(
     Args:
         folder: the data folder.
         quick: compare sizes only.
-        progress: told about every file.
+        progress: called for the files.
 
     Raises:
         FileNotFoundError: there is no receipt to compare with.

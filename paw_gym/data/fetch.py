@@ -53,7 +53,7 @@ def fetch(
     Args:
         file: what to fetch; its addresses are tried in order.
         folder: where to; must exist.
-        progress: told about every chunk.
+        progress: called after every chunk.
         reserve: called with the bytes that are still to come; raises where the disk is too small.
         attempts: connections in a row that bring nothing, after which an address has failed.
         wait: sleeps between them (seconds).
@@ -219,11 +219,11 @@ class _Part:
         self._notes.write_text(json.dumps({"url": url, "validator": validator}))
 
     def resume_headers(self, url: str, trusted: bool) -> dict[str, str]:
-        """Headers that ask for the rest; none where it could be the rest of another file.
+        """Headers that ask for the remaining bytes; none where they could be those of another file.
 
         Args:
             url: the address.
-            trusted: whether a checksum will tell if the halves do not fit.
+            trusted: whether a checksum will show if the halves do not fit.
         """
         if self.size == 0:
             return {}

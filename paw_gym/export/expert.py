@@ -14,7 +14,7 @@ from paw_gym.wrappers import AgentInterface, make_agent_env
 def expert_episodes(
     env_id: str, episodes: int, seed: int = 0, **agent_kwargs: Any
 ) -> Iterator[Episode]:
-    """Plays tasks that are drawn without repetition while there are any left.
+    """Runs the expert on tasks that are sampled without repetition while there are any left.
 
     Args:
         env_id: a registered id.

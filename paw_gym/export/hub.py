@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from paw_gym.export.exporters import Exporter
-from paw_gym.export.staging import Tally, new_folder, with_clean_texts
+from paw_gym.export.staging import Tally, require_absent, with_clean_texts
+from paw_gym.files import new_folder
 from paw_gym.transition import Episode, write_parquet
 
 SHARD = 50_000
@@ -27,6 +28,7 @@ _COLUMNS = {
     "action_is_valid": "whether the response was a valid action",
     "info": "JSON: success, score and more",
     "step": "index in the episode; empty for an episode without a step",
+    "parent": "episode that this one branched from, if any",
     "env_id, task_id, episode_id": "where it was played",
     "episode_*": "of the whole episode, the same in each of its rows",
 }
@@ -58,7 +60,8 @@ def write_hub_dataset(
     """
     tally = Tally()
     counted = tally.count(with_clean_texts(episodes), progress)
-    with new_folder(out, force) as folder:
+    require_absent(out, force)
+    with new_folder(out) as folder:
         (folder / "data").mkdir()
         first = 0
         for number, some in enumerate(_shards(counted, shard)):

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from paw_gym.export.exporters import Exporter
-from paw_gym.export.staging import Tally, new_folder, with_clean_texts
+from paw_gym.export.staging import Tally, require_absent, with_clean_texts
+from paw_gym.files import new_folder
 from paw_gym.transition import Episode, Transition
 
 _NAME = re.compile(r"[-_\w]+?-v\d+")
@@ -52,7 +53,8 @@ def write_minari(
     _require_name(out.name)
     tally = Tally()
     steps = (e for e in with_clean_texts(episodes) if e.transitions)
-    with new_folder(out, force) as folder:
+    require_absent(out, force)
+    with new_folder(out) as folder:
         _write(folder / "data", tally.count(steps, progress), out.name, tally)
         if tally.episodes == 0:
             raise ValueError("There is no episode with a step to write.")
@@ -75,7 +77,7 @@ def _write(data: Path, episodes: Iterable[Episode], name: str, tally: Tally) -> 
 
     # Minari joins a relative path to itself when it measures the files
     storage = MinariStorage.new(data.resolve(), UnicodeText(), UnicodeText(), data_format="arrow")
-    # after every episode Minari asks for the size of all files: quadratic, so it is told at the end
+    # after every episode Minari asks for the size of all files: quadratic, so it is computed once, at the end
     storage.__dict__["get_size"] = lambda: 0.0
     seen: tuple[set[str], set[str]] = (set(), set())
     longest = [1, 1]
@@ -118,7 +120,7 @@ def _first_observation(t: Transition) -> str:
 
 
 def _record(index: int, t: Transition, episode: Episode, seen: str) -> dict[str, Any]:
-    """What of a transition has no place of its own, or comes back changed from there."""
+    """The fields of a transition that have no place of their own, or come back changed from there."""
     record: dict[str, Any] = {"action_is_valid": t.action_is_valid, "info": t.info}
     # records of earlier versions hold the observation in their info: one of that name needs both
     if t.observation != seen or "observation" in t.info:
@@ -127,6 +129,8 @@ def _record(index: int, t: Transition, episode: Episode, seen: str) -> dict[str,
         text = getattr(t, name)
         if text and text.endswith("\0"):  # NumPy's strings, which Minari gives, end before it
             record[name] = text
+    if t.parent is not None:
+        record["parent"] = t.parent
     if t.step != index:
         record["step"] = t.step
     same = (episode.env_id, episode.task_id, episode.episode_id)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paw_gym.export.staging import Tally, new_folder
+from paw_gym.export.staging import Tally, require_absent
+from paw_gym.files import new_folder
 from paw_gym.transition import Episode
 
 QUESTION = (
@@ -58,7 +59,7 @@ def _origin(episode: Episode, t: Any) -> Row:
 
 @dataclass(slots=True)
 class SFTSummary:
-    """What was written."""
+    """Counts of the examples that were written."""
 
     tally: Tally = field(default_factory=Tally)
     rows: dict[str, int] = field(default_factory=dict)
@@ -91,7 +92,8 @@ def write_sft(
         ValueError: a kind got no example.
     """
     summary = SFTSummary(rows=dict.fromkeys(kinds, 0))
-    with new_folder(out, force) as folder:
+    require_absent(out, force)
+    with new_folder(out) as folder:
         with ExitStack() as opened:
             files = {
                 kind: opened.enter_context(open(folder / f"{kind}.jsonl", "w", encoding="utf-8"))

@@ -1,13 +1,9 @@
-"""A folder that appears whole or not at all, and texts that every format can hold."""
+"""Parts of all exporters: outputs that overwrite nothing, counts, texts that every format can hold."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,30 +11,6 @@ from typing import Any
 from paw_gym.transition import Episode, Transition
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-@contextmanager
-def new_folder(out: Path, force: bool = False) -> Iterator[Path]:
-    """A neighbouring folder to write to; it becomes ``out`` unless something is raised.
-
-    Args:
-        out: the folder.
-        force: take the place of what is there.
-
-    Raises:
-        FileExistsError: ``out`` exists, and ``force`` is not set.
-    """
-    require_absent(out, force)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    try:
-        staging.chmod(0o755)  # mkdtemp's 0700 would stay with the data
-        yield staging
-        if out.exists():
-            remove(out)
-        os.rename(staging, out)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
 
 
 def require_absent(out: Path, force: bool) -> None:
@@ -49,17 +21,9 @@ def require_absent(out: Path, force: bool) -> None:
         )
 
 
-def remove(path: Path) -> None:
-    """Removes a file or a folder."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
-
-
 @dataclass(slots=True)
 class Tally:
-    """What went by."""
+    """Counts of the episodes that were written."""
 
     episodes: int = 0
     transitions: int = 0

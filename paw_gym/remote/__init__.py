@@ -25,7 +25,7 @@ def make_remote(url: str, id: str, **kwargs: Any) -> Any:
 
     Raises:
         ServerUnavailableError: no gateway answers, or it wants a token.
-        ValueError: the gateway does not offer the environment or a setting; says what it does.
+        ValueError: the gateway does not offer the environment or a setting; states what it does.
     """
     from paw_gym.registration import make_text_env
 

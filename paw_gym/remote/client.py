@@ -1,4 +1,4 @@
-"""A gateway as this process sees it: calls, many at a time, and what it said of its environments."""
+"""The client of a gateway: calls, many at a time, and descriptions of its environments."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class GatewayClient:
     # --- what it serves ------------------------------------------------------------------------------
 
     def describe(self, env_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """What the gateway says of an environment; asked once."""
+        """The gateway's description of an environment; asked once."""
         key = json.dumps([env_id, kwargs], sort_keys=True)
         if key not in self._described:
             call = {"op": "describe", "env_id": env_id, "kwargs": kwargs}

@@ -32,7 +32,7 @@ _SHOWN = 64
 
 
 class Asked(NamedTuple):
-    """What an environment is about to be asked: ``reset`` (seed, options) or ``step`` (action)."""
+    """A call that an environment is about to make: ``reset`` (seed, options) or ``step`` (action)."""
 
     env: RemoteEnv
     method: str
@@ -44,7 +44,7 @@ class RemoteEnv(TextEnv):
 
     ## Description
     The same tasks, observations, rewards and infos as the environment itself, byte for byte: seeds
-    mean the same, and the generator's state travels along wherever either side draws from it.
+    mean the same, and the generator's state travels along wherever either side samples from it.
 
     ## Action Space, Observation Space, Rewards, Starting State
     Those of the environment that the gateway runs.
@@ -95,7 +95,7 @@ class RemoteEnv(TextEnv):
 
     @property
     def spec(self) -> gym.envs.registration.EnvSpec | None:
-        """What it was made from, under the id of the environment that it stands for."""
+        """Its specification, under the id of the environment that it stands for."""
         return self.__dict__.get("_spec")
 
     @spec.setter
@@ -302,7 +302,7 @@ class RemoteEnv(TextEnv):
         return self._shown[observation]
 
     def is_admissible(self, action: str) -> bool:
-        """Whether an action would be accepted now, as far as the listed ones tell."""
+        """Whether an action would be accepted now, as far as the listed actions show."""
         if not self._asks_admissible:
             return super().is_admissible(action)
         text = action.encode("utf-8", "replace").decode()
@@ -375,11 +375,11 @@ def _fetch(client: GatewayClient, asked: list[Asked]) -> None:
     for one, answer in zip(without, answers, strict=True):
         try:
             one.env._opened(_raised(answer))
-        except Exception as error:  # told by the call that it is for
+        except Exception as error:  # raised by the call that it is for
             one.env._ahead = (_key(one), error)
-    rest = [one for one in asked if one.env._held]
-    calls = [one.env._of_session(_call(one)) for one in rest]
-    for one, call, answer in zip(rest, calls, _answers(client, calls), strict=True):
+    open_ = [one for one in asked if one.env._held]
+    calls = [one.env._of_session(_call(one)) for one in open_]
+    for one, call, answer in zip(open_, calls, _answers(client, calls), strict=True):
         if not isinstance(answer, Exception):
             answer["sent"] = call
         one.env._ahead = (_key(one), answer)

@@ -1,4 +1,4 @@
-"""What can go wrong between a remote environment and its gateway."""
+"""Errors between a remote environment and its gateway."""
 
 from __future__ import annotations
 
@@ -19,4 +19,4 @@ class UnknownSessionError(SessionLostError):
 
 
 class ServerUnavailableError(ConnectionError):
-    """The gateway cannot be reached, or does not let this client in; the message says what to do."""
+    """The gateway cannot be reached, or does not let this client in; the message states what to do."""

@@ -1,4 +1,4 @@
-"""The state of NumPy's PCG64 generator as a short text, so that client and server draw from one stream."""
+"""The state of NumPy's PCG64 generator as a short text, so that client and server sample from one stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a retriever is: queries in, ranked passages out."""
+"""The interface of retrievers: queries in, ranked passages out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Passage:
 
     @property
     def text(self) -> str:
-        """What follows the title; everything where there is none."""
+        """The text after the title; everything where there is none."""
         head, newline, rest = self.contents.partition("\n")
         return rest if newline else head
 
@@ -40,14 +40,14 @@ class RetrieverError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class SearchContext:
-    """What a simulated search engine may know about a query: the question it serves."""
+    """The question that a query serves, for simulated search engines."""
 
     question: str
     golden_answers: tuple[str, ...] = ()
     seed: int = 0
     """what decides, together with the query, between a useful and a noisy result"""
     progress: float | None = None
-    """share of training that is done, 0 to 1, where a trainer tells it"""
+    """share of training that is done, 0 to 1, where a trainer states it"""
 
 
 @runtime_checkable

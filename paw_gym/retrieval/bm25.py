@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 from paw_gym.retrieval.analysis import analyze
-from paw_gym.retrieval.base import Hit, SearchContext, check_top_k, settings_digest
+from paw_gym.retrieval.base import check_top_k
 from paw_gym.retrieval.bm25_index import BM25Index, Progress, build_index
 from paw_gym.retrieval.bm25_scoring import BM25Scorer, Ranked
-from paw_gym.retrieval.corpus import Corpus, CorpusSource
+from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource
 
 
-class BM25Retriever:
+class BM25Retriever(CorpusRetriever):
     """Finds passages by BM25 as Lucene and Anserini do: same terms, same scores, ties by position.
 
     Args:
@@ -23,7 +22,7 @@ class BM25Retriever:
         b: length normalisation; Anserini's default.
         on_error: ``raise`` or ``skip``, for malformed lines of the corpus.
         compiled: whether to use numba; ``None``: where it is installed and the corpus is large.
-        progress: told how far indexing has come.
+        progress: called as indexing goes on.
 
     Raises:
         CorpusError: the corpus is malformed.
@@ -51,11 +50,6 @@ class BM25Retriever:
         self._lock = threading.Lock()
         self._scorer: BM25Scorer | None = None
 
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the corpus and the settings."""
-        return settings_digest(self._settings)
-
     def rank(self, query: str, top_k: int) -> Ranked:
         """Positions [k] in the corpus and scores [k] of the best passages of one query."""
         check_top_k(top_k)
@@ -67,23 +61,6 @@ class BM25Retriever:
                 k1, b, compiled = self._options
                 self._scorer = BM25Scorer(self.index, k1, b, compiled)
             return self._scorer
-
-    def search(
-        self,
-        queries: Sequence[str],
-        top_k: int = 3,
-        contexts: Sequence[SearchContext] | None = None,
-    ) -> list[list[Hit]]:
-        """See ``Retriever.search``."""
-        check_top_k(top_k)
-        return [self._hits(query, top_k) for query in queries]
-
-    def _hits(self, query: str, top_k: int) -> list[Hit]:
-        positions, scores = self.rank(query, top_k)
-        passages = [self.corpus[int(position)] for position in positions]
-        return [
-            Hit(p.id, p.contents, float(score)) for p, score in zip(passages, scores, strict=True)
-        ]
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_lock": None, "_scorer": None}

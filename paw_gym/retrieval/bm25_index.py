@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -27,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from paw_gym.files import new_file, write_json
 from paw_gym.retrieval.analysis import term_of, words
 from paw_gym.retrieval.corpus import Corpus
 from paw_gym.retrieval.errors import IndexMismatchError
@@ -67,19 +67,12 @@ class BM25Index:
         """Bytes of all arrays."""
         return sum(getattr(self, name).nbytes for name in ARRAYS)
 
-    def save(self, folder: Path) -> None:
-        """Writes the index; ``index.json`` comes last, so a folder without it is unfinished."""
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in ARRAYS:
-            np.save(folder / f"{name}.npy", getattr(self, name))
-        _write_meta(folder, self)
-
     @classmethod
     def load(cls, folder: Path, corpus: str | None = None) -> BM25Index:
         """Maps the arrays of a folder.
 
         Args:
-            folder: what ``save`` or ``build_index`` wrote.
+            folder: what ``build_index`` wrote.
             corpus: fingerprint that the corpus at hand has; ``None``: not compared.
 
         Raises:
@@ -124,9 +117,7 @@ def _write_meta(folder: Path, index: BM25Index) -> None:
         "passages": index.size,
         "total_terms": index.total_terms,
     }
-    part = folder / "index.json.part"
-    part.write_text(json.dumps(meta, indent=1), encoding="utf-8")
-    os.replace(part, folder / "index.json")
+    write_json(folder / "index.json", meta)
 
 
 @lru_cache(maxsize=2**16)
@@ -177,6 +168,7 @@ def _sorted_shard(terms: Sequence[str], ids: np.ndarray, lengths: np.ndarray, fi
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     size = max(len(lengths), 1)
+    # (term, passage) as one number: sorting it sorts by both, and its repetitions are the counts
     keys = rank[ids] * size + np.repeat(np.arange(len(lengths)), lengths)
     keys, counts = np.unique(keys, return_counts=True)
     return _Shard(
@@ -205,7 +197,7 @@ def build_index(
         folder: where the index goes; ``None``: it is kept in memory.
         shard_size: passages indexed at a time; each takes about 1 kB of memory meanwhile.
         workers: processes that index shards side by side (with a folder).
-        progress: told about every shard.
+        progress: called after every shard.
 
     Raises:
         IndexMismatchError: the folder holds an index, or shards, of another corpus.
@@ -281,10 +273,8 @@ def _index_missing(
 
 def _save_shard(corpus: Corpus, parts: Path, start: int, end: int) -> None:
     shard = index_shard((p.contents for p in _range(corpus, start, end)), start)
-    path = _shard_path(parts, start)
-    scratch = path.with_suffix(".part.npz")
-    np.savez(scratch, **asdict(shard))
-    os.replace(scratch, path)
+    with new_file(_shard_path(parts, start)) as scratch, scratch.open("wb") as file:
+        np.savez(file, **asdict(shard))
 
 
 def _load_shard(parts: Path, start: int) -> _Shard:
@@ -294,7 +284,12 @@ def _load_shard(parts: Path, start: int) -> _Shard:
 
 
 def _merge(shards: Sequence[_Shard], fingerprint: str, folder: Path | None) -> BM25Index:
-    """Joins shards: a term's postings are those of the shards one behind the other."""
+    """Joins shards: a term's postings are those of the shards one behind the other.
+
+    Shards hold consecutive passages, so appending them keeps a term's positions ascending, which the
+    compiled ranking relies on. Nothing is sorted: each posting's target is computed, one vectorised
+    pass a shard, and is written straight into the mapped file.
+    """
     terms = np.unique(np.concatenate([shard.terms for shard in shards]))
     places = [np.searchsorted(terms, shard.terms) for shard in shards]
     frequencies = np.zeros(len(terms), np.int64)
@@ -303,8 +298,9 @@ def _merge(shards: Sequence[_Shard], fingerprint: str, folder: Path | None) -> B
     starts = np.concatenate([[0], np.cumsum(frequencies)]).astype(np.int64)
     passages = _new_array(folder, "passages", int(starts[-1]), np.int32)
     counts = _new_array(folder, "counts", int(starts[-1]), np.uint16)
-    free = starts[:-1].copy()
+    free = starts[:-1].copy()  # of each term, the first place that no shard has filled yet
     for shard, place in zip(shards, places, strict=True):
+        # where each term's postings begin in the shard; they move as a block, by one shift a term
         own = np.cumsum(shard.frequencies) - shard.frequencies
         shift = np.repeat(free[place] - own, shard.frequencies)
         target = np.arange(len(shift)) + shift

@@ -119,9 +119,9 @@ def _loops() -> tuple[Any, Any]:
         sums = np.zeros(min(_BLOCK, size), np.float64)
         found = np.empty(len(sums), np.int64)  # offsets in the block that may still get in
         next_ = starts.copy()
-        rest = np.zeros(terms + 1, np.float64)  # the most that a term and all lighter ones add
+        remaining = np.zeros(terms + 1, np.float64)  # the most that a term and all lighter ones add
         for t in range(terms - 1, -1, -1):
-            rest[t] = rest[t + 1] + bounds[t]
+            remaining[t] = remaining[t + 1] + bounds[t]
         best = np.empty(top_k, np.int64)
         scores = np.empty(top_k, np.float32)
         held, leading = 0, terms  # leading: terms that still bring passages in
@@ -129,11 +129,12 @@ def _loops() -> tuple[Any, Any]:
             limit = min(base + _BLOCK, size)
             least = scores[top_k - 1] if held == top_k else np.float32(-1)
             # a later passage must score more than the last that is held: ties go to the earlier one
-            while leading > 0 and np.float32(rest[leading - 1] * _SLACK) <= least:
+            while leading > 0 and np.float32(remaining[leading - 1] * _SLACK) <= least:
                 leading -= 1
             if leading == 0:
                 break
             count = 0
+            # heavy terms bring passages in: `found` lists those with a sum, to be set back to 0 below
             for t in range(leading):
                 i, end, weight = next_[t], ends[t], weights[t]
                 while i < end and passages[i] < limit:
@@ -146,11 +147,12 @@ def _loops() -> tuple[Any, Any]:
                     sums[offset] += weight - weight / (one + gain)
                     i += 1
                 next_[t] = i
+            # light terms only add to passages that can still get in with all that is left to add
             for t in range(leading, terms):
                 kept = 0
                 for c in range(count):
                     offset = found[c]
-                    if np.float32((sums[offset] + rest[t]) * _SLACK) > least:
+                    if np.float32((sums[offset] + remaining[t]) * _SLACK) > least:
                         found[kept] = offset
                         kept += 1
                     else:
@@ -176,6 +178,7 @@ def _loops() -> tuple[Any, Any]:
                             sums[p - base] += weight - weight / (one + gain)
                         i += 1
                 next_[t] = i
+            # insertion into the k best: few passages come this far
             for c in range(count):
                 position, score = base + found[c], np.float32(sums[found[c]])
                 sums[found[c]] = 0.0

@@ -42,10 +42,10 @@ class CachedRetriever:
         contexts: Sequence[SearchContext] | None = None,
     ) -> list[list[Hit]]:
         """See ``Retriever.search``; only what is not remembered is asked, each query once."""
-        told = contexts if contexts is not None else [None] * len(queries)
+        given = contexts if contexts is not None else [None] * len(queries)
         keys = [
             (query, top_k, context if self.by_context else None)
-            for query, context in zip(queries, told, strict=True)
+            for query, context in zip(queries, given, strict=True)
         ]
         found = self._look_up(keys)
         missing = {key: i for i, key in reversed(list(enumerate(keys))) if key not in found}

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from paw_gym.cache import cache_dir
-from paw_gym.retrieval.base import Passage
+from paw_gym.files import new_file, write_json
+from paw_gym.retrieval.base import Hit, Passage, SearchContext, check_top_k, settings_digest
 
 _log = logging.getLogger(__name__)
 _CACHED_FROM = 32 * 2**20
@@ -62,7 +63,7 @@ class Corpus(Sequence[Passage]):
         Args:
             source: a path; or passages as ``Passage``, mappings, or ``(id, contents)`` pairs.
             on_error: ``raise`` refuses a file with a malformed line, ``skip`` leaves such lines out
-                and says which.
+                and states which.
 
         Raises:
             FileNotFoundError: no such file.
@@ -94,16 +95,55 @@ class Corpus(Sequence[Passage]):
 CorpusSource = str | os.PathLike[str] | Corpus | Iterable[Any]
 """what a corpus can be made from"""
 
+Ranked = tuple[Sequence[int] | np.ndarray, Sequence[float] | np.ndarray]
+"""positions [k] in the corpus and scores [k], best first, ties by position"""
+
+
+class CorpusRetriever:
+    """Base of the retrievers that rank the passages of a corpus of their own, one query after the other.
+
+    A subclass sets ``corpus`` and ``_settings``, and implements ``rank``; or ``search``, where it
+    answers several queries together.
+    """
+
+    corpus: Corpus
+    _settings: Mapping[str, Any]
+    """what decides the results, the corpus included"""
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the corpus and the settings."""
+        return settings_digest(self._settings)
+
+    def rank(self, query: str, top_k: int) -> Ranked:
+        """The best passages of one query."""
+        raise NotImplementedError
+
+    def search(
+        self,
+        queries: Sequence[str],
+        top_k: int = 3,
+        contexts: Sequence[SearchContext] | None = None,
+    ) -> list[list[Hit]]:
+        """See ``Retriever.search``."""
+        check_top_k(top_k)
+        return [self._hits(*self.rank(query, top_k)) for query in queries]
+
+    def _hits(self, positions: Iterable[int], scores: Iterable[float]) -> list[Hit]:
+        found = zip(positions, scores, strict=True)
+        passages = ((self.corpus[int(position)], score) for position, score in found)
+        return [Hit(p.id, p.contents, float(score)) for p, score in passages]
+
 
 class PassageError(ValueError):
-    """A record is no passage; the message says why."""
+    """A record is no passage; the message states why."""
 
 
 def parse_passage(record: Any) -> Passage:
     """A passage from a JSON value or a pair.
 
     Raises:
-        PassageError: not a passage; says what is wrong.
+        PassageError: not a passage; states what is wrong.
     """
     if isinstance(record, Passage):
         return record
@@ -262,11 +302,8 @@ def _scan_folder(path: Path) -> Path:
 def _remember(folder: Path, offsets: np.ndarray, scan: Mapping[str, Any]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        part = folder / f"offsets.{os.getpid()}.part.npy"
-        np.save(part, offsets)
-        os.replace(part, folder / "offsets.npy")
-        part = folder / f"scan.{os.getpid()}.part"
-        part.write_text(json.dumps(dict(scan)), encoding="utf-8")
-        os.replace(part, folder / "scan.json")
+        with new_file(folder / "offsets.npy", shared=True) as scratch, scratch.open("wb") as file:
+            np.save(file, offsets)
+        write_json(folder / "scan.json", dict(scan), shared=True)
     except OSError as error:
         _log.warning("Cannot remember the scan of the corpus in %s: %s", folder, error)

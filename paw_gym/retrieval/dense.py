@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -12,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from paw_gym.retrieval.base import Hit, SearchContext, check_top_k, settings_digest
+from paw_gym.files import write_json
+from paw_gym.retrieval.base import Hit, SearchContext, check_top_k
 from paw_gym.retrieval.bm25_index import Progress, read_meta
-from paw_gym.retrieval.corpus import Corpus, CorpusSource
+from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource
 from paw_gym.retrieval.encoders import Encoder, make_encoder
 from paw_gym.retrieval.errors import IndexMismatchError
 from paw_gym.retrieval.vector_index import (
@@ -32,7 +31,7 @@ from paw_gym.retrieval.vectors import VectorStore, encode_corpus
 FORMAT = "paw-dense-1"
 
 
-class DenseRetriever:
+class DenseRetriever(CorpusRetriever):
     """Finds passages whose vectors are nearest to the query's.
 
     Args:
@@ -45,7 +44,7 @@ class DenseRetriever:
         probes: ivfpq: clusters looked into.
         refine: ivfpq: candidates scored again, as a multiple of ``top_k``.
         on_error: ``raise`` or ``skip``, for malformed lines of the corpus.
-        progress: told how far encoding has come.
+        progress: called as encoding goes on.
 
     Raises:
         IndexMismatchError: the index is of another corpus or model.
@@ -88,11 +87,7 @@ class DenseRetriever:
             self.meta["vector_storage"],
         )
         self.effort = SearchEffort(candidates, probes, refine)
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the corpus, the model, the index and the effort."""
-        return settings_digest({"retriever": "e5", **self.meta, **asdict(self.effort)})
+        self._settings = {"retriever": "e5", **self.meta, **asdict(self.effort)}
 
     def search(
         self,
@@ -100,14 +95,15 @@ class DenseRetriever:
         top_k: int = 3,
         contexts: Sequence[SearchContext] | None = None,
     ) -> list[list[Hit]]:
-        """See ``Retriever.search``."""
+        """See ``Retriever.search``; all queries are encoded together."""
         check_top_k(top_k)
         if not queries:
             return []
-        scores, positions = self.rank(self.encoder.encode_queries(queries), top_k)
-        return [self._hits(s, p) for s, p in zip(scores, positions, strict=True)]
+        scores, positions = self.nearest(self.encoder.encode_queries(queries), top_k)
+        found = zip(positions, scores, strict=True)
+        return [self._hits(p[p >= 0], s[p >= 0]) for p, s in found]
 
-    def rank(self, vectors: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
+    def nearest(self, vectors: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
         """Scores and positions, both [n, k], for query vectors [n, dim]; -1 for none."""
         again = self.effort.refine if self.meta["kind"] == "ivfpq" else 0
         wanted = top_k * max(again, 1)
@@ -115,14 +111,6 @@ class DenseRetriever:
         if again:
             scores, positions = refine(vectors, positions, self._vectors, top_k)
         return scores, positions
-
-    def _hits(self, scores: np.ndarray, positions: np.ndarray) -> list[Hit]:
-        hits = []
-        for score, position in zip(scores, positions, strict=True):
-            if position >= 0:
-                passage = self.corpus[int(position)]
-                hits.append(Hit(passage.id, passage.contents, float(score)))
-        return hits
 
 
 def build_dense_index(
@@ -147,7 +135,7 @@ def build_dense_index(
             ``float16`` or ``int8``.
         shard_size: passages of one file of vectors; an interruption loses less than one.
         batch_size: passages given to the encoder at a time.
-        progress: told about every batch.
+        progress: called after every batch.
         settings: more of ``VectorIndexSettings``.
 
     Raises:
@@ -172,10 +160,8 @@ def build_dense_index(
     index = new_index(encoder.dim, len(corpus), chosen)
     fill_index(index, vectors, chosen)
     save_index(index, folder / "index.faiss")
-    part = folder / "index.json.part"
     meta = {**form, "passages": len(corpus), "dim": encoder.dim, "bounds": list(vectors.bounds)}
-    part.write_text(json.dumps(meta, indent=1), encoding="utf-8")
-    os.replace(part, folder / "index.json")
+    write_json(folder / "index.json", meta)
     progress("indexing", 1, 1)
 
 

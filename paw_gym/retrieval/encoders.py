@@ -27,7 +27,7 @@ class Encoder(Protocol):
 
     dim: int
     fingerprint: str
-    """tells models apart whose vectors must not be mixed"""
+    """differs for models whose vectors must not be mixed"""
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
         """[n, dim] float32."""

@@ -14,7 +14,7 @@ def need(module: str, extra: str, purpose: str) -> ModuleType:
     """Imports an optional module.
 
     Raises:
-        ImportError: it is not installed; says which extra brings it.
+        ImportError: it is not installed; states which extra brings it.
     """
     try:
         return importlib.import_module(module)

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from paw_gym.constructors import parameters_in
 from paw_gym.naming import did_you_mean
 from paw_gym.registry import Registry
 from paw_gym.retrieval.base import Retriever
@@ -32,7 +33,7 @@ def retriever_names() -> list[str]:
 
 def needs_corpus(name: str) -> bool:
     """Whether a retriever searches a corpus of its own; a server and a language model bring theirs."""
-    return name in RETRIEVERS and "corpus" in inspect.signature(RETRIEVERS[name]).parameters
+    return name in RETRIEVERS and "corpus" in parameters_in(RETRIEVERS[name])
 
 
 def make_retriever(name: str | Retriever, *, cache: int = 0, **settings: Any) -> Retriever:
@@ -69,7 +70,7 @@ def make_retriever(name: str | Retriever, *, cache: int = 0, **settings: Any) ->
 
 
 def _call(name: str, make: Callable[..., Any], settings: dict[str, Any]) -> Any:
-    parameters = inspect.signature(make).parameters
+    parameters = parameters_in(make)
     for key in settings:
         if key not in parameters:
             raise ValueError(

@@ -10,20 +10,20 @@ import json
 import os
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from paw_gym.retrieval.base import Hit, SearchContext, check_top_k, settings_digest
-from paw_gym.retrieval.corpus import Corpus, CorpusSource
+from paw_gym.files import new_folder
+from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource, Ranked
 from paw_gym.retrieval.errors import IndexMismatchError, need
 
 _NOTE = "paw_corpus.json"
 _START = threading.Lock()
 
 
-class LuceneRetriever:
+class LuceneRetriever(CorpusRetriever):
     """BM25 by Lucene through Anserini, for comparison and for indices that exist already.
 
     Args:
@@ -50,8 +50,7 @@ class LuceneRetriever:
         if not folder.is_dir():
             build_lucene_index(self.corpus, folder)
         _require_corpus(folder, self.corpus.fingerprint)
-        self._searcher = java_class("io.anserini.search.SimpleSearcher")(str(folder))
-        self._searcher.set_bm25(k1, b)
+        self._searcher = open_searcher(folder, k1, b)
         self._settings = {
             "retriever": "lucene",
             "corpus": self.corpus.fingerprint,
@@ -59,27 +58,17 @@ class LuceneRetriever:
             "b": b,
         }
 
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the corpus and the settings."""
-        return settings_digest(self._settings)
+    def rank(self, query: str, top_k: int) -> Ranked:
+        """The best passages of one query; scores are rounded and ties ordered as Anserini does."""
+        found = list(self._searcher.search(query, top_k))
+        return [int(hit.docid) for hit in found], [float(hit.score) for hit in found]
 
-    def search(
-        self,
-        queries: Sequence[str],
-        top_k: int = 3,
-        contexts: Sequence[SearchContext] | None = None,
-    ) -> list[list[Hit]]:
-        """See ``Retriever.search``; scores are rounded and ties ordered as Anserini does."""
-        check_top_k(top_k)
-        return [self._hits(query, top_k) for query in queries]
 
-    def _hits(self, query: str, top_k: int) -> list[Hit]:
-        hits = []
-        for found in self._searcher.search(query, top_k):
-            passage = self.corpus[int(found.docid)]
-            hits.append(Hit(passage.id, passage.contents, float(found.score)))
-        return hits
+def open_searcher(folder: Path, k1: float, b: float) -> Any:
+    """Anserini's searcher over an index, with these parameters of BM25."""
+    searcher = java_class("io.anserini.search.SimpleSearcher")(str(folder))
+    searcher.set_bm25(k1, b)
+    return searcher
 
 
 def build_lucene_index(corpus: Corpus, folder: Path, threads: int = 1) -> None:
@@ -90,26 +79,41 @@ def build_lucene_index(corpus: Corpus, folder: Path, threads: int = 1) -> None:
         folder: the index; appears when it is whole.
         threads: of Anserini; with more than one, ties are no longer in the order of the corpus.
     """
+    note = {"corpus": corpus.fingerprint, "passages": len(corpus)}
+    documents = ((str(position), passage.contents) for position, passage in enumerate(corpus))
+    index_documents(documents, folder, note, threads)
+
+
+def index_documents(
+    documents: Iterable[tuple[str, str]], folder: Path, note: Mapping[str, Any], threads: int = 1
+) -> None:
+    """Indexes documents with Anserini; the folder appears when it is whole.
+
+    Args:
+        documents: name and text of each.
+        folder: the index.
+        note: what it was made of; kept in it.
+        threads: of Anserini; with more than one, ties are in any order.
+    """
     indexer = java_class("io.anserini.index.IndexCollection")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".paw-lucene-") as scratch:
-        source, target = Path(scratch) / "corpus", Path(scratch) / "index"
-        source.mkdir()
-        with open(source / "corpus.jsonl", "w", encoding="utf-8") as file:
-            for position, passage in enumerate(corpus):
-                file.write(json.dumps({"id": str(position), "contents": passage.contents}) + "\n")
+    with (
+        new_folder(folder, Path.is_dir) as index,
+        # beside the index, which is where there is room for the corpus a second time
+        tempfile.TemporaryDirectory(dir=folder.parent, prefix=".paw-lucene-") as source,
+    ):
+        with open(Path(source) / "documents.jsonl", "w", encoding="utf-8") as file:
+            for name, text in documents:
+                file.write(json.dumps({"id": name, "contents": text}) + "\n")
         options = {
             "collection": "JsonCollection",
             "generator": "DefaultLuceneDocumentGenerator",
             "input": source,
-            "index": target,
+            "index": index,
             "threads": threads,
         }
-        told = [part for name, value in options.items() for part in (f"-{name}", str(value))]
-        indexer.main([*told, "-quiet"])
-        note = {"corpus": corpus.fingerprint, "passages": len(corpus)}
-        (target / _NOTE).write_text(json.dumps(note), encoding="utf-8")
-        os.rename(target, folder)
+        arguments = [part for name, value in options.items() for part in (f"-{name}", str(value))]
+        indexer.main([*arguments, "-quiet"])
+        (index / _NOTE).write_text(json.dumps(note), encoding="utf-8")
 
 
 def _require_corpus(folder: Path, fingerprint: str) -> None:
@@ -131,7 +135,7 @@ def java_class(name: str) -> Any:
     """A class of Anserini; starts the Java machine on first use.
 
     Raises:
-        ImportError: something that Lucene needs is missing; says what.
+        ImportError: something that Lucene needs is missing; states what.
     """
     with _START:
         configuration: Any = need("jnius_config", "lucene", "The retriever 'lucene'")

@@ -47,7 +47,7 @@ class RemoteRetriever:
         self.batch_size = batch_size
 
     def info(self) -> Mapping[str, Any]:
-        """What the server says of itself; empty for a server in Search-R1's format."""
+        """The server's description of itself; empty for a server in Search-R1's format."""
         if self._info is None:
             try:
                 self._info = dict(self.client.ask("GET", "/v1/info"))
@@ -60,8 +60,8 @@ class RemoteRetriever:
     @property
     def fingerprint(self) -> str:
         """The server's; where it has none, a hash of its address."""
-        told = self.info().get("fingerprint")
-        return str(told) if told else settings_digest({"retriever": self.client.url})
+        own = self.info().get("fingerprint")
+        return str(own) if own else settings_digest({"retriever": self.client.url})
 
     def search(
         self,
@@ -74,8 +74,8 @@ class RemoteRetriever:
         found: list[list[Hit]] = []
         for start in range(0, len(queries), self.batch_size):
             part = queries[start : start + self.batch_size]
-            told = None if contexts is None else contexts[start : start + self.batch_size]
-            found += self._typed(part, top_k, told) if self.info() else self._plain(part, top_k)
+            some = None if contexts is None else contexts[start : start + self.batch_size]
+            found += self._typed(part, top_k, some) if self.info() else self._plain(part, top_k)
         return found
 
     def _typed(

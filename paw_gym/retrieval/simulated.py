@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from paw_gym.http import JsonClient
-from paw_gym.naming import did_you_mean
+from paw_gym.naming import require_choice
 from paw_gym.retrieval.base import Hit, SearchContext, check_top_k, settings_digest
 from paw_gym.retrieval.writers import DocumentWriter, EndpointWriter, ScriptWriter
 
@@ -37,7 +37,7 @@ class Curriculum:
     base: float = 4.0
     """how late it rises; 1: evenly"""
     searches: int = 100_000
-    """searches that make up the training, for those that do not tell its ``progress``"""
+    """searches that make up the training, where contexts do not state its ``progress``"""
 
     def __post_init__(self) -> None:
         if not (0 <= self.start <= 1 and 0 <= self.end <= 1):
@@ -62,9 +62,9 @@ class SimulatedRetriever:
     """Asks a language model to write what a search might return.
 
     Whether a result is noisy follows from the query, its context and the seed, so a search that is
-    repeated at the same point of training is of the same kind. That point is what the search's
-    context says (``SearchContext.progress``; this project's trainers tell it). Searches that say
-    nothing are counted, and their number says how far training has come.
+    repeated at the same point of training is of the same kind. That point is stated by the search's
+    context (``SearchContext.progress``; this project's trainers set it). Searches without
+    it are counted, and their number stands for the progress of training.
 
     Args:
         url: address of the endpoint, up to and including its version (``http://host:8000/v1``).
@@ -110,22 +110,24 @@ class SimulatedRetriever:
     ) -> None:
         given = curriculum if curriculum is not None else {}
         self.curriculum = given if isinstance(given, Curriculum) else Curriculum(**given)
-        if writer == "model":
-            if url is None or model is None:
-                raise ValueError(
-                    "The retriever 'simulated' needs url and model, the endpoint of a language model; "
-                    "only writer='script' goes without."
-                )
+        if isinstance(writer, str):
+            require_choice("writer", writer, WRITERS)
+        self.writer: DocumentWriter
+        if writer == "script":
+            self.writer = ScriptWriter()
+        elif not isinstance(writer, str):
+            self.writer = writer
+        elif url is None or model is None:
+            raise ValueError(
+                "The retriever 'simulated' needs url and model, the endpoint of a language model; "
+                "only writer='script' goes without."
+            )
+        else:
             client = JsonClient(url, token, timeout, attempts, backoff, wait)
-            writer = EndpointWriter(client, model, tell_answers, temperature, max_tokens)
-        elif writer == "script":
-            writer = ScriptWriter()
-        elif isinstance(writer, str):
-            raise ValueError(f"Unknown writer {writer!r}. {did_you_mean(writer, WRITERS)}")
-        self.writer: DocumentWriter = writer
+            self.writer = EndpointWriter(client, model, tell_answers, temperature, max_tokens)
         self.seed, self.parallel = seed, parallel
         self.searches = 0
-        """searches answered so far whose context told no progress"""
+        """searches answered so far whose context stated no progress"""
         self._lock = threading.Lock()
 
     @property
@@ -142,7 +144,7 @@ class SimulatedRetriever:
 
     @property
     def noise(self) -> float:
-        """The present share of noisy results, for searches that tell no progress."""
+        """The present share of noisy results, for searches that state no progress."""
         return self.curriculum.noise(self.searches / self.curriculum.searches)
 
     def search(
@@ -153,16 +155,16 @@ class SimulatedRetriever:
     ) -> list[list[Hit]]:
         """See ``Retriever.search``; without a context the query counts as the question."""
         check_top_k(top_k)
-        told = contexts if contexts is not None else [SearchContext(query) for query in queries]
+        given = contexts if contexts is not None else [SearchContext(query) for query in queries]
         counted = self.noise
         with ThreadPoolExecutor(max(1, min(self.parallel, len(queries)))) as pool:
             work = [
                 pool.submit(self._write, q, c, top_k, self._share(c, counted))
-                for q, c in zip(queries, told, strict=True)
+                for q, c in zip(queries, given, strict=True)
             ]
             found = [task.result() for task in work]
         with self._lock:
-            self.searches += sum(context.progress is None for context in told)
+            self.searches += sum(context.progress is None for context in given)
         return found
 
     def _share(self, context: SearchContext, counted: float) -> float:
@@ -171,8 +173,8 @@ class SimulatedRetriever:
     def is_noisy(self, query: str, context: SearchContext, share: float) -> bool:
         """Whether this search gets a noisy result when that share of all does."""
         key = json.dumps([self.seed, query, context.question, context.seed])
-        drawn = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
-        return drawn < share
+        uniform = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
+        return uniform < share
 
     def _write(self, query: str, context: SearchContext, top_k: int, share: float) -> list[Hit]:
         noisy = self.is_noisy(query, context, share)

@@ -7,7 +7,6 @@ with the stored ones.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from paw_gym.naming import did_you_mean
+from paw_gym.files import new_file
+from paw_gym.naming import require_choice
 from paw_gym.retrieval.errors import need
 from paw_gym.retrieval.vectors import STORAGES, VectorStore
 
@@ -44,16 +44,15 @@ class VectorIndexSettings:
     """of the choice of these vectors"""
 
     def __post_init__(self) -> None:
-        for name, value, valid in (("kind", self.kind, KINDS), ("storage", self.storage, STORAGES)):
-            if value not in valid:
-                raise ValueError(f"Unknown {name} {value!r}. {did_you_mean(value, valid)}")
+        require_choice("kind", self.kind, KINDS)
+        require_choice("storage", self.storage, STORAGES)
 
 
 def faiss() -> Any:
     """The library.
 
     Raises:
-        ImportError: it is not installed; says which extra brings it.
+        ImportError: it is not installed; states which extra brings it.
     """
     return need("faiss", "dense", "Searching vectors")
 
@@ -107,9 +106,8 @@ def fill_index(
 
 def save_index(index: Any, path: Path) -> None:
     """Writes an index; the file appears when it is whole."""
-    part = path.with_name(path.name + ".part")
-    faiss().write_index(index, str(part))
-    os.replace(part, path)
+    with new_file(path) as scratch:
+        faiss().write_index(index, str(scratch))
 
 
 def load_index(path: Path) -> Any:

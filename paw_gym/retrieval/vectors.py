@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from paw_gym.naming import did_you_mean
+from paw_gym.files import new_file
+from paw_gym.naming import require_choice
 from paw_gym.retrieval.bm25_index import Progress
 from paw_gym.retrieval.corpus import Corpus
 from paw_gym.retrieval.encoders import Encoder
@@ -100,14 +100,13 @@ def encode_corpus(
         storage: ``float32``, ``float16`` or ``int8``: 4, 2 or 1 byte a number.
         shard_size: passages of one file; an interruption loses less than one.
         batch_size: passages given to the encoder at a time.
-        progress: told about every batch.
+        progress: called after every batch.
 
     Raises:
         ValueError: unknown storage.
         IndexMismatchError: the folder holds vectors of another corpus, model or form.
     """
-    if storage not in STORAGES:
-        raise ValueError(f"Unknown storage {storage!r}. {did_you_mean(storage, STORAGES)}")
+    require_choice("storage", storage, STORAGES)
     mine = {
         "format": FORMAT,
         "corpus": corpus.fingerprint,
@@ -163,7 +162,5 @@ def _write_shard(
     codes, scales = encode_vectors(np.concatenate(parts), storage)
     if scales is not None:
         np.save(_path(folder, start, ".scale"), scales)
-    scratch = folder / f"{start:012d}.part"
-    with open(scratch, "wb") as file:
+    with new_file(_path(folder, start)) as scratch, scratch.open("wb") as file:
         np.save(file, codes)
-    os.replace(scratch, _path(folder, start))

@@ -15,7 +15,7 @@ USEFUL = (
     "search for the query would return them. They must contain what is needed to answer the question, "
     "stated as plain facts. Do not mention the question or these instructions."
 )
-"""asks for documents that help; ``{answer}`` tells the golden answers where they are known"""
+"""asks for documents that help; ``{answer}`` stands for the golden answers where they are known"""
 NOISY = (
     "You stand in for a web search engine on a bad day. Below are a search query and the question that "
     "the person searching wants to answer. Write {count} different documents, about 30 words each, "
@@ -47,7 +47,7 @@ class DocumentWriter(Protocol):
         ...
 
     def settings(self) -> dict[str, Any]:
-        """What decides how it writes; JSON values, for fingerprints."""
+        """The settings that decide how it writes; JSON values, for fingerprints."""
         ...
 
 
@@ -111,10 +111,10 @@ class ScriptWriter:
 
     def write(self, query: str, context: SearchContext, count: int, noisy: bool) -> list[str]:
         """See ``DocumentWriter``."""
-        told = f"Many pages are about {query}. None of them says more."
+        text = f"Many pages are about {query}. None of them says more."
         if context.golden_answers and not noisy:
-            told = f"{context.question} {context.golden_answers[0]}."
-        return [f"{told} Page {number}." for number in range(1, count + 1)]
+            text = f"{context.question} {context.golden_answers[0]}."
+        return [f"{text} Page {number}." for number in range(1, count + 1)]
 
     def settings(self) -> dict[str, Any]:
         """See ``DocumentWriter``."""

@@ -143,7 +143,7 @@ def gae(
 ) -> tuple[Tensor, Tensor]:
     """Generalised advantage estimation (Schulman et al. 2016) over turns, for PPO with a critic.
 
-    `delta_t = r_t + gamma V_{t+1} - V_t`, `A_t = delta_t + gamma lam A_{t+1}`, both cut at episode
+    `delta_t = r_t + gamma V_{t+1} - V_t`, `A_t = delta_t + gamma lam A_{t+1}`, both ending at episode
     ends.
 
     Args:
@@ -209,6 +209,14 @@ def standardize(values: FloatArray) -> Tensor:
     return _like(_standardize(found, [0] * len(found), divide=True), values)
 
 
+def group_deviation(values: FloatArray, group_ids: IdArray) -> Tensor:
+    """[N] what `grpo` divides by: `std_g + EPS` of each value's group."""
+    found = _values(values, "values")
+    codes = as_codes(group_ids, "group_ids", len(found))
+    index = torch.tensor(codes, dtype=torch.long)
+    return _like(_deviation(*_centre(found, index), index), values)
+
+
 def _values(values: FloatArray, name: str) -> Tensor:
     tensor = as_float(values, name, ndim=1).detach().to("cpu", torch.float64)
     require_finite(tensor, name)
@@ -248,10 +256,14 @@ def _standardize(values: Tensor, groups: list[int], divide: bool) -> Tensor:
     centred, counts = _centre(values, index)
     if not divide:
         return centred
-    squares = torch.zeros(int(index.max()) + 1 if len(index) else 0, dtype=values.dtype)
+    return centred / _deviation(centred, counts, index)
+
+
+def _deviation(centred: Tensor, counts: Tensor, index: Tensor) -> Tensor:
+    """[N] `std + EPS` of each value's group, from what `_centre` returns."""
+    squares = torch.zeros(int(index.max()) + 1 if len(index) else 0, dtype=centred.dtype)
     squares.index_add_(0, index, centred.square())
-    deviation = (squares[index] / (counts - 1).clamp(min=1)).sqrt()
-    return centred / (deviation + EPS)
+    return (squares[index] / (counts - 1).clamp(min=1)).sqrt() + EPS
 
 
 def _episode_advantages(
@@ -282,7 +294,7 @@ def _episode_rows(episodes: list[int], steps: list[Any]) -> list[list[int]]:
             if steps[earlier] == steps[later]:
                 raise ValueError(
                     f"rows {earlier} and {later} are both step {steps[later]} of one episode; "
-                    "`episode_ids` must tell the episodes of a rollout group apart."
+                    "`episode_ids` must differ between the episodes of a rollout group."
                 )
     return list(rows.values())
 

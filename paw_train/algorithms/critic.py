@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paw_train.policies.local.mixed_precision import MasterWeights
 from paw_train.policies.local.policy import LocalPolicy
+from paw_train.policies.local.recomputation import recomputed
 from paw_train.rollouts.scoring import batches
 from paw_train.rollouts.tokens import TokenBatch, TokenRow
 from paw_train.settings import CriticSettings
@@ -43,7 +45,7 @@ def value_loss(
         batch: whose ``index`` numbers its transitions.
         targets: [N, A'] of all transitions, A' >= A.
         old: [N, A'] values before the update.
-        clip: how far values may move before the loss is cut; ``None``: no limit.
+        clip: how far values may move before the loss is clipped; ``None``: no limit.
 
     Returns:
         (sum of the loss, sum of the squared errors, without a gradient) over the batch's values.
@@ -60,7 +62,9 @@ def value_loss(
 
 
 class Critic:
-    """A copy of the policy's decoder with a scalar head that starts at 0, and its optimiser.
+    """A copy of the policy's decoder with a scalar value head that starts at 0, and its optimiser.
+
+    Precision and recomputation of activations are the policy's.
 
     Args:
         policy: gives the decoder; not changed.
@@ -77,14 +81,15 @@ class Critic:
         self.decoder: Any = copy.deepcopy(policy.model.get_decoder())
         # the decoder may be frozen in the policy (LoRA); a critic learns in all of it
         self.decoder.requires_grad_(True)
-        if next(self.decoder.parameters()).itemsize < 4:
-            # steps of a small learning rate are lost to the rounding of 16-bit weights
-            self.decoder.float()
         self.head = torch.nn.Linear(policy.model.config.hidden_size, 1).to(self.device)
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
-        self.parameters = [*self.decoder.parameters(), *self.head.parameters()]
-        self.adamw = torch.optim.AdamW(self.parameters, lr=settings.lr, weight_decay=0.0)
+        # the decoder keeps the policy's precision, the optimiser steps float32 copies
+        self.weights = MasterWeights([*self.decoder.parameters(), *self.head.parameters()])
+        self.parameters = self.weights.masters
+        self.adamw = torch.optim.AdamW(
+            self.parameters, lr=settings.lr, weight_decay=0.0, fused=True
+        )
 
     @torch.no_grad()
     def values(self, rows: Sequence[TokenRow], count: int) -> Tensor:
@@ -119,31 +124,34 @@ class Critic:
         """
         total = value_count(rows, self.level)
         self.adamw.zero_grad(set_to_none=True)
-        loss_sum, error = 0.0, 0.0
+        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         for batch in map(TokenBatch.actions_only, batches(self, rows, self.budget)):
             loss, squares = value_loss(
                 self._forward(batch), batch, targets, old, self.settings.value_clip
             )
             (loss / total).backward()
-            loss_sum += loss.item() / total
-            error += squares.item() / total
+            sums += torch.stack([loss.detach(), squares])
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.max_grad_norm)
         if torch.isfinite(norm):
             self.adamw.step()
-        return {"value_loss": loss_sum, "value_error": error, "grad_norm_value": norm.item()}
+            self.weights.write_back()
+        loss_mean, error = (sums / total).tolist()
+        return {"value_loss": loss_mean, "value_error": error, "grad_norm_value": norm.item()}
 
     def _forward(self, batch: TokenBatch) -> Tensor:
         """[S, A] values before the action tokens of the batch's transitions (A = 1 at turn level)."""
-        hidden = self.decoder(input_ids=batch.input_ids, use_cache=False).last_hidden_state
+        with recomputed(self.decoder):
+            hidden = self.decoder(input_ids=batch.input_ids, use_cache=False).last_hidden_state
         before = hidden[value_places(batch, self.level)]
         values: Tensor = self.head(before.to(self.head.weight.dtype)).squeeze(-1)
         return values
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights and optimiser."""
+        """Weights, their float32 copies, and the optimiser; references to them, as in PyTorch."""
         return {
             "decoder": self.decoder.state_dict(),
             "head": self.head.state_dict(),
+            "masters": self.weights.state_dict(),
             "optimizer": self.adamw.state_dict(),
         }
 
@@ -151,4 +159,5 @@ class Critic:
         """Inverse of ``state_dict``."""
         self.decoder.load_state_dict(state["decoder"])
         self.head.load_state_dict(state["head"])
+        self.weights.load_state_dict(state.get("masters", []))
         self.adamw.load_state_dict(state["optimizer"])

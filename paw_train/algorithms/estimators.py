@@ -23,6 +23,7 @@ from torch import Tensor
 
 from paw_gym.registry import Registry
 from paw_train.algorithms.advantages import gae, gigpo, grpo, reinforce_pp, rloo, standardize
+from paw_train.algorithms.trees import tree_grpo, vineppo
 from paw_train.losses.world_model import WORLD_MODEL_LOSSES, WORLD_MODEL_SELECTIONS
 from paw_train.settings import AlgorithmSettings, Settings
 
@@ -68,6 +69,9 @@ class UpdateView:
     """makes ``anchors``; raises ``ValueError`` where a transition lacks its observation"""
     critic: CriticView | None = None
     """for an estimator that ``needs_critic``, else ``None``"""
+    previous: Tensor | None = None
+    """[N] number of the transition before each one, -1 at the beginning of an episode; for an estimator
+    that compares ``branches``, else ``None``"""
 
     @property
     def returns(self) -> Tensor:
@@ -92,11 +96,13 @@ class AdvantageEstimator:
     """takes an ``UpdateView``; returns advantages, [N] or [N, W] by decision, and with a critic the pair
     (advantages, value targets [N, W])"""
     grouped: bool = False
-    """whether an episode is judged against others of its task: needs ``rollout.group_size`` 2 or more"""
+    """whether an episode is compared with others of its task: needs ``rollout.group_size`` 2 or more"""
     needs_critic: bool = False
-    """whether a critic is trained beside the policy; each episode is then judged on its own"""
+    """whether a critic is trained beside the policy; episodes are then not compared with each other"""
     default_gamma: float = 1.0
     """the discount where ``algorithm.gamma`` is null"""
+    branches: bool = False
+    """whether branches of an episode are compared; others are refused with ``rollout.branching``"""
 
     def __post_init__(self) -> None:
         functools.update_wrapper(self, self.function)  # its name, module and docstring
@@ -115,7 +121,7 @@ class AdvantageEstimator:
             raise ValueError(
                 f"The advantage estimator {name} returned {type(advantages).__name__} of shape {shape}; "
                 f"expected a tensor with one entry for each of the {count} transitions of the update. "
-                "Values of episodes are spread over their transitions by values[update.episode]."
+                "values[update.episode] gives the values of episodes to their transitions."
             )
         if self.needs_critic != (targets is not None):
             raise ValueError(
@@ -133,12 +139,16 @@ ADVANTAGES: Registry[AdvantageEstimator] = Registry(
 
 
 def estimator(
-    *, grouped: bool = False, needs_critic: bool = False, default_gamma: float = 1.0
+    *,
+    grouped: bool = False,
+    needs_critic: bool = False,
+    default_gamma: float = 1.0,
+    branches: bool = False,
 ) -> Callable[[Estimate], AdvantageEstimator]:
     """A decorator: the function as an ``AdvantageEstimator``; see there for the arguments."""
 
     def decorate(function: Estimate) -> AdvantageEstimator:
-        return AdvantageEstimator(function, grouped, needs_critic, default_gamma)
+        return AdvantageEstimator(function, grouped, needs_critic, default_gamma, branches)
 
     return decorate
 
@@ -173,6 +183,12 @@ def require_registered(settings: Settings) -> None:
         raise ValueError(
             f"rollout.group_size is {size}, but {settings.algorithm.name} compares the episodes of a "
             "group: use 2 or more (the papers: 8), or algorithm.name=ppo."
+        )
+    branching = settings.rollout.branching.branches
+    if branching > 1 and not chosen.branches:
+        raise ValueError(
+            f"rollout.branching.branches is {branching}, but {settings.algorithm.name} does not compare "
+            "branches of an episode: set algorithm.name to tree_grpo or vineppo, or branches to 1."
         )
 
 
@@ -221,6 +237,29 @@ def _rloo(update: UpdateView) -> Tensor:
     return rloo(update.returns, update.group)[update.episode]
 
 
+@ADVANTAGES.register("tree_grpo")
+@estimator(grouped=True, branches=True)
+def _tree_grpo(update: UpdateView) -> Tensor:
+    settings, groups = update.settings, update.group[update.episode]
+    assert update.previous is not None  # branches
+    return tree_grpo(
+        update.rewards,
+        update.previous,
+        groups,
+        update.episode,
+        settings.omega,
+        settings.normalize,
+    )
+
+
+@ADVANTAGES.register("vineppo")
+@estimator(grouped=True, branches=True)
+def _vineppo(update: UpdateView) -> Tensor:
+    assert update.previous is not None  # branches
+    groups = update.group[update.episode]
+    return vineppo(update.rewards, update.previous, groups, update.gamma)
+
+
 @ADVANTAGES.register("reinforce_pp")
 @estimator()
 def _reinforce_pp(update: UpdateView) -> Tensor:
@@ -235,7 +274,7 @@ def _ppo(update: UpdateView) -> tuple[Tensor, Tensor]:
     critic = update.critic
     assert critic is not None  # needs_critic
     mask = critic.mask
-    # an episode cut by its step budget ended: the budget is part of the task, nothing is
+    # an episode truncated by its step budget ended: the budget is part of the task, nothing is
     # bootstrapped
     advantage, target = gae(
         critic.rewards[mask],

@@ -1,7 +1,7 @@
 """Trajectories -> the update's pool of transitions -> what each transition is worth.
 
 ``collect`` numbers the transitions; ``prepare`` turns rewards into advantages and entropies into
-world-model weights, both over the whole update, before any mini-batch is cut.
+world-model weights, both over the whole update, before the update is split into mini-batches.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from paw_train.algorithms.estimators import (
     UpdateView,
     advantage_estimator,
 )
+from paw_train.algorithms.trees import Tree
 from paw_train.losses.world_model import (
     WorldModelPlan,
     action_entropy,
@@ -61,15 +62,46 @@ class Pool:
         Raises:
             ValueError: a transition does not hold its observation.
         """
-        return [_anchor(t) for e in self.episodes for t in e.episode.transitions]
+        return [_anchor(t) for t in self.transitions]
 
     @property
     def malformed(self) -> Tensor:
         """[N] bool: the response could not be read, so what follows is a complaint about its form."""
-        found = [
-            bool(t.info.get("malformed")) for e in self.episodes for t in e.episode.transitions
-        ]
+        found = [bool(t.info.get("malformed")) for t in self.transitions]
         return torch.tensor(found, dtype=torch.bool)
+
+    @property
+    def transitions(self) -> list[Transition]:
+        """[N] the records; one that episodes share counts once, for the episode that sampled it."""
+        return [t for e in self.episodes for t in e.own]
+
+    @property
+    def previous(self) -> Tensor:
+        """[N] number of the transition before each one, -1 at the beginning of an episode."""
+        numbers: dict[tuple[str, int], int] = {}
+        previous = []
+        for trajectory in self.episodes:
+            path, shared = trajectory.episode.transitions, trajectory.episode.shared_steps
+            for step, t in enumerate(path[shared:], start=shared):
+                before = path[step - 1]
+                previous.append(numbers[before.episode_id, before.step] if step else -1)
+                numbers[t.episode_id, t.step] = len(previous) - 1
+        return torch.tensor(previous)
+
+    @property
+    def shares(self) -> Tensor:
+        """[N] what a transition counts for: 1, less below a branching state (``Tree.weights``)."""
+        if all(e.episode.parent is None for e in self.episodes):
+            return torch.ones(len(self.steps), dtype=torch.float64)
+        return Tree(self.previous, self.group[self.episode]).weights
+
+    @property
+    def returns(self) -> Tensor:
+        """[E] float64, of whole episodes, shared transitions included."""
+        own = self.per_episode(self.rewards)
+        whole = [e.episode for e in self.episodes]
+        shared = [sum(t.reward for t in e.transitions[: e.shared_steps]) for e in whole]
+        return own + torch.tensor(shared, dtype=torch.float64)
 
     def per_episode(self, values: Tensor) -> Tensor:
         """[E] sums of the [N] values."""
@@ -121,7 +153,7 @@ def collect(trajectories: Sequence[Trajectory]) -> Pool:
     Raises:
         ValueError: no episode is left; the first traceback is in the message.
     """
-    good = [t for t in trajectories if t.episode.error is None and t.episode.transitions]
+    good = [t for t in trajectories if t.episode.error is None and t.own]
     if not good:
         raise ValueError(
             "Every episode of the rollout failed in its environment; the first traceback:\n"
@@ -131,7 +163,7 @@ def collect(trajectories: Sequence[Trajectory]) -> Pool:
     owned = [(i, step) for i, t in enumerate(good) for row in t.rows for step in row.steps]
     for index, (_, step) in enumerate(owned):
         step.index = index
-    rewards = [t.reward for e in good for t in e.episode.transitions]
+    rewards = [t.reward for e in good for t in e.own]
     return Pool(
         good,
         [step for _, step in owned],
@@ -219,7 +251,7 @@ def _anchor(t: Transition) -> str:
     if t.observation is None:
         raise ValueError(
             f"GiGPO groups steps by their observation, and step {t.step} of episode {t.episode_id!r} "
-            "was recorded without one (Transition.observation is None). Play the episodes through "
+            "was recorded without one (Transition.observation is None). Run the episodes through "
             "AgentInterface, which records it, or train with another algorithm."
         )
     return t.observation
@@ -248,12 +280,13 @@ def _view(
     return UpdateView(
         rewards,
         pool.episode,
-        torch.tensor([t.step for e in pool.episodes for t in e.episode.transitions]),
+        torch.tensor([t.step for t in pool.transitions]),
         pool.group,
         algorithm,
         estimator.default_gamma if algorithm.gamma is None else algorithm.gamma,
         lambda: pool.anchors,
         critic,
+        pool.previous if estimator.branches else None,
     )
 
 
@@ -277,13 +310,14 @@ def _critic_view(
 
 
 def _weighted(advantages: Tensor, pool: Pool, weighting: str) -> Tensor:
-    """Advantages scaled so that a token mean weighs every episode the same, if asked."""
-    if weighting == "token":
-        return advantages
+    """Advantages scaled so that a token mean weighs tokens as asked, branches by their shares."""
     # the surrogate is linear in the advantage, clip included: scaling it weighs the tokens
     lengths = torch.tensor([float(s.action[1] - s.action[0]) for s in pool.steps])
-    tokens = pool.per_episode(lengths)
-    scale = (tokens.mean() / tokens.clamp(min=1))[pool.episode]
+    shares = pool.shares.to(lengths.dtype)
+    scale = shares * (lengths.sum() / (shares * lengths).sum().clamp(min=1))
+    if weighting == "episode":
+        tokens = pool.per_episode(lengths)
+        scale = scale * (tokens.mean() / tokens.clamp(min=1))[pool.episode]
     return advantages * (scale if advantages.ndim == 1 else scale[:, None])
 
 
@@ -306,9 +340,7 @@ def _wm_groups(pool: Pool, estimator: AdvantageEstimator) -> Tensor:
 def _plan(
     pool: Pool, world_model: WorldModelSettings, max_return: float, entropy: Tensor, group: Tensor
 ) -> tuple[WorldModelPlan, dict[str, float]]:
-    returns = pool.per_episode(pool.rewards)
-    sums = torch.zeros(int(group.max()) + 1, dtype=returns.dtype).index_add_(0, group, returns)
-    means = sums / torch.bincount(group)
+    means = _mean_returns(pool, group)
     keys = transition_keys(pool.rows) if world_model.dedup != "off" else None
     plan = plan_update(
         world_model,
@@ -326,6 +358,15 @@ def _plan(
     if keys is not None:
         metrics["unique_share"] = len(set(keys)) / len(keys)
     return plan, metrics
+
+
+def _mean_returns(pool: Pool, group: Tensor) -> Tensor:
+    """[G] mean return of each group's episodes, those that branched at their shares."""
+    ends = torch.cat([pool.episode[1:] != pool.episode[:-1], torch.tensor([True])])
+    shares = pool.shares[ends]
+    sums = torch.zeros(int(group.max()) + 1, dtype=torch.float64)
+    counts = torch.zeros_like(sums).index_add_(0, group, shares)
+    return sums.index_add_(0, group, shares * pool.returns) / counts
 
 
 def _entropies(logprobs: Sequence[Sequence[float]]) -> Tensor:

@@ -37,7 +37,7 @@ class Updater:
     Args:
         policy: the model being trained.
         reference: the policy that KL is measured to; needed when ``kl_coef > 0``.
-        optimizer: settings of AdamW and of the cutting.
+        optimizer: settings of AdamW and of micro- and mini-batches.
         objective: settings of the loss.
         world_model: settings of the world-model term.
         temperature: of the rollout.
@@ -88,10 +88,17 @@ class Updater:
             if self.critic is not None:
                 assert experience.value_targets is not None and experience.old_values is not None
                 metrics |= self.critic.step(rows, experience.value_targets, experience.old_values)
+                self.critic.adamw.zero_grad(set_to_none=True)  # memory that the policy needs next
             if self.critic is None or update >= self.critic.settings.warmup_updates:
                 metrics |= self._minibatch(rows, experience, count)
             collected.append(metrics)
         return {**averaged(collected), "lr": lr}
+
+    def release(self) -> None:
+        """Gives back the memory of gradients, and of an offloaded reference, until the next update."""
+        self.adamw.zero_grad(set_to_none=True)
+        if self.reference is not None:
+            self.reference.offload()
 
     @torch.no_grad()
     def signals(self, pool: Pool) -> Signals:
@@ -285,7 +292,7 @@ def optimizer_steps(settings: OptimizerSettings, sequences: int) -> int:
 
 
 def minibatches(rows: Sequence[TokenRow], count: int, seed: int) -> list[list[TokenRow]]:
-    """Cuts the rows, shuffled by ``seed``, into ``count`` parts of nearly equal size."""
+    """Splits the rows, shuffled by ``seed``, into ``count`` parts of nearly equal size."""
     if count == 1:
         return [list(rows)]
     generator = torch.Generator().manual_seed(seed)
@@ -301,7 +308,7 @@ def minibatch_totals(
     Args:
         rows: of the mini-batch.
         experience: of the whole update.
-        count: mini-batches that the update is cut into.
+        count: mini-batches that the update is split into.
     """
     index = torch.tensor([step.index for row in rows for step in row.steps])
     return MiniBatchTotals.count(

@@ -1,4 +1,4 @@
-"""What several commands take: the name of an environment, and its settings as ``key=value``."""
+"""Arguments that several commands share: an environment's name, and its settings as ``key=value``."""
 
 from __future__ import annotations
 
@@ -87,8 +87,14 @@ def parse_settings(pairs: Sequence[str] | None) -> dict[str, Any]:
     return settings
 
 
-def check_settings(env_id: str, settings: dict[str, Any]) -> None:
-    """Raises ``ValueError`` for a setting that the environment does not take; names the nearest."""
+def environment_of(name: str, pairs: Sequence[str] | None) -> tuple[str, dict[str, Any]]:
+    """The id of an environment and the settings for it, from the command line.
+
+    Raises:
+        ValueError: an unknown environment, or a setting that it does not take; names the nearest.
+    """
     from paw_gym.constructors import check_arguments
 
+    env_id, settings = full_env_id(name), parse_settings(pairs)
     check_arguments(env_id, settings)
+    return env_id, settings

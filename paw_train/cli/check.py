@@ -1,4 +1,4 @@
-"""``paw check``: whether an environment keeps the contract."""
+"""``paw check``: the contract suite, run on one environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check(
     env: EnvName,
     kw: EnvSettings = None,
     tasks: Annotated[int, typer.Option(min=1, help="How many tasks to sample.")] = 3,
-    seed: Annotated[int, typer.Option(help="Seeds the sample and all play.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seeds the sampled tasks and the rollouts.")] = 0,
     only: Annotated[
         list[str] | None, typer.Option(metavar="CHECK", help="Run this check; repeat it for more.")
     ] = None,
@@ -37,10 +37,9 @@ def check(
 
     from paw_gym.contract import CHECKS, iter_checks
     from paw_gym.contract.report import count_results
-    from paw_train.cli.arguments import check_settings, full_env_id, parse_settings
+    from paw_train.cli.arguments import environment_of
 
-    env_id, settings = full_env_id(env), parse_settings(kw)
-    check_settings(env_id, settings)
+    env_id, settings = environment_of(env, kw)
     console = Console(highlight=False)
     console.print(f"[bold]{env_id}[/bold] {' '.join(kw or [])}")
     width = max(map(len, CHECKS))

@@ -54,22 +54,24 @@ def compare(
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
 ) -> None:
-    """Compare methods over seeds. Stopped or killed, the same command goes on where it was."""
+    """Compare methods over seeds. Stopped or killed, the same command continues where it was."""
+    from paw_train.reporting.compare.folder import ComparisonFolder, default_jobs
     from paw_train.reporting.compare.progress import Progress
-    from paw_train.reporting.compare.run import GridRun, default_jobs
 
     chosen = _seeds(seeds)
     wanted, arms = _grid(grid, arm or [], chosen, overrides or [], name)
     folder = Path(out) / wanted.name
     progress = Progress(folder, quiet)
-    run = GridRun(wanted, out, import_ or [], export or [], progress.say, arms, chosen)
+    comparison = ComparisonFolder(
+        wanted, out, import_ or [], export or [], progress.say, arms, chosen
+    )
     work = None
     if not show:
-        todo = sum(state not in ("finished", "imported") for _, state in run.states())
-        progress.say(f"{folder}: {len(run.chosen)} runs, {todo} to do")
-        work = run.execute(jobs or default_jobs(), progress)
-    run.save()
-    _print(run, progress)
+        todo = sum(state not in ("finished", "imported") for _, state in comparison.states())
+        progress.say(f"{folder}: {len(comparison.chosen)} runs, {todo} to do")
+        work = comparison.execute(jobs or default_jobs(), progress)
+    comparison.save()
+    _print(comparison, progress)
     for failure in work.failures if work else ():
         progress.failure(failure)
     if work and (work.failures or work.stopping):
@@ -84,20 +86,19 @@ def _grid(
 
     from paw_train.reporting.compare.grid import (
         grid_from_arguments,
-        grid_names,
         load_grid,
-        parse_pairs,
     )
     from paw_train.settings import recipe_names
+    from paw_train.settings.recipes import read_pairs
 
-    is_recipe = name not in grid_names() and (
+    is_recipe = name not in recipe_names("grid") and (
         name in recipe_names() or any(":" in arm for arm in arms)
     )
     if is_recipe and arms:
         grid, chosen = grid_from_arguments(name, arms, seeds or 5, overrides), []
     else:
         grid, chosen = load_grid(name), arms
-        grid = dataclasses.replace(grid, overrides={**grid.overrides, **parse_pairs(overrides)})
+        grid = dataclasses.replace(grid, overrides={**grid.overrides, **read_pairs(overrides)})
     return (dataclasses.replace(grid, name=folder) if folder else grid), chosen
 
 
@@ -116,16 +117,16 @@ def _seeds(text: str | None) -> tuple[int, ...]:
     return tuple(range(numbers[0])) if len(numbers) == 1 else numbers
 
 
-def _print(run: Any, progress: Any) -> None:
+def _print(folder: Any, progress: Any) -> None:
     """The table, what is left, and where the files are."""
     from paw_train.reporting.compare.tables import EXPLANATION, rich_table
 
-    left = [(cell, state) for cell, state in run.states() if state not in ("finished", "imported")]
-    comparison = run.comparison()
+    left = [(run, state) for run, state in folder.states() if state not in ("finished", "imported")]
+    summary = folder.comparison()
     console = progress.console
-    if comparison.arms:
-        console.print(rich_table(comparison, console.width))
-        console.print(" ".join([EXPLANATION, *comparison.notes]), style="dim", markup=False)
-    for cell, state in left:
-        console.print(f"{cell.name}: {state}", style="yellow", markup=False)
-    console.print(f"Results: {run.paths.results}; page: {run.paths.page}", soft_wrap=True)
+    if summary.arms:
+        console.print(rich_table(summary, console.width))
+        console.print(" ".join([EXPLANATION, *summary.notes]), style="dim", markup=False)
+    for run, state in left:
+        console.print(f"{run.name}: {state}", style="yellow", markup=False)
+    console.print(f"Results: {folder.paths.results}; page: {folder.paths.page}", soft_wrap=True)

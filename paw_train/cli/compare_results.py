@@ -13,7 +13,7 @@ def compare_results(
     ],
     second: Annotated[str, typer.Argument(help="Another one, on the same panel.")],
 ) -> None:
-    """Compare two results task by task; refuse, and say why, where that would mean nothing."""
+    """Compare two results task by task; refuse results that are not comparable, with the reason."""
     from rich.console import Console
 
     from paw_train.evaluation.comparison import compare, load_result

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from paw_train.cli.errors import ErrorTellingGroup
-
-if TYPE_CHECKING:
-    from paw_gym.data.fetch import Progress as ProgressCall
+from paw_train.cli.errors import CommandGroup
 
 app = typer.Typer(
-    cls=ErrorTellingGroup, no_args_is_help=True, help="List, download and verify data sets."
+    cls=CommandGroup, no_args_is_help=True, help="List, download and verify data sets."
 )
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="A data set of [cyan]paw data list[/cyan].")
@@ -28,7 +23,7 @@ Dest = Annotated[
 
 @app.command("list")
 def list_() -> None:
-    """Which data sets there are, and which are here."""
+    """List the data sets, and the folders of those that are here."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -64,17 +59,19 @@ def download(
         bool, typer.Option("--keep-archives", help="Keep the archives beside the data folder.")
     ] = False,
 ) -> None:
-    """Download a data set. What was interrupted goes on where it stopped."""
+    """Download a data set. An interrupted download continues where it stopped."""
     from rich.console import Console
+    from rich.progress import TaskProgressColumn
 
     from paw_gym.data import default_folder, download_dataset, load_manifest, read_receipt
+    from paw_train.cli.progress import progress_bars
 
     if mirror is not None and from_folder is not None:
         raise ValueError("Give either --mirror or --from-folder, not both.")
     manifest = load_manifest(name)
     console = Console(highlight=False, soft_wrap=True)
     before = read_receipt(dest or default_folder(name))
-    with _progress_bars() as progress:
+    with progress_bars(TaskProgressColumn()) as progress:
         folder = download_dataset(
             manifest,
             dest,
@@ -86,7 +83,7 @@ def download(
         )
     receipt = read_receipt(folder) or {"archives": [], "files": {}}
     if before is not None and not force:
-        console.print(f"[green]Already here:[/green] {folder} (--force downloads it anew)")
+        console.print(f"[green]Already here:[/green] {folder} (--force downloads it again)")
     else:
         console.print(f"[green]Done:[/green] {len(receipt['files']):,} files in {folder}")
         unknown = [a["name"] for a in receipt["archives"] if not a["sha256_was_known"]]
@@ -107,15 +104,17 @@ def verify(
 ) -> None:
     """Compare a data set on disk with its receipt; exit code 1 if something changed."""
     from rich.console import Console
+    from rich.progress import TaskProgressColumn
 
     from paw_gym.data import default_folder, load_manifest, read_receipt, verify_dataset
+    from paw_train.cli.progress import progress_bars
 
     folder = dest or default_folder(load_manifest(name).name)
     if not folder.is_dir():
         raise FileNotFoundError(
             f"There is no {folder}: `paw data download {name}` downloads it; --dest names another folder."
         )
-    with _progress_bars() as progress:
+    with progress_bars(TaskProgressColumn()) as progress:
         problems = verify_dataset(folder, quick=quick, progress=progress)
     console = Console(highlight=False, soft_wrap=True)
     for problem in problems[:20]:
@@ -129,27 +128,3 @@ def verify(
     count = len((read_receipt(folder) or {"files": {}})["files"])
     what = "sizes" if quick else "checksums"
     console.print(f"[green]All {count:,} files have the recorded {what}[/green]: {folder}")
-
-
-@contextmanager
-def _progress_bars() -> Iterator[ProgressCall]:
-    """A bar for each file, made when it is first heard of."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
-    bars: dict[str, TaskID] = {}
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeRemainingColumn(compact=True),
-    )
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as display:
-
-        def show(name: str, done: int, total: int | None) -> None:
-            if name not in bars:
-                bars[name] = display.add_task(name, total=total)
-            display.update(bars[name], completed=done, total=total)
-
-        yield show

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 USER_ERRORS = (ValueError, KeyError, IndexError, OSError, ImportError, SyntaxError)
-"""raised with a sentence that says what to do"""
+"""raised with a message that names what to do"""
 
 _EXTRAS = {
     "torch": "train",
@@ -30,15 +30,15 @@ _EXTRAS = {
     "jnius": "lucene",
     "pyserini": "lucene",
     "fastapi": "server",
-    "jinja2": "server",
+    "jinja2": "train",
     "prometheus_client": "server",
     "uvicorn": "server",
 }
 """the optional part of paw-gym that brings a module"""
 
 
-class ErrorTellingGroup(TyperGroup):
-    """A group of commands that names the nearest command and tells errors without a traceback."""
+class CommandGroup(TyperGroup):
+    """Commands whose mistakes of the user's end with one line instead of a traceback."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Finds the command; an unknown one is an error that names the nearest."""
@@ -60,14 +60,14 @@ class ErrorTellingGroup(TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
         except Exception as error:
-            if ctx.find_root().params.get("debug") or not is_told(error):
+            if ctx.find_root().params.get("debug") or not is_user_error(error):
                 raise
-            tell(error)
+            report_error(error)
             raise typer.Exit(2) from None
 
 
-def is_told(error: BaseException) -> bool:
-    """Whether an error speaks to people: a bare ``KeyError: 'x'`` is a defect and needs its traceback."""
+def is_user_error(error: BaseException) -> bool:
+    """Whether an error's message is a sentence; a bare ``KeyError: 'x'`` is a defect of ours."""
     if isinstance(error, OSError | ImportError):
         return True
     known = isinstance(error, USER_ERRORS) or type(error).__module__.startswith("gymnasium.")
@@ -75,7 +75,7 @@ def is_told(error: BaseException) -> bool:
 
 
 def message_of(error: BaseException) -> str:
-    """The sentence in an error, on one line."""
+    """An error's message, on one line."""
     bare = str(error).startswith("No module named")
     if isinstance(error, ModuleNotFoundError) and error.name and bare:
         extra = _EXTRAS.get(error.name.partition(".")[0])
@@ -87,8 +87,8 @@ def message_of(error: BaseException) -> str:
     return " ".join(text.split()) or type(error).__name__
 
 
-def tell(error: BaseException) -> None:
-    """Prints an error's sentence in red, to stderr."""
+def report_error(error: BaseException) -> None:
+    """Prints an error's message in red, to stderr."""
     from rich.console import Console
     from rich.text import Text
 

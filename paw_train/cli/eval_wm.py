@@ -1,4 +1,4 @@
-"""``paw eval-wm``: how well a model predicts what the environment answers."""
+"""``paw eval-wm``: how well a model predicts the next observation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def eval_wm(
     source: Annotated[
         str,
         typer.Option(
-            help="Who plays the tasks that transitions are taken from: [cyan]expert[/cyan], "
+            help="The policy whose rollouts the transitions are taken from: [cyan]expert[/cyan], "
             "[cyan]random[/cyan] or [cyan]policy[/cyan] (the model itself)."
         ),
     ] = "expert",
@@ -33,7 +33,7 @@ def eval_wm(
         ),
     ] = None,
     panel: Annotated[
-        str | None, typer.Option("--panel", "-p", help="A named list of tasks to play.")
+        str | None, typer.Option("--panel", "-p", help="A named list of tasks for the rollouts.")
     ] = None,
     encoder: Annotated[
         str | None,

@@ -58,18 +58,18 @@ def evaluate(
         typer.Option(
             "--panel",
             "-p",
-            help="A named list of tasks, such as [cyan]alfworld/valid_seen[/cyan]; default: drawn "
-            "as [cyan]evaluation.split[/cyan] and [cyan]evaluation.tasks[/cyan] say.",
+            help="A named list of tasks, such as [cyan]alfworld/valid_seen[/cyan]; default: sampled "
+            "by [cyan]evaluation.split[/cyan] and [cyan]evaluation.tasks[/cyan].",
             autocompletion=_panels,
         ),
     ] = None,
     seeds: Annotated[
-        int, typer.Option(help="How many times to play the panel, each with its own seed.", min=1)
+        int, typer.Option(help="Evaluations of the panel, each with its own seed.", min=1)
     ] = 1,
     limit: Annotated[
         int | None,
         typer.Option(
-            help="Play at most this many tasks ([cyan]evaluation.tasks[/cyan]), drawn by seed.",
+            help="Evaluate at most this many tasks ([cyan]evaluation.tasks[/cyan]), sampled by seed.",
             min=1,
         ),
     ] = None,
@@ -77,7 +77,7 @@ def evaluate(
         str | None, typer.Option(help="Folder for result.json and the episodes.")
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Play anew, and replace what the folder holds.")
+        bool, typer.Option("--fresh", help="Start again, and replace what the folder holds.")
     ] = False,
     dry_run: Annotated[
         bool,
@@ -92,7 +92,7 @@ def evaluate(
 ) -> None:
     """Measure success on a fixed panel of tasks, with 95 % intervals, per task type.
 
-    Stopped or killed, the same command goes on where it was; finished, it shows the result. Exit code
+    Stopped or killed, the same command continues where it was; finished, it shows the result. Exit code
     1: some tasks failed by an error; 3: a budget ([cyan]endpoint.budget_cost[/cyan], ...) was reached.
     """
     settings = [*(overrides or []), *([] if limit is None else [f"evaluation.tasks={limit}"])]

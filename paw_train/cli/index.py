@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from paw_train.cli.errors import ErrorTellingGroup
+from paw_train.cli.errors import CommandGroup
 
 if TYPE_CHECKING:
     from paw_gym.retrieval.bm25_index import Progress as ProgressCall
     from paw_gym.retrieval.corpus import Corpus
 
 app = typer.Typer(
-    cls=ErrorTellingGroup, no_args_is_help=True, help="Build the index of a corpus of passages."
+    cls=CommandGroup, no_args_is_help=True, help="Build the index of a corpus of passages."
 )
 KINDS = ("bm25", "e5", "lucene")
 
@@ -47,11 +45,13 @@ def build(
         bool, typer.Option("--skip-malformed", help="Leave malformed lines of the corpus out.")
     ] = False,
 ) -> None:
-    """Build an index. One that was interrupted goes on where it stopped."""
+    """Build an index. An interrupted build continues where it stopped."""
     from rich.console import Console
+    from rich.progress import MofNCompleteColumn
 
     from paw_gym.naming import did_you_mean
     from paw_gym.retrieval.corpus import Corpus
+    from paw_train.cli.progress import progress_bars
 
     if retriever not in KINDS:
         raise ValueError(f"There is no index for {retriever!r}. {did_you_mean(retriever, KINDS)}")
@@ -62,9 +62,11 @@ def build(
         console.print(
             f"[yellow]{len(opened.skipped)} malformed lines left out[/yellow]: {lines} ..."
         )
-    with _bars() as progress:
+    with progress_bars(MofNCompleteColumn()) as progress:
         if retriever == "bm25":
-            _bm25(opened, folder, shard_size, workers, progress)
+            from paw_gym.retrieval.bm25_index import build_index
+
+            build_index(opened, folder, shard_size or 200_000, workers, progress)
         elif retriever == "lucene":
             from paw_gym.retrieval.lucene import build_lucene_index
 
@@ -76,14 +78,6 @@ def build(
         f"[green]Done:[/green] {len(opened):,} passages, {size / 1e6:,.1f} MB in {folder}\n"
         f"Use it: paw serve retriever --retriever {retriever} --corpus {corpus} --index {folder}"
     )
-
-
-def _bm25(
-    corpus: Corpus, folder: Path, shard_size: int | None, workers: int, progress: ProgressCall
-) -> None:
-    from paw_gym.retrieval.bm25_index import build_index
-
-    build_index(corpus, folder, shard_size or 200_000, workers, progress)
 
 
 def _e5(
@@ -101,33 +95,3 @@ def _e5(
     build_dense_index(
         corpus, encoder, folder, kind, storage, shard_size or 20_000, progress=progress
     )
-
-
-@contextmanager
-def _bars() -> Iterator[ProgressCall]:
-    """A bar for each stage, made when it is first heard of."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(compact=True),
-    )
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as display:
-        bars: dict[str, int] = {}
-
-        def show(what: str, done: int, total: int | None) -> None:
-            if what not in bars:
-                bars[what] = display.add_task(what, total=total)
-            display.update(bars[what], completed=done, total=total)  # type: ignore[arg-type]
-
-        yield show

@@ -14,7 +14,7 @@ def new_env(
         Path, typer.Option(help="Folder that the package's folder is made in.")
     ] = Path(),
 ) -> None:
-    """Write a package with an environment, its registration, tests and page; it passes as it is."""
+    """Write a package with an environment, its registration, tests and page; `paw check` passes as it is."""
     from rich.console import Console
 
     from paw_train.cli.scaffold import Names, write_scaffold

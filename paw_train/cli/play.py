@@ -15,22 +15,21 @@ def play(
     env: EnvName,
     kw: EnvSettings = None,
     task: Annotated[
-        str | None, typer.Option(help="Id of the first task; else one is drawn.")
+        str | None, typer.Option(help="Id of the first task; default: a sampled one.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seeds the choice of tasks.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seeds the sampling of tasks.")] = None,
     record: Annotated[
         Path | None,
         typer.Option(help="JSONL file that the transitions go to. Default: below runs/play."),
     ] = None,
 ) -> None:
-    """Play in the terminal: pick an action by its number or type it; [cyan]:help[/cyan] says more."""
+    """Play in the terminal: pick an action by its number or type it; [cyan]:help[/cyan] lists more."""
     from paw_gym.registration import make_text_env
-    from paw_train.cli.arguments import check_settings, full_env_id, parse_settings
+    from paw_train.cli.arguments import environment_of
     from paw_train.cli.play_screen import Screen
     from paw_train.cli.play_session import PlaySession
 
-    env_id, settings = full_env_id(env), parse_settings(kw)
-    check_settings(env_id, settings)
+    env_id, settings = environment_of(env, kw)
     session = PlaySession(make_text_env(env_id, **settings), record or _default_record(env_id))
     screen = Screen(env_id, interactive=sys.stdin.isatty())
     session.start(task, seed)

@@ -1,4 +1,4 @@
-"""What the player sees and types."""
+"""The terminal of ``paw play``: shows the episode and reads commands."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from paw_train.cli.play_session import PlaySession
 
 COMMANDS = {
     ":undo": "take back an action (:undo 3 takes back three)",
-    ":hint": "what the reference solver would do now",
-    ":again": "start this task once more",
+    ":hint": "the reference solver's next action",
+    ":again": "start this task again",
     ":next": "start another task (:next ID starts that one)",
     ":help": "this list",
     ":quit": "leave (Ctrl-D and Ctrl-C too)",
@@ -27,12 +27,12 @@ SHOWN_ACTIONS = 90
 
 
 class Screen:
-    """Draws a session and feeds it what is typed (or piped in).
+    """Shows a session and passes it what is typed (or piped in).
 
     Args:
         title: name of the environment.
         interactive: whether a person types; else the lines are echoed, so that a log can be read.
-        console: where to draw.
+        console: where to print.
     """
 
     def __init__(self, title: str, interactive: bool, console: Console | None = None) -> None:
@@ -41,7 +41,7 @@ class Screen:
         self.console = console or Console(highlight=False)
 
     def run(self, session: PlaySession) -> None:
-        """Plays until the player leaves."""
+        """Reads lines until one of them is ``:quit``, or they end."""
         self.console.print(Text(f"Recording to {session.path}", style="dim"), soft_wrap=True)
         self._opening(session)
         for line in self._lines(session):
@@ -118,14 +118,14 @@ class Screen:
             self._note(str(error))
             return
         if not undone:
-            self._note("There is nothing to take back.")
+            self._note("There is no action to take back.")
             return
         self._note(f"Took back {undone} action{'s' if undone > 1 else ''}.")
         self._moment(session)
 
     def _hint(self, session: PlaySession) -> None:
         hint = None if session.over else session.hint()
-        self._note(f"Try: {hint}" if hint else "No hint: the solver knows no way from here.")
+        self._note(f"Try: {hint}" if hint else "No hint: the solver finds no solution from here.")
 
     def _next(self, session: PlaySession, task_id: str | None) -> None:
         try:

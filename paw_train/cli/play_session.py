@@ -1,4 +1,4 @@
-"""A person's game: the present moment, the way back, and the record. No terminal in here."""
+"""Episodes that a person plays: the present state, undo, and the record; without a terminal."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class PlaySession:
         self.start(self.info["task_id"])
 
     def _leave(self) -> None:
-        """Counts the episode that the recorder is about to write because it is left unfinished."""
+        """Counts the unfinished episode that the recorder is about to write."""
         if self._past and not self.over:
             self.recorded += 1
 
@@ -85,13 +85,13 @@ class PlaySession:
             self.recorded += 1
 
     def undo(self, steps: int = 1) -> int:
-        """Takes back actions, in the record too; returns how many there were to take back.
+        """Takes back actions, in the record too; returns their number.
 
         Raises:
             RuntimeError: the episode is over, and written.
         """
         if self.over:
-            raise RuntimeError("The episode is over and recorded; :again plays the task anew.")
+            raise RuntimeError("The episode is over and recorded; :again starts the task again.")
         steps = min(steps, len(self._past))
         if steps > 0:
             state, self.observation, self.info = self._past[-steps]
@@ -102,7 +102,7 @@ class PlaySession:
         return steps
 
     def hint(self) -> str | None:
-        """What the reference solver would do now; ``None`` where there is no solver, or no way on."""
+        """The reference solver's next action; ``None`` where there is no solver, or no solution from here."""
         try:
             actions = self.env.reference_solution()
         except NotImplementedError:
@@ -110,7 +110,7 @@ class PlaySession:
         return actions[0] if actions else None
 
     def close(self) -> None:
-        """Writes what was begun and closes the environment."""
+        """Writes the unfinished episode and closes the environment."""
         self._leave()
         self._past = []
         self._recorder.close()

@@ -1,7 +1,6 @@
-"""The ``paw`` program: its commands, and how errors are told.
+"""The ``paw`` program: its commands and its options."""
 
-Every command lives in a file of this folder; whatever is slow to import is imported inside it.
-"""
+# Every command lives in a file of this folder; whatever is slow to import is imported inside it.
 
 from __future__ import annotations
 
@@ -28,11 +27,11 @@ from paw_train.cli import (
     train,
     view,
 )
-from paw_train.cli.errors import ErrorTellingGroup
+from paw_train.cli.errors import CommandGroup
 
 app = typer.Typer(
     name="paw",
-    cls=ErrorTellingGroup,
+    cls=CommandGroup,
     no_args_is_help=True,
     add_completion=True,
     rich_markup_mode="rich",

@@ -1,4 +1,4 @@
-"""``paw report``: the page of a run."""
+"""``paw report``: the report of a run or of a comparison."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ def report(
         str | None,
         typer.Option(
             metavar="MODULE:FUNCTION",
-            help="Says which spans of an observation are noise. Default: the environment's own rule.",
+            help="Returns the spans of an observation that are noise. Default: the environment's own rule.",
         ),
     ] = None,
     checkpoint: Annotated[
         str | None,
         typer.Option(help="Of --noise: [cyan]warm[/cyan], latest or best. Default: the best."),
     ] = None,
-    transitions: Annotated[int, typer.Option(help="Of --noise: how many to draw.", min=1)] = 100,
+    transitions: Annotated[int, typer.Option(help="Of --noise: how many to sample.", min=1)] = 100,
 ) -> None:
-    """Write the page of a run or of a comparison (anew)."""
+    """Write the report of a run or of a comparison again."""
     from pathlib import Path
 
-    from paw_train.reporting.run import write_report
+    from paw_train.reporting.run.page import write_report
 
     results = Path(run) if run.endswith(".json") else Path(run) / "results.json"
     if results.is_file():
-        from paw_train.reporting.compare.run import report_of
+        from paw_train.reporting.compare.folder import report_of
 
         typer.echo(f"The report is {report_of(results)}")
         return

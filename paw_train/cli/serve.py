@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paw_train.cli.errors import ErrorTellingGroup
+from paw_train.cli.errors import CommandGroup
+
+if TYPE_CHECKING:
+    from env_servers.service import ServiceSettings
 
 app = typer.Typer(
-    cls=ErrorTellingGroup,
+    cls=CommandGroup,
     no_args_is_help=True,
     help="Start a service: the WebShop site, a retriever, a gateway to any environment.",
     rich_markup_mode="rich",
@@ -31,6 +36,20 @@ Verbose = Annotated[bool, typer.Option("--verbose", help="Log every request.")]
 def token_or_environment(token: str | None) -> str | None:
     """The token of the command line, or that of the environment variable ``PAW_SERVE_TOKEN``."""
     return token if token is not None else os.environ.get("PAW_SERVE_TOKEN")
+
+
+def _serve(
+    name: str, settings: ServiceSettings, make: Callable[[], Any], verbose: bool, **options: Any
+) -> None:
+    """Makes a service and runs it. Its address is checked first: what it serves may take long to open."""
+    from env_servers.service import require_free, run
+
+    require_free(settings.host, settings.port)
+    service = make()
+    scheme = "https" if settings.certificate else "http"
+    address = f"{scheme}://{settings.host}:{settings.port or '(any free port)'}"
+    typer.echo(f"{name} on {address} (Ctrl-C stops it)", err=True)
+    run(service, settings, verbose=verbose, drain=getattr(service, "drain", None), **options)
 
 
 @app.command("webshop")
@@ -53,21 +72,19 @@ def webshop(
     token: Token = None,
     verbose: Verbose = False,
 ) -> None:
-    """Serve the WebShop site, its JSON API, and [cyan]WebShop-v0(server=URL)[/cyan]."""
-    from env_servers.service import ServiceSettings, require_free, run
+    """Serve the WebShop site and [cyan]WebShop-v0(server=URL)[/cyan]."""
+    from env_servers.service import ServiceSettings
     from env_servers.sessions import SessionStore
     from env_servers.webshop import create_app
     from paw_gym.envs.webshop.env import ShopSettings
 
     settings = ServiceSettings(host, port, token_or_environment(token))
-    require_free(host, port)
     shop = ShopSettings(
         None if data_dir is None else str(data_dir), num_products, search, goals, prices, nouns
     )
     sessions = SessionStore(session_minutes * 60, limit_per_client=sessions_per_client)
-    service = create_app(shop, sessions=sessions, token=settings.token)
-    typer.echo(f"WebShop on http://{host}:{port or '(any free port)'} (Ctrl-C stops it)", err=True)
-    run(service, settings, verbose=verbose)
+    make = partial(create_app, shop, sessions=sessions, token=settings.token)
+    _serve("WebShop", settings, make, verbose)
 
 
 @app.command("retriever")
@@ -101,29 +118,28 @@ def retriever(
     from rich.console import Console
 
     from env_servers.retrieval import create_app
-    from env_servers.service import ServiceSettings, require_free, run
+    from env_servers.service import ServiceSettings
     from paw_gym.retrieval import make_retriever
     from paw_train.cli.arguments import parse_settings
 
     settings = ServiceSettings(host, port, token_or_environment(token))
-    require_free(host, port)
     chosen = parse_settings(kw)
     chosen |= {key: value for key, value in (("corpus", corpus), ("index", index)) if value}
-    with Console(stderr=True).status(f"opening the retriever {name} ..."):
-        opened = make_retriever(name, cache=cache, **chosen)
-    service = create_app(
-        opened,
-        name=name,
-        token=settings.token,
-        max_batch=max_batch,
-        max_wait=max_wait_ms / 1000,
-        threads=threads,
-        max_pending=max_pending,
-    )
-    typer.echo(
-        f"Retriever on http://{host}:{port or '(any free port)'} (Ctrl-C stops it)", err=True
-    )
-    run(service, settings, verbose=verbose)
+
+    def make() -> Any:
+        with Console(stderr=True).status(f"opening the retriever {name} ..."):
+            opened = make_retriever(name, cache=cache, **chosen)
+        return create_app(
+            opened,
+            name=name,
+            token=settings.token,
+            max_batch=max_batch,
+            max_wait=max_wait_ms / 1000,
+            threads=threads,
+            max_pending=max_pending,
+        )
+
+    _serve("Retriever", settings, make, verbose)
 
 
 @app.command("gateway")
@@ -180,7 +196,7 @@ def gateway(
 
     from env_servers.gateway import Limits, create_app
     from env_servers.gateway.options import offer_of, tokens_of
-    from env_servers.service import ServiceSettings, require_free, run
+    from env_servers.service import ServiceSettings
     from paw_train.cli.arguments import full_env_id, parse_settings
 
     for name in modules or []:
@@ -189,7 +205,6 @@ def gateway(
     tokens = tokens_of(token_or_environment(token), tokens_file)
     files = [None if path is None else str(path) for path in (certificate, private_key)]
     settings = ServiceSettings(host, port, tokens[0] if tokens else None, *files)
-    require_free(host, port)
     limits = Limits(
         workers=workers,
         sessions=sessions,
@@ -199,9 +214,5 @@ def gateway(
         memory_mb=memory_mb,
         drain_seconds=drain_seconds,
     )
-    service = create_app(offer, limits, modules=modules or [], tokens=tokens)
-    scheme = "https" if certificate else "http"
-    typer.echo(
-        f"Gateway on {scheme}://{host}:{port or '(any free port)'} (Ctrl-C stops it)", err=True
-    )
-    run(service, settings, verbose=verbose, drain=service.drain, drain_seconds=drain_seconds)
+    make = partial(create_app, offer, limits, modules=modules or [], tokens=tokens)
+    _serve("Gateway", settings, make, verbose, drain_seconds=drain_seconds)

@@ -24,10 +24,10 @@ def sft_data(
     ],
     out: Annotated[Path, typer.Argument(help="The folder to write.")],
     expert: Annotated[
-        bool, typer.Option("--expert", help="SOURCE is an environment; its own expert plays.")
+        bool, typer.Option("--expert", help="SOURCE is an environment; its own expert acts.")
     ] = False,
     episodes: Annotated[int, typer.Option(min=1, help="Of --expert: how many.")] = 100,
-    seed: Annotated[int, typer.Option(help="Of --expert: of the tasks and all play.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of --expert: seeds the tasks and the rollouts.")] = 0,
     split: Annotated[str, typer.Option(help="Of --expert: the split of the tasks.")] = "train",
     mode: Annotated[
         str, typer.Option(help="Of --expert: [cyan]window[/cyan] or [cyan]conversation[/cyan].")
@@ -56,13 +56,13 @@ def sft_data(
 
     if only is not None and only not in KINDS:
         raise ValueError(f"--only {only!r} is not a kind of example. {did_you_mean(only, KINDS)}")
-    played = (
+    recorded = (
         _expert(source, episodes, seed, split, mode, kw) if expert else read_episodes(source, part)
     )
     with counting() as progress:
         summary = write_sft(
             out,
-            played,
+            recorded,
             kinds=KINDS if only is None else (only,),
             failures=failures,
             dedup=dedup,
@@ -86,10 +86,9 @@ def _expert(
 ) -> Iterator[Episode]:
     from paw_gym.constructors import has_splits
     from paw_gym.export.expert import expert_episodes
-    from paw_train.cli.arguments import check_settings, full_env_id, parse_settings
+    from paw_train.cli.arguments import environment_of
 
-    env_id, settings = full_env_id(env), parse_settings(kw)
-    check_settings(env_id, settings)
+    env_id, settings = environment_of(env, kw)
     splits = {"split": split} if has_splits(env_id) else {}
     agent: dict[str, Any] = {"mode": mode, **splits, **settings}
     return expert_episodes(env_id, episodes, seed, **agent)

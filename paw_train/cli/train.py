@@ -25,12 +25,12 @@ def train(
         bool,
         typer.Option(
             "--plan",
-            help="Start nothing; print the GPUs, memory and time that a run on a cluster takes "
-            "([cyan]engine=openrlhf[/cyan]).",
+            help="Start nothing; print the memory that the run takes in each phase, on one GPU or on a "
+            "cluster ([cyan]engine=openrlhf[/cyan]).",
         ),
     ] = False,
 ) -> None:
-    """Train a policy. An unfinished run of the same name and settings goes on where it stopped."""
+    """Train a policy. An unfinished run of the same name and settings continues where it stopped."""
     from paw_train.settings import load_settings
 
     def say(text: str) -> None:

@@ -86,6 +86,12 @@ _OWN: Mapping[str, PanelSpec] = {
         f"search_qa/{name}": PanelSpec(_SEARCH, "dev", 500, {"dataset": name}, dataset="search_qa")
         for name in _BENCHMARKS
     },
+    "sokoban/test": PanelSpec(
+        "paw_gym/Sokoban-v0",
+        "test",
+        200,
+        hash="0286323cf810c7fabb666450a2ceb7f8d5d207eb58d137464dc5f4f5186fe7f8",
+    ),
     # all tasks, which is what papers report on, and the part to hold out from training
     **{
         f"tau2/{name}": PanelSpec(_TAU2, "base", kwargs={"domain": name})

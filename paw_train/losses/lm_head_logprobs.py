@@ -1,15 +1,16 @@
-"""Log-probabilities and entropies of chosen tokens, straight from hidden states.
+"""Log-probabilities and entropies of selected tokens, straight from hidden states.
 
 The logits of a whole batch, [B, T, V], are the largest tensor of a training step, and most of them
-are of prompt tokens that nobody asks about. Here the language-model head is applied to the chosen
+are of prompt tokens that nobody asks about. Here the language-model head is applied to the selected
 positions only, a chunk of them at a time, and again in the backward pass; neither [B, T, V] nor the
-[P, V] of the chosen positions ever exists whole.
+[P, V] of the selected positions ever exists whole.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +25,7 @@ products to be busy"""
 
 
 class TokenScores(NamedTuple):
-    """What a head says about P tokens."""
+    """Scores of P tokens."""
 
     logprobs: Tensor
     """[P] log-probability of each token, in nats"""
@@ -45,7 +46,7 @@ def linear_scores(
 
     Args:
         hidden: [P, H] last hidden state before each token.
-        weight: [V, H] of the head.
+        weight: [V, H] of the language-model head.
         bias: [V] or ``None``.
         targets: [P] token ids.
         temperature: [P], positive.
@@ -66,7 +67,7 @@ def linear_scores(
 
 
 class _LinearScores(torch.autograd.Function):
-    """Head, tempered log-softmax and gather, recomputed chunk by chunk in backward."""
+    """LM head, tempered log-softmax and gather, recomputed chunk by chunk in backward."""
 
     @staticmethod
     def forward(
@@ -91,6 +92,8 @@ class _LinearScores(torch.autograd.Function):
                 probabilities = scores[:first].sub_(norms[part][:first, None]).exp_()
                 start = part.start
                 entropy[start : start + first] = torch.special.entr(probabilities).sum(-1)
+                del probabilities
+            del scores  # or the next chunk would be computed beside this one
         ctx.save_for_backward(hidden, weight, bias, targets, inverse, norms, entropy)
         ctx.chunk_size = chunk_size
         return values, entropy
@@ -107,18 +110,20 @@ class _LinearScores(torch.autograd.Function):
         for part in _parts(len(targets), ctx.chunk_size):
             scores = _tempered(hidden[part], weight, bias, inverse[part])
             share = scores.sub_(norms[part, None]).exp_()
-            spread = None
+            entropy_grad = None
             first = _within(part, len(entropy))
             if first:
                 # dH / dz_v = -p_v log p_v - p_v H
                 rows = slice(part.start, part.start + first)
-                spread = torch.special.entr(share[:first]).sub_(share[:first] * entropy[rows, None])
-                spread.mul_(grad_entropy[rows, None])
+                entropy_grad = torch.special.entr(share[:first]).sub_(
+                    share[:first] * entropy[rows, None]
+                )
+                entropy_grad.mul_(grad_entropy[rows, None])
             # d log p_y / dz_v = 1[v = y] - p_v
             share.mul_(-grad[part, None])
             share.scatter_add_(-1, targets[part, None], grad[part, None])
-            if spread is not None:
-                share[:first] += spread
+            if entropy_grad is not None:
+                share[:first] += entropy_grad
             share.mul_(inverse[part, None])
             if to_bias is not None:
                 to_bias += share.sum(0)
@@ -127,6 +132,7 @@ class _LinearScores(torch.autograd.Function):
                 torch.mm(share, weight, out=to_hidden[part])
             if to_weight is not None:
                 _add_product(to_weight, share, hidden[part])
+            del scores, share, entropy_grad  # or the next chunk would be computed beside this one
         return (
             to_hidden,
             None if to_weight is None else to_weight.to(weight.dtype),
@@ -203,12 +209,85 @@ def _chunk_scores(
     return logprobs.gather(-1, targets[:, None]).squeeze(-1), entropy
 
 
-class TokenScorer:
-    """Scores chosen tokens of a batch under a Hugging Face causal language model.
+class ForwardScorer:
+    """Scores tokens by a model that must be called as a whole, such as one that DeepSpeed shards.
 
-    Where the head is a plain linear layer, ``linear_scores`` is used. Whether it is one is tried out:
+    During the call the LM head returns scores instead of logits, so that hooks on it (ZeRO-3 gathers
+    its weight there, forward and backward) run as ever. Models that change logits after their LM head
+    are scored by their logits, which takes more memory; a warning says so.
+
+    Args:
+        model: a Hugging Face causal language model, with or without an adapter of peft.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.lm_head: Any = model.get_output_embeddings()
+        self._checked = False
+        self._reason: str | None = None
+
+    def __call__(
+        self,
+        forward: Callable[[], Tensor],
+        positions: Tensor,
+        targets: Tensor,
+        temperature: Tensor,
+        entropies: int = 0,
+    ) -> TokenScores:
+        """Scores the tokens that follow the given positions.
+
+        Args:
+            forward: calls the model and returns its logits, [..., V].
+            positions: [P] in the flattened leading dimensions of the logits.
+            targets: [P] ids of the tokens.
+            temperature: [P].
+            entropies: E, at how many leading positions the entropy is wanted.
+        """
+        if self.fallback_reason() is not None:
+            logits = forward().flatten(0, -2).index_select(0, positions)
+            return logits_scores(logits, targets, temperature, entropies)
+
+        def score(hidden: Tensor) -> Tensor:
+            selected = hidden.flatten(0, -2).index_select(0, positions)
+            weight, bias = self.lm_head.weight, self.lm_head.bias
+            return torch.cat(linear_scores(selected, weight, bias, targets, temperature, entropies))
+
+        with _replaced_forward(self.lm_head, score):
+            found = forward()
+        return TokenScores(*found.split([len(targets), entropies]))
+
+    def fallback_reason(self) -> str | None:
+        """Why the model's own logits are used; ``None``: they are not."""
+        if not self._checked:
+            self._reason = _more_than_linear(self.model, self.lm_head, through_hooks=True)
+            self._checked = True
+            _warn(self._reason)
+        return self._reason
+
+
+@contextmanager
+def _replaced_forward(module: nn.Module, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Within it, calls of the module compute something else; its hooks stay."""
+    module.forward = forward
+    try:
+        yield
+    finally:
+        del module.forward
+
+
+def _warn(reason: str | None) -> None:
+    if reason is not None:
+        _LOG.warning(
+            "Log-probabilities go through whole logits, which takes more memory: %s.", reason
+        )
+
+
+class TokenScorer:
+    """Scores selected tokens of a batch under a Hugging Face causal language model.
+
+    Where the LM head is a plain linear layer, ``linear_scores`` is used. Whether it is one is tested:
     the model's own logits of a few tokens must equal, to the last bit, the layer's output on the
-    decoder's hidden states. Capped or scaled logits and adapters on the head fail that, and take the
+    decoder's hidden states. Capped or scaled logits and adapters on the LM head fail that, and take the
     path through the model's own logits, which needs more memory; a warning says so.
     """
 
@@ -230,9 +309,9 @@ class TokenScorer:
         targets = input_ids.flatten()[tokens]
         if self.fallback_reason() is not None:
             return logits_scores(self.logits(input_ids, tokens), targets, temperature, entropies)
-        head = self.model.get_output_embeddings()
+        lm_head = self.model.get_output_embeddings()
         hidden = self._hidden(input_ids, tokens)
-        return linear_scores(hidden, head.weight, head.bias, targets, temperature, entropies)
+        return linear_scores(hidden, lm_head.weight, lm_head.bias, targets, temperature, entropies)
 
     def logits(self, input_ids: Tensor, tokens: Tensor) -> Tensor:
         """[P, V] logits that predict the given tokens (numbered as above): meant for a few."""
@@ -250,31 +329,37 @@ class TokenScorer:
 
     def fallback_reason(self) -> str | None:
         """Why the model's own logits are used; ``None``: they are not."""
-        head = self.model.get_output_embeddings()
-        if self._checked is None or self._checked[0] != id(head):
-            reason = _more_than_linear(self.model, head)
-            self._checked = id(head), reason
-            if reason is not None:
-                _LOG.warning(
-                    "Log-probabilities go through whole logits, which takes more memory: %s.",
-                    reason,
-                )
+        lm_head = self.model.get_output_embeddings()
+        if self._checked is None or self._checked[0] != id(lm_head):
+            reason = _more_than_linear(self.model, lm_head)
+            self._checked = id(lm_head), reason
+            _warn(reason)
         return self._checked[1]
 
 
-def _more_than_linear(model: Any, head: Any) -> str | None:
-    """What keeps the head from being a linear layer on the decoder's hidden states, if anything."""
-    if type(head) is not nn.Linear:
-        return f"the head is a {type(head).__name__}, not a plain linear layer"
-    if head._forward_hooks or head._forward_pre_hooks:
-        return "the head has hooks"
-    training = model.training
+def _more_than_linear(model: Any, lm_head: Any, through_hooks: bool = False) -> str | None:
+    """What keeps the LM head from being a linear layer on the decoder's hidden states, if anything.
+
+    Args:
+        model: a Hugging Face causal language model.
+        lm_head: its output layer.
+        through_hooks: whether the layer is called with its hooks, so that those of DeepSpeed may be
+            there, which only gather its weight.
+    """
+    if type(lm_head) is not nn.Linear:
+        return f"the LM head is a {type(lm_head).__name__}, not a plain linear layer"
+    hooks = [*lm_head._forward_hooks.values(), *lm_head._forward_pre_hooks.values()]
+    if any(not (through_hooks and hook.__module__.startswith("deepspeed.")) for hook in hooks):
+        return "the LM head has hooks"
+    # one flag a module: layers that recompute have theirs set while dropout inside them is off
+    flags = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
-            ids = torch.arange(min(4, head.out_features), device=head.weight.device)[None]
+            ids = torch.arange(min(4, lm_head.out_features), device=lm_head.weight.device)[None]
             hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
-            same = torch.equal(model(input_ids=ids, use_cache=False).logits, head(hidden))
+            same = torch.equal(model(input_ids=ids, use_cache=False).logits, lm_head(hidden))
     finally:
-        model.train(training)
-    return None if same else "the model changes the logits after its head (a cap or a scale)"
+        for module, flag in flags:
+            module.training = flag
+    return None if same else "the model changes the logits after its LM head (a cap or a scale)"

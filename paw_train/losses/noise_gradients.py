@@ -26,7 +26,7 @@ _BRAND = re.compile(r"(?<![0-9A-Za-z])[A-Z]{4,}[0-9]*(?![0-9A-Za-z])")
 
 @dataclass(frozen=True)
 class GradientShares:
-    """How the gradient of three losses is spread over noisy tokens; shares in [0, 1]."""
+    """How the gradient of three losses is distributed over noisy tokens; shares in [0, 1]."""
 
     tokens: int
     """next-observation tokens scored"""
@@ -40,7 +40,7 @@ class GradientShares:
 
     @property
     def token_share(self) -> float:
-        """Share of the tokens that are noisy: what an even spread would give."""
+        """Share of the tokens that are noisy: what a uniform distribution would give."""
         return self.noisy_tokens / self.tokens if self.tokens else 0.0
 
 
@@ -114,7 +114,7 @@ LABELLERS: Mapping[str, Labeller] = MappingProxyType({"paw_gym/WebShop-v0": webs
 
 
 def labeller_for(env_id: str, name: str | None = None) -> Labeller | None:
-    """The rule that says which text is noise.
+    """The rule for which text is noise.
 
     Args:
         env_id: the environment; its own rule is used where there is one.

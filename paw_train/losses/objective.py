@@ -1,7 +1,7 @@
 """The loss of one micro-batch: clipped surrogate, KL to the reference, and the world-model term.
 
 A *row* is one transition: prompt, response and next observation in one sequence, padded on either
-side. An *update* is cut into M *mini-batches* (one optimiser step each), and those into
+side. An *update* is split into M *mini-batches* (one optimiser step each), and those into
 *micro-batches* by memory. All normalisers are those of the whole mini-batch
 (`MiniBatchTotals`), so the gradients of its micro-batches add up to exactly the gradient of the
 undivided mini-batch.
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 MAX_LOG_RATIO = 20.0
-"""Log-ratios are cut here before `exp`, so that one token far off the old policy gives a large
+"""Log-ratios are clamped here before `exp`, so that one token far off the old policy gives a large
 finite loss with no gradient instead of an infinity."""
 
 

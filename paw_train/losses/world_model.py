@@ -34,7 +34,6 @@ __all__ = [
     "clipped_mae",
     "copies",
     "cross_entropy",
-    "full_vocab_entropy",
     "generalized_cross_entropy",
     "mae",
     "multi_step_loss",
@@ -62,34 +61,6 @@ def action_entropy(logprobs: FloatArray, mask: FloatArray) -> Tensor:
     logp, tokens = _masked(logprobs, mask)
     with torch.no_grad():
         return _mean_over(torch.special.entr(logp.exp()), tokens)
-
-
-def full_vocab_entropy(logits: FloatArray, mask: FloatArray, chunk_size: int = 1024) -> Tensor:
-    """The alternative to `action_entropy`: Shannon entropy of the whole next-token distribution.
-
-    Args:
-        logits: [B, T, V] the model's output; position `t` predicts token `t + 1`.
-        mask: [B, T] 1 on action tokens (position `t` is token `t`, so column 0 must be 0).
-        chunk_size: positions turned into float32 probabilities at a time, to bound memory.
-
-    Returns:
-        [B] entropies in nats, averaged over the action tokens, each in [0, log V]. No gradient.
-
-    Raises:
-        ValueError: the shapes do not fit, or a first token is marked: nothing predicts it.
-    """
-    scores = torch.as_tensor(logits).detach()
-    if scores.ndim != 3:
-        raise ValueError(f"`logits` must be [B, T, V], got shape {tuple(scores.shape)}.")
-    tokens = as_mask(mask, "mask", like=scores[..., 0])
-    if tokens[:, :1].any():
-        raise ValueError("`mask` marks the first token of a row, which no logits predict.")
-    entropies = torch.zeros(tokens.shape, dtype=torch.float32, device=scores.device)
-    rows, columns = tokens.nonzero(as_tuple=True)
-    for row, column in zip(rows.split(chunk_size), columns.split(chunk_size), strict=True):
-        logp = scores[row, column - 1].float().log_softmax(-1)
-        entropies[row, column] = torch.special.entr(logp.exp()).sum(-1)
-    return _mean_over(entropies, tokens)
 
 
 def select_top_alpha(entropy: FloatArray, alpha: float) -> Tensor:
@@ -252,7 +223,7 @@ def adaptive_weight(mean_returns: FloatArray, max_return: float) -> Tensor:
 
     Not clamped, as in the paper: groups whose mean is negative (penalties) weigh more than 1. A
     mean above `max_return` would make the weight negative, that is, unlearn the observation; it
-    contradicts what `max_return` means and draws a RuntimeWarning.
+    contradicts what `max_return` means and raises a RuntimeWarning.
 
     Args:
         mean_returns: [G] mean episode return of each rollout group.
@@ -364,7 +335,7 @@ def wm_weights(
 
 @dataclass(frozen=True)
 class WorldModelPlan:
-    """What one update supervises, decided once, before its mini-batches are cut."""
+    """What one update supervises, decided once, before it is split into mini-batches."""
 
     selected: Tensor
     """[N] booleans (Eq. 4)."""

@@ -1,1 +1,1 @@
-"""What is shown of runs: in the terminal, as the report of one run, and as a comparison of many."""
+"""Runs in the terminal, the report of one run, and the comparison of many."""

@@ -1,4 +1,4 @@
-"""What a training run shows in the terminal."""
+"""A training run in the terminal: progress, a line for each update, alarms, the summary."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from rich.text import Text
 
 from paw_train.evaluation.terminal import Display, progress_bars
 from paw_train.reporting.run.alarms import find_alarms
+from paw_train.reporting.run.run_data import load_run
+from paw_train.reporting.run.summary import summary_lines, summary_table
 
 
 class RunDisplay(Display):
@@ -33,13 +35,11 @@ class RunDisplay(Display):
             yield UpdateDisplay(progress, bar, earlier, wm_loss)
 
     def summary(self, folder: Path) -> None:
-        """Before and after, as a table."""
-        from paw_train.reporting.run import summary_lines, summary_table
-
-        for line in summary_lines(folder):
-            if not line.startswith("|"):
-                self.say(line)
-        self.console.print(summary_table(folder))
+        """The verdict on the run, and success before and after RL as a table."""
+        run = load_run(folder)
+        for line in summary_lines(run):
+            self.say(line)
+        self.console.print(summary_table(run))
 
 
 class UpdateDisplay:
@@ -56,13 +56,13 @@ class UpdateDisplay:
         self._records, self._wm_loss = list(earlier), wm_loss
 
     def rollout(self, update: int, running: int, episodes: int) -> None:
-        """Episodes are being played."""
+        """Shows how many episodes of the rollout have ended."""
         self.progress.update(
-            self.bar, note=f"playing: {episodes - running}/{episodes} episodes over"
+            self.bar, note=f"rollout: {episodes - running}/{episodes} episodes over"
         )
 
     def learning(self, update: int) -> None:
-        """The optimiser is at work."""
+        """Shows that the optimiser is at work."""
         self.progress.update(self.bar, note="learning")
 
     def __call__(self, metrics: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A policy plays a pool of environments; episodes become token rows with masks.
+"""Rollouts of a policy in a pool of environments, as episodes and as token rows with masks.
 
 ``policy`` is the protocol that every policy in ``paw_train.policies`` follows.
 """

@@ -82,15 +82,15 @@ class ChatFormat:
         if limit is None or len(whole) <= limit:
             return whole, 0
         end = prompt.find(keep) + len(keep) if keep in prompt else 0
-        head, tail = self.content(prompt[:end]), self.content(prompt[end:])
-        room = limit - len(self.opening) - len(head) - len(self.ask)
+        kept_start, tail = self.content(prompt[:end]), self.content(prompt[end:])
+        room = limit - len(self.opening) - len(kept_start) - len(self.ask)
         if room < 0:
             raise ValueError(
                 f"The task alone takes {limit - room} tokens of context, and the limit for a prompt is "
                 f"{limit}: raise rollout.max_context_tokens (prompt and response together)."
             )
         kept = tail[len(tail) - room :] if room < len(tail) else tail
-        return [*self.opening, *head, *kept, *self.ask], len(tail) - len(kept)
+        return [*self.opening, *kept_start, *kept, *self.ask], len(tail) - len(kept)
 
     def dialogue(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Ids of a whole dialogue, up to where the model answers its last message.
@@ -118,7 +118,7 @@ class ChatFormat:
     def context(
         self, messages: Sequence[Mapping[str, str]], keep: str, limit: int | None
     ) -> list[int]:
-        """Ids of a recorded context, cut as the rollout cut it.
+        """Ids of a recorded context, truncated as in the rollout.
 
         A single prompt goes by ``first_within``. A dialogue is whole: the rollout ended it at the limit.
         """

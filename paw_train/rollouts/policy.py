@@ -1,4 +1,4 @@
-"""What a rollout needs of a policy: a response for each running episode, whatever computes it.
+"""The interface between a rollout and a policy: one response for each running episode.
 
 A policy opens a ``Session`` for one batch of episodes. The session is asked once a turn, for all
 episodes that still run; it may keep what it likes from turn to turn (the local policy keeps each
@@ -46,9 +46,9 @@ class Response:
     """What a policy answered."""
 
     ids: list[int] = field(default_factory=list)
-    """the sampled tokens, as sampled; empty where the policy does not tell them"""
+    """the sampled tokens, as sampled; empty where the policy does not report them"""
     logprobs: list[float] = field(default_factory=list)
-    """of each id under the distribution it was drawn from (temperature and truncation included), in
+    """of each id under the distribution it was sampled from (temperature and truncation included), in
     nats; of greedy choices: at temperature 1"""
     text: str = ""
     """what the environment reads: the response up to and with the stop text, without end tokens"""
@@ -83,7 +83,7 @@ class Session(Protocol):
 
 @runtime_checkable
 class Policy(Protocol):
-    """What can play episodes."""
+    """Responds in episodes, whatever computes the responses."""
 
     @property
     def chat(self) -> ChatFormat | None:
@@ -131,11 +131,11 @@ class Scores:
     error: str | None = None
     """why there are none; the episode then fails, the others go on"""
     usage: tuple[int, int] | None = None
-    """tokens read and written as a server counted them; ``None``: not told"""
+    """tokens read and written as a server counted them; ``None``: not reported"""
 
 
 class ScoringSession(Protocol):
-    """A policy that says how likely given responses are, for one batch of episodes."""
+    """Log-probabilities of given responses under a policy, for one batch of episodes."""
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
         """The scores of each request, in order; episodes may leave from one call to the next."""
@@ -150,7 +150,7 @@ class ScoringPolicy(Policy, Protocol):
         """Opens a session; the arguments are those of ``session``.
 
         Raises:
-            ValueError: this policy cannot, as it was set up; says what to change.
+            ValueError: this policy cannot, as it was set up; the message states what to change.
         """
         ...
 
@@ -158,8 +158,8 @@ class ScoringPolicy(Policy, Protocol):
 def response_seed(base: int, episode: str, turn: int) -> int:
     """The seed of one response, in [0, 2**63): equal arguments, equal seed, on every machine.
 
-    It hangs on the episode's name and turn alone, so what an episode draws does not change with the
-    episodes that happen to run beside it.
+    It depends on the episode's name and turn alone, so an episode's samples do not change with the
+    episodes that run beside it.
     """
     digest = hashlib.blake2b(f"{base}/{turn}/{episode}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paw_gym.pool import EnvPool, Slot
-from paw_gym.transition import Episode
+from paw_gym.transition import Episode, Transition
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import (
     Policy,
     Request,
     Response,
+    Session,
     require_trainable,
     response_seed,
 )
@@ -34,7 +35,16 @@ class Trajectory:
     episode: Episode
     rows: list[TokenRow] = field(default_factory=list)
     offered: list[Sequence[str] | None] = field(default_factory=list)
-    """the actions that the environment listed as admissible before each response, where it lists any"""
+    """the actions that the environment listed as admissible before each response of the episode's own,
+    where it lists any"""
+
+    @property
+    def own(self) -> list[Transition]:
+        """The transitions without those that the episode shares with the one it branched from.
+
+        ``rows`` and ``offered`` are of these.
+        """
+        return self.episode.transitions[self.episode.shared_steps :]
 
 
 Progress = Callable[[int, int], None]
@@ -49,18 +59,18 @@ def rollout(
     progress: Progress | None = None,
     keep_tokens: bool = True,
 ) -> list[Trajectory]:
-    """Plays one batch of episodes to their ends.
+    """Runs one batch of episodes until each of them ends.
 
     Each response has a seed of its own, made from one number of the generator, the episode's name
-    and the turn. So equal seeds give equal episodes, and what an episode does hangs on neither its
+    and the turn. So equal seeds give equal episodes, and an episode depends on neither its
     neighbours nor their number (up to the rounding of the model's arithmetic in other batch shapes).
 
     Args:
         policy: answers.
         pool: the environments; its agent interface decides the context mode.
         settings: sampling and limits.
-        generator: CPU generator, from which one number is drawn; or such a number.
-        task_ids: one task a group; ``None``: the pool draws them.
+        generator: CPU generator, from which one seed is sampled; or that seed.
+        task_ids: one task a group; ``None``: the pool samples them.
         progress: called with (running, all) episodes after each step.
         keep_tokens: whether rows are wanted (training) or not (evaluation).
 
@@ -73,38 +83,90 @@ def rollout(
     if keep_tokens:
         require_trainable(policy)
         require_whole_distribution(settings)
-    base = generator if isinstance(generator, int) else _drawn(generator)
+    runner = EpisodeRunner(policy, pool, settings, sampling_seed(generator))
     pool.reset(task_ids)
-    trajectories = [Trajectory(episode) for episode in pool.episodes]
-    if not pool.active:
-        return trajectories
-    first = pool.env_of(pool.active[0])
-    sampling = settings.sampling(first.template.closing_tags)
-    growing = first.mode == "conversation"
-    session = policy.session(sampling, growing, settings.prefill_tokens)
-    recorder = TokenRecorder(policy.chat, pool) if policy.chat else None
-    while pool.active:
-        if recorder:
-            recorder.open(settings.max_prompt_tokens)
-        if not pool.active:
-            break
-        requests = _requests(pool.active, recorder, base)
-        for slot in pool.active:
-            trajectories[slot.index].offered.append(slot.info["admissible_actions"])
-        answered = _without_failed(pool, session.respond(requests))
-        pool.step([response.text for _, response in answered])
-        if recorder:
+    runner.run(progress)
+    return runner.finished(keep_tokens)
+
+
+class EpisodeRunner:
+    """Runs the episodes of a pool to their ends, those of a reset or branches of earlier ones.
+
+    Args:
+        policy: answers.
+        pool: the environments.
+        settings: sampling and limits.
+        seed: of all responses; see ``rollout``.
+    """
+
+    def __init__(self, policy: Policy, pool: EnvPool, settings: RolloutSettings, seed: int) -> None:
+        self.policy, self.pool, self.settings, self.seed = policy, pool, settings, seed
+        self.recorder = TokenRecorder(policy.chat, pool) if policy.chat else None
+        self.trajectories: list[Trajectory] = []
+        """of every episode of the pool, in the pool's order"""
+
+    def run(
+        self,
+        progress: Progress | None = None,
+        before_response: Callable[[Slot], None] | None = None,
+    ) -> None:
+        """Runs the active episodes until each of them ends.
+
+        Args:
+            progress: called with (running, all) episodes after each step.
+            before_response: called with each slot before its next response is sampled.
+        """
+        known = len(self.trajectories)
+        self.trajectories += [Trajectory(episode) for episode in self.pool.episodes[known:]]
+        if not self.pool.active:
+            return
+        session = self._session()
+        while self.pool.active:
+            if self.recorder:
+                self.recorder.open(self.settings.max_prompt_tokens)
+            if not self.pool.active:
+                break
+            for slot in self.pool.active:
+                self.trajectories[slot.index].offered.append(slot.info["admissible_actions"])
+                if before_response:
+                    before_response(slot)
+            self._turn(session)
+            if progress:
+                progress(len(self.pool.active), len(self.trajectories))
+
+    def _session(self) -> Session:
+        first = self.pool.env_of(self.pool.active[0])
+        sampling = self.settings.sampling(first.template.closing_tags)
+        growing = first.mode == "conversation"
+        return self.policy.session(sampling, growing, self.settings.prefill_tokens)
+
+    def _turn(self, session: Session) -> None:
+        """One response for each active episode, and what the environments answer."""
+        requests = _requests(self.pool.active, self.recorder, self.seed)
+        answered = _without_failed(self.pool, session.respond(requests))
+        self.pool.step([response.text for _, response in answered])
+        if self.recorder:
             for slot, response in answered:
-                recorder.take(slot, response)
-            _end_overlong(pool, recorder, settings)
-        if progress:
-            progress(len(pool.active), len(trajectories))
-    if keep_tokens and recorder:
-        _hand_over(trajectories, recorder.rows)
-    return trajectories
+                self.recorder.take(slot, response)
+            _end_overlong(self.pool, self.recorder, self.settings)
+
+    def finished(self, keep_tokens: bool = True) -> list[Trajectory]:
+        """The trajectories, with their token rows where those are wanted."""
+        if keep_tokens and self.recorder:
+            _hand_over(self.trajectories, self.recorder.rows)
+        return self.trajectories
 
 
-def _drawn(generator: torch.Generator) -> int:
+def sampled_tokens(trajectories: Sequence[Trajectory]) -> int:
+    """Tokens of all responses, those that episodes share counted once."""
+    rows = [row for t in trajectories for row in t.rows]
+    return sum(len(step.logprobs) for row in rows for step in row.steps)
+
+
+def sampling_seed(generator: torch.Generator | int) -> int:
+    """The seed of a rollout: the number given, or one that a CPU generator samples."""
+    if isinstance(generator, int):
+        return generator
     import torch
 
     return int(torch.randint(2**62, (), generator=generator))
@@ -121,7 +183,7 @@ def require_whole_distribution(settings: RolloutSettings) -> None:
 
 
 def _requests(slots: Sequence[Slot], recorder: TokenRecorder | None, base: int) -> list[Request]:
-    """What the running episodes ask."""
+    """The requests of the running episodes."""
     requests = []
     for slot in slots:
         ids = recorder.context(slot) if recorder else None
@@ -170,8 +232,8 @@ def demonstrations(
         chat: writes token rows; ``None``: records only.
         task_ids: the tasks.
         noise: share of steps at which something else is done instead (a random admissible action,
-            or one that is not). The expert then shows how to go on; the slip itself is no example
-            and gets no span in its row.
+            or the last one again). The expert then shows how to recover; the perturbed action itself
+            is no example and gets no span in its row.
         rng: of the noise.
     """
     pool.reset(task_ids)
@@ -183,9 +245,9 @@ def demonstrations(
         slots = list(pool.active)
         if not slots:
             break
-        slips = {slot.index: _slip(slot, noise, rng) for slot in slots}
+        perturbed = {slot.index: _perturbed_action(slot, noise, rng) for slot in slots}
         texts = [
-            pool.env_of(slot).response_for(slips[slot.index] or actions[slot.index])
+            pool.env_of(slot).response_for(perturbed[slot.index] or actions[slot.index])
             for slot in slots
         ]
         if recorder:
@@ -195,7 +257,7 @@ def demonstrations(
             for slot, text in zip(slots, texts, strict=True):
                 ids = recorder.chat.content(text)
                 spans = recorder.take(slot, Response(ids, [0.0] * len(ids), text))
-                if spans and slips[slot.index]:
+                if spans and perturbed[slot.index]:
                     recorder.rows[slot.episode.episode_id][-1].steps.remove(spans)
     if recorder:
         _hand_over(trajectories, recorder.rows)
@@ -203,7 +265,7 @@ def demonstrations(
 
 
 def _expert_actions(pool: EnvPool, experts: Mapping[int, Callable[[], str]]) -> dict[int, str]:
-    """What the experts do next; the episode of one that does not know leaves the pool, failed."""
+    """The experts' next actions; an episode whose expert has none fails and leaves the pool."""
     actions: dict[int, str] = {}
     for slot in list(pool.active):
         try:
@@ -216,8 +278,8 @@ def _expert_actions(pool: EnvPool, experts: Mapping[int, Callable[[], str]]) -> 
     return actions
 
 
-def _slip(slot: Slot, noise: float, rng: np.random.Generator | None) -> str | None:
-    """Now and then an action that the expert would not take."""
+def _perturbed_action(slot: Slot, noise: float, rng: np.random.Generator | None) -> str | None:
+    """With probability ``noise``, an action in place of the expert's."""
     if rng is None or rng.random() >= noise:
         return None
     if slot.episode.transitions and rng.random() < 0.3:
@@ -251,12 +313,24 @@ class TokenRecorder:
                 continue
             task = slot.episode.instruction
             try:
-                ids, cut = self.chat.first_within(slot.prompt, task, limit)
+                ids, truncated = self.chat.first_within(slot.prompt, task, limit)
             except ValueError as error:
                 slot.episode.error = str(error)
                 self.pool.active.remove(slot)
                 continue
-            rows.append(TokenRow(ids, prompt_tokens_cut=cut))
+            rows.append(TokenRow(ids, prompt_tokens_cut=truncated))
+
+    def branch(self, slots: Sequence[Slot], parent: Episode) -> None:
+        """Opens the rows of branches: in a conversation, with the context that they share."""
+        from paw_train.rollouts.tokens import TokenRow
+
+        for slot in slots:
+            rows = self.rows[slot.episode.episode_id] = []
+            shared = len(slot.episode.transitions)
+            if slot.episode.context_mode == "conversation":
+                (row,) = self.rows[parent.episode_id]
+                end = row.steps[shared - parent.shared_steps].action[0]
+                rows.append(TokenRow(row.ids[:end]))
 
     def context(self, slot: Slot) -> list[int]:
         """The ids that the slot's next response follows."""

@@ -1,4 +1,4 @@
-"""Transitions written as token rows, and rows cut or extended for an update.
+"""Transitions written as token rows, and rows truncated or extended for an update.
 
 ``append_transition`` is the one place that lays a transition out, for rollouts, expert episodes and
 recorded episodes alike.
@@ -146,7 +146,7 @@ def _appended(rows: Sequence[TokenRow], ask: Sequence[int]) -> TokenRow:
 
 
 def trimmed(row: TokenRow, supervised: Sequence[bool]) -> TokenRow:
-    """The row without the observations that are not supervised, cut behind the last token in use.
+    """The row without the observations that are not supervised, truncated after the last token in use.
 
     Args:
         row: not changed.

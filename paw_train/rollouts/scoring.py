@@ -78,14 +78,14 @@ def batch_logprobs(
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probabilities of the batch's action and observation tokens, with gradient.
 
-    Actions are scored at the sampling temperature, because that is the distribution they were drawn
+    Actions are scored at the sampling temperature, because that is the distribution they were sampled
     from; observations at 1.
 
     Args:
         score: scores tokens; each is asked for once, however many transitions it belongs to.
         batch: on the model's device.
         temperature: of the rollout; 0 (the most likely token) counts as 1.
-        entropy: also the Shannon entropy of the distribution that each action token was drawn from.
+        entropy: also the Shannon entropy of the distribution that each action token was sampled from.
 
     Returns:
         [S, W] in nats, one line a transition, 0 where empty; and [S, W] entropies, 0 outside the
@@ -94,14 +94,16 @@ def batch_logprobs(
     number = batch.row * batch.input_ids.shape[1] + batch.column
     acts, which_act = number[batch.action_mask].unique(return_inverse=True)
     ahead = batch.horizon > 0
-    rest, which_rest = number[ahead].unique(return_inverse=True)
-    heat = torch.ones(len(acts) + len(rest), device=number.device, dtype=torch.float64)
-    heat[: len(acts)] = temperature or 1.0
-    scores = score(batch.input_ids, torch.cat([acts, rest]), heat, len(acts) if entropy else 0)
+    observed, which_observed = number[ahead].unique(return_inverse=True)
+    temperatures = torch.ones(len(acts) + len(observed), device=number.device, dtype=torch.float64)
+    temperatures[: len(acts)] = temperature or 1.0
+    scores = score(
+        batch.input_ids, torch.cat([acts, observed]), temperatures, len(acts) if entropy else 0
+    )
     result = scores.logprobs.new_zeros(number.shape)
     result = result.masked_scatter(batch.action_mask, scores.logprobs[which_act])
-    result = result.masked_scatter(ahead, scores.logprobs[len(acts) + which_rest])
+    result = result.masked_scatter(ahead, scores.logprobs[len(acts) + which_observed])
     if not entropy:
         return result, None
-    spread = scores.entropy.new_zeros(number.shape)
-    return result, spread.masked_scatter(batch.action_mask, scores.entropy[which_act])
+    entropies = scores.entropy.new_zeros(number.shape)
+    return result, entropies.masked_scatter(batch.action_mask, scores.entropy[which_act])

@@ -95,7 +95,7 @@ class TokenBatch:
         return torch.where(self.used(), values[self.row, self.column], 0.0)
 
     def actions_only(self) -> TokenBatch:
-        """The batch without observations, cut behind its last action: for whoever scores actions."""
+        """The batch without observations, truncated after its last action, where only actions are scored."""
         end = int(self.column[self.action_mask].max()) + 1
         return replace(
             self,
@@ -146,7 +146,7 @@ def _length(span: Span) -> int:
 
 
 def micro_batches(rows: Sequence[TokenRow], token_budget: int) -> Iterator[list[TokenRow]]:
-    """Cuts rows, longest first, into batches of at most ``token_budget`` padded tokens (one row at least)."""
+    """Splits rows, longest first, into batches of at most ``token_budget`` padded tokens (one at least)."""
     ordered = sorted(rows, key=lambda row: len(row.ids), reverse=True)
     batch: list[TokenRow] = []
     for row in ordered:

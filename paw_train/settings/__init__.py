@@ -5,6 +5,7 @@ A leaf: nothing here imports another part of ``paw_train``, and nothing imports 
 
 from paw_train.settings.algorithm import AlgorithmSettings, CriticSettings
 from paw_train.settings.base import Group
+from paw_train.settings.branching import BranchingSettings
 from paw_train.settings.cloning import CloningSettings
 from paw_train.settings.endpoint import EndpointSettings
 from paw_train.settings.environment import EnvSettings

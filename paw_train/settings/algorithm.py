@@ -26,15 +26,16 @@ class AlgorithmSettings(Group):
 
     name: Text = "grpo"
     """the advantage estimator: ``grpo``, ``gigpo``, ``rloo``, ``reinforce_pp`` (no critic), ``ppo`` (with
-    a critic), or one that another package adds"""
+    a critic), ``tree_grpo`` or ``vineppo`` (for ``rollout.branching``), or one that another package adds"""
     normalize: bool = True
-    """whether advantages are divided by a standard deviation: of the group (``grpo``, ``gigpo``; false is
-    Dr.GRPO's choice) or of the whole update (``ppo``); ``rloo`` never divides, ``reinforce_pp`` always"""
+    """whether advantages are divided by a standard deviation: of the group (``grpo``, ``gigpo``,
+    ``tree_grpo``; false is Dr.GRPO's choice) or of the whole update (``ppo``); ``rloo`` and ``vineppo`` never
+    divide, ``reinforce_pp`` always"""
     weighting: Literal["token", "episode"] = "token"
     """``token``: every action token of an update weighs the same, so long episodes weigh more;
     ``episode``: every episode weighs the same, as 1/|o_i| in GRPO's own objective (Shao et al. 2024)"""
     omega: AtLeastZero = 1.0
-    """``gigpo``: weight of the step advantage"""
+    """``gigpo``: weight of the step advantage; ``tree_grpo``: of the advantage among branches"""
     similarity: PositiveShare | None = None
     """``gigpo``: smallest difflib ratio at which two states are the same anchor; null: they must be equal
     (0.9 is published for search pages)"""

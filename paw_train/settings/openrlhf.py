@@ -30,7 +30,7 @@ class OpenRLHFSettings(Group):
     """number of vLLM engines; null: with ``colocate: all`` as many as fit, else one"""
     tensor_parallel: Positive = 1
     """GPUs that one vLLM engine is split over"""
-    gpu_memory: Annotated[Number, Interval(gt=0, lt=1)] = 0.6
+    gpu_memory: Annotated[Number, Interval(gt=0, lt=1)] = 0.5
     """share of a GPU's memory for vLLM; up to 0.9 where nothing else uses the GPU"""
     max_resident_episodes: Positive | None = None
     """largest number of episodes that one vLLM engine runs at a time; null: no limit"""
@@ -41,22 +41,25 @@ class OpenRLHFSettings(Group):
     zero_stage: Literal[2, 3] = 2
     """stage of DeepSpeed's ZeRO: 2 shards optimiser and gradients over the GPUs, 3 the weights as well"""
     adam_offload: bool = False
-    """whether the optimiser's state is offloaded to CPU memory"""
-    packing: bool = False
-    """whether the sequences of a micro-batch are packed into one row without padding; needs flash-attn"""
+    """whether the optimiser's state and the float32 master weights are kept in CPU memory"""
+    packing: bool | None = None
+    """whether the sequences of a micro-batch are packed into one row without padding, which needs flash-attn;
+    null: wherever ``model.attention`` is flash attention, as it is by default on a cluster"""
     liger: bool = False
     """whether the model uses Liger kernels"""
     sync_backend: Literal["nccl", "gloo"] = "nccl"
     """backend that sends new weights to vLLM: ``nccl``, or ``gloo`` without GPUs"""
-    checksum_every: Count = 1
-    """number of updates between comparisons of vLLM's weights with the trained ones; 0: never"""
+    checksum_every: Count | None = None
+    """number of updates between comparisons of vLLM's weights with the trained ones, the first update's
+    included; 0: never; null: every 10 updates, and never where ``tensor_parallel`` leaves no engine whole"""
     old_logprobs: Literal["actor", "rollout"] = "actor"
     """log-probabilities of the sampled tokens that the ratio and the action entropy are taken from:
     ``actor`` computes them once more in the trainer's own arithmetic, ``rollout`` takes vLLM's"""
     restarts: Count = 3
     """number of automatic restarts from the last checkpoint after a process of the run died"""
     gpu: str = "h100"
-    """kind of GPU for which ``paw train --plan`` estimates memory and time"""
+    """kind of GPU for which ``paw train --plan`` estimates memory and time, for either engine, and that a run
+    on a cluster must fit"""
     extra: dict[str, Any] = {}
     """further options of ``openrlhf.cli.train_ppo_ray``, by their names without dashes in front"""
 
@@ -82,6 +85,13 @@ class OpenRLHFSettings(Group):
     def ranks(self) -> int:
         """Data-parallel ranks of the policy: one a GPU."""
         return self.nodes * self.gpus_per_node
+
+    @property
+    def updates_between_checksums(self) -> int:
+        """``checksum_every``, with the default worked out."""
+        if self.checksum_every is not None:
+            return self.checksum_every
+        return 10 if self.tensor_parallel == 1 else 0
 
     @property
     def vllm_engines(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -16,6 +16,8 @@ from paw_train.settings.run import Settings
 
 Say = Callable[[str], None]
 """called with a sentence for the user"""
+Kind = Literal["recipe", "grid"]
+"""``grid``: what ``paw compare`` runs"""
 
 
 def load_settings(
@@ -112,40 +114,58 @@ def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def find_recipe(recipe: str | Path) -> Path:
-    """The file of a recipe."""
+def find_recipe(recipe: str | Path, kind: Kind = "recipe") -> Path:
+    """The file of a recipe, or of a grid.
+
+    Raises:
+        ValueError: there is none; names the nearest.
+    """
     path = Path(recipe)
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
-            raise ValueError(f"There is no recipe file {str(path)!r}.")
+            raise ValueError(f"There is no {kind} file {str(path)!r}.")
         return path
-    for folder in _recipe_folders():
+    for folder in _folders(kind):
         if (folder / f"{recipe}.yaml").is_file():
             return folder / f"{recipe}.yaml"
-    raise ValueError(
-        f"There is no recipe {str(recipe)!r}. {did_you_mean(str(recipe), recipe_names())}"
-    )
+    nearest = did_you_mean(str(recipe), recipe_names(kind))
+    raise ValueError(f"There is no {kind} {str(recipe)!r}. {nearest}")
 
 
-def recipe_names() -> list[str]:
-    """Recipes that come with the project."""
-    return sorted({p.stem for folder in _recipe_folders() for p in folder.glob("*.yaml")})
+def recipe_names(kind: Kind = "recipe") -> list[str]:
+    """Recipes, or grids, that come with the project."""
+    return sorted({p.stem for folder in _folders(kind) for p in folder.glob("*.yaml")})
 
 
-def _recipe_folders() -> list[Path]:
-    here = Path(__file__).resolve().parents[1]
-    return [folder for folder in (here / "recipes", here.parent / "recipes") if folder.is_dir()]
+def _folders(kind: Kind) -> tuple[Path, Path]:
+    """In the package where it is installed, and in the repository."""
+    package = Path(__file__).resolve().parents[1]
+    folder = {"recipe": "recipes", "grid": "recipes/compare"}[kind]
+    return package / folder, package.parent / folder
+
+
+def read_pairs(pairs: Sequence[str]) -> dict[str, Any]:
+    """``key=value`` texts by key; values are read as YAML.
+
+    Raises:
+        ValueError: a text is not of that form.
+    """
+    values = {}
+    for pair in pairs:
+        key, sign, value = pair.partition("=")
+        if not sign or not key:
+            raise ValueError(f"Expected key=value, got {pair!r} (for example optimizer.lr=1e-4).")
+        values[key] = read_yaml(value, key)
+    return values
 
 
 def apply_override(data: dict[str, Any], override: str) -> None:
     """Puts a ``group.key=value`` into nested settings; the value is read as YAML."""
-    key, sign, value = override.partition("=")
-    if not sign or not key:
-        raise ValueError(f"Expected key=value, got {override!r} (for example optimizer.lr=1e-4).")
+    ((key, value),) = read_pairs([override]).items()
     *path, last = key.split(".")
     place = data
     for part in path:
         place = place.setdefault(part, {})
         if not isinstance(place, dict):
             raise ValueError(f"{key}: {part!r} is a value, not a group of settings.")
-    place[last] = read_yaml(value, key)
+    place[last] = value

@@ -9,6 +9,7 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from paw_train.settings.base import Group
+from paw_train.settings.branching import BranchingSettings
 from paw_train.settings.ranges import AtLeastZero, Count, Positive, PositiveShare, ShareBelowOne
 from paw_train.settings.vllm import VLLMSettings
 
@@ -84,6 +85,8 @@ class RolloutSettings(Group):
     """engine of training's rollouts: ``local``, the policy itself, or ``vllm``, with its weights"""
     vllm: VLLMSettings = VLLMSettings()
     """settings of vLLM, for ``rollout.engine=vllm``"""
+    branching: BranchingSettings = BranchingSettings()
+    """branching rollouts, in training only"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -54,7 +54,7 @@ def clone(
     """Trains the policy on expert rows.
 
     The response's tokens weigh 1, all others ``context_weight``: a model trained from scratch has the
-    language to learn as well. Weight matrices are trained by Muon, the rest by AdamW; for a model
+    language to learn as well. Weight matrices are trained by Muon, the others by AdamW; for a model
     trained from scratch that gave more than twice the success of AdamW alone in the same time. A pretrained
     model and adapters are trained by AdamW alone (``matrix_lr: null``).
 

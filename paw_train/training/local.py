@@ -39,17 +39,19 @@ from paw_train.policies.local.reference import Reference
 from paw_train.policies.local.scratch import scratch_model, scratch_tokenizer
 from paw_train.reporting.run.alarms import world_model_loss
 from paw_train.reporting.terminal import RunDisplay
+from paw_train.rollouts.branching import branching_rollout
 from paw_train.rollouts.policy import Policy
 from paw_train.rollouts.rollout import (
     Progress,
     Trajectory,
     demonstrations,
-    rollout,
+    sampled_tokens,
 )
 from paw_train.settings import WITHOUT_EFFECT, Settings, load_settings, with_defaults
 from paw_train.settings.rollout import RolloutSettings
 from paw_train.settings.sharing import shared_evaluation, shared_warm_start
 from paw_train.training.cloning import clone, expert_rows
+from paw_train.training.fit import machine_memory, require_fit
 from paw_train.training.preparation import prepared
 from paw_train.training.recording import record
 from paw_train.training.records import outcome_metrics
@@ -83,6 +85,9 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     """
     display = RunDisplay(quiet)
     settings = prepared(settings, display.say)
+    gpu = _gpu_memory(_device(settings.model.device))
+    if gpu is not None:
+        require_fit(settings, gpu, machine_memory())
     folder = Path(settings.out) / settings.name
     with set_aside(folder, fresh):
         require_own_folder(folder, settings)
@@ -227,7 +232,7 @@ class Run:
     def _language(self) -> list[str]:
         """Texts that hold every word the environment uses: episodes of its training tasks.
 
-        The expert's, with slips, or random ones where there is no expert.
+        The expert's, with perturbed actions, or random ones where there is no expert.
         """
         env = self.settings.env
         pool = make_pool(env, env.train_split, 1, 1, self.settings.seed)
@@ -238,22 +243,22 @@ class Run:
             np.random.default_rng(self.settings.seed) if has_solver(env, env.train_split) else None
         )
         for start in range(0, len(few), 100):
-            for episode in self._plays(pool, few[start : start + 100], rng):
+            for episode in self._language_episodes(pool, few[start : start + 100], rng):
                 texts.append(episode.instruction)
                 for t in episode.transitions:
                     texts += [t.prompt, t.response, t.next_observation]
         pool.close()
         return texts
 
-    def _plays(
+    def _language_episodes(
         self, pool: EnvPool, task_ids: Sequence[str], rng: np.random.Generator | None
     ) -> list[Episode]:
-        if rng is not None:  # slips bring out what the environment says to mistakes
+        if rng is not None:  # perturbed actions show how the environment answers mistakes
             return [t.episode for t in demonstrations(pool, None, task_ids, 0.2, rng)]
-        played: list[Episode] = []
+        episodes: list[Episode] = []
         agent = make_agent("random", None, self.settings.rollout, {})
-        agent.run(pool, task_ids, self.settings.seed, played.append)
-        return played
+        agent.run(pool, task_ids, self.settings.seed, episodes.append)
+        return episodes
 
     # --- warm start ------------------------------------------------------------------------------
 
@@ -369,7 +374,7 @@ class Run:
         started = time.perf_counter()
         generator = torch.Generator().manual_seed(update_seed(s.seed, update))
         pool.set_progress(update / s.updates)
-        played, kept = self._play(pool, generator, lambda run, n: show.rollout(update, run, n))
+        sampled, kept = self._rollouts(pool, generator, lambda run, n: show.rollout(update, run, n))
         rolled = time.perf_counter()
         show.learning(update)
         transitions = collect(kept)
@@ -383,17 +388,17 @@ class Run:
             self.policy.chat.ask,
         )
         if s.record.every and update % s.record.every == 0:
-            kept_groups = played[: s.record.groups * s.rollout.group_size]
+            kept_groups = [t for t in sampled if t.episode.group < s.record.groups]
             record(self.folder, update + 1, kept_groups, transitions, experience, self.policy, s)
         metrics: dict[str, Any] = updater.step(experience, update, update_seed(s.seed, update))
-        if updater.reference is not None:
-            updater.reference.rest()
+        updater.release()
         return {
             "update": update + 1,
-            **outcome_metrics(played),
+            **outcome_metrics(sampled),
             **experience.metrics,
             **metrics,
             "tokens": sum(len(row.ids) for row in experience.rows),
+            "sampled_tokens": sampled_tokens(sampled),
             "transitions": len(experience.advantages),
             "seconds_rollout": rolled - started,
             "seconds_train": time.perf_counter() - rolled,
@@ -401,37 +406,37 @@ class Run:
             "time": time.time(),
         }
 
-    def _player(self) -> Policy:
-        """What plays the episodes: the policy, or an engine that follows its weights."""
+    def _sampler(self) -> Policy:
+        """What samples the episodes: the policy, or an engine that follows its weights."""
         if self._engine is None:
             self._engine = rollout_policy(
                 self.policy, self.settings.rollout.engine, self.settings.rollout.vllm
             )
         return self._engine
 
-    def _play(
+    def _rollouts(
         self, pool: EnvPool, generator: torch.Generator, progress: Progress
     ) -> tuple[list[Trajectory], list[Trajectory]]:
-        """One update's episodes: (all that were played, those to learn from).
+        """One update's episodes: (all that were sampled, those to learn from).
 
         They differ under DAPO's dynamic sampling only: groups whose returns are all equal are
         replaced by further ones, as far as the allowed rollouts bring any.
         """
         s = self.settings
-        player = self._player()
-        played = rollout(player, pool, s.rollout, generator, progress=progress)
+        sampler = self._sampler()
+        sampled = branching_rollout(sampler, pool, s.rollout, generator, progress=progress)
         if not s.algorithm.dynamic_sampling:
-            return played, played
+            return sampled, sampled
         for extra in range(1, s.algorithm.dynamic_sampling + 1):
-            if len(informative_groups(played)) >= s.rollout.groups:
+            if len(informative_groups(sampled)) >= s.rollout.groups:
                 break
-            more = rollout(player, pool, s.rollout, generator, progress=progress)
+            more = branching_rollout(sampler, pool, s.rollout, generator, progress=progress)
             for trajectory in more:
                 trajectory.episode.group += extra * s.rollout.groups
-            played += more
-        wanted = set(sorted(informative_groups(played))[: s.rollout.groups])
-        kept = [t for t in played if t.episode.group in wanted]
-        return played, kept or played
+            sampled += more
+        wanted = set(sorted(informative_groups(sampled))[: s.rollout.groups])
+        kept = [t for t in sampled if t.episode.group in wanted]
+        return sampled, kept or sampled
 
     def _resume(self, updater: Updater, pool: EnvPool) -> int:
         saved = find_checkpoint(self.folder / "checkpoints" / "latest")
@@ -515,7 +520,7 @@ class Run:
             evaluate_to_folder(shared, result, kept)
 
     def _report(self) -> None:
-        from paw_train.reporting.run import write_report
+        from paw_train.reporting.run.page import write_report
 
         self.display.summary(self.folder)
         self.display.say(f"Report: {write_report(self.folder)}")
@@ -537,6 +542,13 @@ def _device(name: str) -> torch.device:
             "model.device=cuda, but PyTorch sees no CUDA device here; use cpu or auto."
         )
     return torch.device(name)
+
+
+def _gpu_memory(device: torch.device) -> float | None:
+    """GiB of a GPU; ``None`` for a CPU."""
+    if device.type != "cuda":
+        return None
+    return float(torch.cuda.get_device_properties(device).total_memory / 2**30)
 
 
 def _peak_memory(device: torch.device) -> float:

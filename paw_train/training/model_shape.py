@@ -22,7 +22,7 @@ class ModelShape:
     intermediate: int
     vocabulary: int
     tied: bool
-    """whether the head is the embedding matrix"""
+    """whether the LM head is the embedding matrix"""
     head_dim: int
     qkv_bias: bool = False
     qk_norm: bool = False
@@ -64,6 +64,11 @@ KNOWN: Mapping[str, ModelShape] = MappingProxyType(
     }
 )
 """shapes of the models of our recipes, as their ``config.json`` give them, by name on the hub"""
+
+
+def is_known(path: str) -> bool:
+    """Whether ``model_shape`` can give the shape of a model without loading it."""
+    return path in KNOWN or (Path(path) / "config.json").is_file()
 
 
 def model_shape(path: str) -> ModelShape:

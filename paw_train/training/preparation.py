@@ -16,12 +16,12 @@ from paw_train.rollouts.rollout import require_whole_distribution
 from paw_train.settings import EnvSettings, Settings
 
 
-def prepared(settings: Settings, say: Callable[[str], None]) -> Settings:
+def prepared(settings: Settings, report: Callable[[str], None]) -> Settings:
     """The settings as the run will use them.
 
     Args:
         settings: as the user gave them.
-        say: gets a sentence about each thing that the environment lacks.
+        report: gets a sentence about each thing that the environment lacks.
 
     Raises:
         ValueError: something that the settings name is not there, or cannot be trained with.
@@ -37,7 +37,7 @@ def prepared(settings: Settings, say: Callable[[str], None]) -> Settings:
     _require_packages(settings)
     _require_splits(settings)
     if settings.cloning.episodes and not has_solver(settings.env, settings.env.train_split):
-        say(
+        report(
             f"{settings.env.id} has no solver (reference_solution), so there is nothing to clone: "
             "cloning.episodes=0, and training starts from the model as it is. A solver, or a "
             "pretrained model (model.path), makes it a better start."

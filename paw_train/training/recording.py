@@ -2,7 +2,7 @@
 
 ``rollouts/NNNNNN.jsonl`` holds the episodes; ``tokens/NNNNNN.jsonl``, one line an episode, what
 training knew of them: probabilities under the policy that the update started from, entropies,
-advantages, and what the world model selected. Nothing here draws a random number or moves a weight,
+advantages, and what the world model selected. Nothing here samples a random number or moves a weight,
 so a run with and without it computes the same.
 """
 
@@ -49,7 +49,7 @@ def record(
         kept: the episodes.
         pool: what the update learns from; a kept episode that is not in it has no tokens written.
         experience: made from the pool, before any optimiser step.
-        policy: as it was when the episodes were played.
+        policy: as it was when the episodes were sampled.
         settings: of the run.
     """
     name = f"{update:06d}.jsonl"
@@ -93,6 +93,7 @@ def _episode(
     first = trajectory.rows[0].steps[0].index
     lam = float(plan.lambdas[groups[first]])
     owned = [(row, step) for row in trajectory.rows for step in row.steps]
+    shared = trajectory.episode.shared_steps
     return {
         "episode_id": trajectory.episode.episode_id,
         "group": trajectory.episode.group,
@@ -103,7 +104,7 @@ def _episode(
         "lambda": _short(lam),
         "steps": [
             {
-                "step": number,
+                "step": shared + number,
                 **_worth(step, experience),
                 "admissible": _listed(trajectory.offered, number),
                 **_tokens(row, step, *scores[step.index], texts, world_model.rho),
@@ -157,7 +158,7 @@ def _tokens(
 class TokenTexts:
     """Token ids as pieces of text that together are the text of all of them.
 
-    Bytes of one character that are spread over tokens go to the last of these. Pieces are
+    Bytes of one character that are split over tokens go to the last of these. Pieces are
     remembered: the same words come again and again.
     """
 

@@ -1,4 +1,4 @@
-"""The pages of ``paw view`` as an ASGI application. Everything is read-only."""
+"""The pages and data of ``paw view`` as a read-only ASGI application."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 import paw_gym
+from env_servers.problems import MEDIA_TYPE, ProblemError
 from env_servers.service import App, Gate, Metrics, Receive, Scope, Send
 from paw_train.viewer.queries import OUTCOMES, PAGE, SORTS, Filter
 from paw_train.viewer.store import RunStore, UnknownNameError
@@ -62,10 +63,10 @@ class HostCheck:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles an ASGI connection."""
         if scope["type"] == "http" and not self._known(scope):
-            body = b'{"error": "refused", "message": "This host name is not this server\'s."}'
-            kind = [(b"content-type", b"application/json")]
+            problem = ProblemError(421, "This host name is not this server's.")
+            kind = [(b"content-type", MEDIA_TYPE.encode())]
             await send({"type": "http.response.start", "status": 421, "headers": kind})
-            await send({"type": "http.response.body", "body": body})
+            await send({"type": "http.response.body", "body": problem.content()})
             return
         await self._app(scope, receive, send)
 
@@ -123,6 +124,7 @@ def create_app(
     )
     _add_files(app)
     _add_data(app, store)
+    _add_lists(app, store)
     _add_problems(app)
     names = [socket.gethostname(), *hosts]
     return HostCheck(Gate(app, Metrics(), token), names)
@@ -180,6 +182,16 @@ def _add_data(app: FastAPI, store: RunStore) -> None:
     def differences(names: Names) -> Response:
         return _json({"differences": store.differences(names)})
 
+    @app.get("/api/episode")
+    def episode(name: Name, key: Key) -> Response:
+        return _json(store.episode(name, key))
+
+    @app.get("/api/group")
+    def group(name: Name, key: Key) -> Response:
+        return _json({"episodes": store.group(name, key)})
+
+
+def _add_lists(app: FastAPI, store: RunStore) -> None:
     @app.get("/api/list")
     def rows(
         name: Name,
@@ -205,37 +217,30 @@ def _add_data(app: FastAPI, store: RunStore) -> None:
         )
         return _json(store.page(name, chosen, offset, limit, around))
 
-    @app.get("/api/episode")
-    def episode(name: Name, key: Key) -> Response:
-        return _json(store.episode(name, key))
-
-    @app.get("/api/group")
-    def group(name: Name, key: Key) -> Response:
-        return _json({"episodes": store.group(name, key)})
-
 
 def _add_problems(app: FastAPI) -> None:
     async def problem(_: Request, error: Exception) -> Response:
-        status, words = 404, str(error.args[0] if error.args else error)
+        status, detail = 404, str(error.args[0] if error.args else error)
         if isinstance(error, HTTPException):
-            status, words = error.status_code, str(error.detail)
+            status, detail = error.status_code, str(error.detail)
         elif isinstance(error, RequestValidationError):
-            status, words = 422, "The request is not of the form that is expected here."
+            status, detail = 422, "The request is not of the form that is expected here."
         elif isinstance(error, ValueError | OSError):
-            status, words = 409, f"The run's files changed while they were read: {words}"
-        return _json({"error": "refused", "message": words}, status)
+            status, detail = 409, f"The run's files changed while they were read: {detail}"
+        body = ProblemError(status, detail).content()
+        return Response(body, status, headers=HEADERS, media_type=MEDIA_TYPE)
 
     for kind in (UnknownNameError, HTTPException, RequestValidationError, ValueError, OSError):
         app.exception_handler(kind)(problem)
 
 
-def _json(value: Any, status: int = 200) -> Response:
+def _json(value: Any) -> Response:
     # escapes: what an episode holds need not be valid Unicode
     try:
         body = json.dumps(value, separators=(",", ":"), allow_nan=False)
     except ValueError:
         body = json.dumps(_finite(value), separators=(",", ":"))
-    return Response(body, status, headers=HEADERS, media_type="application/json")
+    return Response(body, headers=HEADERS, media_type="application/json")
 
 
 def _finite(value: Any) -> Any:

@@ -1,24 +1,15 @@
-"""An episode as a page shows it: prompts cut to what changed, responses in their parts, and the
-requests to the model exactly as they were sent, where an evaluation recorded them."""
+"""An episode as a page shows it: its turns, and the requests to the model exactly as they were sent."""
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from paw_gym.transition import Episode, Transition
+from paw_train.reporting.conversation import blocks, changes
 
-_BLOCK = re.compile(
-    r"<(think|action|search|information|answer|tool_call|tool_response|next_state|prediction)>"
-    r"(.*?)</\1>",
-    re.DOTALL,
-)
 _OF_TURNS = {"calls", "finish_reason", "problem", "reasoning", "thought"}
-"""notes that speak of one turn"""
-_DIFFED = 4000
-"""lines of a prompt that are compared; a longer one is shown whole"""
+"""notes on one turn"""
 
 
 def conversation(episode: Episode, tokens: Mapping[str, Any] | None) -> list[dict[str, Any]]:
@@ -79,44 +70,10 @@ def calls(recorded: Any) -> list[dict[str, Any]]:
 
 
 def notes(episode: Episode) -> dict[str, Any]:
-    """What the agent noted about the whole episode: reflections, trial, votes, what was spent."""
+    """The agent's notes on the whole episode: reflections, trial, votes, tokens spent."""
     found: dict[str, Any] = {}
     for t in episode.transitions:
         agent = t.info.get("agent") if isinstance(t.info, dict) else None
         if isinstance(agent, dict):
             found |= {key: value for key, value in agent.items() if key not in _OF_TURNS}
     return found
-
-
-def changes(earlier: str, text: str) -> list[list[str]]:
-    """A prompt as ``["same", lines]`` and ``["new", lines]`` against the one before it.
-
-    Joined by line breaks they are the prompt.
-    """
-    lines, old = text.split("\n"), earlier.split("\n")
-    if not earlier or max(len(lines), len(old)) > _DIFFED:
-        return [["new", text]] if text else []
-    parts: list[list[str]] = []
-    matcher = difflib.SequenceMatcher(None, old, lines, autojunk=False)
-    for kind, _, _, start, end in matcher.get_opcodes():
-        if end > start:
-            name = "same" if kind == "equal" else "new"
-            if parts and parts[-1][0] == name:
-                parts[-1][1] += "\n" + "\n".join(lines[start:end])
-            else:
-                parts.append([name, "\n".join(lines[start:end])])
-    return parts
-
-
-def blocks(response: str) -> list[list[str]]:
-    """A raw answer as ``["text", ...]`` and ``[tag, ...]`` parts; put together they are all of it."""
-    parts: list[list[str]] = []
-    position = 0
-    for match in _BLOCK.finditer(response):
-        if match.start() > position:
-            parts.append(["text", response[position : match.start()]])
-        parts.append([match.group(1), match.group(2)])
-        position = match.end()
-    if position < len(response):
-        parts.append(["text", response[position:]])
-    return parts

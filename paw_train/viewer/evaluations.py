@@ -1,7 +1,6 @@
-"""What a page shows of an evaluation: the fields of ``result.json``, each only if it is usable.
+"""The fields of an evaluation's ``result.json`` for its page, each only if it is usable.
 
-Fields that this module has never heard of are listed all the same, so that a result of a newer
-version loses nothing.
+Unknown fields are listed all the same, so that a result of a newer version loses nothing.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ def evaluation_of(result: Mapping[str, Any]) -> Record:
     """The page of an evaluation as JSON values; what the result lacks is ``None`` or empty.
 
     Keys: ``agent``, ``model``, ``panel``, ``env`` (texts); ``overall`` (``n``, ``success_rate``,
-    ``ci95``; ``None`` where nothing was played); ``score`` (``mean``, ``ci95``) where it says more
-    than success; ``types`` and ``averages`` (rates with ``name``); ``pass_at_k``; ``runs`` (``seed``,
+    ``ci95``; ``None`` without an episode); ``score`` (``mean``, ``ci95``) where it differs from
+    success; ``types`` and ``averages`` (rates with ``name``); ``pass_at_k``; ``runs`` (``seed``,
     ``success_rate``); ``cost`` (dollars); ``tokens`` (``prompt``, ``completion``); ``measured`` (other
     numbers and texts by their name in the file); ``details`` (objects by name).
     """
@@ -60,7 +59,7 @@ def evaluation_of(result: Mapping[str, Any]) -> Record:
 
 
 def settings_of(result: Mapping[str, Any]) -> Record:
-    """What was set for an evaluation, to be compared with another's."""
+    """The settings of an evaluation, to be compared with another's."""
     named = {key: result[key] for key in ("agent", "model", "panel") if _plain(result.get(key))}
     for key in ("agent_settings", "sampling"):
         if isinstance(result.get(key), dict):

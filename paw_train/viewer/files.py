@@ -1,4 +1,4 @@
-"""Episodes in a file, each with the place where it can be read again without the rest."""
+"""Episodes in a file, each with the place where it can be read again on its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paw_gym.transition import Episode, episode_from_rows, read_parquet
 
 
 class Place(NamedTuple):
-    """Where a record lies: bytes of a JSONL file, rows of a Parquet file."""
+    """The place of a record: bytes of a JSONL file, rows of a Parquet file."""
 
     start: int
     length: int
@@ -27,7 +27,7 @@ class Damaged(NamedTuple):
 
 
 def scan_lines(path: Path, start: int = 0) -> Iterator[tuple[Place, dict[str, Any] | Damaged]]:
-    """The objects of a JSONL file from a byte on; a last line without its end is left for later."""
+    """The objects of a JSONL file from a byte on; a last line without a line break is not read yet."""
     with path.open("rb") as file:
         file.seek(start)
         for line in file:

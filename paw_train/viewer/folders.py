@@ -1,4 +1,4 @@
-"""Which runs there are below a folder, and which files of a run hold episodes."""
+"""The runs below a folder, and the files of a run that hold episodes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class EpisodeFile:
     """A file of episodes."""
 
     key: str
-    """names it in addresses: unique in the run, the same whenever the run is opened"""
+    """its name in addresses: unique in the run, the same whenever the run is opened"""
     path: Path
     phase: str
     """one of ``PHASES``"""
     update: int | None
-    """of training's episodes, where the file's name says it"""
+    """of training's episodes, where the file's name is its number"""
     tokens: Path | None
-    """what training recorded of their tokens"""
+    """the recorded tokens of training"""
 
     @property
     def place(self) -> int:

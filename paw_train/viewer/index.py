@@ -1,7 +1,7 @@
-"""A database of what a run's episodes are about, made once and kept up as the run grows.
+"""A database of summaries of a run's episodes, built once and extended as the run grows.
 
-It holds summaries and the place of every episode in its file, not the episodes. It lies in the cache
-folder and can be deleted at any time.
+It holds the place of every episode in its file, not the episode. It lies in the cache folder and can be
+deleted at any time.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym.cache import cache_dir
+from paw_gym.transition import Episode
 from paw_train.viewer.files import Damaged, Place, read_line, scan_episodes, scan_lines
 from paw_train.viewer.folders import EpisodeFile, episode_files
 from paw_train.viewer.summaries import EpisodeSummary, summarise
 
 _VERSION = 3
-"""of the tables; an older database is made anew"""
+"""of the tables; an older database is built again"""
 _BATCH = 256
 """episodes between commits, after which lists show them"""
 
@@ -73,7 +74,7 @@ class RunIndex:
         """A connection for one thread and a short time."""
         with closing(sqlite3.connect(self.path, timeout=30, isolation_level=None)) as database:
             database.row_factory = sqlite3.Row
-            database.execute("PRAGMA synchronous = OFF")  # it can be made again
+            database.execute("PRAGMA synchronous = OFF")  # it can be built again
             yield database
 
     def _create(self) -> None:
@@ -82,7 +83,7 @@ class RunIndex:
                 if database.execute("PRAGMA user_version").fetchone()[0] == _VERSION:
                     return
         except sqlite3.DatabaseError:
-            pass  # a damaged one is made anew as well
+            pass  # a damaged one is built again as well
         for suffix in ("", "-wal", "-shm"):
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
         with self.connect() as database:
@@ -92,7 +93,7 @@ class RunIndex:
     def generation(self) -> int:
         """Grows whenever something changes."""
         with self.connect() as database:
-            return _generation(database)
+            return generation_of(database)
 
     def refresh(self, progress: Progress | None = None, stop: Callable[[], bool] = bool) -> bool:
         """Reads what is new in the run's files; returns whether anything was.
@@ -117,7 +118,7 @@ class RunIndex:
             for file, signature, row in stale:
                 if stop():
                     break
-                _read(database, file, signature, row, report, stop)
+                _Reading(database, file, signature, row).read(report, stop)
         return True
 
 
@@ -137,63 +138,64 @@ class _Report:
         self.at(0)
 
 
-def _read(
-    database: sqlite3.Connection,
-    file: EpisodeFile,
-    signature: str,
-    row: sqlite3.Row | None,
-    report: _Report,
-    stop: Callable[[], bool],
-) -> None:
-    with _transaction(database):
-        number, start, ordinal = _open(database, file, signature, row)
-    stale = row is not None and start == 0
-    tokens = _token_places(file.tokens)
-    notes: list[str] = []
-    pending: list[tuple[int, Place, EpisodeSummary, Place | None]] = []
-    rows = file.path.suffix == ".parquet"
-    size = max(1, file.path.stat().st_size)
+class _Reading:
+    """A file that is being read into the database, a batch of episodes at a time."""
 
-    def write(done: int, signed: str | None) -> None:
-        nonlocal stale
+    def __init__(
+        self, database: sqlite3.Connection, file: EpisodeFile, signature: str, known: Any
+    ) -> None:
+        self.database, self.file, self.signature = database, file, signature
         with _transaction(database):
-            if stale:  # what is replaced goes in the moment that the first of the new comes
-                _forget(database, number)
-                stale = False
-            for item in pending:
-                _insert(database, number, file, *item)
-            values = (done, signed, "; ".join(notes) or None, number)
-            database.execute(
-                "UPDATE files SET done = ?, signature = ?, note = ? WHERE id = ?", values
-            )
-        pending.clear()
+            self.number, self.done, self.ordinal = _open(database, file, signature, known)
+        self.replaces = known is not None and self.done == 0
+        self.tokens = _token_places(file.tokens)
+        self.notes: list[str] = []
+        self.pending: list[tuple[int, Place, EpisodeSummary, Place | None]] = []
 
-    try:
-        for place, episode in scan_episodes(file.path, start):
-            start = place.start + place.length
+    def read(self, report: _Report, stop: Callable[[], bool]) -> None:
+        """Reads to the end of the file, or until it is asked to stop."""
+        rows = self.file.path.suffix == ".parquet"
+        size = max(1, self.file.path.stat().st_size)
+        try:
+            for place, episode in scan_episodes(self.file.path, self.done):
+                self._add(place, episode)
+                if len(self.pending) == _BATCH:
+                    self._write(None)
+                    report.at(min(size, self.done * 1000) if rows else self.done)
+                    if stop():
+                        return
+        except (ValueError, OSError, ImportError) as error:
+            self.notes.append(f"read up to a damaged part ({error})")
+        self._write(self.signature)
+        report.finished(self.file)
+
+    def _add(self, place: Place, episode: Episode | Damaged) -> None:
+        self.done = place.start + place.length
+        self.ordinal += 1
+        try:
             if isinstance(episode, Damaged):
-                notes.append(f"record {ordinal + 1} is damaged and left out ({episode.reason})")
-                ordinal += 1
-                continue
-            where = tokens.get(episode.episode_id)
-            try:
-                known = read_line(file.tokens, where) if file.tokens and where else None
-                summary = summarise(episode, file, known)
-            except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
-                notes.append(f"record {ordinal + 1} is damaged and left out ({error})")
-                ordinal += 1
-                continue
-            pending.append((ordinal, place, summary, where))
-            ordinal += 1
-            if len(pending) == _BATCH:
-                write(start, None)
-                report.at(start if not rows else min(size, start * 1000))
-                if stop():
-                    return
-    except (ValueError, OSError, ImportError) as error:
-        notes.append(f"read up to a damaged part ({error})")
-    write(start, signature)
-    report.finished(file)
+                raise ValueError(episode.reason)
+            where = self.tokens.get(episode.episode_id)
+            known = read_line(self.file.tokens, where) if self.file.tokens and where else None
+            summary = summarise(episode, self.file, known)
+        except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+            self.notes.append(f"record {self.ordinal} is damaged and left out ({error})")
+        else:
+            self.pending.append((self.ordinal - 1, place, summary, where))
+
+    def _write(self, signature: str | None) -> None:
+        """Stores the batch; ``signature`` marks a file that was read to its end."""
+        with _transaction(self.database):
+            if self.replaces:  # the old episodes go in the moment that the first new ones come
+                _forget(self.database, self.number)
+                self.replaces = False
+            for item in self.pending:
+                _insert(self.database, self.number, self.file, *item)
+            self.database.execute(
+                "UPDATE files SET done = ?, signature = ?, note = ? WHERE id = ?",
+                (self.done, signature, "; ".join(self.notes) or None, self.number),
+            )
+        self.pending.clear()
 
 
 def _open(
@@ -309,7 +311,8 @@ def _transaction(database: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def _generation(database: sqlite3.Connection) -> int:
+def generation_of(database: sqlite3.Connection) -> int:
+    """A number that grows whenever something changes."""
     row = database.execute("SELECT value FROM meta WHERE name = 'generation'").fetchone()
     return int(row[0]) if row else 0
 

@@ -1,4 +1,4 @@
-"""A free port, and a browser tab once the server answers."""
+"""A free port, and a browser tab that opens once the server answers."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-from paw_train.viewer.index import RunIndex
+from paw_train.viewer.index import RunIndex, generation_of
 
 OUTCOMES = ("solved", "failed", "unfinished", "error")
 SORTS = {
@@ -32,8 +32,11 @@ PAGE = 500
 
 @dataclass(frozen=True)
 class Filter:
-    """What a list holds. Of turns, ``invalid``, ``selected``, ``entropy`` and ``words`` are their own;
-    an episode has them if one of its turns does."""
+    """The conditions on the rows of a list.
+
+    Of turns, ``invalid``, ``selected``, ``entropy`` and ``words`` are their own; an episode has them if
+    one of its turns does.
+    """
 
     view: str = "episodes"
     words: str = ""
@@ -81,8 +84,7 @@ class Lists:
         return {"total": len(ids), "offset": offset, "at": at, "rows": rows}
 
     def _ids(self, database: sqlite3.Connection, chosen: Filter) -> array[int]:
-        found = database.execute("SELECT value FROM meta WHERE name = 'generation'").fetchone()
-        key = (chosen, found[0] if found else 0)
+        key = (chosen, generation_of(database))
         with self._lock:
             if key in self._found:
                 self._found.move_to_end(key)
@@ -239,7 +241,7 @@ def _rows(database: sqlite3.Connection, view: str, ids: Sequence[int]) -> list[d
 
 
 def _position(database: sqlite3.Connection, view: str, ids: array[int], key: str) -> int | None:
-    """Where in a list the episode, turn (``key:step``) or group of an episode stands."""
+    """The position in a list of an episode, a turn (``key:step``) or an episode's group."""
     episode, _, step = key.partition(":")
     row = find_episode(database, episode)
     if row is None:
@@ -270,7 +272,7 @@ def find_episode(database: sqlite3.Connection, key: str) -> sqlite3.Row | None:
 
 
 def group_of(database: sqlite3.Connection, key: str, most: int = 64) -> list[str]:
-    """Keys of the episodes that stand beside one, itself included, in the order of the run."""
+    """Keys of the episodes of one's group, itself included, in the order of the run."""
     row = find_episode(database, key)
     if row is None:
         return []
@@ -282,7 +284,7 @@ def group_of(database: sqlite3.Connection, key: str, most: int = 64) -> list[str
 
 
 def overview(index: RunIndex) -> dict[str, Any]:
-    """What the filters of a run offer: how many of each kind there are."""
+    """The choices of a run's filters, with the number of episodes of each."""
     with index.connect() as database:
 
         def counts(column: str) -> dict[str, int]:

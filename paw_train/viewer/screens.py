@@ -1,4 +1,4 @@
-"""What ``paw view --terminal`` draws: runs, curves, groups and episodes as text."""
+"""The screens of ``paw view --terminal``: runs, curves, groups and episodes as text."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from paw_train.reporting.printable import printable
+
 Record = Mapping[str, Any]
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _PLAIN_BLOCKS = "_.-=+*%#"
-_HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
-)
+_INVISIBLE = re.compile("[\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+"""characters without width, and those that turn the direction of writing"""
 _TONES = {"solved": "green", "failed": "red", "error": "bold red", "unfinished": "yellow"}
 _WIDE = 110
 """columns of a terminal from which the list of runs has all of its own"""
@@ -29,13 +30,8 @@ _LINES = 40
 
 
 def visible(text: Any) -> str:
-    """Text in which control characters cannot reach the terminal: they become pictures of themselves."""
-
-    def picture(match: re.Match[str]) -> str:
-        code = ord(match.group())
-        return chr(0x2400 + code) if code < 0x20 else "\u2421" if code == 0x7F else "\ufffd"
-
-    return _HIDDEN.sub(picture, str(text))
+    """Text in which no control character and no invisible one reaches the terminal."""
+    return _INVISIBLE.sub("\ufffd", printable(str(text)))
 
 
 def sparkline(values: Sequence[float | None], width: int, plain: bool = False) -> str:
@@ -152,7 +148,7 @@ def episode_screen(episode: Record, whole: bool) -> RenderableType:
 
 
 def origin(row: Record) -> str:
-    """Which part of the run an episode is from."""
+    """The part of the run that an episode is from."""
     if row["phase"] == "training":
         return "training" if row["update"] is None else f"update {row['update']}"
     return {"before": "before RL", "after": "after RL"}.get(row["phase"], "evaluation")

@@ -1,4 +1,4 @@
-"""The runs that are looked at: names to data. No name is ever used as a path."""
+"""The runs of a viewer by name; no name is ever used as a path."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class RunStore:
         self._runs = fresh
 
     def start(self) -> None:
-        """Begins to follow the runs that are looked at; the one that a page opens with, at once."""
+        """Begins to follow the runs that are looked at, first the one that a page opens with."""
         first = self.first
         if first is not None:
             assert self._runs[first].index
@@ -160,7 +160,7 @@ class RunStore:
         return run
 
     def pulse(self, name: str | None) -> dict[str, Any]:
-        """What tells a page whether anything is new: cheap, asked every second or two."""
+        """Changes when anything is new: cheap, as a page polls it every second or two."""
         if name is None:
             stamps = [f"{n}:{r.measurements.signature()}" for n, r in self._runs.items()]
             return {"runs": str(hash(tuple(stamps)))}
@@ -246,7 +246,7 @@ class RunStore:
         }
 
     def group(self, name: str, key: str, most: int = 16) -> list[dict[str, Any]]:
-        """The episodes that stand beside one, itself included.
+        """The episodes of one's group, itself included.
 
         Raises:
             UnknownNameError: there is none.

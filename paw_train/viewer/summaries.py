@@ -1,4 +1,4 @@
-"""What lists show of an episode and its turns, and what filters look at."""
+"""Summaries of episodes and turns, for lists and filters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class EpisodeSummary:
     """One episode in a list."""
 
     group: str
-    """names the episodes that stand side by side: of a rollout group, or of an evaluation's task"""
+    """equal for the episodes of a rollout group, or of an evaluation's task"""
     task_id: str
     task_type: str
     episode_id: str
@@ -106,7 +106,7 @@ def summarise(
 
 
 def outcome(episode: Episode) -> str:
-    """How an episode went, in a word."""
+    """The outcome of an episode: ``solved``, ``failed``, ``unfinished`` or ``error``."""
     if episode.error is not None:
         return "error"
     if episode.success:

@@ -1,6 +1,6 @@
 """``paw view --terminal``: the same runs, lists and episodes on a machine without a browser.
 
-What is typed moves between screens; lines that are piped in do the same, so a look can be scripted.
+Commands that are typed or piped in move between screens.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TerminalViewer:
 
     Args:
         root: of a run or of runs.
-        console: where to draw.
+        console: where to print.
         cache: where indices go; ``None``: the cache folder.
 
     Raises:
@@ -49,8 +49,8 @@ class TerminalViewer:
         self._episode, self._whole = "", False
 
     def look(self, lines: Iterator[str]) -> None:
-        """Draws, and goes where the lines say, until they end or one of them is ``q``."""
-        self._draw()
+        """Shows a screen after each command, until the lines end or one of them is ``q``."""
+        self._show()
         for line in lines:
             command = line.strip()
             if command in ("q", ":q", "quit", "exit"):
@@ -59,10 +59,10 @@ class TerminalViewer:
             if problem:
                 self.console.print(Text(problem, "yellow"), soft_wrap=True)
             else:
-                self._draw()
+                self._show()
 
     def typed(self) -> Iterator[str]:
-        """What a person types; ends with Ctrl-D."""
+        """The lines that are typed; ends with Ctrl-D."""
         self.console.print(Text(_HELP, "dim"))
         while True:
             try:
@@ -95,7 +95,7 @@ class TerminalViewer:
         elif command == "f" and self._view == "episode":
             self._whole = not self._whole
         else:
-            return f"{command!r} means nothing here. ? lists what can be typed."
+            return f"{command!r} is no command here. ? lists what can be typed."
         return None
 
     def _back(self) -> None:
@@ -147,7 +147,7 @@ class TerminalViewer:
         assert self._run is not None
         return self.store.page(self._run, Filter(self._list, self._words), offset, limit, None)
 
-    def _draw(self) -> None:
+    def _show(self) -> None:
         self.console.print(self._screen())
 
     def _screen(self) -> RenderableType:

@@ -95,7 +95,7 @@ class RWMLLearner(Learner):
             learned = self.updater.step(experience, number, seed)
             metrics |= {name: learned[name] for name in _LOGGED if name in learned}
         if self.updater.reference is not None:
-            self.updater.reference.rest()
+            self.updater.reference.offload()
         return {
             **metrics,
             "similarity": float(cosines.mean()),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -103,3 +104,33 @@ def _problem(goal: str) -> str:
         f"(define (problem tiny) (:domain alfred) (:objects {' '.join(declared)})"
         f" (:init {' '.join(dict.fromkeys(facts))}) (:goal (and {goal})))"
     )
+
+
+@pytest.fixture(scope="session")
+def original_engine() -> Iterator[None]:
+    """The packages of the original engine, or a skip.
+
+    It spends most of its time on parsing the same short texts at every step. A parse depends on its
+    arguments alone, so here each is done once, and copied; the benchmarks leave the engine as it is.
+    """
+    for package in ("textworld", "fast_downward", "alfworld"):
+        pytest.importorskip(package, reason='the original engine: pip install ".[alfworld]"')
+    from textworld import logic
+    from textworld.envs.pddl import textgen
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (logic, textgen):
+            patch.setattr(module, "_parse_and_convert", _once(module._parse_and_convert))
+        yield
+
+
+def _once(parse: Callable[..., Any]) -> Callable[..., Any]:
+    known: dict[Any, Any] = {}
+
+    def parse_or_copy(text: str, **options: Any) -> Any:
+        key = (text, *sorted(options.items()))
+        if key not in known:
+            known[key] = parse(text, **options)
+        return copy.deepcopy(known[key])
+
+    return parse_or_copy

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import gymnasium as gym
 import pytest
 
@@ -44,9 +42,7 @@ def test_the_prompt_does_not_repeat_banner_and_task() -> None:
     assert info["transition"].next_observation
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("textworld") is None, reason="needs the extra 'alfworld'"
-)
+@pytest.mark.usefixtures("original_engine")
 def test_the_original_engine_plays_procedural_games_through_the_same_environment() -> None:
     envs = [
         gym.make("paw_gym/ALFWorld-v0", split="valid_seen", engine=engine).unwrapped

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from paw_gym.envs.alfworld.experts.expert import NoPlanError, PrivilegedExpert, SweepExpert, solve
+from paw_gym.envs.alfworld.experts.expert import NoPlanError, solve
+from paw_gym.envs.alfworld.experts.sweep import SweepExpert
 from paw_gym.envs.alfworld.experts.wording import parse_task
 from paw_gym.envs.alfworld.native.compiled import CompiledGame
 from paw_gym.envs.alfworld.native.engine import NativeEngine
@@ -30,7 +31,7 @@ def engine_for(split: str, task_type: str, seed: int, **settings: Any) -> Native
 def play(engine: NativeEngine, expert: SweepExpert) -> list[Step]:
     """One episode; ends when won or after 50 steps."""
     observation = engine.reset()
-    expert.reset(observation, engine.admissible_commands())
+    expert.reset(observation)
     episode: list[Step] = []
     while not engine.won and len(episode) < STEPS:
         command = expert.act(observation, engine.admissible_commands())
@@ -65,17 +66,6 @@ def test_the_planner_wins_from_any_state(task_type: str) -> None:
             engine.step(command)
         assert engine.won
         assert len(commands) <= 16
-
-
-def test_the_planner_says_one_command_at_a_time() -> None:
-    engine, expert = engine_for("train", "pick_two_obj_and_place", 0), PrivilegedExpert()
-    whole = solve(engine)
-    assert whole == solve(engine.game)
-    for command in whole:
-        assert expert.next_command(engine) == command
-        engine.step(command)
-    assert engine.won
-    assert expert.next_command(engine) == "look"
 
 
 def test_a_goal_out_of_reach_is_said_to_be() -> None:
@@ -133,12 +123,10 @@ def test_where_the_sweep_looks_next_follows_from_where_it_stands() -> None:
     assert searches > 100
 
 
-def test_the_order_is_fixed_and_a_seed_shuffles_it() -> None:
+def test_the_order_is_fixed() -> None:
     engines = [engine_for("valid_seen", "pick_cool_then_place_in_recep", s) for s in range(20)]
     plain = [play(engine, SweepExpert()) for engine in engines]
     assert plain == [play(engine, SweepExpert()) for engine in engines]
-    shuffled = [play(engine, SweepExpert(seed=1)) for engine in engines]
-    assert shuffled != plain
 
 
 @pytest.mark.parametrize(

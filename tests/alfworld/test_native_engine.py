@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paw_gym.envs.alfworld.native.compiled import CompiledGame
+from paw_gym.envs.alfworld.native.compiled import CompiledGame, bits
 from paw_gym.envs.alfworld.native.engine import NOTHING_HAPPENS, NativeEngine
 
 Started = Callable[..., NativeEngine]
@@ -274,7 +274,7 @@ def test_engines_that_share_a_game_do_not_disturb_each_other(
 def test_the_compiled_game_tells_what_lies_where(tiny_game: Callable[..., dict[str, Any]]) -> None:
     game = CompiledGame.from_json(tiny_game("hot"))
     drawer = game.receptacles.index("drawer 2")
-    assert [game.objects[o] for o in game.objects_in(drawer)] == ["key 1", "knife 1"]
+    assert [game.objects[o] for o in bits(game.contents[drawer])] == ["key 1", "knife 1"]
     place = game.receptacle_location[drawer]
     assert place is not None
     assert [game.receptacles[r] for r in game.receptacles_at[place]] == [

@@ -29,11 +29,6 @@ TinyGame = Callable[..., dict[str, Any]]
 FAST_GAMES, SLOW_GAMES = 2, 16
 
 
-def need_original() -> None:
-    for package in ("textworld", "fast_downward", "alfworld"):
-        pytest.importorskip(package, reason='the original engine: pip install ".[alfworld]"')
-
-
 def real_games(count: int, seed: int) -> list[bytes]:
     """Some solvable games of the shared archive, unpacked in memory."""
     import tarfile
@@ -76,10 +71,10 @@ def test_without_the_extra_the_error_names_it(
 @pytest.mark.parametrize(
     ("goal", "grammar"), [("place", "put"), ("place", "move"), ("two", "move"), ("light", "put")]
 )
+@pytest.mark.usefixtures("original_engine")
 def test_both_engines_agree_in_the_room_with_all_corners(
     tiny_game: TinyGame, goal: str, grammar: str
 ) -> None:
-    need_original()
     data = tiny_game(goal, grammar)
     game = CompiledGame.from_json(data)
     native, original = NativeEngine(game), TextWorldEngine(data)
@@ -88,20 +83,20 @@ def test_both_engines_agree_in_the_room_with_all_corners(
     assert native.won and original.won
 
 
+@pytest.mark.usefixtures("original_engine")
 def test_both_engines_agree_on_real_games() -> None:
-    need_original()
     check_real_games(FAST_GAMES, steps=15, seed=0)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("original_engine")
 def test_both_engines_agree_on_more_real_games() -> None:
     """All of them: benchmarks/alfworld_parity.py."""
-    need_original()
     check_real_games(SLOW_GAMES, steps=30, seed=1)
 
 
+@pytest.mark.usefixtures("original_engine")
 def test_the_comparison_notices_a_difference(tiny_game: TinyGame) -> None:
-    need_original()
     native = NativeEngine(CompiledGame.from_json(tiny_game(grammar="put")))
     with pytest.raises(ParityError, match="go to shelf 1"):
         compare(
@@ -109,8 +104,8 @@ def test_the_comparison_notices_a_difference(tiny_game: TinyGame) -> None:
         )
 
 
+@pytest.mark.usefixtures("original_engine")
 def test_saved_states_are_replayed_and_the_command_line_is_left_alone(tiny_game: TinyGame) -> None:
-    need_original()
     argv = list(sys.argv)
     engine = TextWorldEngine(tiny_game())
     engine.reset()
@@ -126,8 +121,8 @@ def test_saved_states_are_replayed_and_the_command_line_is_left_alone(tiny_game:
         engine.restore_state([])
 
 
+@pytest.mark.usefixtures("original_engine")
 def test_a_goal_out_of_reach_is_reported_as_unsolvable(tiny_game: TinyGame) -> None:
-    need_original()
     data = tiny_game()
     problem = data["pddl_problem"].replace(
         "(inReceptacle ?o ?r) (objectType ?o AppleType)",

@@ -36,6 +36,8 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").r
 NOT_RUN = {
     r"make .*|bash \.ci/run": "this is what CI runs; tests/test_docs.py looks the targets up",
     r".*\bpip install .*": "installs from the network; what goes without is in tests/test_newcomer.py",
+    r"docker .*|python3\.11 -m venv cluster .*": "builds from the network; tests/test_install.py reads the "
+    "files behind it",
     r"(\w+=\w+ )?(CLUSTER_VENV/bin/)?python benchmarks/.*": "measures for minutes to hours; its options "
     "are looked up in its source below",
     r"(RAY_ADDRESS=\S+ )?paw train \S+ engine=openrlhf( openrlhf\.nodes=2)?": "a cluster of GPUs; "

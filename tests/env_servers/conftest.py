@@ -19,24 +19,6 @@ import pytest
 CHROMIUM = next((path for n in ("chromium", "google-chrome") if (path := shutil.which(n))), None)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Catalogues compiled by the tests stay out of the user's cache."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("PAW_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-    yield
-    patch.undo()
-
-
-@pytest.fixture(scope="session")
-def official(shared_data: Path) -> Path:
-    """The folder with WebShop's official set of 1,000 products."""
-    folder = shared_data / "webshop"
-    if not (folder / "items_shuffle_1000.json.xz").is_file():
-        pytest.skip(f"no WebShop data in {folder} (set PAW_SHARED_DATA)")
-    return folder
-
-
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -104,10 +104,10 @@ def test_a_purchase_by_mouse_and_keyboard(serve: Any, browser: Any, tmp_path: Pa
 
 
 def test_nothing_comes_from_elsewhere_and_scripts_stay_out(
-    serve: Any, browser: Any, official: Path
+    serve: Any, browser: Any, official_shop: Path
 ) -> None:
     """Real products hold addresses of other hosts, and their texts may hold anything."""
-    server = serve("webshop", "--data-dir", str(official), "--nouns", "rules")
+    server = serve("webshop", "--data-dir", str(official_shop), "--nouns", "rules")
     browser.open(server.url)
     browser.click("#start")
     browser.wait_for("document.activeElement && document.activeElement.id === 'search_input'")

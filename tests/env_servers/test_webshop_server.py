@@ -1,4 +1,4 @@
-"""The WebShop server: sessions, the JSON API, the site's answers, faults."""
+"""The WebShop server: environments over HTTP, the site's answers, faults."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pickle
 import random
 import signal
 import string
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -41,6 +42,7 @@ class Client:
     ) -> tuple[int, dict[str, str], bytes]:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         given = {"content-type": "application/json", "content-length": str(len(raw))}
+        given["x-paw-client"] = "a key of the tests"
         path, _, query = path.partition("?")
         scope = {
             "type": "http",
@@ -83,56 +85,57 @@ def client() -> Client:
     return Client()
 
 
-# --- API ---------------------------------------------------------------------------------------------
+# --- environments over HTTP ----------------------------------------------------------------------------
+
+NEW = {"env_id": "paw_gym/WebShop-v0", "kwargs": {"split": "test"}}
 
 
-def test_the_api_plays_as_the_environment_does(client: Client) -> None:
+def test_a_program_without_an_environment_plays_as_the_environment_does(client: Client) -> None:
     env = WebShopEnv(split="test")
-    listed = client.json("GET", "/api/tasks/test")
-    assert listed["ids"] == list(env.tasks.ids)
-    assert listed["fingerprint"] == env.tasks.fingerprint
+    listing = {"op": "tasks", **NEW, "limit": 10_000}
+    [listed] = client.json("POST", "/v1/calls", {"calls": [listing]})["results"]
+    assert listed["answer"]["ids"] == list(env.tasks.ids)
+    opened = client.json("POST", "/v1/sessions", NEW)
+    assert opened["fingerprint"] == listed["answer"]["fingerprint"] == env.tasks.fingerprint
+    path = f"/v1/sessions/{opened['session']}"
     observation, info = env.reset(seed=3)
-    view = client.json("POST", "/api/sessions", {"split": "test", "task_id": info["task_id"]})
-    shopper = env.expert()
-    while not view["terminated"]:
-        assert view["observation"] == observation
-        assert view["admissible_actions"] == info["admissible_actions"]
+    answer = client.json("POST", f"{path}/reset", {"options": {"task_id": info["task_id"]}})
+    shopper, terminated, reward = env.expert(), False, 0.0
+    while not terminated:
+        assert (answer["observation"], answer["info"]) == (observation, info)
         action = shopper()
-        observation, reward, _, _, info = env.step(action)
-        view = client.json("POST", f"/api/sessions/{view['session']}/step", {"action": action})
-    assert view["reward"] == reward and view["reward_parts"] == info["reward_parts"]
-    path = f"/api/sessions/{view['session']}"
-    assert client("POST", f"{path}/step", {"action": "click[x]"})[0] == 409
-    assert client.json("GET", path)["observation"] == observation
-    assert client("DELETE", path)[0] == 204 and client("GET", path)[0] == 404
+        observation, reward, terminated, _, info = env.step(action)
+        answer = client.json("POST", f"{path}/step", {"action": action})
+    assert answer["terminated"] and answer["reward"] == reward
+    assert answer["info"]["reward_parts"] == info["reward_parts"]
+    assert client("DELETE", path)[0] == 200
+    assert client("POST", f"{path}/step", {"action": "click[x]"})[0] == 404
 
 
 def test_what_is_not_there(client: Client) -> None:
-    assert client("GET", "/api/tasks/none")[0] == 404
-    assert client("GET", "/api/tasks/train/none")[0] == 404
-    assert client("POST", "/api/sessions", {"split": "train", "task_id": "none"})[0] == 404
-    assert client("POST", "/api/sessions", {"task_id": 3})[0] == 422
-    assert client("POST", "/api/sessions", b"{")[0] == 422
-    assert client("GET", "/api/sessions/nope")[0] == 404
+    assert client("POST", "/v1/sessions", {"env_id": "paw_gym/ALFWorld-v0"})[0] == 422
+    assert client("POST", "/v1/sessions", {**NEW, "kwargs": {"search": "lucene"}})[0] == 422
+    assert client("POST", "/v1/sessions", b"{")[0] == 422
+    assert client("POST", "/v1/sessions/nope/step", {"action": "click[x]"})[0] == 404
     status, headers, body = client("GET", "/shop/nope")
     assert status == 404 and headers["content-type"].startswith("text/html") and b"nope" not in body
 
 
 def test_limits_of_a_request() -> None:
     client = Client(sessions=SessionStore(limit_per_client=1))
-    assert client("POST", "/api/sessions", b"x" * (MAX_BODY + 1))[0] == 413
+    assert client("POST", "/v1/sessions", b"x" * (MAX_BODY + 1))[0] == 413
     short = {"content-length": "5"}  # says less than it sends
-    assert client("POST", "/api/sessions", b"x" * (MAX_BODY + 1), short)[0] in (400, 413)
-    task = client.json("GET", "/api/tasks/train")["ids"][0]
-    client.json("POST", "/api/sessions", {"task_id": task})
-    assert client("POST", "/api/sessions", {"task_id": task})[0] == 429
+    assert client("POST", "/v1/sessions", b"x" * (MAX_BODY + 1), short)[0] in (400, 413)
+    client.json("POST", "/v1/sessions", NEW)
+    assert client("POST", "/v1/sessions", NEW)[0] == 429
+    assert client("POST", "/shop", b"split=train")[0] == 303
     assert client("POST", "/shop", b"split=train")[0] == 429
 
 
 def test_a_token_is_asked_for() -> None:
     client = Client(token="s3cret")
     assert client("GET", "/health")[0] == 200
-    for path in ("/", "/metrics", "/api/tasks/train"):
+    for path in ("/", "/metrics", "/openapi.json"):
         status, headers, _ = client("GET", path)
         assert status == 401 and headers["www-authenticate"].startswith("Basic")
     for wrong in (
@@ -163,7 +166,7 @@ def test_only_this_machine_without_a_token() -> None:
 def test_health_and_metrics(client: Client) -> None:
     health = client.json("GET", "/health")
     assert health["status"] == "ok" and health["products"] == 1024
-    client("GET", "/api/tasks/none")
+    client("GET", "/no/such/place")
     text = client("GET", "/metrics")[2].decode()
     for line in ('http_requests_total{method="GET",status="404"}', "http_request_seconds_bucket"):
         assert line in text
@@ -192,11 +195,6 @@ def test_pages_of_the_site(client: Client) -> None:
     for sub in ("description", "features", "reviews"):
         assert client("GET", item.replace("?", f"/{sub}?"))[0] == 200
     assert client("GET", item.replace("?", "/attributes?"))[0] == 404
-    # the environment's session is the same one
-    view = client.json("GET", "/api/sessions/" + shop.rpartition("/")[2])
-    assert view["visit"]["page"] == "sub" and asin in json.dumps(
-        WebShopEnv().shop.catalogue[view["visit"]["product"]].asin
-    )
     status, headers, _ = client("POST", f"{shop}/buy/{asin}", b"q=mugs&page=1")
     assert status == 303 and headers["location"] == f"{shop}/done"
     assert b'id="score"' in client("GET", f"{shop}/done")[2]
@@ -236,8 +234,8 @@ def test_text_of_products_and_searches_is_escaped(client: Client) -> None:
 _PATHS = (
     "/", "/shop", "/shop/{s}", "/shop/{s}/results", "/shop/{s}/item/{a}", "/shop/{s}/item/{a}/features",
     "/shop/{s}/buy/{a}", "/shop/{s}/done", "/shop/{s}/leave", "/style.css", "/health", "/metrics",
-    "/api/tasks/train", "/api/tasks/{a}/{s}", "/api/sessions", "/api/sessions/{s}",
-    "/api/sessions/{s}/step", "/api/sessions/{s}/start", "/api/sessions/{s}/visit",
+    "/v1/calls", "/v1/sessions", "/v1/sessions/{s}", "/v1/sessions/{s}/reset", "/v1/sessions/{s}/step",
+    "/v1/sessions/{s}/ask", "/v1/sessions/{s}/restore",
 )  # fmt: skip
 _JUNK = (
     "", "..", "%00", "\u202e", "' OR 1=1", "{{7*7}}", "\ud800", "💥" * 40, "-1", "NaN", "a/../../etc",
@@ -245,7 +243,7 @@ _JUNK = (
 )  # fmt: skip
 
 
-def malformed(rng: random.Random, live: str) -> tuple[str, str, bytes, dict[str, str]]:
+def malformed(rng: random.Random, live: Sequence[str]) -> tuple[str, str, bytes, dict[str, str]]:
     """A request with at least one thing wrong."""
 
     def word() -> str:
@@ -263,14 +261,14 @@ def malformed(rng: random.Random, live: str) -> tuple[str, str, bytes, dict[str,
         return rng.choice(kinds)
 
     path = rng.choice(_PATHS)
-    session = live if rng.random() < 0.6 else quote(word(), safe="", errors="replace")
+    session = rng.choice(live) if rng.random() < 0.6 else quote(word(), safe="", errors="replace")
     path = path.replace("{s}", session).replace("{a}", quote(word(), safe="", errors="replace"))
     if rng.random() < 0.5:
         path += "?" + "&".join(f"{word()}={word()}" for _ in range(rng.randint(1, 4)))
     body: bytes = b""
     kind = rng.random()
     if kind < 0.3:
-        known = ("split", "task_id", "action", "visit", "page", "options", "q")
+        known = ("env_id", "kwargs", "seed", "options", "action", "at", "what", "steps", "q")
         body = json.dumps({rng.choice(known): value() for _ in range(3)}).encode()
     elif kind < 0.5:
         body = json.dumps(value()).encode()
@@ -284,10 +282,12 @@ def malformed(rng: random.Random, live: str) -> tuple[str, str, bytes, dict[str,
 def test_ten_thousand_malformed_requests_never_fail(client: Client) -> None:
     rng = random.Random(0)
     seen: dict[int, int] = {}
-    live = enter(client).rpartition("/")[2]
+    live: list[str] = []
     for number in range(10_000):
         if number % 500 == 0:  # some of them close it
-            live = enter(client).rpartition("/")[2]
+            opened = client.json("POST", "/v1/sessions", NEW)["session"]
+            client.json("POST", f"/v1/sessions/{opened}/reset", {"seed": number})
+            live = [enter(client).rpartition("/")[2], opened]
         request = malformed(rng, live)
         status = client(*request)[0]
         assert status < 500, request

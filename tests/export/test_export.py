@@ -47,6 +47,7 @@ def hostile_episodes(draw: st.DrawFn) -> Episode:
             truncated=draw(st.booleans()),
             action_is_valid=draw(st.booleans()),
             info=draw(st.dictionaries(texts, texts | numbers | st.lists(texts), max_size=2)),
+            parent=draw(st.none() | texts),
         )
         for step in range(draw(st.integers(1, 3)))
     ]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import importlib
 import json
 import os
 import signal
@@ -130,25 +130,12 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = 120) -
         time.sleep(0.05)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What environments compile for the tests stays out of the user's cache."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("PAW_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-    yield
-    patch.undo()
-
-
 @pytest.fixture(scope="session")
 def bench() -> Any:
     """The benchmark, whose functions are tests when they are small."""
-    spec = importlib.util.spec_from_file_location(
-        "gateway_benchmark", HERE.parents[1] / "benchmarks" / "gateway.py"
-    )
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(HERE.parents[1] / "benchmarks")
+        return importlib.import_module("gateway")
 
 
 @pytest.fixture(scope="session")

@@ -191,7 +191,7 @@ class TestPlay:
 
     def test_undo_at_the_start_says_so(self, paw: Paw) -> None:
         done = self.play(paw, ":undo", "1", ":undo 9", ":undo")
-        assert done.output.count("There is nothing to take back.") == 2
+        assert done.output.count("There is no action to take back.") == 2
         assert "Took back 1 action." in done.output
         assert "Nothing was recorded." in done.output
         assert not Path("e.jsonl").exists()

@@ -48,6 +48,7 @@ def episodes(draw: st.DrawFn) -> Episode:
             truncated=draw(st.booleans()),
             action_is_valid=draw(st.booleans()),
             info=draw(st.dictionaries(texts, values, max_size=3)),
+            parent=draw(st.none() | texts),
         )
         for step in range(draw(st.integers(0, 3)))
     ]
@@ -176,6 +177,28 @@ def as_before(episode: Episode) -> dict[str, Any]:
     return old
 
 
+def as_before_branches(episode: Episode) -> dict[str, Any]:
+    old = episode.to_dict()
+    for step in old["transitions"]:
+        del step["parent"]
+    return old
+
+
+def test_files_of_versions_without_branches_are_read(tmp_path: Path) -> None:
+    episode = Episode("e", "t", "t#1", transitions=[transition(0)])
+    (tmp_path / "old").write_text(json.dumps(as_before_branches(episode)) + "\n")
+    assert list(read_jsonl(tmp_path / "old")) == [episode]
+
+
+def test_a_branch_counts_what_it_shares_with_its_parent() -> None:
+    shared = [transition(0), transition(1)]
+    own = transition(2, episode_id="t#1/2.5", parent="t#1")
+    branch = Episode("e", "t", "t#1/2.5", transitions=[*shared, own])
+    assert (branch.shared_steps, branch.parent) == (2, "t#1")
+    root = Episode("e", "t", "t#1", transitions=shared)
+    assert (root.shared_steps, root.parent) == (0, None)
+
+
 def old_jsonl(path: Path, episode: Episode) -> None:
     path.write_text(json.dumps(as_before(episode)) + "\n")
 
@@ -209,7 +232,7 @@ def test_a_parquet_file_has_a_column_for_each_field_with_its_type(tmp_path: Path
     assert list(columns) == [*of_steps, "episode_number", *of_episodes]
     assert " ".join(of_steps) == (
         "env_id task_id episode_id step prompt observation response action reward "
-        "next_observation terminated truncated action_is_valid info"
+        "next_observation terminated truncated action_is_valid info parent"
     )
     kinds = ("step", "reward", "terminated", "observation", "info", "episode_group")
     assert [columns[name] for name in kinds] == [

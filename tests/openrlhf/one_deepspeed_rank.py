@@ -21,12 +21,12 @@ import deepspeed  # noqa: E402
 import openrlhf.utils.utils  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from deepspeed.utils import safe_get_full_grad  # noqa: E402
-from openrlhf.models import Actor  # noqa: E402
 from openrlhf.utils.deepspeed import DeepspeedStrategy  # noqa: E402
 
 from paw_train.policies.local.scratch import scratch_model  # noqa: E402
 from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
 from paw_train.training.openrlhf.actor import PaWActorTrainer  # noqa: E402
+from paw_train.training.openrlhf.chunked_actor import ChunkedActor  # noqa: E402
 from paw_train.training.openrlhf.critic import PaWCriticTrainer, critic_from_zero  # noqa: E402
 from paw_train.training.openrlhf.worker_settings import worker_environment  # noqa: E402
 
@@ -74,7 +74,7 @@ def run(case: dict[str, Any], rank: int, ranks: int, stage: int, packing: bool) 
     strategy.setup_distributed()
     learns = _critic if "folder" in case else _actor
     trainer, model = learns(case, strategy, stage, packing)
-    trainer.passes = case["passes"][rank]
+    trainer.micro_batches = case["micro_batches"][rank]
     gradients: list[Any] = []
     step = trainer._step
 
@@ -125,7 +125,7 @@ def _actor(case: dict[str, Any], strategy: Any, stage: int, packing: bool) -> tu
     model.load_state_dict(case["model"])
     model.set_attn_implementation("sdpa")
     model.config.use_cache = False  # as OpenRLHF does; with a cache, packed sequences would mix
-    actor = Actor(model, temperature=case["temperature"])
+    actor = ChunkedActor(model, temperature=case["temperature"])
     actor.packing_samples = packing
     actor, optimizer, scheduler = strategy.prepare((actor, OPTIMIZER))
     trainer = PaWActorTrainer(

@@ -15,20 +15,28 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from paw_train.losses.lm_head_logprobs import ForwardScorer, TokenScores
 from paw_train.policies.local.scratch import scratch_model
 from paw_train.settings.scratch import ScratchModelSettings
-from paw_train.training.openrlhf.learning import learn, pass_loss, pass_value_loss
+from paw_train.training.openrlhf.learning import learn, micro_batch_loss, micro_batch_value_loss
 
 SMALL = ScratchModelSettings(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=32)
 
 
-def forward(model: Any) -> Any:
-    """Logits as OpenRLHF's actor gives them."""
+def scores(model: Any) -> Any:
+    """Scores as our actor on DeepSpeed gives them."""
 
-    def logits(ids: Tensor, attention: Tensor, places: Tensor) -> Tensor:
-        return model(input_ids=ids, attention_mask=attention).logits.flatten(0, 1)[places]
+    scorer = ForwardScorer(model)
 
-    return logits
+    def score(ids: Tensor, attention: Tensor, tokens: Tensor, *others: Any) -> TokenScores:
+        return scorer(
+            lambda: model(input_ids=ids, attention_mask=attention).logits,
+            tokens - 1,
+            ids.flatten()[tokens],
+            *others,
+        )
+
+    return score
 
 
 class SmallCritic(torch.nn.Module):
@@ -57,10 +65,10 @@ def run(case: dict[str, Any], rank: int, ranks: int) -> dict[str, Any]:
 
     def loss_of(part: Any) -> Any:
         if "head" in case:
-            return pass_value_loss(part, model, case["level"], case["clip"], 0, cpu)
-        return pass_loss(
+            return micro_batch_value_loss(part, model, case["level"], case["clip"], 0, cpu)
+        return micro_batch_loss(
             part,
-            forward(model),
+            scores(model),
             case["objective"],
             case["world_model"],
             case["temperature"],
@@ -68,7 +76,7 @@ def run(case: dict[str, Any], rank: int, ranks: int) -> dict[str, Any]:
             cpu,
         )
 
-    passes, gradients = case["passes"][rank], []
+    parts, gradients = case["micro_batches"][rank], []
 
     def step() -> float:
         for p in model.parameters():
@@ -88,8 +96,8 @@ def run(case: dict[str, Any], rank: int, ranks: int) -> dict[str, Any]:
         dist.all_gather_object(parts, own)
         return [metrics for part in parts for metrics in part]
 
-    steps = learn(passes, loss_of, lambda loss: loss.backward(), step, gathered, ranks)
-    return {"steps": steps, "gradients": gradients, "passes": len(passes)}
+    steps = learn(parts, loss_of, lambda loss: loss.backward(), step, gathered, ranks)
+    return {"steps": steps, "gradients": gradients, "micro_batches": len(parts)}
 
 
 def main() -> None:

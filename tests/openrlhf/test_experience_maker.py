@@ -1,4 +1,4 @@
-"""OpenRLHF's samples become the passes that the local engine's update would be cut into."""
+"""OpenRLHF's samples become the micro-batches that the local engine's update would be split into."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if not os.environ.get("PAW_CLUSTER_TESTS"):
     pytest.skip("OpenRLHF is imported: make test-openrlhf", allow_module_level=True)
 
 from openrlhf.models import Actor, get_llm_for_sequence_regression  # noqa: E402
-from openrlhf.trainer.ppo_utils.experience import Experience as Carrier  # noqa: E402
+from openrlhf.trainer.ppo_utils.experience import Experience as OpenRLHFExperience  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker  # noqa: E402
 
 from paw_train.algorithms.critic import Critic  # noqa: E402
@@ -33,7 +33,7 @@ def _known(ids: Any) -> Any:
 
 @pytest.mark.parametrize("conversation", [False, True])
 @pytest.mark.parametrize("old", ["actor", "rollout"])
-def test_samples_become_passes(
+def test_samples_become_micro_batches(
     made_up: Any, monkeypatch: pytest.MonkeyPatch, conversation: bool, old: str
 ) -> None:
     settings = load_settings(
@@ -58,8 +58,10 @@ def test_samples_become_passes(
     maker = PaWExperienceMaker.__new__(PaWExperienceMaker)
     maker.run, maker.max_return, maker.update = settings, 10.0, 0
     maker.tokenizer, maker.initial_model_group = word_tokenizer(["red"]), SimpleNamespace()
-    carriers = maker.make_experience_batch([Carrier(labels=[t]) for t in made_up(conversation)])
-    assert len(carriers) % 2 == 0
+    experiences = maker.make_experience_batch(
+        [OpenRLHFExperience(labels=[t]) for t in made_up(conversation)]
+    )
+    assert len(experiences) % 2 == 0
 
     pool = collect(made_up(conversation))
     if old == "actor":
@@ -73,8 +75,8 @@ def test_samples_become_passes(
         (wanted.advantages[i].item(), wanted.wm_weights[i].item()) for i in range(len(pool.steps))
     )
     found, seen = [], 0
-    for carrier in carriers:
-        [part] = carrier.labels
+    for experience in experiences:
+        [part] = experience.labels
         for row, known in zip(part.experience.rows, part.ref_logprobs, strict=True):
             for step in row.steps:
                 if step.action[0] == step.action[1]:
@@ -129,7 +131,9 @@ def test_what_openrlhfs_actor_scores_is_worth_what_the_local_engine_finds(
     maker = PaWExperienceMaker.__new__(PaWExperienceMaker)
     maker.run, maker.max_return, maker.update = settings, 10.0, 0
     maker.tokenizer, maker.initial_model_group = policy.tokenizer, SimpleNamespace()
-    carriers = maker.make_experience_batch([Carrier(labels=[t]) for t in made_up(conversation)])
+    experiences = maker.make_experience_batch(
+        [OpenRLHFExperience(labels=[t]) for t in made_up(conversation)]
+    )
 
     pool = collect(made_up(conversation))
     with torch.no_grad():
@@ -144,8 +148,8 @@ def test_what_openrlhfs_actor_scores_is_worth_what_the_local_engine_finds(
         tuple(row.ids[slice(*step.action)]): step.index for row in pool.rows for step in row.steps
     }
     found = {}
-    for carrier in carriers:
-        e = carrier.labels[0].experience
+    for experience in experiences:
+        e = experience.labels[0].experience
         for row in e.rows:
             for step in row.steps:
                 index = by_ids[tuple(row.ids[slice(*step.action)])]
@@ -208,7 +212,9 @@ def test_openrlhfs_critic_teaches_what_the_local_engines_would(
     maker = PaWExperienceMaker.__new__(PaWExperienceMaker)
     maker.run, maker.max_return, maker.update = settings, 10.0, 4
     maker.tokenizer, maker.initial_model_group = policy.tokenizer, SimpleNamespace()
-    carriers = maker.make_experience_batch([Carrier(labels=[t]) for t in made_up(conversation)])
+    experiences = maker.make_experience_batch(
+        [OpenRLHFExperience(labels=[t]) for t in made_up(conversation)]
+    )
 
     pool = collect(made_up(conversation))
     signals = Signals(values=local.values(pool.rows, len(pool.steps)))
@@ -225,10 +231,10 @@ def test_openrlhfs_critic_teaches_what_the_local_engines_would(
     }
     count = 8 if level == "turn" else sum(len(step.logprobs) for step in pool.steps)
     seen = set()
-    for carrier in carriers:
-        assert int(carrier.info["update"][0]) == 4
-        e = carrier.labels[0].experience
-        assert carrier.labels[0].values == count
+    for experience in experiences:
+        assert int(experience.info["update"][0]) == 4
+        e = experience.labels[0].experience
+        assert experience.labels[0].values == count
         for row in e.rows:
             for step in row.steps:
                 index = by_ids[tuple(row.ids[slice(*step.action)])]

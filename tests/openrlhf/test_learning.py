@@ -34,7 +34,7 @@ from paw_train.settings import (  # noqa: E402
 )
 from paw_train.settings.rollout import RolloutSettings  # noqa: E402
 from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
-from paw_train.training.openrlhf.update_cut import cut  # noqa: E402
+from paw_train.training.openrlhf.sharding import shard_update  # noqa: E402
 
 TEMPERATURE, SEED = 0.8, 3
 OBJECTIVE = ObjectiveSettings(kl_coef=0.05, entropy_coef=0.02)
@@ -163,7 +163,7 @@ def _case(one_rank: Any, made_up: Any, name: str, ranks: int) -> tuple[dict[str,
     local = Local(one_rank, experience, CASES[name])
     known = _known(one_rank, local.reference, experience) if objective.kl_coef else None
     return {
-        "passes": cut(experience, known, optimizer, ranks, SEED),
+        "micro_batches": shard_update(experience, known, optimizer, ranks, SEED),
         "objective": objective,
         "world_model": world_model,
         "settings": Settings(
@@ -221,7 +221,7 @@ def _critic_case(
     level, clip, _, optimizer = CRITICS[name]
     local = LocalCritic(one_rank, made_up, name)
     case = {
-        "passes": cut(local.experience, None, optimizer, ranks, SEED, level),
+        "micro_batches": shard_update(local.experience, None, optimizer, ranks, SEED, level),
         "model": local.policy.model.state_dict(),
         "vocabulary": 64,
         "head": local.head,
@@ -283,7 +283,7 @@ def test_one_rank_learns_what_the_local_engine_learns(
     result = one_rank.run(case, 0, 1)
     _compare(result, local)
     if "pass for each row" in name:
-        assert result["passes"] == 8
+        assert result["micro_batches"] == 8
 
 
 @pytest.mark.parametrize("name", CRITICS)
@@ -306,7 +306,7 @@ def test_ranks_together_learn_what_the_local_engine_learns(
     for first, second, local in zip(*results, locals_, strict=True):
         (_compare_critics if isinstance(local, LocalCritic) else _compare)(first, local)
         assert first["steps"] == second["steps"]
-        assert first["passes"] == second["passes"]
+        assert first["micro_batches"] == second["micro_batches"]
 
 
 LAYOUTS = [(2, False), (3, False), (2, True)]
@@ -377,12 +377,12 @@ def _ranks(program: str, ranks: int, folder: Path, *arguments: str) -> list[Any]
 def test_a_cut_loses_nothing_and_keeps_the_ranks_in_step(made_up: Any, ranks: int) -> None:
     experience = _experience("gigpo", made_up(False), OBJECTIVE, PAW)
     optimizer = OptimizerSettings(minibatch_size=3, micro_batch_tokens=25)
-    passes = cut(experience, None, optimizer, ranks, SEED)
-    assert len({len(own) for own in passes}) == 1
-    assert len({tuple(part.last for part in own) for own in passes}) == 1
-    assert sum(part.last for part in passes[0]) == 3
+    shards = shard_update(experience, None, optimizer, ranks, SEED)
+    assert len({len(own) for own in shards}) == 1
+    assert len({tuple(part.last for part in own) for own in shards}) == 1
+    assert sum(part.last for part in shards[0]) == 3
     found: dict[tuple[int, ...], tuple[float, float]] = {}
-    for part in (part for own in passes for part in own):
+    for part in (part for own in shards for part in own):
         e = part.experience
         for row in e.rows:
             for step in row.steps:
@@ -404,10 +404,12 @@ def test_a_cut_loses_nothing_and_keeps_the_ranks_in_step(made_up: Any, ranks: in
     assert found == wanted
 
 
-def test_passes_stay_inside_the_token_budget(made_up: Any) -> None:
+def test_micro_batches_stay_inside_the_token_budget(made_up: Any) -> None:
     experience = _experience("grpo", made_up(False), OBJECTIVE, PAW)
     longest = max(len(row.ids) for row in experience.rows)
-    for own in cut(experience, None, OptimizerSettings(micro_batch_tokens=2 * longest), 2, 0):
+    for own in shard_update(
+        experience, None, OptimizerSettings(micro_batch_tokens=2 * longest), 2, 0
+    ):
         for part in own:
             rows = part.experience.rows
             assert max(len(row.ids) for row in rows) * len(rows) <= 2 * longest

@@ -82,6 +82,7 @@ def test_a_setting_becomes_an_option(override: str, option: str, value: Any) -> 
         "model.dtype=float32",
         "cloning.episodes=10",
         "rollout.vllm.dtype=float32",
+        "rollout.branching.branches=2 algorithm.name=tree_grpo",
         "algorithm.name=ppo model.lora.rank=8",
         "algorithm.dynamic_sampling=2",
         "world_model.entropy=full",
@@ -96,8 +97,34 @@ def test_what_cannot_be_done_is_refused_by_name(override: str) -> None:
         require_possible(_settings(*override.split()))
 
 
+@pytest.mark.parametrize(
+    ("overrides", "packed"),
+    [
+        ([], True),
+        (["model.attention=flash_attention_3"], True),
+        (["model.attention=sdpa"], False),
+        (["model.attention=sdpa", "openrlhf.packing=true"], True),
+        (["openrlhf.packing=false"], False),
+    ],
+)
+def test_sequences_are_packed_wherever_flash_attention_is(
+    overrides: list[str], packed: bool
+) -> None:
+    assert options(_settings(*overrides))["ds.packing_samples"] is packed
+
+
+def test_gradients_of_micro_batches_are_summed_in_float32() -> None:
+    assert options(_settings())["ds.grad_accum_dtype"] == "fp32"
+
+
+def test_weights_are_compared_every_ten_updates_where_engines_are_whole() -> None:
+    assert _settings().openrlhf.updates_between_checksums == 10
+    assert _settings("openrlhf.checksum_every=3").openrlhf.updates_between_checksums == 3
+    assert _settings("openrlhf.tensor_parallel=2").openrlhf.updates_between_checksums == 0
+
+
 def test_two_gpus_an_engine_halve_the_engines() -> None:
-    chosen = options(_settings("openrlhf.tensor_parallel=2", "openrlhf.checksum_every=0"))
+    chosen = options(_settings("openrlhf.tensor_parallel=2"))
     assert chosen["vllm.num_engines"] == 4
     assert chosen["vllm.tensor_parallel_size"] == 2
 
@@ -143,7 +170,7 @@ def test_switches_that_are_off_are_left_out_of_the_command_line() -> None:
         "--e",
         "0",
     ]
-    text = command_line(_settings("name=with space"))
+    text = command_line(_settings("name=with space", "openrlhf.packing=false"))
     assert "--ds.packing_samples" not in text
     assert "'runs/with space/episodes.jsonl'" in text
 

@@ -1,4 +1,4 @@
-"""``paw train --plan``: published recipes fit their GPUs; memory and sizes follow from formulas."""
+"""Runs that do not fit are refused; published recipes fit their GPUs (``paw train --plan``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ pytest.importorskip("torch")
 from typer.testing import CliRunner
 
 from paw_train.cli.program import app
-from paw_train.settings import Settings, load_settings, recipe_names
+from paw_train.settings import Settings, load_settings, overridden, recipe_names
+from paw_train.training import local
+from paw_train.training.fit import GPUS, DoesNotFitError, require_fit
 from paw_train.training.model_shape import KNOWN, model_shape
 from paw_train.training.plan import make_plan, render
 
@@ -24,25 +26,42 @@ def _settings(*overrides: str) -> Settings:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_recipes_can_be_planned(name: str) -> None:
-    settings = load_settings(name, ["engine=openrlhf"])
+@pytest.mark.parametrize("nodes", [1, 8])
+def test_published_recipes_fit_8_and_64_gpus(name: str, nodes: int) -> None:
+    settings = load_settings(name, ["engine=openrlhf", f"openrlhf.nodes={nodes}"])
     plan = make_plan(settings)
-    assert plan.gpus == 8
+    assert plan.gpus == 8 * nodes
     assert plan.episodes == settings.rollout.groups * settings.rollout.group_size
-    assert f"--actor.model_name_or_path {settings.model.path}" in plan.command
-    assert sum(plan.seconds.values()) > 0
+    assert f"--actor.model_name_or_path {settings.model.path}" in str(plan.command)
+    assert plan.problems == ()
+    assert plan.resident is not None
+    assert plan.resident >= 8
 
 
-def test_a_critic_is_a_role_as_large_as_the_policy_without_its_logits() -> None:
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_recipes_fit_one_gpu_or_say_what_would(name: str) -> None:
+    plan = make_plan(load_settings(name))
+    assert plan.gpus == 1
+    assert plan.command is None
+    if plan.problems:
+        assert "It fits with" in str(plan.remedy) or "engine=openrlhf" in str(plan.remedy)
+
+
+def test_7b_leaves_a_margin_in_every_phase_on_8_gpus_of_80_gb() -> None:
+    plan = make_plan(load_settings("alfworld_qwen2.5-7b_grpo_paw", ["engine=openrlhf"]))
+    assert {phase.name for phase in plan.phases} == {"training", "scoring", "rollout"}
+    for phase in plan.phases:
+        assert phase.memory < 0.9 * plan.available, phase
+
+
+def test_a_critic_is_as_large_as_the_policy() -> None:
     plan = make_plan(_settings("algorithm.name=ppo", "openrlhf.colocate=actor_ref"))
-    roles = {role.name: role for role in plan.roles}
-    policy, critic = roles["policy"], roles["critic"]
-    assert critic.memory == pytest.approx(policy.memory - policy.parts["logits"])
+    phases = {phase.name: phase for phase in plan.phases}
+    policy, critic = phases["training"].parts, phases["critic"].parts
+    assert critic["optimiser"] == policy["optimiser"]
+    assert critic["activations"] < policy["activations"]  # it has no LM head
     assert plan.gpus == 8 + 8 + 1  # it has GPUs of its own, as vLLM does
     assert make_plan(_settings("algorithm.name=ppo")).gpus == 8
-    shared = make_plan(_settings("algorithm.name=ppo")).seconds
-    assert shared["critic"] > shared["training"]
-    assert "critic" not in plan.seconds
 
 
 @pytest.mark.parametrize(
@@ -88,22 +107,39 @@ def test_an_unknown_model_or_gpu_is_an_error_that_names_the_nearest() -> None:
         make_plan(_settings("openrlhf.gpu=h10"))
 
 
-def test_a_run_in_one_process_has_no_plan() -> None:
-    with pytest.raises(ValueError, match="engine=openrlhf"):
-        make_plan(_settings("engine=local"))
+def test_a_model_from_scratch_has_no_plan() -> None:
+    with pytest.raises(ValueError, match="model.path"):
+        make_plan(load_settings("smoke"))
 
 
-def test_memory_follows_the_formula() -> None:
+def test_states_follow_the_zero_stage() -> None:
     size, gib = 1_543_714_304, 2**30
-    policy = make_plan(_settings()).roles[0].parts
+    policy = make_plan(_settings()).phases[0].parts
     assert policy["weights"] == pytest.approx(2 * size / gib)
     assert policy["optimiser"] == pytest.approx(12 * size / 8 / gib)
-    assert policy["gradients"] == pytest.approx(2 * size / 8 / gib)
-    split = make_plan(_settings("openrlhf.zero_stage=3", "openrlhf.adam_offload=true")).roles[0]
-    assert split.parts["weights"] == pytest.approx(2 * size / 8 / gib)
-    assert split.parts["optimiser"] == 0
-    half = make_plan(_settings("optimizer.micro_batch_tokens=8192")).roles[0].parts
-    assert half["logits"] == pytest.approx(policy["logits"] / 2)
+    assert policy["gradients"] == pytest.approx(4 * size / 8 / gib)
+    split = make_plan(_settings("openrlhf.zero_stage=3", "openrlhf.adam_offload=true"))
+    parts = split.phases[0].parts
+    assert parts["weights"] == pytest.approx(2 * size / 8 / gib)
+    assert "optimiser" not in parts
+    assert split.host["optimiser"] == pytest.approx(12 * size / gib)
+    half = make_plan(_settings("optimizer.micro_batch_tokens=8192")).phases[0].parts
+    assert half["activations"] < 0.75 * policy["activations"]
+
+
+def test_one_process_holds_everything_on_one_gpu() -> None:
+    size, gib = 1_543_714_304, 2**30
+    name = "webshop_qwen2.5-1.5b_ppo_paw"
+    phases = {phase.name: phase.parts for phase in make_plan(load_settings(name)).phases}
+    assert phases["training"]["optimiser"] == pytest.approx(12 * size / gib)
+    assert phases["training"]["critic"] == pytest.approx(14 * size / gib)
+    assert phases["training"]["gradients"] == pytest.approx(4 * size / gib)
+    assert phases["rollout"]["cache"] > 0
+    adapter = make_plan(load_settings(name, ["algorithm.name=grpo", "model.lora.rank=16"])).phases[
+        0
+    ]
+    assert "reference" not in adapter.parts
+    assert adapter.parts["optimiser"] < 0.02 * phases["training"]["optimiser"]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +150,7 @@ def test_gpus_add_up_by_layout(colocate: str, kl: float, gpus: int) -> None:
     layout = [] if colocate == "all" else ["openrlhf.engines=2"]
     plan = make_plan(_settings(f"openrlhf.colocate={colocate}", f"objective.kl_coef={kl}", *layout))
     assert plan.gpus == gpus
-    assert ("reference" in [role.name for role in plan.roles]) == (kl > 0)
+    assert ("scoring" in [phase.name for phase in plan.phases]) == (kl > 0)
 
 
 def test_a_dialogue_is_trained_on_once_a_window_every_turn() -> None:
@@ -124,12 +160,43 @@ def test_a_dialogue_is_trained_on_once_a_window_every_turn() -> None:
     assert dialogue.train_tokens == 128 * 2560  # prompt and response together
 
 
-def test_what_does_not_fit_is_a_warning() -> None:
-    big = make_plan(_settings("model.path=Qwen/Qwen2.5-14B-Instruct", "openrlhf.gpu=a100-40g"))
-    assert any("need" in problem for problem in big.warnings)
-    assert any("does not hold the weights" in problem for problem in big.warnings)
-    assert "WARNING" in render(big)
-    assert "WARNING" not in render(make_plan(_settings("openrlhf.gpu=h200")))
+def test_what_does_not_fit_is_refused_with_settings_that_would() -> None:
+    settings = _settings("model.path=Qwen/Qwen2.5-14B-Instruct", "openrlhf.gpu=a100-40g")
+    plan = make_plan(settings)
+    assert any("training phase needs" in problem for problem in plan.problems)
+    assert any("does not hold its weights" in problem for problem in plan.problems)
+    text = render(plan)
+    assert "DOES NOT FIT" in text
+    assert plan.remedy is not None
+    changes = plan.remedy.removeprefix("It fits with ").rstrip(".").split()
+    wanted = overridden(settings.to_dict(), changes, "test")
+    assert make_plan(wanted).problems == ()
+    with pytest.raises(DoesNotFitError, match="training phase.*It fits with"):
+        require_fit(settings, GPUS["a100-40g"])
+    assert "DOES NOT FIT" not in render(make_plan(_settings("openrlhf.gpu=h200")))
+
+
+def test_the_machines_own_memory_counts() -> None:
+    settings = load_settings("alfworld_qwen2.5-7b_grpo_paw", ["model.lora.rank=16"])
+    require_fit(settings, GPUS["h200"], host=64.0)
+    with pytest.raises(DoesNotFitError, match="own memory has to hold 14 GiB"):
+        require_fit(settings, GPUS["h200"], host=8.0)
+
+
+def test_models_of_unknown_size_pass() -> None:
+    require_fit(load_settings("smoke"), 0.1)
+    require_fit(load_settings("smoke", ["model.path=someone/model"]), 0.1)
+
+
+def test_a_run_on_a_gpu_is_refused_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_gpu_memory", lambda device: 24.0)
+    monkeypatch.setattr(local, "Run", None)  # what loads the model
+    settings = load_settings("smoke", ["model.path=Qwen/Qwen2.5-7B-Instruct", f"out={tmp_path}"])
+    with pytest.raises(DoesNotFitError, match="training phase"):
+        local.train(settings, quiet=True)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_command_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from paw_train.training.openrlhf import weights  # noqa: E402
 from paw_train.training.openrlhf.weights import (  # noqa: E402
     StaleWeightsError,
     Sums,
@@ -36,6 +37,38 @@ def test_fusing_and_padding_do_not_change_the_sums() -> None:
     require_equal(_total(a, b), [_total(fused), _total(b, a)], 0)
 
 
+def test_sums_need_no_second_copy_of_a_large_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Largest(TorchDispatchMode):
+        bytes = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            result = func(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor) and result.dtype == torch.float64:
+                Largest.bytes = max(Largest.bytes, result.nbytes)
+            return result
+
+    monkeypatch.setattr(weights, "CHUNK", 100)
+    a, _ = _weights()
+    with Largest():
+        found = sums_of(a)
+    assert found.equal(
+        Sums(*(float(f(a.double()).sum()) for f in (_same, torch.abs, torch.square)))
+    )
+    assert 0 < Largest.bytes <= 8 * 100
+
+
+def test_sums_leave_a_tensor_of_the_same_precision_as_it_is() -> None:
+    values = torch.tensor([-2.0, 1.0], dtype=torch.float64)
+    assert sums_of(values) == Sums(-1.0, 3.0, 5.0)
+    assert values.tolist() == [-2.0, 1.0]
+
+
+def _same(values: torch.Tensor) -> torch.Tensor:
+    return values
+
+
 @pytest.mark.parametrize("change", ["one value", "sign", "nan", "one missing", "old"])
 def test_other_weights_are_found(change: str) -> None:
     a, b = _weights()
@@ -48,6 +81,6 @@ def test_other_weights_are_found(change: str) -> None:
         other[0, 0] = float("nan")
     elif change == "old":
         other = (other.float() * 1.01).bfloat16()
-    played = _total(a) if change == "one missing" else _total(a, other)
+    sampled = _total(a) if change == "one missing" else _total(a, other)
     with pytest.raises(StaleWeightsError, match=r"update 7, vLLM engine 1"):
-        require_equal(_total(a, b), [_total(a, b), played], 7)
+        require_equal(_total(a, b), [_total(a, b), sampled], 7)

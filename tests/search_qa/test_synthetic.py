@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 
-from paw_gym.envs.search_qa.synthetic import DIFFICULTIES, SPLITS, Entity, World, export
+from paw_gym.envs.search_qa.synthetic import DIFFICULTIES, SPLITS, Entity, World
 from paw_gym.envs.search_qa.wording import names_of
 from paw_gym.registration import make_text_env
 
@@ -142,16 +141,3 @@ def test_bad_settings_are_named() -> None:
     ):
         with pytest.raises(ValueError, match=says):
             make_text_env("paw_gym/SearchQA-v0", **kwargs)
-
-
-def test_an_exported_world_plays_the_same(tmp_path: Path) -> None:
-    export(tmp_path, difficulty="easy", num_passages=SIZE)
-    kwargs = {"difficulty": "easy", "num_passages": SIZE}
-    made = make_text_env("paw_gym/SearchQA-v0", **kwargs).unwrapped
-    read = make_text_env("paw_gym/SearchQA-v0", data_dir=tmp_path).unwrapped
-    assert list(made.tasks.ids) == list(read.tasks.ids)
-    for env in (made, read):
-        env.reset(seed=0, options={"task_index": 4})
-    query = made.reference_solution()[0]
-    assert made.step(query)[0] == read.step(query)[0]
-    assert read.reference_solution() == [made.reference_solution()[-1]]

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paw_gym.envs.tau2.domains import load_domain
 from paw_gym.envs.tau2.tables import SharedTable, copy_database, database_hash
 from paw_gym.envs.tau2.users import CLOSING, in_first_person, user_script
 
@@ -77,6 +78,30 @@ def test_a_shared_table_is_a_deep_copy_to_whoever_uses_it(deeds: Any) -> None:
         k for k in before.keys() | plain(table).keys() if before.get(k) != plain(table).get(k)
     }
     assert set(table.changes()) == changed
+
+
+def test_a_block_that_only_reads_copies_no_row() -> None:
+    original = {key: Row([i]) for i, key in enumerate("abc")}
+    table = SharedTable(original)
+    with table.reading():
+        assert all(row is original[key] for key, row in table.items())
+        assert table["a"] is original["a"] and list(table.values()) == list(original.values())
+    assert all(row is not original[key] for key, row in table.items())
+
+
+@pytest.mark.parametrize("domain", ["airline", "retail"])
+def test_the_database_that_worlds_share_stays_as_it_is(make: Make, domain: str) -> None:
+    """Tools that the package declares as reading see its rows themselves."""
+    from tau2.utils import get_dict_hash
+
+    shared = load_domain(domain).new_world.args[0].tools.db  # type: ignore[attr-defined]
+    before = get_dict_hash(shared.model_dump())
+    env = make(domain)
+    for task_id in env.tasks.ids[:12]:
+        env.reset(options={"task_id": task_id})
+        for action in env.reference_solution():
+            env.step(action)
+    assert get_dict_hash(shared.model_dump()) == before
 
 
 def test_equal_databases_and_no_others_share_a_hash(make: Make) -> None:

@@ -33,6 +33,15 @@ def test_weights_and_state_come_back_exactly(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["c"]
 
 
+def test_state_saved_on_a_gpu_is_read_on_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
+    save_checkpoint(tmp_path / "c", _policy(), {"moments": torch.ones(3)})
+    state = load_checkpoint(tmp_path / "c", _policy())
+    assert state["moments"].tolist() == [1.0, 1.0, 1.0]
+
+
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "c", _policy(hidden=16), {})
     with pytest.raises(ValueError, match="of another model"):

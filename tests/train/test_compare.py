@@ -1,6 +1,6 @@
-"""``paw compare``: what a grid means, how its cells run and resume, what the results say.
+"""``paw compare``: what a grid means, how its runs are executed and resumed, what the results state.
 
-A cell's process is replaced by a small script that leaves the files of a run, so that kills and failures
+A run's process is replaced by a small script that leaves the files of a run, so that kills and failures
 can be placed exactly; the true program runs in ``test_compare_program.py``.
 """
 
@@ -24,16 +24,15 @@ import pytest
 from rich.console import Console
 
 from paw_train.reporting.compare.analysis import compare
-from paw_train.reporting.compare.cells import differing_setting, is_finished, relevant
 from paw_train.reporting.compare.curves import Measurement, pairs
 from paw_train.reporting.compare.execute import Runner, Work
+from paw_train.reporting.compare.folder import ComparisonFolder, report_of
 from paw_train.reporting.compare.grid import (
     Arm,
-    Cell,
     Grid,
+    PlannedRun,
     flat_settings,
     grid_from_arguments,
-    grid_names,
     load_grid,
 )
 from paw_train.reporting.compare.overhead import overheads
@@ -41,14 +40,15 @@ from paw_train.reporting.compare.page import write_page
 from paw_train.reporting.compare.pictures import curves_picture
 from paw_train.reporting.compare.progress import Progress
 from paw_train.reporting.compare.results import (
-    CellResult,
+    RunResult,
     known_results,
     read_grid,
     read_results,
     write_results,
 )
-from paw_train.reporting.compare.run import GridRun, report_of
+from paw_train.reporting.compare.run_folder import differing_setting, is_finished, relevant
 from paw_train.reporting.compare.tables import COLUMNS, markdown, rich_table
+from paw_train.settings import recipe_names
 
 FAKE = textwrap.dedent(
     """
@@ -97,18 +97,18 @@ def small_grid(**changes: Any) -> Grid:
 
 
 class Fakes:
-    """Commands that imitate training, by the cell's name."""
+    """Commands that imitate training, by the run's name."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.modes = folder, {}
 
     modes: dict[str, str]
 
-    def __call__(self, cell: Cell) -> list[str]:
-        settings = json.dumps(cell.settings.to_dict())
-        mode = self.modes.get(cell.name, "good")
-        shared = f"seed{cell.seed}"
-        return [sys.executable, "-c", FAKE, settings, str(self.folder / cell.name), mode, shared]
+    def __call__(self, run: PlannedRun) -> list[str]:
+        settings = json.dumps(run.settings.to_dict())
+        mode = self.modes.get(run.name, "good")
+        shared = f"seed{run.seed}"
+        return [sys.executable, "-c", FAKE, settings, str(self.folder / run.name), mode, shared]
 
 
 @pytest.fixture
@@ -116,21 +116,21 @@ def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fakes:
     """Fake training in ``tmp_path/grid``; warm starts are shared by seed."""
     monkeypatch.setattr(
         "paw_train.reporting.compare.execute.warm_start_place",
-        lambda cell: Path(cell.settings.warm_starts or "") / f"seed{cell.seed}",
+        lambda run: Path(run.settings.warm_starts or "") / f"seed{run.seed}",
     )
     monkeypatch.setattr("paw_train.reporting.compare.execute._POLL_SECONDS", 0.02)
     return Fakes(tmp_path / "grid")
 
 
-def run_cells(fakes: Fakes, grid: Grid, jobs: int = 2) -> Work:
+def run_all(fakes: Fakes, grid: Grid, jobs: int = 2) -> Work:
     """Runs a grid with fake training."""
-    cells = grid.cells(str(fakes.folder.parent))
-    return Runner(cells, fakes.folder, jobs, fakes, Progress(fakes.folder, quiet=True)).run()
+    runs = grid.runs(str(fakes.folder.parent))
+    return Runner(runs, fakes.folder, jobs, fakes, Progress(fakes.folder, quiet=True)).run()
 
 
-def begun(fakes: Fakes, cell: str) -> list[float]:
-    """When a cell's process was started, each time."""
-    path = fakes.folder / cell / "begun.txt"
+def begun(fakes: Fakes, run: str) -> list[float]:
+    """When a run's process was started, each time."""
+    path = fakes.folder / run / "begun.txt"
     return [float(line) for line in path.read_text().split()] if path.exists() else []
 
 
@@ -140,39 +140,39 @@ def begun(fakes: Fakes, cell: str) -> list[float]:
 def test_an_arm_with_an_unknown_estimator_is_named_before_anything_runs() -> None:
     grid = small_grid(arms=(Arm("grpo"), Arm("other", {"algorithm.name": "grppo"})))
     with pytest.raises(ValueError, match=r"Arm 'other': algorithm\.name: .*'grppo'.*'grpo'"):
-        grid.cells("runs")
+        grid.runs("runs")
 
 
 @pytest.mark.parametrize(
-    ("name", "told_apart"), [("grpo", False), ("ppo", True), ("of_a_package_that_is_gone", True)]
+    ("name", "distinguished"), [("grpo", False), ("ppo", True), ("of_a_package_that_is_gone", True)]
 )
-def test_settings_of_a_critic_matter_where_there_may_be_one(name: str, told_apart: bool) -> None:
-    (cell, *_) = small_grid().cells("runs")
-    recorded = cell.settings.to_dict()
+def test_settings_of_a_critic_matter_where_there_may_be_one(name: str, distinguished: bool) -> None:
+    (run, *_) = small_grid().runs("runs")
+    recorded = run.settings.to_dict()
     recorded["algorithm"]["name"] = name
     other = copy.deepcopy(recorded)
     other["algorithm"]["critic"]["lr"] *= 2
-    assert (relevant(recorded) != relevant(other)) is told_apart
+    assert (relevant(recorded) != relevant(other)) is distinguished
 
 
-def test_cells_go_through_the_seeds_outermost_with_the_arms_settings_last() -> None:
+def test_runs_go_through_the_seeds_outermost_with_the_arms_settings_last() -> None:
     grid = small_grid(overrides={"updates": 3, "world_model.coef": 0.1})
-    cells = grid.cells("runs")
-    assert [c.name for c in cells] == [
+    runs = grid.runs("runs")
+    assert [c.name for c in runs] == [
         "grpo-seed0",
         "grpo+paw-seed0",
         "grpo-seed1",
         "grpo+paw-seed1",
     ]
-    assert {c.settings.updates for c in cells} == {3}
-    assert {c.settings.threads for c in cells} == {1}
-    assert [c.settings.world_model.enabled for c in cells] == [False, True] * 2
-    assert [c.settings.world_model.coef for c in cells] == [0.1, 0.5] * 2
-    assert [c.settings.seed for c in cells] == [0, 0, 1, 1]
-    assert cells[1].settings.warm_starts == str(Path("runs/grid/warm-starts"))
+    assert {c.settings.updates for c in runs} == {3}
+    assert {c.settings.threads for c in runs} == {1}
+    assert [c.settings.world_model.enabled for c in runs] == [False, True] * 2
+    assert [c.settings.world_model.coef for c in runs] == [0.1, 0.5] * 2
+    assert [c.settings.seed for c in runs] == [0, 0, 1, 1]
+    assert runs[1].settings.warm_starts == str(Path("runs/grid/warm-starts"))
 
 
-def test_a_grid_file_says_the_same_nested_and_dotted(tmp_path: Path) -> None:
+def test_a_grid_file_means_the_same_nested_and_dotted(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(
         "recipe: smoke\nseeds: 3\narms:\n  a: {world_model.enabled: false, env: {kwargs: {max_steps: 4}}}\n"
@@ -180,7 +180,7 @@ def test_a_grid_file_says_the_same_nested_and_dotted(tmp_path: Path) -> None:
     )
     grid = load_grid(path)
     assert (grid.name, grid.baseline, grid.seeds) == ("mine", "a", (0, 1, 2))
-    first, second = grid.cells("runs")[:2]
+    first, second = grid.runs("runs")[:2]
     assert first.settings.env.kwargs == {"max_steps": 4}
     assert first.settings.objective == second.settings.objective
     assert first.settings.env == second.settings.env
@@ -200,7 +200,7 @@ def test_arms_of_the_command_line_keep_commas_inside_values() -> None:
     )
     assert grid.arms[1].settings == {"optimizer.betas": [0.9, 0.95], "updates": 2}
     assert grid.baseline == "a" and grid.seeds == (0, 1)
-    assert grid.cells("runs")[1].settings.optimizer.betas == (0.9, 0.95)
+    assert grid.runs("runs")[1].settings.optimizer.betas == (0.9, 0.95)
 
 
 @pytest.mark.parametrize(
@@ -227,49 +227,49 @@ def test_a_grid_that_cannot_be_is_refused_by_name(tmp_path: Path, text: str, mes
 def test_an_arms_unknown_setting_names_arm_and_nearest() -> None:
     grid = small_grid(arms=(Arm("x", {"world_model.coeff": 1}),), baseline="x")
     with pytest.raises(ValueError, match=r"Arm 'x'.*'coef'"):
-        grid.cells("runs")
+        grid.runs("runs")
 
 
 def test_every_grid_of_the_project_is_valid() -> None:
-    names = grid_names()
+    names = recipe_names("grid")
     assert "embedded_wm" in names
     for name in names:
         grid = load_grid(name)
-        assert len(grid.cells("runs")) == len(grid.arms) * len(grid.seeds)
+        assert len(grid.runs("runs")) == len(grid.arms) * len(grid.seeds)
 
 
 # --- execution --------------------------------------------------------------------------------------
 
 
-def test_all_cells_run_and_one_arm_makes_each_warm_start(fakes: Fakes) -> None:
+def test_all_runs_run_and_one_arm_makes_each_warm_start(fakes: Fakes) -> None:
     grid = small_grid(arms=(Arm("a"), Arm("b"), Arm("c")), baseline="a")
-    work = run_cells(fakes, grid, jobs=3)
+    work = run_all(fakes, grid, jobs=3)
     assert work.finished == 6 and not work.failures and not work.waiting
     for seed in (0, 1):
         makers = fakes.folder / "warm-starts" / f"seed{seed}" / "makers.txt"
         assert makers.read_text().split() == [f"a-seed{seed}"]
 
 
-def test_finished_cells_are_not_run_again(fakes: Fakes) -> None:
-    run_cells(fakes, small_grid())
-    run_cells(fakes, small_grid(seeds=(0, 1, 2)))
+def test_finished_runs_are_not_run_again(fakes: Fakes) -> None:
+    run_all(fakes, small_grid())
+    run_all(fakes, small_grid(seeds=(0, 1, 2)))
     assert len(begun(fakes, "grpo-seed0")) == 1
     assert len(begun(fakes, "grpo-seed2")) == 1
 
 
-def test_a_failing_cell_is_told_with_its_log_and_the_others_go_on(fakes: Fakes) -> None:
+def test_a_failing_run_is_reported_with_its_log_and_the_others_go_on(fakes: Fakes) -> None:
     fakes.modes["grpo-seed0"] = "fail"
-    work = run_cells(fakes, small_grid())
+    work = run_all(fakes, small_grid())
     assert work.finished == 3
     (failure,) = work.failures
-    assert (failure.cell, failure.code) == ("grpo-seed0", 1)
+    assert (failure.run, failure.code) == ("grpo-seed0", 1)
     assert "line of the log" in failure.tail and "the sky fell" in failure.tail
     fakes.modes.clear()
-    assert run_cells(fakes, small_grid()).finished == 4
+    assert run_all(fakes, small_grid()).finished == 4
 
 
-def test_a_cell_begun_with_other_settings_is_refused_by_name(fakes: Fakes) -> None:
-    run_cells(fakes, small_grid())
+def test_a_run_begun_with_other_settings_is_refused_by_name(fakes: Fakes) -> None:
+    run_all(fakes, small_grid())
     changed = small_grid(
         arms=(
             Arm("grpo", {"world_model.enabled": False}),
@@ -277,21 +277,21 @@ def test_a_cell_begun_with_other_settings_is_refused_by_name(fakes: Fakes) -> No
         )
     )
     with pytest.raises(ValueError, match=r"grpo\+paw-seed0.*world_model\.coef"):
-        run_cells(fakes, changed)
+        run_all(fakes, changed)
     assert len(begun(fakes, "grpo+paw-seed0")) == 1
 
 
-def test_settings_without_effect_do_not_make_a_cell_another() -> None:
+def test_settings_without_effect_do_not_make_a_run_another() -> None:
     changes = {"world_model.coef": 9.0, "optimizer.measure_gradients": True}
-    one, two = small_grid().cells("runs")[0], small_grid(overrides=changes)
-    assert differing_setting(one.settings.to_dict(), two.cells("elsewhere")[0]) is None
+    one, two = small_grid().runs("runs")[0], small_grid(overrides=changes)
+    assert differing_setting(one.settings.to_dict(), two.runs("elsewhere")[0]) is None
 
 
-def test_a_cell_whose_process_is_killed_fails_and_resumes(fakes: Fakes) -> None:
+def test_a_run_whose_process_is_killed_fails_and_resumes(fakes: Fakes) -> None:
     fakes.modes["grpo-seed0"] = "hang"
     grid = small_grid(seeds=(0,))
-    cells = grid.cells(str(fakes.folder.parent))
-    runner = Runner(cells, fakes.folder, 2, fakes, Progress(fakes.folder, quiet=True))
+    runs = grid.runs(str(fakes.folder.parent))
+    runner = Runner(runs, fakes.folder, 2, fakes, Progress(fakes.folder, quiet=True))
 
     class Killer(Progress):
         def show(self, work: Work) -> None:
@@ -304,7 +304,7 @@ def test_a_cell_whose_process_is_killed_fails_and_resumes(fakes: Fakes) -> None:
     assert [f.code for f in work.failures] == [-signal.SIGKILL]
     assert work.finished == 1
     (fakes.folder / "go").touch()
-    assert run_cells(fakes, grid).finished == 2
+    assert run_all(fakes, grid).finished == 2
 
 
 PARENT = textwrap.dedent(
@@ -314,16 +314,16 @@ PARENT = textwrap.dedent(
     sys.path.insert(0, sys.argv[2])
     import tests_compare as t
     import paw_train.reporting.compare.execute as execute
-    execute.warm_start_place = lambda cell: Path(cell.settings.warm_starts) / f"seed{cell.seed}"
+    execute.warm_start_place = lambda run: Path(run.settings.warm_starts) / f"seed{run.seed}"
     fakes = t.Fakes(Path(sys.argv[1]))
     fakes.modes = {"grpo-seed0": "hang"}
-    t.run_cells(fakes, t.small_grid(seeds=(0,)))
+    t.run_all(fakes, t.small_grid(seeds=(0,)))
     """
 )
 
 
 def start_parent(fakes: Fakes, tmp_path: Path) -> subprocess.Popen[bytes]:
-    """``run_cells`` in another process, whose first cell hangs until the file ``go`` is there."""
+    """``run_all`` in another process, whose first run hangs until the file ``go`` is there."""
     (tmp_path / "tests_compare.py").write_text(Path(__file__).read_text())
     command = [sys.executable, "-c", PARENT, str(fakes.folder), str(tmp_path)]
     parent = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -345,8 +345,8 @@ def test_a_child_that_outlives_its_killed_parent_is_waited_for(
     parent = start_parent(fakes, tmp_path)
     parent.kill()
     parent.wait()
-    cells = small_grid(seeds=(0,)).cells(str(tmp_path))
-    runner = Runner(cells, fakes.folder, 2, fakes, Progress(fakes.folder, quiet=True))
+    runs = small_grid(seeds=(0,)).runs(str(tmp_path))
+    runner = Runner(runs, fakes.folder, 2, fakes, Progress(fakes.folder, quiet=True))
     said: list[str] = []
 
     class Listener(Progress):
@@ -354,7 +354,7 @@ def test_a_child_that_outlives_its_killed_parent_is_waited_for(
             said.append(text)
 
         def show(self, work: Work) -> None:
-            assert not runner._children, "the cell must not run twice at once"
+            assert not runner._children, "the run must not run twice at once"
             (fakes.folder / "go").touch()
 
     runner.watcher = Listener(fakes.folder, quiet=True)
@@ -369,7 +369,7 @@ def test_ctrl_c_stops_the_children_and_the_rest_is_left(fakes: Fakes, tmp_path: 
     assert parent.wait(60) == 0
     assert not is_finished(fakes.folder / "grpo-seed0")
     (fakes.folder / "go").touch()
-    assert run_cells(fakes, small_grid(seeds=(0,))).finished == 2
+    assert run_all(fakes, small_grid(seeds=(0,))).finished == 2
     assert len(begun(fakes, "grpo-seed0")) == 2
 
 
@@ -378,10 +378,10 @@ def test_ctrl_c_stops_the_children_and_the_rest_is_left(fakes: Fakes, tmp_path: 
 
 def fake_results(
     rates: dict[str, list[float]], tasks: int = 100, updates: int = 4, seed: int = 0
-) -> list[CellResult]:
-    """Finished cells with given success rates, by arm and seed."""
+) -> list[RunResult]:
+    """Finished runs with given success rates, by arm and seed."""
     rng = np.random.default_rng(seed)
-    cells = []
+    runs = []
     for arm, values in rates.items():
         for number, rate in enumerate(values):
             wins = rng.permutation(tasks) < round(rate * tasks)
@@ -404,31 +404,31 @@ def fake_results(
             }
             validation = [[2, rate / 2, 50], [4, rate, 50]]
             settings = {"seed": number, "world_model": {"enabled": False}}
-            cells.append(CellResult(arm, number, settings, None, after, validation, metrics))
-    return cells
+            runs.append(RunResult(arm, number, settings, None, after, validation, metrics))
+    return runs
 
 
-def test_results_survive_the_file_and_belong_to_cells_of_equal_settings(
+def test_results_survive_the_file_and_belong_to_runs_of_equal_settings(
     fakes: Fakes, tmp_path: Path
 ) -> None:
     grid = small_grid()
-    run_cells(fakes, grid)
-    run = GridRun(grid, str(tmp_path), say=lambda text: None)
+    run_all(fakes, grid)
+    run = ComparisonFolder(grid, str(tmp_path), say=lambda text: None)
     target = tmp_path / "export.json"
     write_results(target, grid, run.results())
     again = read_results(target)
     assert again == run.results()
-    told = read_grid(target)
-    assert told.opponents() == grid.opponents() and told.seeds == grid.seeds
-    cells = grid.cells("elsewhere")
-    assert set(known_results(cells, again)) == {c.name for c in cells}
-    other = small_grid(overrides={"updates": 99}).cells("elsewhere")
+    known = read_grid(target)
+    assert known.baselines() == grid.baselines() and known.seeds == grid.seeds
+    runs = grid.runs("elsewhere")
+    assert set(known_results(runs, again)) == {c.name for c in runs}
+    other = small_grid(overrides={"updates": 99}).runs("elsewhere")
     assert not known_results(other, again)
 
 
 def test_a_file_of_results_can_be_reported_anywhere(fakes: Fakes, tmp_path: Path) -> None:
-    run_cells(fakes, small_grid())
-    run = GridRun(small_grid(), str(tmp_path))
+    run_all(fakes, small_grid())
+    run = ComparisonFolder(small_grid(), str(tmp_path))
     run.save()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -438,19 +438,19 @@ def test_a_file_of_results_can_be_reported_anywhere(fakes: Fakes, tmp_path: Path
         assert (elsewhere / name).read_text() == (run.paths.folder / name).read_text()
 
 
-def test_an_imported_cell_counts_as_done_and_stays_so(fakes: Fakes, tmp_path: Path) -> None:
-    run_cells(fakes, small_grid(seeds=(0,)))
-    first = GridRun(small_grid(seeds=(0,)), str(tmp_path), exports=[tmp_path / "x.json"])
+def test_an_imported_run_counts_as_done_and_stays_so(fakes: Fakes, tmp_path: Path) -> None:
+    run_all(fakes, small_grid(seeds=(0,)))
+    first = ComparisonFolder(small_grid(seeds=(0,)), str(tmp_path), exports=[tmp_path / "x.json"])
     first.save()
     said: list[str] = []
     fresh = str(tmp_path / "fresh")
-    second = GridRun(small_grid(), fresh, [tmp_path / "x.json"], say=said.append)
+    second = ComparisonFolder(small_grid(), fresh, [tmp_path / "x.json"], say=said.append)
     assert [s for _, s in second.states()] == ["imported", "imported", "not begun", "not begun"]
     second.save()
-    third = GridRun(small_grid(), fresh, say=said.append)
+    third = ComparisonFolder(small_grid(), fresh, say=said.append)
     assert [s for _, s in third.states()].count("imported") == 2
     assert not said
-    changed = GridRun(
+    changed = ComparisonFolder(
         small_grid(overrides={"updates": 9}), fresh, [tmp_path / "x.json"], say=said.append
     )
     assert "imported" not in [s for _, s in changed.states()]
@@ -460,22 +460,22 @@ def test_an_imported_cell_counts_as_done_and_stays_so(fakes: Fakes, tmp_path: Pa
 def test_running_some_arms_and_seeds_keeps_the_results_of_the_others(
     fakes: Fakes, tmp_path: Path
 ) -> None:
-    run_cells(fakes, small_grid())
-    some = GridRun(small_grid(), str(tmp_path), arms=["grpo+paw"], seeds=[1, 7])
+    run_all(fakes, small_grid())
+    some = ComparisonFolder(small_grid(), str(tmp_path), arms=["grpo+paw"], seeds=[1, 7])
     assert [c.name for c, _ in some.states()] == ["grpo+paw-seed1", "grpo+paw-seed7"]
     some.save()
     assert len(read_results(some.paths.results)) == 4
     with pytest.raises(ValueError, match="no arm 'paw'"):
-        GridRun(small_grid(), str(tmp_path), arms=["paw"])
+        ComparisonFolder(small_grid(), str(tmp_path), arms=["paw"])
 
 
-def test_an_export_that_would_lose_cells_is_refused(fakes: Fakes, tmp_path: Path) -> None:
-    run_cells(fakes, small_grid())
+def test_an_export_that_would_lose_runs_is_refused(fakes: Fakes, tmp_path: Path) -> None:
+    run_all(fakes, small_grid())
     target = tmp_path / "x.json"
-    GridRun(small_grid(), str(tmp_path), exports=[target]).save()
+    ComparisonFolder(small_grid(), str(tmp_path), exports=[target]).save()
     with pytest.raises(ValueError, match="grpo-seed0"):
-        GridRun(small_grid(), str(tmp_path / "fresh"), exports=[target])
-    GridRun(small_grid(), str(tmp_path / "fresh"), [target], [target]).save()
+        ComparisonFolder(small_grid(), str(tmp_path / "fresh"), exports=[target])
+    ComparisonFolder(small_grid(), str(tmp_path / "fresh"), [target], [target]).save()
     assert len(read_results(target)) == 4
 
 
@@ -487,14 +487,14 @@ def test_a_file_that_holds_no_results_is_refused(tmp_path: Path, text: str) -> N
         read_results(path)
 
 
-# --- judgement ---------------------------------------------------------------------------------------
+# --- summary ---------------------------------------------------------------------------------------
 
-OPPONENTS = {"grpo": "grpo", "grpo+paw": "grpo", "gigpo": "grpo", "gigpo+paw": "gigpo"}
+BASELINES = {"grpo": "grpo", "grpo+paw": "grpo", "gigpo": "grpo", "gigpo+paw": "gigpo"}
 
 
 def test_means_and_differences_are_those_of_a_hand_calculation() -> None:
-    cells = fake_results({"grpo": [0.5, 0.6, 0.4], "grpo+paw": [0.6, 0.64, 0.56]})
-    result = compare({"grpo": "grpo", "grpo+paw": "grpo"}, "grpo", cells)
+    runs = fake_results({"grpo": [0.5, 0.6, 0.4], "grpo+paw": [0.6, 0.64, 0.56]})
+    result = compare({"grpo": "grpo", "grpo+paw": "grpo"}, "grpo", runs)
     base = result.arms[0]
     assert base.mean == pytest.approx(0.5) and base.std == pytest.approx(0.1)
     # t quantile for two degrees of freedom, 4.302653 (any printed table)
@@ -514,9 +514,9 @@ def test_means_and_differences_are_those_of_a_hand_calculation() -> None:
 
 def test_the_primary_contrast_is_not_adjusted_and_does_not_count_for_the_others() -> None:
     rates = {"grpo": [0.5, 0.6, 0.4], "grpo+paw": [0.6, 0.64, 0.56]}
-    cells = fake_results(rates | {"gigpo": [0.52, 0.66, 0.4], "rloo": [0.55, 0.6, 0.44]})
-    opponents = dict.fromkeys(["grpo", "grpo+paw", "gigpo", "rloo"], "grpo")
-    alone = compare(opponents, "grpo", cells, primary="grpo+paw")
+    runs = fake_results(rates | {"gigpo": [0.52, 0.66, 0.4], "rloo": [0.55, 0.6, 0.44]})
+    baselines = dict.fromkeys(["grpo", "grpo+paw", "gigpo", "rloo"], "grpo")
+    alone = compare(baselines, "grpo", runs, primary="grpo+paw")
     primary = alone.difference("grpo+paw")
     assert primary is not None and primary.p_holm == primary.p_value
     others = [alone.difference(arm) for arm in ("gigpo", "rloo")]
@@ -526,19 +526,19 @@ def test_the_primary_contrast_is_not_adjusted_and_does_not_count_for_the_others(
 
 
 def test_a_task_played_several_times_counts_by_its_share(fakes: Fakes, tmp_path: Path) -> None:
-    cells = fake_results({"grpo": [0.5, 0.6], "grpo+paw": [0.7, 0.9]}, tasks=4)
-    plays = ["1100", "1000", "1010"]
-    played = [dataclasses.replace(c, after={**c.after, "successes": plays}) for c in cells]
+    runs = fake_results({"grpo": [0.5, 0.6], "grpo+paw": [0.7, 0.9]}, tasks=4)
+    rollouts = ["1100", "1000", "1010"]
+    played = [dataclasses.replace(c, after={**c.after, "successes": rollouts}) for c in runs]
     assert played[0].successes == pytest.approx([1.0, 1 / 3, 1 / 3, 0.0])
     (difference,) = compare({"grpo": "grpo", "grpo+paw": "grpo"}, "grpo", played).differences
     assert difference.ci95_tasks == pytest.approx((0.0, 0.0))  # task by task all are equal
 
 
-def test_arms_are_compared_to_their_own_opponent_over_the_seeds_in_common() -> None:
-    cells = fake_results(
+def test_arms_are_compared_to_their_own_baseline_over_the_seeds_in_common() -> None:
+    runs = fake_results(
         {"grpo": [0.5, 0.5], "gigpo": [0.7, 0.8], "gigpo+paw": [0.75], "grpo+paw": []}
     )
-    result = compare(OPPONENTS, "grpo", cells)
+    result = compare(BASELINES, "grpo", runs)
     own = result.difference("gigpo+paw")
     assert own is not None and own.to == "gigpo" and own.seeds == (0,)
     assert own.mean == pytest.approx(0.05)
@@ -548,8 +548,8 @@ def test_arms_are_compared_to_their_own_opponent_over_the_seeds_in_common() -> N
 
 
 def test_seeds_that_agree_by_chance_claim_no_certainty() -> None:
-    cells = fake_results({"grpo": [0.5, 0.6], "grpo+paw": [0.6, 0.7]})
-    result = compare({"grpo": "grpo", "grpo+paw": "grpo"}, "grpo", cells)
+    runs = fake_results({"grpo": [0.5, 0.6], "grpo+paw": [0.6, 0.7]})
+    result = compare({"grpo": "grpo", "grpo+paw": "grpo"}, "grpo", runs)
     equal = result.difference("grpo+paw")
     assert equal is not None and equal.mean == pytest.approx(0.1)
     assert equal.ci95 is None and equal.p_value is None and equal.ci95_tasks is not None
@@ -557,17 +557,17 @@ def test_seeds_that_agree_by_chance_claim_no_certainty() -> None:
 
 
 def test_tasks_are_not_paired_across_panels() -> None:
-    cells = fake_results({"grpo": [0.5, 0.5], "grpo+paw": [0.6, 0.6]})
-    cells[-1].after["panel_hash"] = "other"
-    result = compare({"grpo": "grpo", "grpo+paw": "grpo"}, "grpo", cells)
+    runs = fake_results({"grpo": [0.5, 0.5], "grpo+paw": [0.6, 0.6]})
+    runs[-1].after["panel_hash"] = "other"
+    result = compare({"grpo": "grpo", "grpo+paw": "grpo"}, "grpo", runs)
     difference = result.difference("grpo+paw")
     assert difference is not None and difference.ci95_tasks is None
     assert any("same tasks" in note for note in result.notes)
 
 
-def test_markdown_has_a_row_an_arm_and_as_many_cells_as_headings() -> None:
-    cells = fake_results({"grpo": [0.5, 0.6], "grpo+paw": [0.6, 0.6], "gigpo": [0.7, 0.7]})
-    lines = markdown(compare(OPPONENTS, "grpo", cells)).splitlines()
+def test_markdown_has_a_row_an_arm_and_as_many_runs_as_headings() -> None:
+    runs = fake_results({"grpo": [0.5, 0.6], "grpo+paw": [0.6, 0.6], "gigpo": [0.7, 0.7]})
+    lines = markdown(compare(BASELINES, "grpo", runs)).splitlines()
     table = [line for line in lines[: lines.index("")] if line.startswith("|")]
     assert len(table) == 2 + 3
     assert {line.count("|") for line in table} == {len(COLUMNS) + 1}
@@ -577,18 +577,18 @@ def test_markdown_has_a_row_an_arm_and_as_many_cells_as_headings() -> None:
 @pytest.mark.parametrize("width", [80, 140])
 def test_the_terminals_table_fits_and_cuts_nothing(width: int) -> None:
     name = "grpo+paw-fixed"
-    cells = fake_results({"grpo": [0.5, 0.6, 0.5], name: [0.6, 0.6, 0.7]})
+    runs = fake_results({"grpo": [0.5, 0.6, 0.5], name: [0.6, 0.6, 0.7]})
     console = Console(width=width)
     with console.capture() as capture:
-        console.print(rich_table(compare({"grpo": "grpo", name: "grpo"}, "grpo", cells), width))
+        console.print(rich_table(compare({"grpo": "grpo", name: "grpo"}, "grpo", runs), width))
     text = capture.get()
     assert name in text and "+10.0 to grpo" in text and "…" not in text
     assert ("seeds and tasks" in text) == (width > 100)
 
 
 def test_further_measurements_are_means_over_the_updates_paired_by_seed() -> None:
-    cells = fake_results({"grpo": [0.4, 0.8], "grpo+paw": [0.6, 0.8]}, updates=8)
-    found = compare({"grpo": "grpo", "grpo+paw": "grpo"}, "grpo", cells).secondary
+    runs = fake_results({"grpo": [0.4, 0.8], "grpo+paw": [0.6, 0.8]}, updates=8)
+    found = compare({"grpo": "grpo", "grpo+paw": "grpo"}, "grpo", runs).secondary
     rows = {(s.measurement, s.arm): s for s in found}
     # the made-up curves rise evenly to the rate: 1/8, 2/8, ... of it
     whole = rows["success in training, mean of all updates, %", "grpo+paw"]
@@ -605,30 +605,30 @@ def test_further_measurements_are_means_over_the_updates_paired_by_seed() -> Non
 
 
 def test_curves_of_a_pair_are_over_the_seeds_in_common() -> None:
-    cells = fake_results({"grpo": [0.4, 0.8], "grpo+paw": [0.6], "gigpo": []})
+    runs = fake_results({"grpo": [0.4, 0.8], "grpo+paw": [0.6], "gigpo": []})
     key = Measurement("success_rate", "")
-    ((arm, series),) = pairs({"grpo": "grpo", "grpo+paw": "grpo", "gigpo": "grpo"}, cells, key)
+    ((arm, series),) = pairs({"grpo": "grpo", "grpo+paw": "grpo", "gigpo": "grpo"}, runs, key)
     assert arm == "grpo+paw"
     assert [s.values[-1] for s in series] == pytest.approx([0.4, 0.6])
     assert not series[0].band
 
 
 def test_overhead_is_the_ratio_of_medians_without_the_first_update() -> None:
-    cells = fake_results({"grpo": [0.5, 0.6], "grpo+paw": [0.6, 0.6]})
-    (found,) = overheads({"grpo": "grpo", "grpo+paw": "grpo"}, cells)
+    runs = fake_results({"grpo": [0.5, 0.6], "grpo+paw": [0.6, 0.6]})
+    (found,) = overheads({"grpo": "grpo", "grpo+paw": "grpo"}, runs)
     assert found.time == pytest.approx(3.5 / 3.0 - 1)
     assert found.rollout == pytest.approx(0.0)
     assert found.train == pytest.approx(0.5) and found.train_per_token == pytest.approx(0.5)
     assert found.memory == pytest.approx(0.1)
-    text = markdown(compare({"grpo": "grpo", "grpo+paw": "grpo"}, "grpo", cells), [found])
+    text = markdown(compare({"grpo": "grpo", "grpo+paw": "grpo"}, "grpo", runs), [found])
     assert "| grpo+paw | grpo | 2 | 3.50 | +16.7 % | +0.0 % | +50.0 % | +50.0 % | +10.0 % |" in text
 
 
 def test_the_page_shows_every_arm_escaped_with_bands_and_loads_nothing(tmp_path: Path) -> None:
     name = "paw <b>&"
     grid = small_grid(arms=(Arm("grpo"), Arm(name)))
-    cells = fake_results({"grpo": [0.5, 0.6], name: [0.6, 0.7]})
-    write_page(tmp_path, grid, compare(grid.opponents(), "grpo", cells), cells)
+    runs = fake_results({"grpo": [0.5, 0.6], name: [0.6, 0.7]})
+    write_page(tmp_path, grid, compare(grid.baselines(), "grpo", runs), runs)
     page = (tmp_path / "compare.html").read_text()
     assert "paw &lt;b&gt;&amp;" in page and "<b>&" not in page
     assert 'class="band' in page
@@ -639,8 +639,8 @@ def test_the_page_shows_every_arm_escaped_with_bands_and_loads_nothing(tmp_path:
 
 
 def test_curves_are_absent_without_measurements() -> None:
-    cells = [
-        CellResult(c.arm, c.seed, c.settings, c.before, c.after)
+    runs = [
+        RunResult(c.arm, c.seed, c.settings, c.before, c.after)
         for c in fake_results({"grpo": [0.5], "grpo+paw": [0.6]})
     ]
-    assert curves_picture({"grpo": "grpo", "grpo+paw": "grpo"}, cells) is None
+    assert curves_picture({"grpo": "grpo", "grpo+paw": "grpo"}, runs) is None

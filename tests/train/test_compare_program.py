@@ -39,10 +39,10 @@ def test_a_small_comparison_runs_is_judged_and_is_found_finished(tmp_path: Path)
     folder = tmp_path / "smoke_wm"
     for name in ("results.json", "table.json", "table.md", "compare.html", "differences.svg"):
         assert (folder / name).stat().st_size > 0
-    cells = json.loads(export.read_text())["cells"]
-    assert [(c["arm"], c["seed"]) for c in cells] == [("grpo", 0), ("grpo+paw", 0)]
+    runs = json.loads(export.read_text())["cells"]
+    assert [(c["arm"], c["seed"]) for c in runs] == [("grpo", 0), ("grpo+paw", 0)]
     # one warm start for both: the evaluations before RL are the same
-    assert cells[0]["before"]["successes"] == cells[1]["before"]["successes"]
+    assert runs[0]["before"]["successes"] == runs[1]["before"]["successes"]
     warm = [p for p in (folder / "warm-starts").iterdir() if not p.name.endswith("-evaluation")]
     assert len(warm) == 1
     times = {p: p.stat().st_mtime_ns for p in folder.glob("*/metrics.jsonl")}

@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from paw_train.policies.local.generate import BatchDecoder, respond  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.policies.local.sampling import draw, truncate, uniforms  # noqa: E402
+from paw_train.policies.local.sampling import sample_tokens, truncate, uniforms  # noqa: E402
 from paw_train.policies.local.sessions import LocalSession  # noqa: E402
 from paw_train.policies.local.stop_strings import StopTexts  # noqa: E402
 from paw_train.rollouts.chat import ChatFormat  # noqa: E402
@@ -231,16 +231,16 @@ def test_draw_follows_the_distribution() -> None:
     shares = torch.tensor([0.5, 0.3, 0.2, 0.0])
     logits = torch.log(shares).repeat(20000, 1)
     numbers = uniforms([0], 20000)[0]
-    ids, logprobs = draw(logits, Sampling(), numbers)
+    ids, logprobs = sample_tokens(logits, Sampling(), numbers)
     found = torch.bincount(ids, minlength=4) / len(ids)
     assert torch.allclose(found, shares, atol=0.02)
     assert found[3] == 0
     assert torch.allclose(logprobs, logits[0][ids], atol=1e-6)
     # tempered by 1/2: squares, renormalised
-    ids, _ = draw(logits, Sampling(0.5), numbers)
+    ids, _ = sample_tokens(logits, Sampling(0.5), numbers)
     squares = shares.square() / shares.square().sum()
     assert torch.allclose(torch.bincount(ids, minlength=4) / len(ids), squares, atol=0.02)
-    greedy, _ = draw(logits[:2], Sampling(0.0), numbers[:2])
+    greedy, _ = sample_tokens(logits[:2], Sampling(0.0), numbers[:2])
     assert greedy.tolist() == [0, 0]
 
 
@@ -248,7 +248,7 @@ def test_the_ends_of_the_unit_interval_draw_no_impossible_token() -> None:
     logits = torch.full((2, 5), -torch.inf)
     logits[:, 1:4] = 0.0
     ends = torch.tensor([0.0, 1.0 - 2.0**-53], dtype=torch.float64)
-    assert draw(logits, Sampling(), ends)[0].tolist() == [1, 3]
+    assert sample_tokens(logits, Sampling(), ends)[0].tolist() == [1, 3]
 
 
 @given(
@@ -320,7 +320,7 @@ def test_a_response_ends_with_the_token_that_completes_a_stop_text(
     finder = StopTexts(CHAT, stops)
     end = next((n for n in range(1, len(ids) + 1) if finder.ends(ids[:n])), len(ids))
     assert end == _first_end(ids, stops)
-    text = finder.cut(CHAT.decode(ids[:end]))
+    text = finder.truncate(CHAT.decode(ids[:end]))
     whole = CHAT.decode(ids[:end])
     assert whole.startswith(text)
     if any(stop in whole for stop in stops):

@@ -19,7 +19,7 @@ from paw_train.losses import noise_gradients as d  # noqa: E402
 from paw_train.policies.local.checkpoint import save_checkpoint  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
-from paw_train.reporting.run import write_report  # noqa: E402
+from paw_train.reporting.run.page import write_report  # noqa: E402
 from paw_train.rollouts.rollout import Trajectory, demonstrations  # noqa: E402
 from paw_train.settings import EnvSettings, load_settings  # noqa: E402
 from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402

@@ -12,9 +12,15 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from paw_train.losses.lm_head_logprobs import linear_scores, logits_scores  # noqa: E402
+from paw_train.losses import lm_head_logprobs  # noqa: E402
+from paw_train.losses.lm_head_logprobs import (  # noqa: E402
+    ForwardScorer,
+    linear_scores,
+    logits_scores,
+)
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
+from paw_train.rollouts.scoring import batch_logprobs  # noqa: E402
 from paw_train.rollouts.tokens import StepSpans, TokenRow, collate  # noqa: E402
 from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
 
@@ -222,3 +228,73 @@ class _LargestTensor(torch.utils._python_dispatch.TorchDispatchMode):
             if isinstance(value, torch.Tensor):
                 self.elements = max(self.elements, value.numel())
         return result
+
+
+def _scored(model: Any, batch: Any, forward: Any) -> Any:
+    """Scores by a model that is called as a whole."""
+
+    def score(ids: Any, tokens: Any, temperature: Any, entropies: int) -> Any:
+        targets = ids.flatten()[tokens]
+        return ForwardScorer(model)(forward, tokens - 1, targets, temperature, entropies)
+
+    return batch_logprobs(score, batch, 0.7, True)
+
+
+def test_a_model_called_as_a_whole_gives_the_same_scores_and_gradients() -> None:
+    model = scratch_model(SMALL, len(TOKENIZER), 0)
+    policy = LocalPolicy(model, TOKENIZER)
+    batch = collate(_rows(1), policy.pad_id)
+    wanted = _gradients(model, *policy.logprobs(batch, 0.7, entropy=True))
+    found = _scored(model, batch, lambda: model(input_ids=batch.input_ids).logits)
+    torch.testing.assert_close(_gradients(model, *found), wanted)
+    assert model(input_ids=batch.input_ids).logits.shape[-1] == len(TOKENIZER)
+
+
+def test_a_model_called_as_a_whole_never_holds_whole_logits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    largest = [0]
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            result = func(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor) and result.shape[-1:] == (len(TOKENIZER),):
+                # the gradient of the LM head's weight, transposed, is no logits
+                rows = result.numel() // len(TOKENIZER)
+                largest[0] = max(largest[0], rows * (rows != SMALL.hidden))
+            return result
+
+    monkeypatch.setitem(lm_head_logprobs._CHUNK_ELEMENTS, "cpu", 4 * len(TOKENIZER))
+    model = scratch_model(SMALL, len(TOKENIZER), 0)
+    batch = collate(_rows(1), 0)
+    scorer = ForwardScorer(model)
+    assert scorer.fallback_reason() is None
+    tokens = torch.arange(1, batch.input_ids.numel())
+
+    with Watch():
+        scores = scorer(
+            lambda: model(input_ids=batch.input_ids).logits,
+            tokens - 1,
+            batch.input_ids.flatten()[tokens],
+            torch.ones(len(tokens)),
+        )
+        scores.logprobs.sum().backward()
+    assert 0 < largest[0] <= 4
+
+
+def test_a_model_with_capped_logits_is_scored_by_them_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    config = Gemma2Config(**SHAPE, head_dim=8, final_logit_softcapping=2.0)
+    model = Gemma2ForCausalLM(config).eval()
+    batch = collate([TokenRow(list(range(5, 12)), [StepSpans((2, 5), (5, 7), [-1.0] * 3)])], 0)
+    with caplog.at_level(logging.WARNING):
+        values, _ = _scored(model, batch, lambda: model(input_ids=batch.input_ids).logits)
+    assert "whole logits" in caplog.text
+    torch.testing.assert_close(values, _plain(model, batch, 0.7)[0])

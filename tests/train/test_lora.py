@@ -161,7 +161,7 @@ def test_the_reference_stays_what_the_policy_was(base: Path, adapted: bool, warm
     for _ in range(3):
         torch.testing.assert_close(_logprobs(reference, 0.7), before, rtol=0, atol=1e-6)
         assert not reference.logprobs(_batch()).requires_grad
-        reference.rest()
+        reference.offload()
         _learn(policy)
     assert {n for n, p in policy.model.named_parameters() if p.requires_grad} == trainable
     assert (_logprobs(policy, 0.7) - before).abs().max() > 1e-3
@@ -221,6 +221,18 @@ def test_recomputed_activations_give_the_same_gradients(base: Path, adapted: boo
         gradients.append([p.grad for p in policy.model.parameters() if p.requires_grad])
     for one, two in zip(*gradients, strict=True):
         torch.testing.assert_close(one, two)
+
+
+def test_the_first_pass_recomputes_too(base: Path) -> None:
+    """The LM head is tested in that pass, which must leave every module's flag as it was."""
+    policy = LocalPolicy.load(base, gradient_checkpointing=True)
+    policy.model.eval()
+    calls = _count_calls(policy.model.get_decoder().layers[0].mlp)
+    logprobs = policy.logprobs(_batch())
+    before = len(calls)
+    logprobs.sum().backward()
+    assert len(calls) == before + 1
+    assert not any(module.training for module in policy.model.modules())
 
 
 def _count_calls(module: Any) -> list[int]:

@@ -8,7 +8,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from paw_train.algorithms.critic import Critic  # noqa: E402
 from paw_train.policies.local.mixed_precision import MasterWeights  # noqa: E402
+from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.policies.local.recomputation import enable_recomputation  # noqa: E402
+from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
+from paw_train.rollouts.tokens import StepSpans, TokenRow  # noqa: E402
+from paw_train.settings import CriticSettings  # noqa: E402
+from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
+
+SMALL = ScratchModelSettings(hidden=16, layers=2, heads=2, kv_heads=1, intermediate=32)
+ROWS = [TokenRow(list(range(5, 25)), [StepSpans((4, 9), (9, 14), [-1.0] * 5, 0)])]
 
 
 def _train(weights: MasterWeights, parameter: Any, steps: int) -> None:
@@ -68,3 +78,56 @@ def test_state_comes_back_exactly_and_mismatches_are_refused() -> None:
     resumed.close()
     again.sum().backward()
     assert again.grad is not None
+
+
+def _critic(seed: int = 0) -> Any:
+    tokenizer = word_tokenizer(["red green blue"])
+    model = scratch_model(SMALL, 64, seed).to(torch.bfloat16).eval()
+    enable_recomputation(model)
+    critic = Critic(LocalPolicy(model, tokenizer), CriticSettings(lr=1e-5), "token", 10**6)
+    torch.nn.init.constant_(critic.head.weight, 0.5)
+    return critic
+
+
+def _learn(critic: Any, steps: int) -> None:
+    targets = torch.full((1, 5), 3.0)
+    for _ in range(steps):
+        critic.step(ROWS, targets, torch.zeros(1, 5))
+
+
+def test_a_critic_is_held_in_the_policys_precision_and_learns_in_float32() -> None:
+    critic = _critic()
+    assert {p.dtype for p in critic.decoder.parameters()} == {torch.bfloat16}
+    assert {p.dtype for p in critic.parameters} == {torch.float32}
+    before = [p.detach().clone() for p in critic.parameters]
+    _learn(critic, 3)
+    moved = [(p - q).abs().max() for p, q in zip(critic.parameters, before, strict=True)]
+    assert min(moved[:-2]) > 1e-5  # steps that bfloat16 would round away, in every weight
+    for weight, master in zip(critic.weights.parameters, critic.parameters, strict=True):
+        assert torch.equal(weight.detach().float(), master.detach().to(weight.dtype).float())
+
+
+def test_a_critic_recomputes_its_activations_where_the_policy_does() -> None:
+    critic = _critic()
+    calls: list[int] = []
+    critic.decoder.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
+    _learn(critic, 1)
+    assert len(calls) == 2
+
+
+def test_a_critic_resumes_exactly(tmp_path: Any) -> None:
+    critic = _critic()
+    _learn(critic, 2)
+    torch.save(critic.state_dict(), tmp_path / "state.pt")
+    again = _critic(seed=1)
+    again.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    for one in (critic, again):
+        _learn(one, 2)
+    for p, q in zip(critic.parameters, again.parameters, strict=True):
+        assert torch.equal(p, q)
+
+
+def test_saving_takes_no_second_set_of_masters() -> None:
+    weights = MasterWeights([torch.ones(4, dtype=torch.bfloat16, requires_grad=True)])
+    [saved] = weights.state_dict()
+    assert saved.data_ptr() == weights.masters[0].data_ptr()

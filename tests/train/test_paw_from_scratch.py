@@ -37,11 +37,11 @@ def played(example: ModuleType) -> SimpleNamespace:
     size = {"hidden": 32, "heads": 2, "layers": 2, "max_steps": 5, "group_size": 4}
     s = example.Settings(**size, cloning_steps=30, context_weight=1.0)
     words = {name: i for i, name in enumerate(["<pad>", "<unk>", "<user>", "<agent>", "</action>"])}
-    shown = example.play(example.make_pool(s, "train", 12, 1), words, s)
+    shown = example.run(example.make_pool(s, "train", 12, 1), words, s)
     model = example.Transformer(s, len(words))
     example.clone(model, shown, s)
     pool = example.make_pool(s, "train", 3, s.group_size, s.max_steps)
-    rows = example.play(pool, words, s, model)
+    rows = example.run(pool, words, s, model)
     for number, episode in enumerate(pool.episodes):
         last = episode.transitions[-1]
         episode.transitions[-1] = replace(last, reward=last.reward + 10.0 * (number % 3 == 0))

@@ -61,7 +61,7 @@ def test_an_old_run_with_another_coefficient_is_another_run(old_run: Path) -> No
 def test_published_comparisons_belong_to_todays_grids(name: str) -> None:
     path = COMPARISONS / f"{name}.json"
     results, recorded = read_results(path), read_grid(path)
-    runs = load_grid(name).with_seeds(recorded.seeds).cells("runs")
+    runs = load_grid(name).with_seeds(recorded.seeds).runs("runs")
     assert len(known_results(runs, results)) == len(results) > 0
     assert recorded.arms[0].settings == {"world_model.enabled": False}
 
@@ -81,7 +81,7 @@ def test_an_old_name_in_use_is_refused_with_todays(tmp_path: Path, old: str, new
     grid = tmp_path / "grid.yaml"
     grid.write_text(f"recipe: smoke\narms:\n  a: {{{old.replace('=', ': ')}}}\n")
     with pytest.raises(ValueError, match=f"Arm 'a': .*{new}"):
-        load_grid(grid).cells("runs")
+        load_grid(grid).runs("runs")
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("base: smoke\nobjective:\n  wm: {loss: ce}\n")
     with pytest.raises(ValueError, match=r"objective\.wm\.loss is now called world_model\.loss"):

@@ -15,9 +15,11 @@ import pytest
 
 from paw_gym.transition import Episode, Transition, write_jsonl
 from paw_train.evaluation.statistics import difference_interval, wilson_interval
-from paw_train.reporting.run import summary_lines, summary_table, write_curves_svg, write_report
-from paw_train.reporting.run.charts import ChartStyle, Series, line_chart, path_of, running_mean
-from paw_train.reporting.run.markup import escape, tag
+from paw_train.reporting.pages import render
+from paw_train.reporting.run.charts import Chart, ChartStyle, Series, path_of, running_mean
+from paw_train.reporting.run.page import write_report
+from paw_train.reporting.run.picture import write_curves_svg
+from paw_train.reporting.run.run_data import RunData, load_run
 from paw_train.reporting.run.scales import (
     Axis,
     duration_text,
@@ -26,6 +28,7 @@ from paw_train.reporting.run.scales import (
     number_text,
     tick_labels,
 )
+from paw_train.reporting.run.summary import summary_lines, summary_table
 
 TYPES = (
     "look_at_obj_in_light",
@@ -288,7 +291,9 @@ def test_alarms_stand_in_the_report_and_in_the_summary(tmp_path: Path) -> None:
     text = page_of(run).text
     assert "Success has collapsed (since update " in text
     assert "5.0 % over updates 53 to 60; it was " in text
-    assert any(line.startswith("Alarm: Success has collapsed") for line in summary_lines(run))
+    assert any(
+        line.startswith("Alarm: Success has collapsed") for line in summary_lines(load_run(run))
+    )
 
 
 def test_verdict_when_it_got_worse(tmp_path: Path) -> None:
@@ -300,7 +305,7 @@ def test_verdict_when_it_got_worse(tmp_path: Path) -> None:
 def test_verdict_when_nothing_can_be_told(tmp_path: Path) -> None:
     text = page_of(write_run(tmp_path / "run", before=82, after=85)).text
     assert "+1.5 points; the intervals overlap" in text
-    assert "This panel cannot tell the two policies apart." in text
+    assert "This panel cannot distinguish the two policies." in text
     assert "got better" not in text and "got worse" not in text
 
 
@@ -308,7 +313,7 @@ def test_verdict_when_nothing_can_be_told(tmp_path: Path) -> None:
     ("gained", "p_value", "sentence"),
     [
         (16, "< 0.001", "Although they overlap, the policy got better."),
-        (4, "= 0.125", "This panel cannot tell the two policies apart."),
+        (4, "= 0.125", "This panel cannot distinguish the two policies."),
     ],
 )
 def test_pairs_of_tasks_decide_where_the_intervals_overlap(
@@ -474,7 +479,7 @@ def test_missing_files_are_named(tmp_path: Path, missing: tuple[str, ...]) -> No
     optional = {"environment.json", "warmstart.jsonl", "validation.jsonl"}
     for name in set(missing) - optional:
         assert name in text.split("What is missing")[1]
-    assert summary_lines(run)
+    assert summary_lines(load_run(run))
     ElementTree.parse(write_curves_svg(run, tmp_path / "curves.svg"))
 
 
@@ -564,22 +569,25 @@ def test_picture_is_valid_svg_with_the_figures(tmp_path: Path) -> None:
     assert path.stat().st_size < 30_000
 
 
-def test_summary_is_an_aligned_markdown_table(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
-    lines = summary_lines(run)
-    assert lines[0].startswith("Success on 200 unseen games: 21.0 % [15.9, 27.2] before RL")
-    table = [line for line in lines if line.startswith("|")]
-    assert len(table) == 2 + 1 + len(TYPES)
-    assert len({len(line) for line in table}) == 1
-    assert "21.0 % [15.9, 27.2]" in table[2] and "+37.5" in table[2]
-    assert summary_table(run).row_count == 1 + len(TYPES)
+def test_summary_has_a_row_for_each_task_type(tmp_path: Path) -> None:
+    run = load_run(write_run(tmp_path / "run"))
+    assert summary_lines(run)[0].startswith("Success on 200 unseen games: 21.0 % [15.9, 27.2]")
+    label, count, before, _, change = summary_cells(run)[0]
+    assert (label, count, before, change) == ("all", "200", "21.0 % [15.9, 27.2]", "+37.5")
+    assert [row[0] for row in summary_cells(run)[1:]] == list(TYPES)
 
 
 def test_summary_shows_no_change_without_both(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     (run / "eval_after.json").unlink()
-    table = [line for line in summary_lines(run) if line.startswith("|")]
-    assert "21.0 %" in table[2] and table[2].rstrip(" |").endswith("–")
+    _, _, before, after, change = summary_cells(load_run(run))[0]
+    assert before.startswith("21.0 %") and (after, change) == ("–", "–")
+
+
+def summary_cells(run: RunData) -> list[tuple[str, ...]]:
+    """The texts of the summary's table, by row."""
+    columns = [[str(cell) for cell in column.cells] for column in summary_table(run).columns]
+    return list(zip(*columns, strict=True))
 
 
 # --- parts -------------------------------------------------------------------------------------------
@@ -636,23 +644,32 @@ def test_running_mean_is_centred_and_keeps_the_ends() -> None:
 
 
 def test_long_runs_stay_small() -> None:
-    points = [(float(i), math.sin(i / 300)) for i in range(20_000)]
-    chart = line_chart([Series("s", points)], "t", ChartStyle())
-    assert len(chart) < 40_000 and chart.count('class="hit"') <= 100
+    chart = Chart(
+        [Series("s", [(float(i), math.sin(i / 300)) for i in range(20_000)])], ChartStyle()
+    )
+    (line,) = chart.lines
+    assert len(line.path) < 8_000 and not line.dots
+    assert len(chart.strips) <= 100
 
 
 @pytest.mark.parametrize("values", [[0.0], [5.0, 5.0], [-1e-9, 1e9], [1e-12, 2e-12]])
 @pytest.mark.parametrize("log", [False, True])
 def test_charts_of_odd_values(values: list[float], log: bool) -> None:
     points = [(float(i), v) for i, v in enumerate(values)]
-    chart = line_chart([Series("s", points)], "t", ChartStyle(log=log))
-    assert "nan" not in chart and "inf" not in chart
-    ElementTree.fromstring(chart)
-
-
-def test_markup_escapes_everything_but_itself() -> None:
-    assert (
-        tag("b", "<i>", tag("i", "&"), class_='"x"')
-        == '<b class="&quot;x&quot;">&lt;i&gt;<i>&amp;</i></b>'
+    chart = Chart([Series("s", points)], ChartStyle(log=log))
+    picture = render(
+        "curves.svg", label="t", note="", charts=[("s", chart)], columns=1, row=214, height=274
     )
-    assert escape("a\x00b\ud800") == "a\u2400b\ufffd"
+    assert "nan" not in picture and "inf" not in picture
+    ElementTree.fromstring(picture)
+
+
+def test_a_template_escapes_what_it_is_given() -> None:
+    values = {"label": "\"<i>&'", "note": "a\x00b\ud800", "charts": [], "columns": 1, "row": 1}
+    picture = render("curves.svg", **values, height=1)
+    root = ElementTree.fromstring(picture)
+    assert root.get("aria-label") == "\"<i>&'"
+    assert [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")] == [
+        "\"<i>&'",
+        "a\u2400b\ufffd",
+    ]

@@ -438,14 +438,14 @@ def test_recipes_and_grid_differ_in_the_method_alone() -> None:
     from paw_train.reporting.compare.grid import load_grid
     from paw_train.settings.sharing import shared_evaluation, shared_transitions, shared_warm_start
 
-    cells = {c.arm: c.settings for c in load_grid("rwml").cells("out") if c.seed == 0}
-    assert {arm: s.world_model_learning.method for arm, s in cells.items()} == {
+    runs = {c.arm: c.settings for c in load_grid("rwml").runs("out") if c.seed == 0}
+    assert {arm: s.world_model_learning.method for arm, s in runs.items()} == {
         "base": "off", "wm-sft": "sft", "rwml": "rwml",
     }  # fmt: skip
-    assert len({(s.updates, s.rollout.groups, s.world_model.enabled) for s in cells.values()}) == 1
-    assert len({shared_warm_start(s) for s in cells.values()}) == 1
-    assert len({shared_transitions(s) for s in cells.values()}) == 1
-    assert len({shared_evaluation(s) for s in cells.values()}) == 3
+    assert len({(s.updates, s.rollout.groups, s.world_model.enabled) for s in runs.values()}) == 1
+    assert len({shared_warm_start(s) for s in runs.values()}) == 1
+    assert len({shared_transitions(s) for s in runs.values()}) == 1
+    assert len({shared_evaluation(s) for s in runs.values()}) == 3
     sft = load_settings("wm_sft_embedded").world_model_learning
-    arm = cells["wm-sft"].world_model_learning  # the recipe's method, at the grid's amounts
+    arm = runs["wm-sft"].world_model_learning  # the recipe's method, at the grid's amounts
     assert (sft.method, sft.easy, sft.max_share) == (arm.method, arm.easy, arm.max_share)

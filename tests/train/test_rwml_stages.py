@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 
 from paw_gym.transition import read_jsonl
 from paw_train.evaluation import world_model_program
-from paw_train.reporting.run import write_report
+from paw_train.reporting.run.page import write_report
 from paw_train.settings import load_settings
 from paw_train.training import local
 from paw_train.world_model_learning import stages

@@ -16,7 +16,6 @@ from paw_train.losses.world_model import (
     adaptive_weight,
     clipped_mae,
     cross_entropy,
-    full_vocab_entropy,
     generalized_cross_entropy,
     mae,
     plan_update,
@@ -126,27 +125,6 @@ class TestTokenTerms:
             clipped_mae([[-1.0, -1.0]], [[1, 0.5]])
         with pytest.raises(ValueError, match=r"`rho`.*got 0"):
             clipped_mae([[-1.0]], [[1]], rho=0.0)
-
-
-class TestFullVocabularyEntropy:
-    def test_against_numpy_with_the_one_token_shift(self):
-        logits = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0))
-        mask = torch.tensor([[0, 0, 1, 1, 0], [0, 1, 0, 0, 0]])
-        p = np.exp(logits.double().numpy())
-        p /= p.sum(-1, keepdims=True)
-        h = -(p * np.log(p)).sum(-1)
-        expected = [(h[0, 1] + h[0, 2]) / 2, h[1, 0]]
-        for chunk in (1, 2, 1000):
-            got = full_vocab_entropy(logits, mask, chunk)
-            assert got.tolist() == pytest.approx(expected, rel=1e-5)
-
-    def test_uniform_is_log_v_and_forbidden_tokens_count_nothing(self):
-        logits = torch.tensor([[[0.0, 0.0, -math.inf], [9.0, 9.0, 9.0]]])
-        assert full_vocab_entropy(logits, [[0, 1]]).item() == pytest.approx(math.log(2))
-
-    def test_a_marked_first_token_is_an_error(self):
-        with pytest.raises(ValueError, match="first token"):
-            full_vocab_entropy(torch.zeros(1, 2, 3), [[1, 1]])
 
 
 class TestSelection:

@@ -28,15 +28,6 @@ def load(path: Path) -> ModuleType:
 made_up = load(ROOT / "benchmarks" / "viewer_run.py")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Indices made by the tests stay out of the user's cache."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("PAW_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-    yield
-    patch.undo()
-
-
 @pytest.fixture(scope="session")
 def real_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A training run of the real engine that kept every episode of every update."""

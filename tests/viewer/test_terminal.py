@@ -70,7 +70,7 @@ def test_an_evaluation_with_what_was_sent(tmp_path: Path, made: Any) -> None:
 def test_what_cannot_be_done_is_said(small_run: Path, tmp_path: Path) -> None:
     text = look(small_run, tmp_path / "c", "7", "zzz", "f", "n", "g", "99999", "0", "p", "q", "g")
     assert "Numbers open the rows of a list" in text
-    assert "'zzz' means nothing here" in text and "'f' means nothing here" in text
+    assert "'zzz' is no command here" in text and "'f' is no command here" in text
     assert "n and p move in a list or between episodes." in text
     assert text.count("There are ") == 2 and "That is the end of the list." in text
     assert text.count("groups: 1 to") == 1  # q left

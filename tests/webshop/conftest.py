@@ -10,30 +10,12 @@ import pytest
 from paw_gym.envs.webshop.records import Product
 
 
-@pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Catalogues compiled by the tests stay out of the user's cache."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("PAW_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-    yield
-    patch.undo()
-
-
 @pytest.fixture(scope="session")
-def official(shared_data: Path) -> Path:
-    """The folder with the official set of 1,000 products."""
-    folder = shared_data / "webshop"
-    if not (folder / "items_shuffle_1000.json.xz").is_file():
-        pytest.skip(f"no WebShop data in {folder} (set PAW_SHARED_DATA)")
-    return folder
-
-
-@pytest.fixture(scope="session")
-def recorded(official: Path) -> dict[str, Any]:
+def recorded(official_shop: Path) -> dict[str, Any]:
     """150 episodes of the original program, with its prices and goals."""
-    path = official / "reference_episodes.json.xz"
+    path = official_shop / "reference_episodes.json.xz"
     if not path.is_file():
-        pytest.skip(f"no recorded episodes in {official}")
+        pytest.skip(f"no recorded episodes in {official_shop}")
     with lzma.open(path, "rt") as file:
         return dict(json.load(file))
 

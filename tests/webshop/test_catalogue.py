@@ -250,8 +250,8 @@ def test_a_changed_file_is_compiled_anew(tmp_path: Path, record: Any) -> None:
     assert len(first) == 1 and len(DataFolder(tmp_path).catalogue()) == 2
 
 
-def test_the_official_set(official: Path) -> None:
-    catalogue = DataFolder(official).catalogue()
+def test_the_official_set(official_shop: Path) -> None:
+    catalogue = DataFolder(official_shop).catalogue()
     assert len(catalogue) == 1000 and len(catalogue.search_index.lengths) == 1000
     assert np.asarray(catalogue.asin_order).tolist() == sorted(
         range(1000), key=lambda n: catalogue[n].asin

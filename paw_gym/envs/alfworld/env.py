@@ -11,7 +11,7 @@ from typing import Any
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv
 from paw_gym.envs.alfworld.native.compiled import CompiledGame
 from paw_gym.envs.alfworld.native.engine import Engine, NativeEngine
-from paw_gym.naming import did_you_mean
+from paw_gym.naming import require_choice
 
 ENGINES = ("native", "textworld")
 PROCEDURAL_TASKS = {"train": 30_000, "valid_seen": 1_200, "valid_unseen": 1_200}
@@ -77,8 +77,7 @@ class ALFWorldEnv(TextEnv):
         num_tasks: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        if engine not in ENGINES:
-            raise ValueError(f"engine is 'native' or 'textworld', got {engine!r}.")
+        require_choice("engine", engine, ENGINES)
         if data_dir is None:
             tasks = procedural_tasks(split, grammar, variation, num_tasks)
         else:
@@ -150,10 +149,10 @@ class ALFWorldEnv(TextEnv):
 
     def expert(self) -> Callable[[], str]:
         """An expert that acts on the text alone, as a policy must: the source of demonstrations."""
-        from paw_gym.envs.alfworld.experts.expert import SweepExpert
+        from paw_gym.envs.alfworld.experts.sweep import SweepExpert
 
         expert = SweepExpert()
-        expert.reset(self._last.observation, self._admissible())
+        expert.reset(self._last.observation)
 
         def act() -> str:
             return expert.act(self._last.observation, self._admissible())
@@ -210,8 +209,7 @@ def procedural_tasks(
         ("grammar", grammar, ("put", "move")),
         ("variation", variation or generate.VARIATIONS[0], generate.VARIATIONS),
     ):
-        if value not in valid:
-            raise ValueError(f"Unknown {name} {value!r}. {did_you_mean(value, valid)}")
+        require_choice(name, value, valid)
     count = PROCEDURAL_TASKS[split] if num_tasks is None else num_tasks
     types = generate.TASK_TYPES
     ids = [f"procedural/{split}/{types[i % len(types)]}/{i:05d}" for i in range(count)]
@@ -249,7 +247,7 @@ def official_tasks(split: str, data_dir: Path) -> TaskSet:
     """The playable games of a split of the official data.
 
     Raises:
-        FileNotFoundError: the folder is missing or half extracted; says what to do.
+        FileNotFoundError: the folder is missing or half extracted; states what to do.
     """
     from paw_gym.envs.alfworld.games import GameIndex
 

@@ -1,4 +1,4 @@
-"""What can go wrong with ALFWorld games and folders, each as its own exception."""
+"""Errors of ALFWorld games and data folders."""
 
 
 class GameFileError(ValueError):

@@ -39,7 +39,7 @@ class GameIndex:
     """The playable games of some splits, in the order of their ids.
 
     Use `GameIndex.open`. Left out, as in the original: tasks named "movable" or "Sliced", trials
-    without a game file, games marked unsolvable or not marked at all; `why_left_out` tells.
+    without a game file, games marked unsolvable or not marked at all; `why_left_out` gives the reason.
 
     Attributes:
         entries: the games.

@@ -1,4 +1,4 @@
-"""What is remembered of each game file between starts."""
+"""The index entry of each game file, kept between starts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from paw_gym.envs.alfworld.native.game_file import GAME_FILE, parse_game
 from paw_gym.envs.alfworld.native.goal import TASK_TYPES, parse_goal
 from paw_gym.envs.alfworld.native.pddl import parse_problem
 from paw_gym.envs.alfworld.native.rules import task_text
+from paw_gym.files import write_text
 
 _VERSION = 1
 _log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class IndexCache:
 
     @classmethod
     def load(cls, folder: Path, cache_dir: Path | None = None) -> IndexCache:
-        """What is remembered of `folder`; nothing when there is no cache or it is unreadable."""
+        """The kept entries of `folder`; none when there is no cache or it is unreadable."""
         name = hashlib.sha256(os.fspath(folder).encode()).hexdigest()[:16]
         path = (cache_dir or default_cache_dir()) / "alfworld" / f"{name}.json"
         try:
@@ -109,8 +109,6 @@ class IndexCache:
         }
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self._path.parent, delete=False) as file:
-                json.dump(stored, file)
-            os.replace(file.name, self._path)
+            write_text(self._path, json.dumps(stored), shared=True)
         except OSError as error:
             _log.warning("Cannot save the game index %s: %s", self._path, error)

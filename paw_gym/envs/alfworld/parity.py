@@ -67,7 +67,7 @@ def _same(what: str, native: object, original: object, commands: Sequence[str]) 
 
 
 def random_walker(steps: int, seed: int) -> Walker:
-    """Draws half of its commands uniformly and half by verb first, so that rare verbs get used; one
+    """Samples half of its commands uniformly and half by verb first, so that rare verbs get used; one
     command in twenty is junk."""
     rng = random.Random(seed)
     left = steps
@@ -77,10 +77,10 @@ def random_walker(steps: int, seed: int) -> Walker:
         if left == 0:
             return None
         left -= 1
-        draw = rng.random()
-        if draw < 0.05:
+        share = rng.random()
+        if share < 0.05:
             return rng.choice(_JUNK)
-        if draw < 0.5:
+        if share < 0.5:
             return rng.choice(admissible)
         verb = rng.choice(sorted({command.split()[0] for command in admissible}))
         return rng.choice([c for c in admissible if c.split()[0] == verb])

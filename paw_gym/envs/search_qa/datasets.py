@@ -70,7 +70,7 @@ def question_file(data_dir: Path, dataset: str, split: str) -> Path:
     The split ``eval`` is each benchmark's own: ``test`` or ``dev``.
 
     Raises:
-        FileNotFoundError: there is none; says what is there.
+        FileNotFoundError: there is none; states what is there.
     """
     if not data_dir.is_dir():
         raise FileNotFoundError(
@@ -205,7 +205,7 @@ def benchmark_tasks(datasets: tuple[str, ...], split: str, data_dir: Path) -> Ta
     """The questions of one or several data sets as tasks; the type of a task is its data set.
 
     Raises:
-        FileNotFoundError: a data set or a split is missing; says what is there.
+        FileNotFoundError: a data set or a split is missing; states what is there.
         QuestionError: a file is malformed; names the record.
     """
     tasks = []

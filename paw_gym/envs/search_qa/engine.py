@@ -21,7 +21,7 @@ def find_corpus(data_dir: Path, datasets: Sequence[str], corpus: str | Path | No
     """The corpus file: as given, or ``corpus.jsonl`` beside the questions, or above them.
 
     Raises:
-        FileNotFoundError: there is none; says where it is looked for.
+        FileNotFoundError: there is none; states where it is looked for.
     """
     if corpus is not None:
         return Path(corpus).expanduser()
@@ -60,7 +60,7 @@ def shared_retriever(
 
 
 def _identity(value: Any) -> str:
-    """What tells two settings apart; a file counts as another one once it was changed."""
+    """The identity of a setting's value; a file counts as another one once it was changed."""
     if isinstance(value, Corpus):
         return value.fingerprint
     if isinstance(value, str | os.PathLike) and Path(value).is_file():

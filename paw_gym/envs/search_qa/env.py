@@ -16,7 +16,7 @@ from paw_gym.envs.search_qa.engine import find_corpus, shared_retriever
 from paw_gym.envs.search_qa.questions import Question
 from paw_gym.envs.search_qa.scoring import Scores, score
 from paw_gym.envs.search_qa.synthetic import Riddle, synthetic_tasks, world_corpus
-from paw_gym.naming import did_you_mean
+from paw_gym.naming import require_choice
 from paw_gym.retrieval.base import Retriever, RetrieverError, SearchContext, check_top_k
 
 REWARDS = ("exact_match", "f1")
@@ -99,8 +99,7 @@ class SearchQAEnv(TextEnv):
         render_mode: str | None = None,
     ) -> None:
         check_top_k(top_k)
-        if reward not in REWARDS:
-            raise ValueError(f"Unknown reward {reward!r}. {did_you_mean(reward, REWARDS)}")
+        require_choice("reward", reward, REWARDS)
         names = dataset_names(dataset)
         self._open: Callable[[], Retriever]
         if data_dir is None and names == ("synthetic",):
@@ -122,7 +121,7 @@ class SearchQAEnv(TextEnv):
     # --- playing -------------------------------------------------------------------------------
 
     def _start(self, task: Task) -> Outcome:
-        self._open()  # a missing corpus is told now, not in the middle of an episode
+        self._open()  # a missing corpus is reported now, not in the middle of an episode
         self.state = {
             "seed": int(self.np_random.integers(2**31)),
             "seen": [],

@@ -1,4 +1,4 @@
-"""What the environment prints."""
+"""The observations that the environment prints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _inside(text: str) -> str:
 UNREACHABLE = _inside("The search engine did not answer. You may search again or answer.")
 """after a search that failed"""
 RECORDED = "The answer is recorded."
-"""after an answer: it does not tell whether the answer is right"""
+"""after an answer: it does not show whether the answer is right"""
 
 
 def refusal(reason: str) -> str:

@@ -18,11 +18,11 @@ class Question:
     type: str = ""
     """the benchmark's own class of questions (``bridge``, ``2-hop``), where it has one"""
     supporting: tuple[str, ...] = ()
-    """titles of the passages that the answer rests on, where they are known"""
+    """titles of the passages that support the answer, where they are known"""
 
 
 class QuestionError(ValueError):
-    """A record is no question; the message says why."""
+    """A record is no question; the message states why."""
 
 
 def parse_question(record: Mapping[str, Any], fallback_id: str) -> Question | None:

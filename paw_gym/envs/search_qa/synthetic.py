@@ -1,7 +1,7 @@
 """A made-up encyclopedia and questions about it: nothing to download, nothing to know by heart.
 
 People, places, companies and works are invented from a seed, with facts that link them. Each has a
-passage; others tell of several at once and answer nothing (distractors). A question follows a chain
+passage; others mention several at once and answer nothing (distractors). A question follows a chain
 of facts ("Where was the author of The Silver Door born?"); its entities all belong to one split, so no
 fact that a held-out question asks for occurs in a question of training.
 """
@@ -9,12 +9,10 @@ fact that a held-out question asks for occurs in a question of training.
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 
 from paw_gym.core import Task, TaskSet
 from paw_gym.envs.search_qa.questions import Question
@@ -27,7 +25,7 @@ from paw_gym.envs.search_qa.wording import (
     names_of,
     value_of,
 )
-from paw_gym.naming import did_you_mean
+from paw_gym.naming import require_choice
 from paw_gym.retrieval.base import Passage
 from paw_gym.retrieval.corpus import Corpus
 
@@ -37,7 +35,7 @@ SPLITS = {"train": 0.6, "dev": 0.2, "test": 0.2}
 
 @dataclass(frozen=True, slots=True)
 class Difficulty:
-    """What makes questions hard."""
+    """The parameters of how hard questions are."""
 
     hops: tuple[int, ...]
     """lengths of the chains of facts, taking turns"""
@@ -100,10 +98,7 @@ class World:
     """
 
     def __init__(self, seed: int = 0, difficulty: str = "medium", num_passages: int = 1200) -> None:
-        if difficulty not in DIFFICULTIES:
-            raise ValueError(
-                f"Unknown difficulty {difficulty!r}. {did_you_mean(difficulty, DIFFICULTIES)}"
-            )
+        require_choice("difficulty", difficulty, DIFFICULTIES)
         if not 200 <= num_passages <= 100_000:
             raise ValueError(f"num_passages is 200 to 100000, got {num_passages}.")
         self.key = f"synthetic-1/{seed}/{difficulty}/{num_passages}"
@@ -138,8 +133,7 @@ class World:
         Raises:
             ValueError: unknown split, or fewer questions than asked for.
         """
-        if split not in SPLITS:
-            raise ValueError(f"Unknown split {split!r}. {did_you_mean(split, SPLITS)}")
+        require_choice("split", split, SPLITS)
         rng = random.Random(f"{self.key}/{split}")
         stacks = []
         for hops in self.difficulty.hops:
@@ -288,29 +282,3 @@ def synthetic_tasks(
         ],
         split,
     )
-
-
-def export(
-    folder: Path, seed: int = 0, difficulty: str = "medium", num_passages: int = 1200
-) -> None:
-    """Writes a ``World`` in the form of a benchmark: ``synthetic/<split>.jsonl`` and ``corpus.jsonl``.
-
-    For a retrieval server, an index on disk, or another program.
-    """
-    world = shared_world(seed, difficulty, num_passages)
-    (folder / "synthetic").mkdir(parents=True, exist_ok=True)
-    with open(folder / "corpus.jsonl", "w", encoding="utf-8") as file:
-        for passage in world.passages:
-            file.write(json.dumps({"id": passage.id, "contents": passage.contents}) + "\n")
-    for split in SPLITS:
-        with open(folder / "synthetic" / f"{split}.jsonl", "w", encoding="utf-8") as file:
-            for riddle in world.riddles(split):
-                q = riddle.question
-                record = {
-                    "id": q.id,
-                    "question": q.question,
-                    "golden_answers": list(q.golden_answers),
-                    "type": q.type,
-                    "supporting_titles": list(q.supporting),
-                }
-                file.write(json.dumps(record) + "\n")

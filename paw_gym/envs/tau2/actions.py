@@ -1,4 +1,4 @@
-"""What an action says: a tool call, words for the user, or neither."""
+"""Reading an action: a tool call, words for the user, or neither."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from typing import Any
 from paw_gym.core import Task, TaskSet
 from paw_gym.envs.tau2.messages import from_record, to_package
 from paw_gym.envs.tau2.package import data_folder, tau2_module
-from paw_gym.envs.tau2.tables import copy_database, database_hash
-from paw_gym.naming import did_you_mean
+from paw_gym.envs.tau2.tables import copy_database, database_hash, reading
+from paw_gym.naming import did_you_mean, require_choice
 
 DOMAINS = ("airline", "retail", "telecom", "telecom-workflow", "mock")
 """``telecom-workflow`` is telecom with the technical policy as a decision tree"""
@@ -23,7 +23,7 @@ _OWN_SPLITS = {"train": 0.6, "test": 0.4}
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """What all tasks of a domain share."""
+    """A domain: everything that its tasks share."""
 
     name: str
     policy: str
@@ -43,7 +43,7 @@ def load_domain(name: str) -> Domain:
         ValueError: there is none of that name; names the nearest.
         Tau2MissingError: the extra is not installed.
     """
-    check_domain(name)
+    require_choice("domain", name, DOMAINS)
     original = _original(name)
     return Domain(
         name,
@@ -52,12 +52,6 @@ def load_domain(name: str) -> Domain:
         _schemas(original.user_tools),
         partial(_new_world, original, _own_kind(original.tools)),
     )
-
-
-def check_domain(name: str) -> None:
-    """Raises ``ValueError`` for an unknown domain."""
-    if name not in DOMAINS:
-        raise ValueError(f"Unknown domain {name!r}. {did_you_mean(name, DOMAINS)}")
 
 
 def _original(name: str) -> Any:
@@ -88,12 +82,28 @@ def _new_world(original: Any, kind: Any) -> Any:
 
 
 def _own_kind(toolkit: Any) -> Any:
-    """The class of the agent's tools, with a quick hash, and without the random number of new bills."""
+    """The class of the agent's tools: quick to hash and to read, and without random numbers of bills."""
     kind: Any = type(toolkit)
-    own: dict[str, Any] = {"get_db_hash": lambda self: database_hash(self.db)}
+    own: dict[str, Any] = {
+        "get_db_hash": lambda self: database_hash(self.db),
+        "use_tool": _without_copies(kind),
+    }
     if hasattr(kind, "_apply_one_time_charge"):
         own["_apply_one_time_charge"] = _repeatable_charge(kind)
     return type(kind)(kind.__name__, (kind,), own)
+
+
+def _without_copies(kind: Any) -> Callable[..., Any]:
+    """``use_tool`` in which those that only read (a search goes through all flights) copy no rows."""
+    read = tau2_module("environment.toolkit").ToolType.READ
+
+    def use_tool(self: Any, tool_name: str, **kwargs: Any) -> Any:
+        if self.has_tool(tool_name) and self.tool_type(tool_name) is read:
+            with reading(self.db):
+                return kind.use_tool(self, tool_name, **kwargs)
+        return kind.use_tool(self, tool_name, **kwargs)
+
+    return use_tool
 
 
 def _repeatable_charge(kind: Any) -> Callable[..., Any]:
@@ -123,7 +133,7 @@ def domain_tasks(name: str, split: str) -> TaskSet:
         ValueError: unknown domain or split; names the nearest.
         Tau2MissingError: the extra is not installed.
     """
-    check_domain(name)
+    require_choice("domain", name, DOMAINS)
     records = _records(_folder(name))
     splits = _splits(name)
     if split not in splits:
@@ -187,7 +197,7 @@ def _type(name: str, record: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=len(DOMAINS))
 def instruction(name: str) -> str:
-    """What the agent is told: its part, the policy, and the tools. The user's wishes it has to ask."""
+    """The instruction of every task: the agent's part, the policy, and the tools, not what the user wants."""
     domain = load_domain(name)
     tools = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in domain.tools.values())
     return (

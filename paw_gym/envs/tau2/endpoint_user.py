@@ -11,7 +11,7 @@ from paw_gym.envs.tau2.messages import Message
 from paw_gym.envs.tau2.package import data_folder, tau2_module
 from paw_gym.envs.tau2.users import Situation, UserError, UserSetupError, own_messages
 from paw_gym.http import HttpError, JsonClient
-from paw_gym.naming import did_you_mean
+from paw_gym.naming import require_choice
 
 URL_VARIABLE = "OPENAI_BASE_URL"
 KEY_VARIABLE = "OPENAI_API_KEY"
@@ -47,8 +47,7 @@ class EndpointUser:
             )
         chosen = {**_DEFAULTS, **(settings or {})}
         for key in chosen:
-            if key not in _DEFAULTS:
-                raise ValueError(f"Unknown user setting {key!r}. {did_you_mean(key, _DEFAULTS)}")
+            require_choice("user setting", key, _DEFAULTS)
         self.model, self._chosen = model, chosen
         self._client = JsonClient(
             url,
@@ -120,7 +119,7 @@ _DEFAULTS: Mapping[str, Any] = {
 
 
 def system_prompt(record: Mapping[str, Any], with_tools: bool) -> str:
-    """What the package tells its own user simulator: its guidelines, and the task's scenario."""
+    """The system prompt of the package's own user simulator: its guidelines, and the task's scenario."""
     name = "simulation_guidelines_tools.md" if with_tools else "simulation_guidelines.md"
     guidelines = (data_folder() / "user_simulator" / name).read_text(encoding="utf-8")
     scenario = tau2_module("data_model.tasks").UserScenario.model_validate(record["user_scenario"])

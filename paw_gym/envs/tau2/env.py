@@ -12,7 +12,7 @@ from paw_gym.envs.tau2 import messages as talk
 from paw_gym.envs.tau2 import oracle
 from paw_gym.envs.tau2.actions import Call, Refused, parse_action
 from paw_gym.envs.tau2.domains import (
-    check_domain,
+    DOMAINS,
     domain_tasks,
     history,
     load_domain,
@@ -30,7 +30,7 @@ from paw_gym.envs.tau2.users import (
     UserError,
     UserSetupError,
 )
-from paw_gym.naming import did_you_mean
+from paw_gym.naming import require_choice
 
 MAX_ERRORS = 10
 """failed tool calls that end an episode: tau2-bench's own setting"""
@@ -58,7 +58,8 @@ class Tau2Env(TextEnv):
 
     ## Rewards
     At the end the package's own evaluation, 0 or 1: the product of what the task counts (``DB``,
-    ``COMMUNICATE``, ``ENV_ASSERTION``, ``ACTION``). No task counts ``NL_ASSERTION``, which takes a judge.
+    ``COMMUNICATE``, ``ENV_ASSERTION``, ``ACTION``). No task counts ``NL_ASSERTION``, which needs a language
+    model as a judge.
 
     ## Starting State
     The user's first words. ``seed`` or ``options`` choose the task.
@@ -112,8 +113,8 @@ class Tau2Env(TextEnv):
         max_errors: int = MAX_ERRORS,
         render_mode: str | None = None,
     ) -> None:
-        tau2_module("utils.utils")  # what is missing is told before anything else
-        check_domain(domain)
+        tau2_module("utils.utils")  # a missing package is reported before anything else
+        require_choice("domain", domain, DOMAINS)
         if max_errors < 1:
             raise ValueError(f"max_errors must be at least 1, got {max_errors}.")
         self.user = _make_user(user, user_model, user_url, user_settings)
@@ -314,8 +315,7 @@ def _make_user(
 ) -> User:
     if not isinstance(user, str):
         return user
-    if user not in USERS:
-        raise ValueError(f"Unknown user {user!r}. {did_you_mean(user, USERS)}")
+    require_choice("user", user, USERS)
     if user == "endpoint":
         return EndpointUser(model, url, settings)
     if model or url or settings:

@@ -1,8 +1,8 @@
 """The reward: what the package's own evaluators find, multiplied as the package does.
 
-A task names what its reward rests on: ``DB`` (the databases are as after the expected actions),
+A task names what its reward depends on: ``DB`` (the databases are as after the expected actions),
 ``ENV_ASSERTION`` (assertions about them), ``ACTION`` (each expected call was made) and ``COMMUNICATE``
-(the agent has said what it had to). ``NL_ASSERTION`` takes a language model as a judge; no task of the
+(the agent has said what it had to). ``NL_ASSERTION`` needs a language model as a judge; no task of the
 package counts it, and neither does the package's own default evaluation.
 """
 
@@ -19,7 +19,7 @@ from paw_gym.envs.tau2.package import tau2_module
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What an episode is worth."""
+    """The reward of an episode and its parts."""
 
     reward: float
     parts: Mapping[str, float]
@@ -38,7 +38,7 @@ def evaluate(domain: Domain, task: Any, messages: Sequence[Message]) -> Verdict:
         messages: all of the conversation, with what the task begins with.
 
     Raises:
-        ValueError: the reward rests on a judge.
+        ValueError: the reward depends on a language model as a judge.
     """
     criteria = task.evaluation_criteria
     if criteria is None:
@@ -46,7 +46,7 @@ def evaluate(domain: Domain, task: Any, messages: Sequence[Message]) -> Verdict:
     basis = {kind.value for kind in criteria.reward_basis}
     if "NL_ASSERTION" in basis:
         raise ValueError(
-            f"The reward of task {task.id!r} rests on NL_ASSERTION, which a language model has to judge."
+            f"The reward of task {task.id!r} depends on NL_ASSERTION, which needs a language model."
         )
     said = to_package(messages)
     found = [

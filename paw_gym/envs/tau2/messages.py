@@ -74,7 +74,7 @@ def to_package(messages: Sequence[Message]) -> list[Any]:
 
 
 def transcript(messages: Sequence[Message]) -> str:
-    """What an agent may see of a conversation: what was said, its own calls and their answers."""
+    """A conversation as the agent sees it: all messages, and its own calls with their answers."""
     lines = []
     for message in messages:
         if message["role"] == "tool":

@@ -34,7 +34,7 @@ def gold_actions(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def next_action(record: Mapping[str, Any], messages: Sequence[Message], begun_with: int) -> str:
-    """Asks until the scripted user would have told everything, acts as expected, then reports.
+    """Asks until the scripted user would have stated everything, acts as expected, then reports.
 
     Args:
         record: the task.

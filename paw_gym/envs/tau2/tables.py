@@ -8,7 +8,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import ItemsView, ValuesView
+from collections.abc import ItemsView, Iterator, ValuesView
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 
@@ -23,14 +24,24 @@ class SharedTable(dict[str, Any]):
         super().__init__(rows)
         self._original = rows
         self._shared = set(rows)
+        self._reading = False
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """A block that changes no row, and so needs no copies."""
+        self._reading = True
+        try:
+            yield
+        finally:
+            self._reading = False
 
     def _own(self, key: str) -> None:
-        if key in self._shared:
+        if key in self._shared and not self._reading:
             self._shared.discard(key)
             super().__setitem__(key, copy.deepcopy(super().__getitem__(key)))
 
     def _own_all(self) -> None:
-        for key in list(self._shared):
+        for key in [] if self._reading else list(self._shared):
             self._own(key)
 
     def changes(self) -> dict[str, str | None]:
@@ -108,6 +119,16 @@ def copy_database(database: Any) -> Any:
         for name, value in vars(database).items()
     }
     return database.model_copy(update=own)
+
+
+@contextmanager
+def reading(database: Any) -> Iterator[None]:
+    """A block that changes nothing in a database: no row of its shared tables is copied for it."""
+    with ExitStack() as stack:
+        for table in vars(database).values():
+            if isinstance(table, SharedTable):
+                stack.enter_context(table.reading())
+        yield
 
 
 def _is_table(value: Any) -> bool:

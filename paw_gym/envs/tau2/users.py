@@ -25,7 +25,7 @@ class UserSetupError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a user knows when it is to speak."""
+    """The state of the conversation that a user answers to."""
 
     record: Mapping[str, Any]
     """the task"""
@@ -43,7 +43,7 @@ class User(Protocol):
     """Someone who answers the agent."""
 
     def reply(self, situation: Situation) -> str:
-        """What the user says; ``###STOP###`` and the like in it end the conversation.
+        """The user's next message; ``###STOP###`` and the like in it end the conversation.
 
         Raises:
             UserError: no answer could be had.
@@ -62,10 +62,10 @@ def own_messages(situation: Situation) -> Iterator[Message]:
 
 
 class ScriptedUser:
-    """Tells what it knows piece by piece, one piece for each message of the agent.
+    """States what it knows piece by piece, one piece for each message of the agent.
 
     Then it agrees to everything, and says goodbye when a message comes with nothing done since its last
-    words. Made for tests, for play without a model, and for experts: nothing is drawn, and nothing is
+    words. Made for tests, for episodes without a model, and for experts: nothing is random, and nothing is
     understood either. Its pieces are the task's instructions, turned from "you" to "I". In telecom it
     does what a message names: ``toggle_airplane_mode``, or ``set_network_mode_preference {"mode":
     "4g_5g_preferred"}``.
@@ -96,7 +96,7 @@ PATIENCE = 2
 
 
 def user_script(record: Mapping[str, Any]) -> list[str]:
-    """What the scripted user says, in order, of the task."""
+    """The scripted user's messages for a task, in order."""
     told = record["user_scenario"]["instructions"]
     keys = ("reason_for_call", "known_info", "unknown_info", "task_instructions")
     texts = [told] if isinstance(told, str) else [str(told.get(key) or "") for key in keys]
@@ -106,7 +106,7 @@ def user_script(record: Mapping[str, Any]) -> list[str]:
 
 
 def script_position(messages: Sequence[Message]) -> int:
-    """How many pieces of its script a user has told: its words, reports of its phone left out."""
+    """How many pieces of its script a user has stated: its words, reports of its phone left out."""
     told = 0
     before: Message | None = None
     for message in messages:
@@ -117,7 +117,7 @@ def script_position(messages: Sequence[Message]) -> int:
 
 
 def _calls_since(messages: Sequence[Message], script_length: int) -> tuple[bool, bool]:
-    """Whether anyone called a tool since the script was told, and since the user's last words."""
+    """Whether anyone called a tool since the end of the script, and since the user's last words."""
     told = last = 0
     for place, message in enumerate(messages):
         if message["role"] == "user" and "calls" not in message and not message.get("given"):

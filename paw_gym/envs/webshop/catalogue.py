@@ -12,9 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
-import os
-import shutil
-import tempfile
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -26,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paw_gym.envs.webshop.records import Product
+from paw_gym.files import new_folder, write_json
 from paw_gym.retrieval.base import Passage
 from paw_gym.retrieval.bm25_index import ARRAYS, BM25Index, build_index
 
@@ -129,7 +127,7 @@ def is_compiled(folder: Path) -> bool:
 
 
 class _SearchTexts:
-    """What the search engine sees of the products, in the order of their asins."""
+    """The texts of the products that the search engine indexes, in the order of their asins."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
@@ -151,15 +149,10 @@ def compile_catalogue(products: Iterable[Product], folder: Path) -> Path:
     Raises:
         ValueError: there is no product.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
+    with new_folder(folder, is_compiled) as staging:
         _write_products(products, staging)
         # a sequence of passages is all that the index asks of a corpus
         build_index(_SearchTexts(Catalogue(staging)), staging / _SEARCH)  # type: ignore[arg-type]
-        _settle(staging, folder)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
     return folder
 
 
@@ -183,16 +176,4 @@ def _write_products(products: Iterable[Product], folder: Path) -> None:
     np.save(folder / "asins.npy", names[order])
     np.save(folder / "by_asin.npy", order)
     meta = {"format": FORMAT, "products": len(asins), "fingerprint": digest.hexdigest()}
-    (folder / _META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
-
-
-def _settle(staging: Path, folder: Path) -> None:
-    """Puts the staged folder in place; another process may have been faster with the same content."""
-    staging.chmod(0o755)
-    if folder.exists() and not is_compiled(folder):
-        shutil.rmtree(folder)
-    try:
-        os.rename(staging, folder)
-    except OSError:
-        if not is_compiled(folder):
-            raise
+    write_json(folder / _META, meta)

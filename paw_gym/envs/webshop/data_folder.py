@@ -40,7 +40,7 @@ class DataFolder:
         num_products: use the first so many products; ``None``: all of them.
 
     Raises:
-        FileNotFoundError: a file is missing; says which and what to do.
+        FileNotFoundError: a file is missing; states which and what to do.
         ValueError: ``num_products`` is not positive.
     """
 

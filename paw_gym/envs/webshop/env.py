@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv
-from paw_gym.envs.webshop.actions import parse_action
-from paw_gym.envs.webshop.outcome import outcome_of
-from paw_gym.envs.webshop.pages import Page
+from paw_gym.envs.webshop.actions import SEARCH_ACTION, parse_action
+from paw_gym.envs.webshop.pages import DonePage, Page
 from paw_gym.envs.webshop.shop import Shop, Visit
-from paw_gym.naming import did_you_mean
+from paw_gym.naming import require_choice
 
+SHOP_ID = "paw_gym/WebShop-v0"
+CLIENT_SETTINGS = ("split", "max_steps")
+"""what a client of a server chooses; what the shop is made of is the server's choice"""
 ENGINES = ("bm25", "lucene")
 GOAL_KINDS = ("synthetic", "human")
 _INSTRUCTION = re.compile(r"Instruction: \[SEP\] .*? \[SEP\] ", re.DOTALL)
@@ -43,7 +45,7 @@ class WebShopEnv(TextEnv):
     ## Rewards
     0 until the purchase; then the original's reward: how much of the goal's type, attributes, options
     and price limit the purchase fits. ``info["score"]`` is that reward too; success is a score of 1.
-    ``info["reward_parts"]`` says what it is made of. Behind ``AgentInterface``: 10 on success, else 0,
+    ``info["reward_parts"]`` states what it is made of. Behind ``AgentInterface``: 10 on success, else 0,
     and -0.1 for an invalid response.
 
     ## Starting State
@@ -59,7 +61,7 @@ class WebShopEnv(TextEnv):
     whose shop is used instead. ``goals``: ``synthetic``, ``human``, or a list of goals in the original's
     form (or JSON of it), which become the tasks ``goal/0``, ``goal/1``, ... of every split; by default
     ``human`` for the full official set, else ``synthetic``. ``prices``: dollars by asin (or JSON of it);
-    else prices are drawn by ``price_seed`` from a product's range.
+    else prices are sampled by ``price_seed`` from a product's range.
     ``nouns``: ``spacy`` or ``rules``, for the reward; by default spaCy's model for official
     products where it is installed. ``show_attributes``: a page with the product's attributes.
     ``token``: bearer token of the server.
@@ -84,14 +86,18 @@ class WebShopEnv(TextEnv):
         """With ``server`` the environment is a client of that server's shop: a ``RemoteEnv``."""
         if server is None:
             return super().__new__(cls)
-        from paw_gym.envs.webshop.remote import remote_shop
+        from paw_gym.remote.env import RemoteEnv
 
         signature = inspect.signature(WebShopEnv.__init__)
-        given = signature.bind(None, *args, **kwargs).arguments
-        defaults = {name: field.default for name, field in signature.parameters.items()}
-        del given["self"]
-        chosen = {name: value for name, value in given.items() if value != defaults[name]}
-        return remote_shop(server, token, render_mode, chosen)
+        given = signature.bind(cls, *args, **kwargs).arguments
+        chosen = {n: v for n, v in given.items() if v not in (cls, signature.parameters[n].default)}
+        for name in chosen:
+            if name not in CLIENT_SETTINGS:
+                raise ValueError(
+                    f"{name} is the server's to choose: give it to `paw serve webshop`, "
+                    "or leave server out."
+                )
+        return RemoteEnv(server, SHOP_ID, token, render_mode=render_mode, **chosen)
 
     def __init__(
         self,
@@ -146,7 +152,28 @@ class WebShopEnv(TextEnv):
         return self._outcome(moved is not None)
 
     def _outcome(self, valid: bool) -> Outcome:
-        return outcome_of(self.page, valid)
+        page = self.page
+        if isinstance(page, DonePage):
+            score = page.score.reward
+            return Outcome(
+                page.text(),
+                reward=score,
+                terminated=True,
+                success=score == 1.0,
+                score=score,
+                action_is_valid=valid,
+                admissible_actions=(),
+                info={"reward_parts": page.score.parts()},
+            )
+        actions = [SEARCH_ACTION] if page.has_search_bar else []
+        actions += [f"click[{text}]" for text in page.clickables if text != "search"]
+        return Outcome(
+            page.text(),
+            score=0.0,
+            action_is_valid=valid,
+            admissible_actions=actions,
+            info={"reward_parts": None},
+        )
 
     def _get_state(self) -> Any:
         return self.state
@@ -193,7 +220,7 @@ def without_instruction(observation: str, instruction: str | None) -> str:
 
 @dataclass(frozen=True)
 class ShopSettings:
-    """What a shop is made of; equal settings share one shop in a process."""
+    """The settings of a shop; equal ones share one shop in a process."""
 
     data_dir: str | None = None
     num_products: int | None = None
@@ -206,10 +233,7 @@ class ShopSettings:
     show_attributes: bool = False
 
     def __post_init__(self) -> None:
-        if self.search not in ENGINES:
-            raise ValueError(
-                f"Unknown search {self.search!r}. {did_you_mean(self.search, ENGINES)}"
-            )
+        require_choice("search", self.search, ENGINES)
 
 
 def _frozen(value: Any) -> str | None:
@@ -225,12 +249,12 @@ def open_shop(settings: ShopSettings, split: str) -> tuple[Shop, TaskSet]:
 
     Raises:
         ValueError: unknown settings; names the nearest.
-        FileNotFoundError: files are missing; says which.
-        ImportError: an optional package is missing; says how to install it.
+        FileNotFoundError: files are missing; states which.
+        ImportError: an optional package is missing; states how to install it.
     """
-    from paw_gym.envs.webshop.tasks import check_split, given_tasks, human_tasks, synthetic_tasks
+    from paw_gym.envs.webshop.tasks import SPLITS, given_tasks, human_tasks, synthetic_tasks
 
-    check_split(split)
+    require_choice("split", split, SPLITS)
     shop, tagger_name = _shop(settings)
     parts = [shop.catalogue.fingerprint, tagger_name, settings.price_seed, settings.prices]
     fingerprint = json.dumps(parts)
@@ -259,9 +283,8 @@ def open_shop(settings: ShopSettings, split: str) -> tuple[Shop, TaskSet]:
 def _goals(text: str) -> list[Any]:
     from paw_gym.envs.webshop.goals import given_goals
 
-    looks_like_kind = text.isidentifier()
-    if looks_like_kind and not Path(text).exists():
-        raise ValueError(f"Unknown kind of goals {text!r}. {did_you_mean(text, GOAL_KINDS)}")
+    if text.isidentifier() and not Path(text).exists():
+        require_choice("kind of goals", text, GOAL_KINDS)
     return given_goals(text)
 
 

@@ -45,7 +45,7 @@ def solve(shop: Shop, goal: Goal) -> list[str]:
 
 
 class Wish:
-    """What an instruction asks for, as far as its text says.
+    """The wanted product, as far as an instruction's text describes it.
 
     Args:
         instruction: as the pages show it.

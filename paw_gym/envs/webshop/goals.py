@@ -1,4 +1,4 @@
-"""What a shopper is asked to buy: goals of either kind, their prices, limits and splits."""
+"""Goals of shoppers, of either kind: their prices, limits and splits."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ NO_LIMIT = 1_000_000.0
 LIMITS = tuple(10.0 * i for i in range(1, 100))
 """price limits that goals may name, in dollars"""
 _LIMITS_IN_REACH = 4
-_ORIGINAL_SHUFFLE_SEED = 233
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What to buy."""
+    """A goal: the product to buy, with its attributes, options and price limit."""
 
     asin: str
     """the product that the goal was made from"""
@@ -95,14 +94,14 @@ def seeded(*parts: object) -> random.Random:
     return random.Random(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big"))
 
 
-def draw_price(product: Product, seed: int) -> float:
-    """A product's price in dollars; where it has a range, a uniform draw from it by seed and asin."""
+def sample_price(product: Product, seed: int) -> float:
+    """A product's price in dollars; where it has a range, a uniform sample from it by seed and asin."""
     if len(product.prices) == 1:
         return product.prices[0]
     return seeded("price", seed, product.asin).uniform(*product.prices)
 
 
-def draw_limit(price: float, rng: random.Random) -> tuple[float, str]:
+def sample_limit(price: float, rng: random.Random) -> tuple[float, str]:
     """The price limit of a goal, and how its instruction says it.
 
     The larger of two different limits out of the next four above the price; none where fewer than
@@ -134,7 +133,7 @@ def synthetic_goal(product: Product, number: int, price: float, seed: int) -> Go
     options = tuple(
         (name, values[name][pick]) for name, pick in zip(names, reversed(picks), strict=True)
     )
-    limit, words = draw_limit(price, seeded("limit", seed, product.asin))
+    limit, words = sample_limit(price, seeded("limit", seed, product.asin))
     asked = ", and ".join(f"{name}: {value}" for name, value in options)
     return Goal(
         asin=product.asin,
@@ -153,7 +152,7 @@ def human_goal(
     product: Product, entry: Mapping[str, Any], number: int, price: float, seed: int
 ) -> Goal:
     """A goal that a person wrote (an entry of ``items_human_ins.json``)."""
-    limit, words = draw_limit(price, seeded("limit", seed, product.asin, number))
+    limit, words = sample_limit(price, seeded("limit", seed, product.asin, number))
     options = entry.get("instruction_options") or []
     values = options.values() if isinstance(options, Mapping) else options
     return Goal(
@@ -169,21 +168,11 @@ def human_goal(
     )
 
 
-def original_order(count: int) -> list[int]:
-    """The places of goals after the original's shuffle, given how many there are.
-
-    The original program lists its goals product by product and shuffles them by this fixed seed.
-    """
-    places = list(range(count))
-    random.Random(_ORIGINAL_SHUFFLE_SEED).shuffle(places)
-    return places
-
-
 def load_given(value: Any, what: str) -> Any:
     """Goals or prices as given: the value itself, or the path of a JSON file, or JSON text.
 
     Raises:
-        ValueError: neither; says what was expected.
+        ValueError: neither; states what was expected.
     """
     if not isinstance(value, str | Path):
         return value

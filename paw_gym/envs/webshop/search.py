@@ -28,7 +28,7 @@ def search_engine(name: str, catalogue: Catalogue) -> SearchEngine:
     """The engine of a name.
 
     Raises:
-        ImportError: its packages are not installed; says how to install them.
+        ImportError: its packages are not installed; states how to install them.
     """
     if name == "bm25":
         return Bm25Search(catalogue)

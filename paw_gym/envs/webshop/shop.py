@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from paw_gym.envs.webshop.actions import Action
 from paw_gym.envs.webshop.catalogue import Catalogue
-from paw_gym.envs.webshop.goals import Goal, draw_price
+from paw_gym.envs.webshop.goals import Goal, sample_price
 from paw_gym.envs.webshop.nouns import Nouns
 from paw_gym.envs.webshop.pages import (
     ATTRIBUTES,
@@ -59,23 +59,6 @@ class Visit:
     """chosen so far, in the order of choosing"""
     sub_page: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, for the server's protocol."""
-        return {
-            "page": self.page,
-            "query": self.query,
-            "number": self.number,
-            "product": self.product,
-            "options": [list(option) for option in self.options],
-            "sub_page": self.sub_page,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Visit:
-        """What ``to_json`` gave."""
-        options = tuple((str(name), str(value)) for name, value in data["options"])
-        return cls(**{**data, "options": options})
-
 
 class Shop:
     """A catalogue with a search engine, prices, and a noun tagger. Read-only; shared by environments.
@@ -84,8 +67,8 @@ class Shop:
         catalogue: the products.
         engine: the search.
         nouns: finds the nouns of titles, for the reward.
-        prices: dollars by asin; ``None``: drawn by seed where a product has a range.
-        price_seed: seed of those draws.
+        prices: dollars by asin; ``None``: sampled by seed where a product has a range.
+        price_seed: seed of those samples.
         show_attributes: offer the attributes of a product as a page.
     """
 
@@ -107,13 +90,13 @@ class Shop:
         self._hits: dict[str, tuple[int, ...]] = {}
 
     def price(self, asin: str) -> float:
-        """What a product costs, in dollars.
+        """The price of a product, in dollars.
 
         Raises:
             ValueError: prices were given, but not this one.
         """
         if self._prices is None:
-            return draw_price(self.catalogue.by_asin(asin), self._price_seed)
+            return sample_price(self.catalogue.by_asin(asin), self._price_seed)
         if asin not in self._prices:
             raise ValueError(f"prices: there is none for product {asin!r}.")
         return self._prices[asin]
@@ -146,7 +129,7 @@ class Shop:
         return DonePage(words, product, dict(visit.options), self.score(visit, goal))
 
     def score(self, visit: Visit, goal: Goal) -> Score:
-        """What buying the visit's product with the chosen options is worth."""
+        """The score of buying the visit's product with the chosen options."""
         product = self.catalogue[visit.product]
         return score_purchase(
             product, self.price(product.asin), dict(visit.options), goal, self.nouns

@@ -6,12 +6,10 @@ says, so no split knows a product that another one asks for.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
 from typing import Any
 
-from paw_gym.core import Task, TaskSet
+from paw_gym.core import Task, TaskSet, split_of_key
 from paw_gym.envs.webshop.catalogue import Catalogue
 from paw_gym.envs.webshop.goals import (
     Goal,
@@ -20,7 +18,6 @@ from paw_gym.envs.webshop.goals import (
     human_goal,
     synthetic_goal,
 )
-from paw_gym.naming import did_you_mean
 
 SPLITS = {"train": 0.8, "valid": 0.1, "test": 0.1}
 """share of the products"""
@@ -34,18 +31,7 @@ def split_of(asin: str) -> str:
     >>> split_of("B0743JKHBV")
     'train'
     """
-    digest = hashlib.sha256(f"{_SALT}/{asin}".encode()).digest()
-    place = int.from_bytes(digest[:8], "big") / 2**64
-    for name, bound in zip(SPLITS, accumulate(SPLITS.values()), strict=True):
-        if place < bound:
-            return name
-    return next(reversed(SPLITS))
-
-
-def check_split(split: str) -> None:
-    """Raises ``ValueError`` for a split that there is not; names the nearest."""
-    if split not in SPLITS:
-        raise ValueError(f"Unknown split {split!r}. {did_you_mean(split, SPLITS)}")
+    return split_of_key(f"{_SALT}/{asin}", SPLITS)
 
 
 def _task(task_id: str, goal: Goal) -> Task:
@@ -75,7 +61,6 @@ def synthetic_tasks(
         seed: seeds the price limits.
         fingerprint: of all that the goals depend on besides.
     """
-    check_split(split)
     ids = []
     for product in catalogue:
         count = count_combinations(product)
@@ -108,7 +93,6 @@ def human_tasks(
         seed: seeds the price limits.
         fingerprint: of all that the goals depend on besides.
     """
-    check_split(split)
     ids = [
         f"human/{asin}/{number}"
         for asin, written in entries.items()

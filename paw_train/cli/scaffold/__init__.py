@@ -25,7 +25,7 @@ _SUFFIX = ".tmpl"
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What things are called in the package of a new environment."""
+    """The names in the package of a new environment."""
 
     distribution: str
     """my-maze"""
@@ -44,7 +44,7 @@ class Names:
         """The names that follow from ``my-maze``, ``my_maze`` or ``MyMaze``.
 
         Raises:
-            ValueError: not a name, or one that is taken; says which and what to do.
+            ValueError: not a name, or one that is taken; the message names which, and what to do.
         """
         if not _FORM.fullmatch(name):
             raise ValueError(
@@ -72,7 +72,7 @@ def write_scaffold(names: Names, into: Path) -> Path:
     """Writes the package and returns its folder; all of it or nothing.
 
     Args:
-        names: what things are called.
+        names: of the package and of what is in it.
         into: folder that the package's folder is made in.
 
     Raises:

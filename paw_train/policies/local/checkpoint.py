@@ -71,9 +71,13 @@ _DAMAGE = (
 
 
 def _read_state(path: Path) -> dict[str, Any]:
-    """Tensors, numbers, texts and containers of them: code in the file is refused, not run."""
+    """Tensors, numbers, texts and containers of them: code in the file is refused, not run.
+
+    Tensors come to the CPU, wherever they were saved from: a resumed run copies them into its own, and
+    the GPU never holds them twice.
+    """
     try:
-        state = torch.load(path, weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True)
     except _DAMAGE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(

@@ -2,7 +2,7 @@
 
 A ``BatchDecoder`` holds B growing sequences. ``feed`` appends tokens of any number to each;
 shorter ones leave holes in the cache, which the attention mask hides and position ids skip, so a
-row computes what it would alone. Rows that have ended their response rest behind the others until
+row computes what it would alone. Rows that have ended their response lie idle behind the others until
 the next ``feed``; rows whose first contexts are equal share one prefill; ``keep`` drops rows for good.
 ``branch`` looks at many continuations of each row at once and leaves no trace.
 """
@@ -17,13 +17,13 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
 from paw_train.policies.local.kv_cache import GrowingLayer, growing_cache, window_of
-from paw_train.policies.local.sampling import draw, uniforms
+from paw_train.policies.local.sampling import sample_tokens, uniforms
 from paw_train.policies.local.stop_strings import StopTexts
 from paw_train.policies.local.token_tree import TokenTree
 from paw_train.rollouts.policy import Response, Sampling
 from paw_train.settings.rollout import PREFILL_TOKENS
 
-_RESTING_SHARE = 1 / 8
+_IDLE_SHARE = 1 / 8
 """ended rows, of those computed, beyond which they are moved away: some copies of rows, against
 computing them at every token that follows"""
 
@@ -181,17 +181,17 @@ class BatchDecoder:
 
     @torch.no_grad()
     def advance(self, tokens: Mapping[int, int]) -> tuple[list[int], Tensor]:
-        """Appends one token to each of the given rows; the others rest until the next ``feed``.
+        """Appends one token to each of the given rows; the others are idle until the next ``feed``.
 
         Args:
-            tokens: by row; only rows that did not rest yet.
+            tokens: by row; only rows that are not idle yet.
 
         Returns:
             The rows, in the decoder's order, and their [rows, V] float32 logits.
         """
         working = self._order[: self._working]
-        if len(tokens) < len(working) * (1 - _RESTING_SHARE) and self._layers:
-            self._rest(tokens)
+        if len(tokens) < len(working) * (1 - _IDLE_SHARE) and self._layers:
+            self._set_idle(tokens)
             working = self._order[: self._working]
         chunks = [[tokens[row]] if row in tokens else [] for row in working]
         hidden = self._append(slice(0, len(working)), chunks)
@@ -201,7 +201,7 @@ class BatchDecoder:
             hidden = hidden[torch.tensor(going, device=self.device)]
         return [working[place] for place in going], self._logits(hidden)
 
-    def _rest(self, going: Mapping[int, int]) -> None:
+    def _set_idle(self, going: Mapping[int, int]) -> None:
         """Moves the rows that go on to the front of the cache, by swaps."""
         count = len(going)
         front = [i for i in range(count) if self._order[i] not in going]
@@ -350,8 +350,8 @@ def respond(
         decoder: B rows.
         contexts: B chunks, what was not fed yet.
         chat: decodes, and knows the end tokens.
-        sampling: how tokens are drawn.
-        seeds: B; row b's tokens hang on its own context and seed. They are the same in any batch, up
+        sampling: how tokens are sampled.
+        seeds: B; row b's tokens depend on its own context and seed. They are the same in any batch, up
             to the rounding of the model's arithmetic, which differs a little between batch shapes.
         stops: of ``sampling.stop``, when there is one already (it remembers tokens).
     """
@@ -361,7 +361,7 @@ def respond(
     rows, logits = list(range(len(contexts))), decoder.feed(contexts)
     for step in range(sampling.max_tokens):
         column = min(step, noise.shape[1] - 1)
-        ids, logprobs = draw(logits, sampling, noise[rows, column])
+        ids, logprobs = sample_tokens(logits, sampling, noise[rows, column])
         going: dict[int, int] = {}
         for row, token, logprob in zip(rows, ids.tolist(), logprobs.tolist(), strict=True):
             responses[row].ids.append(token)
@@ -372,5 +372,5 @@ def respond(
             break
         rows, logits = decoder.advance(going)
     for response in responses:
-        response.text = stops.cut(chat.decode(response.ids))
+        response.text = stops.truncate(chat.decode(response.ids))
     return responses

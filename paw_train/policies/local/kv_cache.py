@@ -1,4 +1,4 @@
-"""A key-value cache that outlives a turn: rows can rest, swap places, be copied and be dropped."""
+"""A key-value cache that outlives a turn: rows can be idle, swap places, be copied and be dropped."""
 
 from __future__ import annotations
 

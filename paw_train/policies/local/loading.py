@@ -166,7 +166,7 @@ def _read(place: Place, dtype: Any, attention: str | None, options: dict[str, An
 
 
 def _forget_packing(model: Any) -> None:
-    """A de-quantised model is like any other; what says otherwise would keep it from being saved."""
+    """Removes the marks of quantisation from a de-quantised model; they would keep it from being saved."""
     for name in ("hf_quantizer", "quantization_method"):
         if hasattr(model, name):
             delattr(model, name)

@@ -177,7 +177,7 @@ def base_path(folder: Path) -> str:
     """The path of the model that a saved adapter belongs to.
 
     Raises:
-        ValueError: the adapter does not say.
+        ValueError: the adapter does not name it.
     """
     base = saved_base(folder)
     if base is not None:

@@ -52,8 +52,11 @@ class MasterWeights:
             master.copy_(parameter)
 
     def state_dict(self) -> list[Tensor]:
-        """The copies; empty where nothing is narrow."""
-        return [master.detach().clone() for _, master in self._pairs()]
+        """The copies themselves, which go on changing; empty where nothing is narrow.
+
+        As in PyTorch's own state dicts, so that saving them takes no second set of them on the GPU.
+        """
+        return [master.detach() for _, master in self._pairs()]
 
     def load_state_dict(self, state: Sequence[Tensor]) -> None:
         """Inverse of ``state_dict``; the model's weights follow."""

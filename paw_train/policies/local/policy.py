@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -16,6 +14,7 @@ from paw_train.policies.local import lora
 from paw_train.policies.local.attention import use_grouped_attention
 from paw_train.policies.local.loading import load_model, no_progress_bars
 from paw_train.policies.local.lora import Base
+from paw_train.policies.local.recomputation import enable_recomputation, recomputed
 from paw_train.policies.local.reference import AdapterReference, CopyReference, Reference
 from paw_train.policies.local.scoring_session import LocalScoringSession
 from paw_train.policies.local.sessions import LocalSession
@@ -47,7 +46,7 @@ class LocalPolicy:
 
     @property
     def context_tokens(self) -> int | None:
-        """The longest sequence that the model was made for, where its configuration says it."""
+        """The longest sequence that the model was made for, where its configuration gives it."""
         found: int | None = getattr(self.model.config, "max_position_embeddings", None)
         return found
 
@@ -90,7 +89,7 @@ class LocalPolicy:
                 base = Base.of(model, path, revision)
                 lora.attach(model, wanted, seed)
         if gradient_checkpointing:
-            _enable_recomputing(model)
+            enable_recomputation(model)
         return cls(model.to(torch.device(device)), tokenizer, base)
 
     @property
@@ -129,22 +128,22 @@ class LocalPolicy:
         """Log-probabilities of the batch's action and observation tokens, with gradient.
 
         Actions are scored at the sampling temperature, because that is the distribution they were
-        drawn from; observations at 1. Logits exist for a chunk of these tokens at a time (see
+        sampled from; observations at 1. Logits exist for a chunk of these tokens at a time (see
         ``paw_train.losses.lm_head_logprobs``).
 
         Args:
             batch: on the model's device.
             temperature: of the rollout; 0 (the most likely token) counts as 1.
             entropy: also return the Shannon entropy of the distribution that each action token was
-                drawn from, over the whole vocabulary.
+                sampled from, over the whole vocabulary.
 
         Returns:
             [S, W], one line a transition (see ``TokenBatch``), 0 where empty; with ``entropy`` also
             [S, W] entropies in nats, 0 outside the actions, with gradient.
         """
-        with _recomputed(self.model):
-            result, spread = batch_logprobs(self._score, batch, temperature, entropy)
-        return result if spread is None else (result, spread)
+        with recomputed(self.model):
+            result, entropies = batch_logprobs(self._score, batch, temperature, entropy)
+        return result if entropies is None else (result, entropies)
 
     def logits(self, input_ids: Tensor, tokens: Tensor) -> Tensor:
         """Logits that predict a few chosen tokens, with gradient.
@@ -197,37 +196,11 @@ class LocalPolicy:
         With an adapter: the same model with a frozen copy of that. Else a copy of the whole.
 
         Args:
-            offload: let a copy rest on the CPU between updates (see ``Reference.rest``).
+            offload: keep a copy in CPU memory between updates (see ``Reference.offload``).
         """
         if lora.has_adapter(self.model):
             return AdapterReference(self)
         return CopyReference(LocalPolicy(copy.deepcopy(self.model), self.tokenizer), offload)
-
-
-def _enable_recomputing(model: Any) -> None:
-    # the name changed in transformers 5
-    for name in ("activation_checkpointing_enable", "gradient_checkpointing_enable"):
-        if hasattr(model, name):
-            getattr(model, name)({"use_reentrant": False})
-            return
-
-
-@contextmanager
-def _recomputed(model: Any) -> Iterator[None]:
-    """Lets layers with gradient checkpointing do it although dropout is off.
-
-    A layer recomputes only while its own ``training`` is set; what is inside it keeps its own, so
-    dropout stays off.
-    """
-    layers = [m for m in model.modules() if getattr(m, "gradient_checkpointing", False)]
-    flags = [layer.training for layer in layers]
-    for layer in layers:
-        layer.training = torch.is_grad_enabled()
-    try:
-        yield
-    finally:
-        for layer, flag in zip(layers, flags, strict=True):
-            layer.training = flag
 
 
 def _load_adapted(

@@ -20,7 +20,7 @@ class Reference(Protocol):
     def logprobs(self, batch: TokenBatch, temperature: float = 1.0) -> Tensor:
         """As ``LocalPolicy.logprobs``, without gradient."""
 
-    def rest(self) -> None:
+    def offload(self) -> None:
         """Gives back the accelerator's memory until the next call."""
 
 
@@ -41,7 +41,7 @@ class AdapterReference:
         with lora.reference_active(self.policy.model):
             return self.policy.logprobs(batch, temperature)
 
-    def rest(self) -> None:
+    def offload(self) -> None:
         """Nothing to give back."""
 
 
@@ -50,22 +50,22 @@ class CopyReference:
 
     Args:
         copy: the copy.
-        offload: whether it rests on the CPU.
+        offloaded: whether it is in CPU memory between updates.
     """
 
-    def __init__(self, copy: LocalPolicy, offload: bool) -> None:
-        self.copy, self.offload = copy, offload
+    def __init__(self, copy: LocalPolicy, offloaded: bool) -> None:
+        self.copy, self.offloaded = copy, offloaded
         copy.model.requires_grad_(False).eval()
-        self.rest()
+        self.offload()
 
     @torch.no_grad()
     def logprobs(self, batch: TokenBatch, temperature: float = 1.0) -> Tensor:
         """As ``LocalPolicy.logprobs``, without gradient."""
-        if self.offload:
+        if self.offloaded:
             self.copy.model.to(self.copy.device)
         return self.copy.logprobs(batch, temperature)
 
-    def rest(self) -> None:
-        """Moves the copy to the CPU, if it is to rest there."""
-        if self.offload:
+    def offload(self) -> None:
+        """Moves the copy to the CPU, if it is to be there between updates."""
+        if self.offloaded:
             self.copy.model.to("cpu")

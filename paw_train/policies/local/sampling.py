@@ -20,8 +20,8 @@ def uniforms(seeds: Sequence[int], count: int) -> Tensor:
     return torch.from_numpy(np.stack(rows)) if rows else torch.zeros((0, count))
 
 
-def draw(logits: Tensor, sampling: Sampling, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """One token a row and its log-probability under the distribution it was drawn from.
+def sample_tokens(logits: Tensor, sampling: Sampling, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """One token a row and its log-probability under the distribution it was sampled from.
 
     Args:
         logits: [B, V].

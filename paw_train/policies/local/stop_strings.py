@@ -45,7 +45,7 @@ class StopTexts:
         tail = self._tail(ids)
         return any(text in tail for text in self.texts)
 
-    def cut(self, text: str) -> str:
+    def truncate(self, text: str) -> str:
         """A response's text up to and with the stop text that came first."""
         ends = [at + len(stop) for stop in self.texts if (at := text.find(stop)) >= 0]
         return text[: min(ends)] if ends else text
@@ -60,7 +60,7 @@ class StopTexts:
 
     def _tail(self, ids: Sequence[int]) -> str:
         """The decoded end of the response, long enough to hold any stop text and the last token."""
-        # 8 more characters: what a decoder may strip or garble where the tail was cut off
+        # 8 more characters: what a decoder may strip or garble where the tail was truncated
         enough = self._longest + len(self.chat.raw([ids[-1]])) + 8
         size = enough
         while True:

@@ -77,7 +77,7 @@ class VLLMPolicy:
 
 
 class FollowingVLLM:
-    """A vLLM engine that plays with the weights that a local policy has at that moment.
+    """A vLLM engine that samples with the current weights of a local policy.
 
     Training with it is on-policy: each session begins with the local policy's weights.
 
@@ -163,7 +163,7 @@ class VLLMSession:
         logprobs = [
             float(at[token].logprob) for at, token in zip(output.logprobs, ids, strict=True)
         ]
-        return Response(ids, logprobs, self._stops.cut(self.policy.chat.decode(ids)))
+        return Response(ids, logprobs, self._stops.truncate(self.policy.chat.decode(ids)))
 
 
 def _refusal(ids: Sequence[int], room: int, limit: int) -> Response:
@@ -194,7 +194,7 @@ def _start(model: str, settings: VLLMSettings) -> Any:
         "seed": settings.seed,
         "max_model_len": settings.max_model_len,
         "enable_prefix_caching": True,
-        # temperature and truncation included, as the local policy tells them
+        # temperature and truncation included, as the local policy reports them
         "logprobs_mode": "processed_logprobs",
         "disable_log_stats": True,
         "gpu_memory_utilization": settings.gpu_memory,
@@ -205,7 +205,7 @@ def _start(model: str, settings: VLLMSettings) -> Any:
 def _difference(model: Any, given: dict[str, Tensor]) -> str | None:
     """What a worker's weights have that was not given, or ``None``.
 
-    vLLM fuses some matrices and lays others out anew; the rest, at least the norms, must now be
+    vLLM fuses some matrices and lays others out anew; the others, at least the norms, must now be
     equal to what was given. Without a look, a failed update would go unnoticed.
     """
     compared = 0

@@ -1,5 +1,5 @@
-"""Compares methods: a grid of arms x seeds over one recipe, run cell by cell, with intervals.
+"""Comparisons of methods: a grid of arms x seeds over one recipe, with intervals.
 
-``grid`` says what is run, ``execute`` runs it, ``results`` keeps it, ``analysis`` judges it, ``tables`` and
-``page`` show it.
+``grid`` lists the runs, ``execute`` starts them, ``results`` keeps what they measured, ``analysis``
+summarises it, ``tables`` and ``page`` show it.
 """

@@ -1,4 +1,4 @@
-"""From the cells' results to statements: each arm's mean, and its difference to the baseline."""
+"""Each arm's mean with its interval, and its difference to its baseline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paw_train.evaluation.statistics import (
     paired_t_p_value,
     wilson_interval,
 )
-from paw_train.reporting.compare.results import CellResult
+from paw_train.reporting.compare.results import RunResult
 
 _BOOTSTRAP_SEED = 0
 
@@ -82,41 +82,41 @@ class Secondary:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a table shows."""
+    """A comparison's statements, in the order to show them in."""
 
     baseline: str
     arms: tuple[ArmSummary, ...]
     differences: tuple[Difference, ...]
     notes: tuple[str, ...]
-    """what a reader has to know, a sentence each"""
+    """limits of the comparison, a sentence each"""
     secondary: tuple[Secondary, ...] = ()
     """by measurement, then by arm"""
 
     def difference(self, arm: str) -> Difference | None:
-        """The arm's difference to its opponent; ``None`` for the baseline."""
+        """The arm's difference to its own baseline; ``None`` where it is the baseline."""
         return next((d for d in self.differences if d.arm == arm), None)
 
 
 def compare(
-    opponents: Mapping[str, str],
+    baselines: Mapping[str, str],
     baseline: str,
-    cells: Sequence[CellResult],
+    runs: Sequence[RunResult],
     primary: str | None = None,
 ) -> Comparison:
-    """Sums up the finished cells of a grid.
+    """Summarises the finished runs of a grid.
 
     Args:
-        opponents: each arm, in the order to show, and the one that its difference is taken to (itself:
-            none); arms without a finished cell are named in the notes.
+        baselines: each arm, in the order to show, and the one that its difference is taken to (itself:
+            none); arms without a finished run are named in the notes.
         baseline: the arm that most differences are taken to.
-        cells: the finished cells, in any order.
+        runs: the finished runs, in any order.
         primary: the arm whose difference was named beforehand as the one that decides; its p-value is not
             adjusted, and does not count in the adjustment of the others.
     """
-    by_arm = {arm: _by_seed(arm, cells) for arm in opponents}
-    done = [arm for arm in opponents if by_arm[arm]]
+    by_arm = {arm: _by_seed(arm, runs) for arm in baselines}
+    done = [arm for arm in baselines if by_arm[arm]]
     differences = [
-        d for arm in done if arm != opponents[arm] for d in _difference(arm, opponents[arm], by_arm)
+        d for arm in done if arm != baselines[arm] for d in _difference(arm, baselines[arm], by_arm)
     ]
     tested = [d for d in differences if d.p_value is not None and d.arm != primary]
     adjusted = holm([d.p_value for d in tested if d.p_value is not None])
@@ -127,64 +127,66 @@ def compare(
         }
     final = tuple(replace(d, p_holm=holm_of.get(d.arm)) for d in differences)
     summaries = tuple(_summary(arm, by_arm[arm]) for arm in done)
-    notes = _notes(by_arm, cells)
+    notes = _notes(by_arm, runs)
     if primary is not None:
         notes.append(
             f"{primary} is the primary contrast, named before the runs; the others explore."
         )
-    judged: list[ArmSummary | Difference] = [*summaries, *final]
-    if any(len(found.seeds) > 1 and found.ci95 is None for found in judged):
-        notes.append("Where all seeds agree to the task there is no interval: too few to tell.")
-    further = tuple(_secondary(opponents, by_arm))
+    estimates: list[ArmSummary | Difference] = [*summaries, *final]
+    if any(len(found.seeds) > 1 and found.ci95 is None for found in estimates):
+        notes.append(
+            "Where all seeds agree to the task there is no interval: too few seeds to estimate one."
+        )
+    further = tuple(_secondary(baselines, by_arm))
     return Comparison(baseline, summaries, final, tuple(notes), further)
 
 
-def _by_seed(arm: str, cells: Sequence[CellResult]) -> dict[int, CellResult]:
-    return {c.seed: c for c in sorted(cells, key=lambda c: c.seed) if c.arm == arm}
+def _by_seed(arm: str, runs: Sequence[RunResult]) -> dict[int, RunResult]:
+    return {c.seed: c for c in sorted(runs, key=lambda c: c.seed) if c.arm == arm}
 
 
-def _summary(arm: str, by_seed: Mapping[int, CellResult]) -> ArmSummary:
-    cells = list(by_seed.values())
-    rates = [cell.success_rate for cell in cells]
-    before = [float(c.before["success_rate"]) for c in cells if c.before]
+def _summary(arm: str, by_seed: Mapping[int, RunResult]) -> ArmSummary:
+    runs = list(by_seed.values())
+    rates = [run.success_rate for run in runs]
+    before = [float(c.before["success_rate"]) for c in runs if c.before]
     return ArmSummary(
         arm=arm,
         seeds=tuple(by_seed),
         before=float(np.mean(before)) if before else None,
         mean=float(np.mean(rates)),
         ci95=_within(mean_interval(rates), 0.0, 1.0) if _vary(rates) else None,
-        ci95_tasks=_task_interval(cells),
+        ci95_tasks=_task_interval(runs),
         std=float(np.std(rates, ddof=1)) if len(rates) > 1 else None,
-        tasks=int(cells[0].after["n"]),
-        by_type=_types(cells),
+        tasks=int(runs[0].after["n"]),
+        by_type=_types(runs),
         rates=tuple(rates),
     )
 
 
-def _task_interval(cells: Sequence[CellResult]) -> tuple[float, float]:
-    if len(cells) == 1 or _panel(cells) is None:
-        n = sum(int(c.after["n"]) for c in cells)
-        return wilson_interval(sum(c.success_rate * c.after["n"] for c in cells), n)
-    rows = [cell.successes or [] for cell in cells]
+def _task_interval(runs: Sequence[RunResult]) -> tuple[float, float]:
+    if len(runs) == 1 or _panel(runs) is None:
+        n = sum(int(c.after["n"]) for c in runs)
+        return wilson_interval(sum(c.success_rate * c.after["n"] for c in runs), n)
+    rows = [run.successes or [] for run in runs]
     return _within(crossed_bootstrap_interval(rows, _BOOTSTRAP_SEED), 0.0, 1.0)
 
 
-def _panel(cells: Sequence[CellResult]) -> str | None:
-    """The panel that all cells were evaluated on, task by task; ``None`` where there is no such thing."""
-    panels = {str(cell.after.get("panel_hash")) for cell in cells}
-    recorded = all(cell.successes is not None for cell in cells)
+def _panel(runs: Sequence[RunResult]) -> str | None:
+    """The panel that all runs were evaluated on, task by task; ``None`` where there is no such thing."""
+    panels = {str(run.after.get("panel_hash")) for run in runs}
+    recorded = all(run.successes is not None for run in runs)
     return panels.pop() if len(panels) == 1 and recorded else None
 
 
-def _types(cells: Sequence[CellResult]) -> dict[str, float]:
-    names = sorted({name for cell in cells for name in cell.after["by_type"]})
+def _types(runs: Sequence[RunResult]) -> dict[str, float]:
+    names = sorted({name for run in runs for name in run.after["by_type"]})
     return {
         name: float(
             np.mean(
                 [
-                    cell.after["by_type"][name]["success_rate"]
-                    for cell in cells
-                    if name in cell.after["by_type"]
+                    run.after["by_type"][name]["success_rate"]
+                    for run in runs
+                    if name in run.after["by_type"]
                 ]
             )
         )
@@ -193,7 +195,7 @@ def _types(cells: Sequence[CellResult]) -> dict[str, float]:
 
 
 def _difference(
-    arm: str, to: str, by_arm: Mapping[str, Mapping[int, CellResult]]
+    arm: str, to: str, by_arm: Mapping[str, Mapping[int, RunResult]]
 ) -> list[Difference]:
     """The arm's difference, or nothing where the two have no seed in common."""
     base, other = by_arm[to], by_arm[arm]
@@ -202,9 +204,9 @@ def _difference(
         return []
     delta = [other[s].success_rate - base[s].success_rate for s in seeds]
     several = _vary(delta)
-    cells = [by_seed[s] for s in seeds for by_seed in (base, other)]
+    runs = [by_seed[s] for s in seeds for by_seed in (base, other)]
     rows = None
-    if _panel(cells) is not None:
+    if _panel(runs) is not None:
         rows = [
             np.subtract(other[s].successes or [], base[s].successes or []).tolist() for s in seeds
         ]
@@ -224,17 +226,17 @@ def _difference(
 
 
 def _secondary(
-    opponents: Mapping[str, str], by_arm: Mapping[str, Mapping[int, CellResult]]
+    baselines: Mapping[str, str], by_arm: Mapping[str, Mapping[int, RunResult]]
 ) -> Iterator[Secondary]:
     for name, measure in SECONDARY.items():
         values = {
-            arm: {s: v for s, cell in by_seed.items() if (v := measure(cell)) is not None}
+            arm: {s: v for s, run in by_seed.items() if (v := measure(run)) is not None}
             for arm, by_seed in by_arm.items()
         }
         for arm, own in values.items():
             if own:
-                other = values[opponents[arm]] if opponents[arm] != arm else {}
-                yield _secondary_row(name, arm, own, opponents[arm], other)
+                other = values[baselines[arm]] if baselines[arm] != arm else {}
+                yield _secondary_row(name, arm, own, baselines[arm], other)
 
 
 def _secondary_row(
@@ -254,17 +256,17 @@ def _secondary_row(
     )
 
 
-def _over_training(key: str, share: float) -> Callable[[CellResult], float | None]:
-    """The mean of a measurement over the last ``share`` of a cell's updates."""
+def _over_training(key: str, share: float) -> Callable[[RunResult], float | None]:
+    """The mean of a measurement over the last ``share`` of a run's updates."""
 
-    def measure(cell: CellResult) -> float | None:
-        known = [v for v in cell.metrics.get(key, []) if v is not None]
+    def measure(run: RunResult) -> float | None:
+        known = [v for v in run.metrics.get(key, []) if v is not None]
         return float(np.mean(known[-max(1, round(share * len(known))) :])) if known else None
 
     return measure
 
 
-SECONDARY: Mapping[str, Callable[[CellResult], float | None]] = MappingProxyType(
+SECONDARY: Mapping[str, Callable[[RunResult], float | None]] = MappingProxyType(
     {
         "success in training, mean of all updates, %": _over_training("success_rate", 1.0),
         "success in training, last quarter, %": _over_training("success_rate", 0.25),
@@ -292,8 +294,8 @@ def _within(interval: tuple[float, float], low: float, high: float) -> tuple[flo
 
 
 def _notes(
-    by_arm: Mapping[str, Mapping[int, CellResult]],
-    cells: Sequence[CellResult],
+    by_arm: Mapping[str, Mapping[int, RunResult]],
+    runs: Sequence[RunResult],
 ) -> list[str]:
     notes = []
     empty = [arm for arm, by_seed in by_arm.items() if not by_seed]
@@ -303,7 +305,9 @@ def _notes(
     if len(counts) > 1:
         notes.append("The arms have different numbers of seeds; differences use those in common.")
     if counts and min(counts) == 1:
-        notes.append("One seed says nothing about other seeds: no interval over seeds, no p-value.")
-    if len({cell.after.get("panel_hash") for cell in cells}) > 1:
-        notes.append("Not all cells were evaluated on the same tasks; tasks are not paired.")
+        notes.append(
+            "One seed is no evidence about other seeds: no interval over seeds, no p-value."
+        )
+    if len({run.after.get("panel_hash") for run in runs}) > 1:
+        notes.append("Not all runs were evaluated on the same tasks; tasks are not paired.")
     return notes

@@ -1,4 +1,4 @@
-"""Learning curves of a comparison: each arm beside its opponent, mean and range over seeds."""
+"""Learning curves of a comparison: each arm beside its baseline, with mean and range over seeds."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paw_train.reporting.compare.results import CellResult
-from paw_train.reporting.run.charts import Series
+from paw_train.reporting.compare.results import RunResult
+from paw_train.reporting.run.charts import Chart, ChartStyle, Series
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One measurement that curves are drawn of."""
+    """One measurement that is shown as curves."""
 
     key: str
     title: str
@@ -32,10 +32,10 @@ RANGE_NOTE = (
 
 
 def arm_series(
-    arm: str, cells: Sequence[CellResult], measurement: Measurement, colour: int
+    arm: str, runs: Sequence[RunResult], measurement: Measurement, colour: int
 ) -> Series | None:
     """The mean of a measurement over an arm's seeds, with their range; ``None`` where there is none."""
-    lines = [points for c in cells if c.arm == arm and (points := _points(c, measurement.key))]
+    lines = [points for c in runs if c.arm == arm and (points := _points(c, measurement.key))]
     if not lines:
         return None
     xs = sorted({x for line in lines for x in line})
@@ -49,19 +49,19 @@ def arm_series(
 
 
 def pairs(
-    opponents: Mapping[str, str], cells: Sequence[CellResult], measurement: Measurement
+    baselines: Mapping[str, str], runs: Sequence[RunResult], measurement: Measurement
 ) -> list[tuple[str, list[Series]]]:
-    """For each arm, its curve and its opponent's: (arm, series), over the seeds that both have.
+    """For each arm, its curve and its baseline's: (arm, series), over the seeds that both have.
 
     Without a seed in common the arm's curve stands alone.
     """
-    seeds = {arm: {c.seed for c in cells if c.arm == arm} for arm in opponents}
+    seeds = {arm: {c.seed for c in runs if c.arm == arm} for arm in baselines}
     charts = []
-    for arm, other in opponents.items():
+    for arm, other in baselines.items():
         if arm == other:
             continue
         common = seeds[arm] & seeds[other]
-        shared = [c for c in cells if c.seed in (common or seeds[arm])]
+        shared = [c for c in runs if c.seed in (common or seeds[arm])]
         own = arm_series(arm, shared, measurement, 1)
         base = arm_series(other, shared, measurement, 2)
         if own is not None:
@@ -69,9 +69,20 @@ def pairs(
     return charts
 
 
-def _points(cell: CellResult, key: str) -> dict[float, float]:
+def charts_of(
+    baselines: Mapping[str, str],
+    runs: Sequence[RunResult],
+    measurement: Measurement,
+    style: ChartStyle,
+) -> list[tuple[str, Chart]]:
+    """(arm, chart) of every arm that the measurement was recorded for; see ``pairs``."""
+    found = pairs(baselines, runs, measurement)
+    return [(arm, Chart(series, style)) for arm, series in found]
+
+
+def _points(run: RunResult, key: str) -> dict[float, float]:
     """Value by number of finished updates."""
     if key == "validation":
-        return {float(update): rate for update, rate, *_ in cell.validation}
-    values = cell.metrics.get(key, [])
+        return {float(update): rate for update, rate, *_ in run.validation}
+    values = run.metrics.get(key, [])
     return {float(i): v for i, v in enumerate(values, 1) if v is not None}

@@ -1,4 +1,4 @@
-"""Runs the cells of a grid, each in its own process, some at once, in an order that is useful early."""
+"""Executes the runs of a grid, each in its own process and some at once."""
 
 from __future__ import annotations
 
@@ -8,36 +8,42 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from paw_train.reporting.compare.cells import check_settings, is_finished, is_made, warm_start_place
-from paw_train.reporting.compare.grid import Cell
-from paw_train.reporting.compare.locks import CellLock, is_held
+from paw_train.reporting.compare.grid import PlannedRun
+from paw_train.reporting.compare.locks import RunLock, is_held
+from paw_train.reporting.compare.run_folder import (
+    check_settings,
+    is_finished,
+    is_made,
+    warm_start_place,
+)
 
 _POLL_SECONDS = 0.5
 _LOG_TAIL = 15
 
-Command = Callable[[Cell], list[str]]
+Command = Callable[[PlannedRun], list[str]]
 
 
 class Watcher(Protocol):
-    """Is told what happens."""
+    """Receives what happens."""
 
     def say(self, text: str) -> None:
-        """Something happened."""
+        """Reports an event, in a sentence."""
 
     def show(self, work: Work) -> None:
-        """The present state; called about twice a second."""
+        """Shows the present state; called about twice a second."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A cell whose process ended badly."""
+    """A run whose process ended badly."""
 
-    cell: str
+    run: str
     code: int
     """exit status; negative: the signal that ended it"""
     log: Path
@@ -47,66 +53,66 @@ class Failure:
 
 @dataclass
 class Work:
-    """How far a grid has come."""
+    """The progress of a grid."""
 
-    cells: Sequence[Cell]
-    waiting: list[Cell] = field(default_factory=list)
-    running: dict[str, Cell] = field(default_factory=dict)
-    """by name: the cells that this process, or one before it, has started"""
+    runs: Sequence[PlannedRun]
+    waiting: list[PlannedRun] = field(default_factory=list)
+    running: dict[str, PlannedRun] = field(default_factory=dict)
+    """by name: the runs that this process, or one before it, has started"""
     finished: int = 0
     failures: list[Failure] = field(default_factory=list)
     stopping: bool = False
 
 
-def train_command(cell: Cell, recipe: str) -> list[str]:
-    """What a cell's process executes: ``paw train`` with the cell's settings."""
-    return [sys.executable, "-m", "paw_train.cli", "train", recipe, *cell.overrides]
+def train_command(run: PlannedRun, recipe: str) -> list[str]:
+    """The command of a run's process: ``paw train`` with its settings."""
+    return [sys.executable, "-m", "paw_train.cli", "train", recipe, *run.overrides]
 
 
 class Runner:
-    """Runs what is left of a list of cells.
+    """Executes the unfinished ones of a list of runs.
 
-    Killed at any moment and made anew it goes on: finished cells stay, begun ones resume from their
-    own checkpoints, and a cell whose process outlived the killed parent is waited for.
+    After a kill at any moment, the same call continues: finished runs stay, begun ones resume from their
+    own checkpoints, and a run whose process outlived the killed parent is waited for.
 
     Args:
-        cells: the cells to run, in the order wanted; those that are finished are passed over.
-        folder: of the comparison; a cell's run is in the subfolder with its name.
+        runs: in the order wanted; finished ones are skipped.
+        folder: of the comparison; a run is in the subfolder with its name.
         jobs: processes at once.
-        command: what a cell's process executes.
-        watcher: is told what happens.
-        on_finish: called after each cell that finishes.
+        command: returns the command of a run's process.
+        watcher: receives what happens.
+        on_finish: called after each run that finishes.
 
     Raises:
-        ValueError: a cell's folder holds a run with other settings.
+        ValueError: a run's folder holds a run with other settings.
     """
 
     def __init__(
         self,
-        cells: Sequence[Cell],
+        runs: Sequence[PlannedRun],
         folder: Path,
         jobs: int,
         command: Command,
         watcher: Watcher,
-        on_finish: Callable[[Cell], None] = lambda cell: None,
+        on_finish: Callable[[PlannedRun], None] = lambda run: None,
     ) -> None:
-        for cell in cells:
-            check_settings(folder / cell.name, cell)
+        for run in runs:
+            check_settings(folder / run.name, run)
         self.folder, self.jobs, self.command = folder, jobs, command
         self.watcher, self.on_finish = watcher, on_finish
-        waiting = [cell for cell in cells if not is_finished(folder / cell.name)]
-        self.work = Work(cells, waiting, finished=len(cells) - len(waiting))
+        waiting = [run for run in runs if not is_finished(folder / run.name)]
+        self.work = Work(runs, waiting, finished=len(runs) - len(waiting))
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._shared = {cell.name: warm_start_place(cell) for cell in cells}
+        self._shared = {run.name: warm_start_place(run) for run in runs}
         self._asked = 0
 
     def run(self) -> Work:
-        """Works until every cell has finished or failed, or until it is asked to stop."""
+        """Works until every run has finished or failed, or until Ctrl-C or SIGTERM."""
         work = self.work
         with _signals(self._ask):
-            for cell in work.waiting:
-                if is_held(self._lock_path(cell)):
-                    self._adopt(cell)
+            for run in work.waiting:
+                if is_held(self._lock_path(run)):
+                    self._adopt(run)
             while self._children if work.stopping else work.running or work.waiting:
                 self._reap()
                 while not work.stopping and len(work.running) < self.jobs:
@@ -119,35 +125,35 @@ class Runner:
     # --- starting --------------------------------------------------------------------------------
 
     def _start_next(self) -> bool:
-        """Starts the first cell that may run; False when there is none."""
-        for cell in self.work.waiting:
-            if cell.name in self.work.running or self._waits_for_warm_start(cell):
+        """Starts the first waiting run that may start; False when there is none."""
+        for run in self.work.waiting:
+            if run.name in self.work.running or self._waits_for_warm_start(run):
                 continue
-            lock = CellLock(self._lock_path(cell))
+            lock = RunLock(self._lock_path(run))
             try:
                 if lock.take():
-                    self._start(cell, lock)
+                    self._start(run, lock)
                 else:
-                    self._adopt(cell)
+                    self._adopt(run)
             finally:
                 lock.close()
             return True
         return False
 
-    def _waits_for_warm_start(self, cell: Cell) -> bool:
-        """Whether another cell is making the warm start that this one will share."""
-        place = self._shared[cell.name]
+    def _waits_for_warm_start(self, run: PlannedRun) -> bool:
+        """Whether another run is making the warm start that this one will share."""
+        place = self._shared[run.name]
         if place is None or is_made(place):
             return False
         return any(self._shared[name] == place for name in self.work.running)
 
-    def _start(self, cell: Cell, lock: CellLock) -> None:
-        log = self._log_path(cell)
+    def _start(self, run: PlannedRun, lock: RunLock) -> None:
+        log = self._log_path(run)
         log.parent.mkdir(parents=True, exist_ok=True)
-        threads = str(cell.settings.threads or 1)
+        threads = str(run.settings.threads or 1)
         with log.open("ab") as output:
-            self._children[cell.name] = subprocess.Popen(
-                self.command(cell),
+            self._children[run.name] = subprocess.Popen(
+                self.command(run),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -156,51 +162,49 @@ class Runner:
                 start_new_session=True,
                 pass_fds=lock.descriptors,
             )
-        begun = (self.folder / cell.name / "config.json").exists()
-        self.watcher.say(f"{cell.name}: {'goes on' if begun else 'starts'}")
-        self.work.running[cell.name] = cell
+        begun = (self.folder / run.name / "config.json").exists()
+        self.watcher.say(f"{run.name}: {'goes on' if begun else 'starts'}")
+        self.work.running[run.name] = run
 
-    def _adopt(self, cell: Cell) -> None:
-        self.watcher.say(
-            f"{cell.name}: another process is running it already; waiting for that one"
-        )
-        self.work.running[cell.name] = cell
+    def _adopt(self, run: PlannedRun) -> None:
+        self.watcher.say(f"{run.name}: another process is running it already; waiting for that one")
+        self.work.running[run.name] = run
 
     # --- ending ----------------------------------------------------------------------------------
 
     def _reap(self) -> None:
-        for name, cell in list(self.work.running.items()):
+        for name, run in list(self.work.running.items()):
             child = self._children.get(name)
             if child is None:
-                if not is_held(self._lock_path(cell)):
-                    self._adopted_ended(cell)
+                if not is_held(self._lock_path(run)):
+                    self._adopted_ended(run)
             elif child.poll() is not None:
                 del self._children[name]
-                self._ended(cell, child.returncode)
+                self._ended(run, child.returncode)
 
-    def _adopted_ended(self, cell: Cell) -> None:
-        del self.work.running[cell.name]
-        if is_finished(self.folder / cell.name):
-            self._finished(cell)
+    def _adopted_ended(self, run: PlannedRun) -> None:
+        del self.work.running[run.name]
+        if is_finished(self.folder / run.name):
+            self._finished(run)
 
-    def _ended(self, cell: Cell, code: int) -> None:
-        del self.work.running[cell.name]
-        if is_finished(self.folder / cell.name):
-            self._finished(cell)
+    def _ended(self, run: PlannedRun, code: int) -> None:
+        del self.work.running[run.name]
+        if is_finished(self.folder / run.name):
+            self._finished(run)
         elif self.work.stopping:
-            self.watcher.say(f"{cell.name}: stopped; it goes on from its checkpoint next time")
+            self.watcher.say(f"{run.name}: stopped; it goes on from its checkpoint next time")
         else:
-            self.work.waiting.remove(cell)
-            log = self._log_path(cell)
-            failure = Failure(cell.name, code, log, _tail(log))
+            self.work.waiting.remove(run)
+            log = self._log_path(run)
+            failure = Failure(run.name, code, log, _tail(log))
             self.work.failures.append(failure)
-            self.watcher.say(f"{cell.name}: failed ({_meaning(code)}); the others go on")
+            self.watcher.say(f"{run.name}: failed ({_meaning(code)}); the others go on")
 
-    def _finished(self, cell: Cell) -> None:
-        self.work.waiting.remove(cell)
+    def _finished(self, run: PlannedRun) -> None:
+        self.work.waiting.remove(run)
         self.work.finished += 1
-        self.on_finish(cell)
-        self.watcher.say(f"{cell.name}: finished")
+        self.on_finish(run)
+        self.watcher.say(f"{run.name}: finished")
 
     def _ask(self, *_: object) -> None:
         """Ctrl-C: first stop after the current update, then at once, then kill."""
@@ -213,11 +217,11 @@ class Runner:
         if self._children and self._asked == 1:
             self.watcher.say("Stopping after the current updates (again: at once) ...")
 
-    def _lock_path(self, cell: Cell) -> Path:
-        return self.folder / "locks" / f"{cell.name}.lock"
+    def _lock_path(self, run: PlannedRun) -> Path:
+        return self.folder / "locks" / f"{run.name}.lock"
 
-    def _log_path(self, cell: Cell) -> Path:
-        return self.folder / "logs" / f"{cell.name}.log"
+    def _log_path(self, run: PlannedRun) -> Path:
+        return self.folder / "logs" / f"{run.name}.log"
 
 
 def _tail(log: Path) -> str:
@@ -233,18 +237,14 @@ def _meaning(code: int) -> str:
     return f"exit status {code}"
 
 
-class _signals:
-    """Leads Ctrl-C and SIGTERM to a function while it is entered."""
-
-    def __init__(self, handler: Callable[..., None]) -> None:
-        self.handler = handler
-        self.previous: dict[int, object] = {}
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self.previous[number] = signal.signal(number, self.handler)
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.previous.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+@contextmanager
+def _signals(handler: Callable[..., None]) -> Iterator[None]:
+    """Calls a function on Ctrl-C and SIGTERM, where this is the main thread."""
+    main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if main else ()
+    previous = [(number, signal.signal(number, handler)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, earlier in previous:
+            signal.signal(number, earlier)

@@ -1,4 +1,4 @@
-"""What is compared: arms (methods) x seeds over one recipe, and the cells that makes."""
+"""A grid of arms (methods) x seeds over one recipe, and the runs that it consists of."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 
 from paw_gym.naming import did_you_mean
 from paw_train.settings import Settings, find_recipe, load_settings, read_yaml, recipe_names
+from paw_train.settings.dotted import ARGUMENTS, flatten
+from paw_train.settings.recipes import read_pairs
 from paw_train.settings.world_model import WorldModelSettings
 
 _KEYS = (
@@ -31,8 +33,8 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One run of the grid."""
+class PlannedRun:
+    """One run of a grid."""
 
     arm: str
     seed: int
@@ -43,8 +45,8 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Names the cell's folder."""
-        return cell_name(self.arm, self.seed)
+        """The name of its folder."""
+        return run_name(self.arm, self.seed)
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Grid:
     """Methods x seeds over one recipe."""
 
     name: str
-    """names the folder of the comparison"""
+    """the name of the comparison's folder"""
     recipe: str
     """a recipe's name, or the path of a ``.yaml`` file"""
     seeds: tuple[int, ...]
@@ -64,7 +66,7 @@ class Grid:
     against: Mapping[str, str] = field(default_factory=dict)
     """arms whose difference is taken to another one than the baseline"""
     description: str = ""
-    """what is asked, for the page"""
+    """the question that it answers, for the page"""
     primary: str | None = None
     """the arm whose difference was named beforehand as the one that decides; the others explore"""
 
@@ -74,7 +76,7 @@ class Grid:
             raise ValueError("A comparison needs arms: `arms: {grpo: {}, ...}` or --arm NAME:...")
         folders: dict[str, str] = {}
         for name in names:
-            other = folders.setdefault(cell_name(name, 0), name)
+            other = folders.setdefault(run_name(name, 0), name)
             if other != name or names.count(name) > 1:
                 raise ValueError(
                     f"Arms {other!r} and {name!r} would share a folder; rename one of them."
@@ -89,8 +91,8 @@ class Grid:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds: expected different whole numbers, got {list(self.seeds)}.")
 
-    def cells(self, out: str) -> list[Cell]:
-        """Every run, seeds outermost, so that complete seeds come first.
+    def runs(self, out: str) -> list[PlannedRun]:
+        """Every run, seeds outermost, so that complete seeds are there early.
 
         Args:
             out: the folder that holds the comparison's own.
@@ -99,15 +101,15 @@ class Grid:
             ValueError: an arm's settings are not valid; names the arm.
         """
         return [
-            self._cell(arm, seed, Path(out) / self.name) for seed in self.seeds for arm in self.arms
+            self._run(arm, seed, Path(out) / self.name) for seed in self.seeds for arm in self.arms
         ]
 
-    def _cell(self, arm: Arm, seed: int, folder: Path) -> Cell:
+    def _run(self, arm: Arm, seed: int, folder: Path) -> PlannedRun:
         # loads torch, which naming grids for the shell to complete must not
         from paw_train.algorithms.estimators import require_registered
 
         values: dict[str, Any] = {"threads": 1, **self.overrides, **arm.settings}
-        values |= {"seed": seed, "out": str(folder), "name": cell_name(arm.name, seed)}
+        values |= {"seed": seed, "out": str(folder), "name": run_name(arm.name, seed)}
         values.setdefault("warm_starts", str(folder / "warm-starts"))
         overrides = tuple(f"{key}={json.dumps(value)}" for key, value in values.items())
         try:
@@ -119,7 +121,7 @@ class Grid:
             raise ValueError(
                 f"Arm {arm.name!r}: evaluation.tasks is 0; a comparison needs the evaluation after RL."
             )
-        return Cell(arm.name, seed, overrides, settings)
+        return PlannedRun(arm.name, seed, overrides, settings)
 
     def with_seeds(self, seeds: Sequence[int]) -> Grid:
         """The grid with further seeds."""
@@ -132,12 +134,12 @@ class Grid:
             if name not in own:
                 raise ValueError(f"There is no arm {name!r}. {did_you_mean(name, own)}")
 
-    def opponents(self) -> dict[str, str]:
+    def baselines(self) -> dict[str, str]:
         """For each arm, in order, the one that its difference is taken to: itself for the baseline."""
         return {arm.name: self.against.get(arm.name, self.baseline) for arm in self.arms}
 
 
-def cell_name(arm: str, seed: int) -> str:
+def run_name(arm: str, seed: int) -> str:
     """The folder of an arm's run with a seed."""
     return f"{re.sub(r'[^A-Za-z0-9._+-]+', '-', arm).strip('-')}-seed{seed}"
 
@@ -152,7 +154,7 @@ def load_grid(name: str | Path) -> Grid:
     Raises:
         ValueError: there is none, or a key or value is not valid; names it.
     """
-    path = find_grid(name)
+    path = _file(name)
     data = read_yaml(path.read_text(encoding="utf-8"), f"Grid {path.name}")
     if not isinstance(data, dict):
         raise ValueError(f"Grid {path.name}: expected keys and values, got {data!r}.")
@@ -201,30 +203,15 @@ def grid_from_arguments(
     for text in arms:
         name, _, values = text.partition(":")
         pairs = re.split(r",(?=[\w.]+=)", values) if values else []
-        parsed.append(Arm(name, expand_preset(parse_pairs(pairs))))
+        parsed.append(Arm(name, expand_preset(read_pairs(pairs))))
     return Grid(
         name=f"compare-{Path(find_recipe(recipe)).stem}",
         recipe=recipe,
         seeds=read_seeds(seeds),
         arms=tuple(parsed),
         baseline=parsed[0].name if parsed else "",
-        overrides=parse_pairs(overrides),
+        overrides=read_pairs(overrides),
     )
-
-
-def parse_pairs(pairs: Sequence[str]) -> dict[str, Any]:
-    """``key=value`` texts as a dictionary; values are read as YAML.
-
-    Raises:
-        ValueError: not of that form.
-    """
-    values = {}
-    for pair in pairs:
-        key, sign, value = pair.partition("=")
-        if not sign or not key:
-            raise ValueError(f"Expected key=value, got {pair!r} (for example optimizer.lr=1e-4).")
-        values[key] = read_yaml(value, key)
-    return values
 
 
 def read_seeds(value: object) -> tuple[int, ...]:
@@ -250,19 +237,7 @@ def flat_settings(data: object, where: str) -> dict[str, Any]:
         return {}
     if not isinstance(data, Mapping):
         raise ValueError(f"{where}: expected settings such as `optimizer.lr: 1e-4`, got {data!r}.")
-    return expand_preset(dict(_flat(data, "")))
-
-
-def _flat(data: Mapping[str, Any], prefix: str) -> list[tuple[str, Any]]:
-    pairs: list[tuple[str, Any]] = []
-    for key, value in data.items():
-        full = f"{prefix}{key}"
-        # arguments of an environment are one value, not a group of settings
-        if isinstance(value, Mapping) and not full.endswith("kwargs"):
-            pairs += _flat(value, f"{full}.")
-        else:
-            pairs.append((full, value))
-    return pairs
+    return expand_preset({key: value for key, value in flatten(data, ARGUMENTS) if value != {}})
 
 
 def expand_preset(values: dict[str, Any]) -> dict[str, Any]:
@@ -278,34 +253,10 @@ def expand_preset(values: dict[str, Any]) -> dict[str, Any]:
     return {**named, **{k: v for k, v in values.items() if k != _PRESET}}
 
 
-def find_grid(name: str | Path) -> Path:
-    """The file of a grid.
-
-    Raises:
-        ValueError: there is none; names the nearest.
-    """
-    path = Path(name)
-    if path.suffix in (".yaml", ".yml"):
-        if not path.is_file():
-            raise ValueError(f"There is no grid file {str(path)!r}.")
-        return path
-    for folder in _grid_folders():
-        if (folder / f"{name}.yaml").is_file():
-            return folder / f"{name}.yaml"
-    hint = ""
-    if str(name) in recipe_names():
-        hint = f" It is a recipe: name what to compare, such as --arm grpo --arm paw:{_PRESET}=paw."
-    raise ValueError(
-        f"There is no grid {str(name)!r}.{hint} {did_you_mean(str(name), grid_names())}"
-    )
-
-
-def grid_names() -> list[str]:
-    """Grids that come with the project."""
-    return sorted({p.stem for folder in _grid_folders() for p in folder.glob("*.yaml")})
-
-
-def _grid_folders() -> list[Path]:
-    package = Path(__file__).resolve().parents[2]
-    places = (package / "recipes" / "compare", package.parent / "recipes" / "compare")
-    return [folder for folder in places if folder.is_dir()]
+def _file(name: str | Path) -> Path:
+    if str(name) in recipe_names() and str(name) not in recipe_names("grid"):
+        raise ValueError(
+            f"{str(name)!r} is a recipe, not a grid: name the methods to compare, such as --arm grpo "
+            f"--arm paw:{_PRESET}=paw."
+        )
+    return find_recipe(name, "grid")

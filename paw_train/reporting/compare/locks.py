@@ -1,4 +1,4 @@
-"""One process at a time per cell, also when the one that started it was killed."""
+"""A lock on a run that outlives the process which took it, as long as a child holds it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _flock_module() -> Any:
 _fcntl = _flock_module()
 
 
-class CellLock:
+class RunLock:
     """A lock that a child process inherits and holds until it ends, whatever becomes of its parent.
 
     Args:
@@ -31,7 +31,7 @@ class CellLock:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What the child has to inherit."""
+        """File descriptors that the child has to inherit."""
         return () if _fcntl is None else (self._file,)
 
     def take(self) -> bool:
@@ -45,7 +45,7 @@ class CellLock:
         return True
 
     def close(self) -> None:
-        """Lets go of this process's share: free, unless a child inherited it."""
+        """Releases this process's share of the lock; a child that inherited it still holds it."""
         os.close(self._file)
 
 
@@ -53,7 +53,7 @@ def is_held(path: Path) -> bool:
     """Whether a process holds the lock."""
     if not path.exists():
         return False
-    lock = CellLock(path)
+    lock = RunLock(path)
     try:
         return not lock.take()
     finally:

@@ -1,4 +1,4 @@
-"""What an arm costs beside its opponent: time of an update, its parts, and memory."""
+"""The cost of an arm relative to its baseline: time of an update, its parts, and memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paw_train.reporting.compare.results import CellResult
+from paw_train.reporting.compare.results import RunResult
 
 _PARTS = ("seconds_rollout", "seconds_train")
 
@@ -45,12 +45,12 @@ class Overhead:
     """of the update's time for each token learned from: what is left when episodes differ in length"""
 
 
-def cost_of(cells: Sequence[CellResult]) -> Cost | None:
-    """The cost of some cells; ``None`` where none has times.
+def cost_of(runs: Sequence[RunResult]) -> Cost | None:
+    """The cost of some runs; ``None`` where none has times.
 
-    The first update of each cell is left out: it pays for first-time allocations.
+    The first update of each run is left out: it pays for first-time allocations.
     """
-    timed = [c for c in cells if all(_values(c, key) for key in _PARTS)]
+    timed = [c for c in runs if all(_values(c, key) for key in _PARTS)]
     if not timed:
         return None
     memory = [max(v) for c in timed if (v := _values(c, "peak_memory_mb"))]
@@ -64,14 +64,14 @@ def cost_of(cells: Sequence[CellResult]) -> Cost | None:
     )
 
 
-def overheads(opponents: Mapping[str, str], cells: Sequence[CellResult]) -> list[Overhead]:
-    """The cost of every arm that has an opponent, over the seeds in common."""
+def overheads(baselines: Mapping[str, str], runs: Sequence[RunResult]) -> list[Overhead]:
+    """The cost of every arm relative to its baseline, over the seeds in common."""
     found = []
-    for arm, to in opponents.items():
+    for arm, to in baselines.items():
         if arm == to:
             continue
-        own = {c.seed: c for c in cells if c.arm == arm}
-        other = {c.seed: c for c in cells if c.arm == to}
+        own = {c.seed: c for c in runs if c.arm == arm}
+        other = {c.seed: c for c in runs if c.arm == to}
         seeds = [seed for seed in own if seed in other]
         here = cost_of([own[s] for s in seeds])
         base = cost_of([other[s] for s in seeds])
@@ -100,6 +100,6 @@ def _overhead(arm: str, to: str, seeds: Sequence[int], here: Cost, base: Cost) -
     )
 
 
-def _values(cell: CellResult, key: str) -> list[float]:
-    values = [v for v in cell.metrics.get(key, []) if v is not None]
+def _values(run: RunResult, key: str) -> list[float]:
+    values = [v for v in run.metrics.get(key, []) if v is not None]
     return values[1:] or values

@@ -1,4 +1,4 @@
-"""What a running comparison shows: a live table on a terminal, else a line now and then."""
+"""The progress of a running comparison: a live table on a terminal, else a line now and then."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from paw_train.reporting.compare.cells import updates_done
 from paw_train.reporting.compare.execute import Failure, Work
-from paw_train.reporting.compare.grid import Cell
+from paw_train.reporting.compare.grid import PlannedRun
+from paw_train.reporting.compare.run_folder import updates_done
 from paw_train.reporting.run.scales import duration_text
 
 _LINE_SECONDS = 300.0
@@ -68,22 +68,22 @@ class Progress:
             self.say(f"{self._summary(work)}. Running: {at_work}")
 
     def failure(self, failure: Failure) -> None:
-        """Prints the end of a failed cell's log."""
+        """Prints the end of a failed run's log."""
         self.console.print(
-            f"\n[bold red]{failure.cell} failed[/bold red]; the end of {failure.log}:"
+            f"\n[bold red]{failure.run} failed[/bold red]; the end of {failure.log}:"
         )
         self.console.print(failure.tail, markup=False, soft_wrap=True)
 
     def _table(self, work: Work) -> Table:
         table = Table.grid(padding=(0, 2))
-        for cell in work.running.values():
-            table.add_row(Text(cell.name), self._stage(cell))
+        for run in work.running.values():
+            table.add_row(Text(run.name), self._stage(run))
         table.add_row(Text("all", style="bold"), Text(self._summary(work), style="bold"))
         return table
 
     def _summary(self, work: Work) -> str:
         elapsed = time.monotonic() - self._started
-        parts = [f"{work.finished} of {len(work.cells)} finished"]
+        parts = [f"{work.finished} of {len(work.runs)} finished"]
         if work.failures:
             parts.append(f"{len(work.failures)} failed")
         done = work.finished - (self._at_start or 0) + sum(map(self._share, work.running.values()))
@@ -93,13 +93,13 @@ class Progress:
         parts.append(f"{duration_text(elapsed)} so far")
         return ", ".join(parts)
 
-    def _share(self, cell: Cell) -> float:
-        """How much of a running cell is done, by its updates."""
-        return min(1.0, updates_done(self.folder / cell.name) / max(1, cell.settings.updates))
+    def _share(self, run: PlannedRun) -> float:
+        """The share of a run that is done, by its updates."""
+        return min(1.0, updates_done(self.folder / run.name) / max(1, run.settings.updates))
 
-    def _stage(self, cell: Cell) -> str:
-        folder = self.folder / cell.name
-        done, planned = updates_done(folder), cell.settings.updates
+    def _stage(self, run: PlannedRun) -> str:
+        folder = self.folder / run.name
+        done, planned = updates_done(folder), run.settings.updates
         if not done:
             return "RL begins" if (folder / "eval_before.json").exists() else "warm start"
         if done >= planned:

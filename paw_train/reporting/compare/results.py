@@ -1,19 +1,20 @@
-"""The compact results of a comparison: one file that holds every finished cell, small enough to commit."""
+"""The results of a comparison in one file that is small enough to commit."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from paw_gym.files import write_text
 from paw_train.metrics import METRICS, NOT_MEASURED
-from paw_train.reporting.compare.cells import differing_setting, relevant
-from paw_train.reporting.compare.grid import Arm, Cell, Grid
+from paw_train.reporting.compare.grid import Arm, Grid, PlannedRun
+from paw_train.reporting.compare.run_folder import differing_setting, relevant
 from paw_train.reporting.run.run_data import RunData, load_run
+from paw_train.settings.dotted import ARGUMENTS, flatten, nest
 from paw_train.settings.renamed import with_new_dotted_names, with_new_names
 
 FORMAT = 1
@@ -24,13 +25,13 @@ _EVALUATION = ("mean_steps", "invalid_rate", "mean_reward", "errors", "seconds")
 
 
 @dataclass(frozen=True)
-class CellResult:
-    """A finished cell."""
+class RunResult:
+    """A finished run."""
 
     arm: str
     seed: int
     settings: dict[str, Any]
-    """what makes its result, as nested plain values"""
+    """those that its result depends on, as nested plain values"""
     before: dict[str, Any] | None
     """the evaluation before RL: ``n``, ``success_rate``, ``by_type`` and more"""
     after: dict[str, Any]
@@ -49,19 +50,19 @@ class CellResult:
 
     @property
     def successes(self) -> list[float] | None:
-        """[n] success per task in the panel's order, after RL: 0 or 1, or the share of several plays.
+        """[n] success per task in the panel's order, after RL: 0 or 1, or the share of several rollouts.
 
         ``None`` where not recorded.
         """
         recorded = self.after.get("successes")
         if recorded is None:
             return None
-        plays = [recorded] if isinstance(recorded, str) else recorded
-        return [sum(map(int, play)) / len(plays) for play in zip(*plays, strict=True)]
+        rollouts = [recorded] if isinstance(recorded, str) else recorded
+        return [sum(map(int, task)) / len(rollouts) for task in zip(*rollouts, strict=True)]
 
 
-def read_cell(folder: Path, arm: str, seed: int) -> CellResult:
-    """The result of a cell from its run's folder.
+def read_run(folder: Path, arm: str, seed: int) -> RunResult:
+    """The result of a run from its folder.
 
     Raises:
         ValueError: the evaluation after RL is missing or damaged.
@@ -70,7 +71,7 @@ def read_cell(folder: Path, arm: str, seed: int) -> CellResult:
     after = _evaluation(folder / "eval_after.json")
     if after is None:
         raise ValueError(f"{folder / 'eval_after.json'} is missing or damaged.")
-    return CellResult(
+    return RunResult(
         arm,
         seed,
         relevant(run.config),
@@ -117,72 +118,45 @@ def _rounded(value: Any) -> Any:
 
 # --- the file ----------------------------------------------------------------------------------------
 
+_SHARED = ("description", "baseline", "primary")
+"""fields of a grid that its file of results holds as they are"""
 
-def write_results(path: Path, grid: Grid, cells: Sequence[CellResult]) -> None:
-    """Writes the file of results, whole or not at all: settings that all share once, a cell a line."""
-    flat = [dict(_flat(cell.settings)) for cell in cells]
-    common = (
-        {k: v for k, v in flat[0].items() if all(k in f and f[k] == v for f in flat)}
-        if flat
-        else {}
-    )
-    head = {
+
+def write_results(path: Path, grid: Grid, runs: Sequence[RunResult]) -> None:
+    """Writes the file of results, whole or not at all: settings that all share once, a run a line."""
+    flat = [dict(flatten(run.settings, ARGUMENTS)) for run in runs]
+    common = dict(flat[0]) if flat else {}
+    for settings in flat[1:]:
+        common = {k: v for k, v in common.items() if k in settings and settings[k] == v}
+    opening = {
         "format": FORMAT,
         "grid": grid.name,
-        "description": grid.description,
         "recipe": Path(grid.recipe).stem,
-        "baseline": grid.baseline,
-        "primary": grid.primary,
+        **{name: getattr(grid, name) for name in _SHARED},
         "against": dict(grid.against),
         "overrides": dict(grid.overrides),
         "arms": {arm.name: dict(arm.settings) for arm in grid.arms},
         "common_settings": common,
     }
     rows = []
-    for cell, settings in zip(cells, flat, strict=True):
-        own = {k: v for k, v in settings.items() if k not in common}
-        row = {
-            "arm": cell.arm,
-            "seed": cell.seed,
-            "settings": own,
-            "before": cell.before,
-            "after": cell.after,
-            "validation": cell.validation,
-            "metrics": cell.metrics,
-        }
-        rows.append(json.dumps(row | ({"imported": True} if cell.imported else {})))
-    text = json.dumps(head, indent=1).removesuffix("\n}")
+    for run, settings in zip(runs, flat, strict=True):
+        row = {**asdict(run), "settings": {k: settings[k] for k in settings if k not in common}}
+        if not run.imported:
+            del row["imported"]
+        rows.append(json.dumps(row))
+    text = json.dumps(opening, indent=1).removesuffix("\n}")
     text += ',\n "cells": [\n' + ",\n".join(rows) + "\n]}\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
 
 
-def read_results(path: Path) -> list[CellResult]:
-    """The cells of a file of results.
+def read_results(path: Path) -> list[RunResult]:
+    """The runs of a file of results.
 
     Raises:
         ValueError: the file is damaged, or not of this kind.
     """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if data["format"] != FORMAT:
-            raise ValueError(f"{path}: format {data['format']!r}; this version reads {FORMAT}.")
-        common = data["common_settings"]
-        return [
-            CellResult(
-                row["arm"],
-                row["seed"],
-                with_new_names(_nested({**common, **row["settings"]})),
-                row["before"],
-                row["after"],
-                row["validation"],
-                row["metrics"],
-                bool(row.get("imported")),
-            )
-            for row in data["cells"]
-        ]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no file of results of `paw compare` ({error!r}).") from None
+    return _read(path)[1]
 
 
 def read_grid(path: Path) -> Grid:
@@ -191,50 +165,39 @@ def read_grid(path: Path) -> Grid:
     Raises:
         ValueError: the file is damaged, or not of this kind.
     """
-    cells = read_results(path)
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[Grid, list[RunResult]]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        return Grid(
+        if data["format"] != FORMAT:
+            raise ValueError(f"{path}: format {data['format']!r}; this version reads {FORMAT}.")
+        common = data["common_settings"]
+        runs = [
+            RunResult(**{**row, "settings": with_new_names(nest({**common, **row["settings"]}))})
+            for row in data["cells"]
+        ]
+        grid = Grid(
             name=data["grid"],
             recipe=data["recipe"],
-            seeds=tuple(sorted({cell.seed for cell in cells})) or (0,),
+            seeds=tuple(sorted({run.seed for run in runs})) or (0,),
             arms=tuple(Arm(name, with_new_dotted_names(arm)) for name, arm in data["arms"].items()),
-            baseline=data["baseline"],
             against=data.get("against", {}),
             overrides=with_new_dotted_names(data.get("overrides", {})),
-            description=data["description"],
-            primary=data.get("primary"),
+            **{name: data.get(name) for name in _SHARED},
         )
-    except (KeyError, AttributeError) as error:
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no file of results of `paw compare` ({error!r}).") from None
+    return grid, runs
 
 
-def known_results(cells: Iterable[Cell], found: Iterable[CellResult]) -> dict[str, CellResult]:
-    """The results that belong to cells of a grid, by the cell's name: equal settings only."""
+def known_results(runs: Iterable[PlannedRun], found: Iterable[RunResult]) -> dict[str, RunResult]:
+    """The results that belong to runs of a grid, by the run's name: equal settings only."""
     by_place = {(result.arm, result.seed): result for result in found}
     known = {}
-    for cell in cells:
-        result = by_place.get((cell.arm, cell.seed))
-        if result is not None and differing_setting(result.settings, cell) is None:
-            known[cell.name] = result
+    for run in runs:
+        result = by_place.get((run.arm, run.seed))
+        if result is not None and differing_setting(result.settings, run) is None:
+            known[run.name] = result
     return known
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for key, value in settings.items():
-        full = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value and not full.endswith("kwargs"):
-            yield from _flat(value, f"{full}.")
-        else:
-            yield full, value
-
-
-def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
-    for key, value in flat.items():
-        *path, last = key.split(".")
-        place = nested
-        for part in path:
-            place = place.setdefault(part, {})
-        place[last] = value
-    return nested

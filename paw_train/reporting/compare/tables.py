@@ -1,4 +1,4 @@
-"""A comparison as a table: for the terminal, as Markdown, as JSON."""
+"""The tables of a comparison: for the terminal, as Markdown, as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from paw_train.reporting.compare.analysis import ArmSummary, Comparison, Difference, Secondary
+from paw_train.reporting.compare.analysis import Comparison, Difference, Secondary
 from paw_train.reporting.compare.overhead import Overhead
 
 Interval = tuple[float, float] | None
@@ -39,7 +39,7 @@ COLUMNS = (
 SECONDARY_COLUMNS = ("arm", "mean", "95 %", "difference", "95 %", "p")
 SECONDARY_EXPLANATION = (
     "Means over seeds with t intervals, differences paired by seed; p is not adjusted. The success after "
-    "RL above decides; these say how it came about."
+    "RL above decides; these explain it."
 )
 OVERHEAD_COLUMNS = (
     "arm",
@@ -59,16 +59,18 @@ OVERHEAD_EXPLANATION = (
 )
 
 
-def row_of(comparison: Comparison, arm: ArmSummary) -> list[str]:
-    """The cells of one arm's row."""
-    difference = comparison.difference(arm.arm)
+def arm_rows(comparison: Comparison) -> list[list[str]]:
+    """The rows of the main table, one an arm."""
     return [
-        arm.arm,
-        str(len(arm.seeds)),
-        "–" if arm.before is None else percent(arm.before),
-        percent(arm.mean),
-        interval(arm.ci95),
-        *_difference_cells(difference),
+        [
+            arm.arm,
+            str(len(arm.seeds)),
+            "–" if arm.before is None else percent(arm.before),
+            percent(arm.mean),
+            interval(arm.ci95),
+            *_difference_cells(comparison.difference(arm.arm)),
+        ]
+        for arm in comparison.arms
     ]
 
 
@@ -121,18 +123,15 @@ def rich_table(comparison: Comparison, width: int = _WIDE) -> Table:
     table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for i in chosen:
         table.add_column(COLUMNS[i], justify="left" if i == 0 else "right", no_wrap=True)
-    for arm in comparison.arms:
-        cells = row_of(comparison, arm)
-        table.add_row(*(Text(cells[i]) for i in chosen))
+    for row in arm_rows(comparison):
+        table.add_row(*(Text(row[i]) for i in chosen))
     return table
 
 
 def markdown(comparison: Comparison, costs: Sequence[Overhead] = ()) -> str:
     """The table with its explanation, and that of the costs, for a document."""
-    rows = [row_of(comparison, arm) for arm in comparison.arms]
-    lines = [*_table(COLUMNS, rows), "", EXPLANATION, *comparison.notes]
-    for name in measurements(comparison.secondary):
-        rows = secondary_rows(comparison.secondary, name)
+    lines = [*_table(COLUMNS, arm_rows(comparison)), "", EXPLANATION, *comparison.notes]
+    for name, rows in secondary_rows(comparison.secondary).items():
         lines += ["", f"**{heading(name)}**", "", *_table(SECONDARY_COLUMNS, rows)]
     if comparison.secondary:
         lines += ["", SECONDARY_EXPLANATION]
@@ -150,40 +149,25 @@ def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def secondary_rows(found: Sequence[Secondary], measurement: str) -> list[list[str]]:
-    """The rows of one further measurement."""
-    percent_ = measurement.endswith("%")
-    plain, change = (percent, signed) if percent_ else (_three_digits, _signed_digits)
-    return [
-        [
-            s.arm,
-            plain(s.mean),
-            interval(s.ci95, plain),
-            "" if s.difference is None else f"{change(s.difference)} to {s.to}",
-            "" if s.difference is None else interval(s.difference_ci95, change),
-            "" if s.p_value is None else _p(s.p_value),
-        ]
-        for s in found
-        if s.measurement == measurement
-    ]
-
-
-def measurements(found: Sequence[Secondary]) -> list[str]:
-    """The names of the further measurements that there is data for."""
-    return list(dict.fromkeys(s.measurement for s in found))
+def secondary_rows(found: Sequence[Secondary]) -> dict[str, list[list[str]]]:
+    """The rows of the further measurements, by the measurement's name."""
+    rows: dict[str, list[list[str]]] = {}
+    for s in found:
+        share = s.measurement.endswith("%")
+        plain, change = (percent, signed) if share else ("{:.3f}".format, "{:+.3f}".format)
+        cells = [s.arm, plain(s.mean), interval(s.ci95, plain), "", "", ""]
+        if s.difference is not None:
+            cells[3] = f"{change(s.difference)} to {s.to}"
+            cells[4] = interval(s.difference_ci95, change)
+        if s.p_value is not None:
+            cells[5] = _p(s.p_value)
+        rows.setdefault(s.measurement, []).append(cells)
+    return rows
 
 
 def heading(text: str) -> str:
-    """With a capital at the beginning, and nothing else changed."""
+    """A text with a capital first letter."""
     return text[:1].upper() + text[1:]
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:.3f}"
-
-
-def _signed_digits(value: float) -> str:
-    return f"{value:+.3f}"
 
 
 def overhead_rows(found: Sequence[Overhead]) -> list[list[str]]:

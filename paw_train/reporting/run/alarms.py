@@ -1,4 +1,4 @@
-"""Alarms of a training run: which of its measurements say that something is going wrong.
+"""Alarms of a training run: rules on its measurements that detect what goes wrong.
 
 Pure functions of the records in ``metrics.jsonl``. Rules compare means over windows of updates, and a
 change has to exceed the noise between neighbouring updates, so that a noisy healthy run raises none.
@@ -21,7 +21,7 @@ _STANDARD_ERRORS = 5.5
 """that a change has to exceed: the best of hundreds of windows is compared with the worst. With 5.5,
 750 simulated runs of 500 updates at constant success raised no alarm; with 5, ten did"""
 _LEAST_SUCCESS = 0.1
-"""success below which there is nothing that could collapse"""
+"""success below which there can be no collapse"""
 _LEAST_INVALID = 0.1
 """share of invalid actions below which a doubling does not matter"""
 _ENTROPY_LEFT = 0.05
@@ -29,7 +29,7 @@ _ENTROPY_LEFT = 0.05
 _EQUAL = 0.97
 """share of groups with equal returns at which nothing is left to learn from"""
 _SOLVED = 0.9
-"""success from which low entropy and equal groups are what one expects"""
+"""success from which low entropy and equal groups are expected"""
 _NEAR_ONE = 0.97
 """world-model loss from which nearly every token has p near 0"""
 _STILL = 0.01
@@ -154,7 +154,7 @@ def _groups(records: Records) -> list[Alarm]:
 def _world_model(records: Records) -> list[Alarm]:
     series = _Windows.of(records, "wm_loss", "obs_nll")
     before, nll_before = series.one_before(series.means), series.one_before(series.second)
-    # a loss that falls, or an NLL that does below it, is on its way however high it still is
+    # a falling loss, or a falling NLL below it, shows learning however high it still is
     holds = (np.minimum(series.means, before) >= _NEAR_ONE) & (series.means > before - _STILL)
     holds &= series.second >= _NLL_LEFT * nll_before
     holds &= series.errors() <= _STILL  # else noise hides whether it falls

@@ -1,4 +1,4 @@
-"""Line charts as inline SVG: axes, ticks, intervals, a smoothed line, values on hover."""
+"""Line charts as templates draw them: axes, ticks, intervals, smoothed lines, values on hover."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from paw_train.reporting.run.markup import Markup, join, tag
 from paw_train.reporting.run.scales import (
     Axis,
     linear_ticks,
@@ -18,7 +17,7 @@ from paw_train.reporting.run.scales import (
 )
 
 MAX_POINTS = 400
-"""points drawn of one line; longer ones are averaged in buckets"""
+"""points shown of one line; longer ones are averaged in buckets"""
 MAX_STRIPS = 100
 """positions of one chart that show their values on hover"""
 _DOTS_UP_TO = 40
@@ -66,34 +65,102 @@ class ChartStyle:
     x_label: str = "update"
 
 
-def line_chart(series: Sequence[Series], title: str, style: ChartStyle) -> Markup:
-    """The chart as an ``<svg>`` element.
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One series in pixels."""
+
+    colour: int
+    path: str
+    """the ``d`` of its path"""
+    smoothed: str
+    """that of its running mean; empty where it has none"""
+    band: str
+    """that of the area behind it; empty where it has none"""
+    whiskers: Sequence[tuple[float, float, float]]
+    """(x, low, high)"""
+    dots: Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """A position of a chart that shows its values on hover."""
+
+    x: float
+    left: float
+    right: float
+    text: str
+    marks: Sequence[tuple[float, int]]
+    """(y, colour)"""
+
+
+class Chart:
+    """A line chart in pixels of its view box.
 
     Args:
         series: at least one of them with a finite value.
-        title: what a screen reader says.
         style: size and axes.
     """
-    return tag(
-        "svg",
-        chart_parts(series, style, hover=True),
-        viewBox=f"0 0 {style.width:g} {style.height:g}",
-        class_="chart",
-        role="img",
-        aria_label=title,
-    )
 
+    def __init__(self, series: Sequence[Series], style: ChartStyle) -> None:
+        self.style = style
+        self.series = [s for s in map(_shortened, series) if s.values]
+        self.x, self.y = _axes(self.series, style)
 
-def chart_parts(series: Sequence[Series], style: ChartStyle, hover: bool) -> Markup:
-    """What stands inside the ``<svg>``: grid, ticks, lines, and with ``hover`` the values."""
-    drawn = [s for s in (_shortened(s) for s in series) if s.values]
-    x_axis, y_axis = _axes(drawn, style)
-    parts = [_y_grid(y_axis, style), _x_ticks(x_axis, style)]
-    parts += [_band(s, x_axis, y_axis) for s in drawn if s.band]
-    parts += [_line(s, x_axis, y_axis) for s in drawn]
-    if hover:
-        parts.append(_hover_strips(drawn, x_axis, y_axis, style))
-    return join(parts)
+    @property
+    def y_ticks(self) -> list[tuple[float, str]]:
+        """(y, label)"""
+        low, high = self.y.low, self.y.high
+        ticks = log_ticks(low, high) if self.y.log else linear_ticks(low, high, 4)
+        labels = tick_labels(ticks, self.style.share)
+        return [(self.y.at(v), label) for v, label in zip(ticks, labels, strict=True)]
+
+    @property
+    def x_ticks(self) -> list[tuple[float, str]]:
+        """(x, label)"""
+        ticks = linear_ticks(self.x.low, self.x.high, 6, integer=True)
+        return [(self.x.at(value), f"{value:g}") for value in ticks]
+
+    @property
+    def lines(self) -> list[Line]:
+        """One for each series."""
+        return [self._line(series) for series in self.series]
+
+    def _line(self, series: Series) -> Line:
+        x_at, y_at = self.x.at, self.y.at
+        window, smoothed = running_mean(series.points) if series.smooth else (1, [])
+        few = window == 1 and len(series.points) <= _DOTS_UP_TO
+        return Line(
+            series.colour,
+            path_of(series.points, self.x, self.y),
+            path_of(smoothed, self.x, self.y) if window > 1 else "",
+            _area(series.band, self.x, self.y) if series.band else "",
+            [(x_at(x), y_at(low), y_at(high)) for x, low, high in series.intervals],
+            [(x_at(x), y_at(y)) for x, y in series.points if few and y is not None],
+        )
+
+    @property
+    def strips(self) -> list[Strip]:
+        """Positions side by side over the whole chart, at most ``MAX_STRIPS``."""
+        xs = sorted({x for s in self.series for x, y in s.points if y is not None})
+        xs = xs[:: math.ceil(len(xs) / MAX_STRIPS)]
+        places = [self.x.at(x) for x in xs]
+        between = ((a + b) / 2 for a, b in pairwise(places))
+        edges = [self.style.left, *between, self.style.width - self.style.right]
+        values = [{x: y for x, y in s.points if y is not None} for s in self.series]
+        strips = []
+        for x, place, (left, right) in zip(xs, places, pairwise(edges), strict=True):
+            here = [(s, v[x]) for s, v in zip(self.series, values, strict=True) if x in v]
+            lines = [f"{self.style.x_label} {x:g}", *(self._value(s, x, y) for s, y in here)]
+            marks = [(self.y.at(y), s.colour) for s, y in here]
+            strips.append(Strip(place, left, right, "\n".join(lines), marks))
+        return strips
+
+    def _value(self, series: Series, x: float, y: float) -> str:
+        share = self.style.share
+        text = f"{series.label}: {number_text(y, share)}"
+        for low, high in [ends for at, *ends in series.intervals if at == x]:
+            text += f" [{number_text(low, share)}, {number_text(high, share)}]"
+        return text
 
 
 def smoothing_window(count: int) -> int:
@@ -130,14 +197,14 @@ def _mean_point(points: Sequence[Point]) -> Point:
     return points[-1][0], sum(values) / len(values) if values else None
 
 
-def _axes(drawn: Sequence[Series], style: ChartStyle) -> tuple[Axis, Axis]:
-    xs = [x for s in drawn for x, y in s.points if y is not None]
+def _axes(series: Sequence[Series], style: ChartStyle) -> tuple[Axis, Axis]:
+    xs = [x for s in series for x, y in s.points if y is not None]
     low, high = min(xs), max(xs)
     if low == high:
         low, high = low - 1, high + 1
     x_axis = Axis(low, high, style.left + 4, style.width - style.right - 4)
-    ys = [y for s in drawn for y in s.values]
-    ys += [end for s in drawn for _, *ends in (*s.intervals, *s.band) for end in ends]
+    ys = [y for s in series for y in s.values]
+    ys += [end for s in series for _, *ends in (*s.intervals, *s.band) for end in ends]
     start, end = style.height - style.bottom, style.top
     if style.full:
         return x_axis, Axis(0.0, max(1.0, *ys), start, end)
@@ -145,68 +212,10 @@ def _axes(drawn: Sequence[Series], style: ChartStyle) -> tuple[Axis, Axis]:
     return x_axis, value_axis(ys, start, end, style.share, log)
 
 
-def _y_grid(axis: Axis, style: ChartStyle) -> Markup:
-    ticks = log_ticks(axis.low, axis.high) if axis.log else linear_ticks(axis.low, axis.high, 4)
-    right = style.width - style.right
-    parts = []
-    for value, label in zip(ticks, tick_labels(ticks, style.share), strict=True):
-        y = axis.at(value)
-        parts.append(tag("line", x1=style.left, x2=right, y1=y, y2=y, class_="grid"))
-        parts.append(tag("text", label, x=style.left - 6, y=y + 4, text_anchor="end"))
-    return join(parts)
-
-
-def _x_ticks(axis: Axis, style: ChartStyle) -> Markup:
-    base = style.height - style.bottom
-    parts = [
-        tag("line", x1=style.left, x2=style.width - style.right, y1=base, y2=base, class_="axis")
-    ]
-    for value in linear_ticks(axis.low, axis.high, 6, integer=True):
-        x = axis.at(value)
-        parts.append(tag("line", x1=x, x2=x, y1=base, y2=base + 4, class_="axis"))
-        parts.append(tag("text", f"{value:g}", x=x, y=base + 16, text_anchor="middle"))
-    middle = (axis.start + axis.end) / 2
-    parts.append(
-        tag(
-            "text", style.x_label, x=middle, y=style.height - 3, text_anchor="middle", class_="name"
-        )
-    )
-    return join(parts)
-
-
-def _band(series: Series, x_axis: Axis, y_axis: Axis) -> Markup:
-    upper = [f"{x_axis.at(x):.1f} {y_axis.at(high):.1f}" for x, _, high in series.band]
-    lower = [f"{x_axis.at(x):.1f} {y_axis.at(low):.1f}" for x, low, _ in reversed(series.band)]
-    return tag("path", d=f"M{'L'.join([*upper, *lower])}Z", class_=f"band c{series.colour}")
-
-
-def _line(series: Series, x_axis: Axis, y_axis: Axis) -> Markup:
-    colour = f"c{series.colour}"
-    parts = [
-        tag(
-            "line",
-            x1=x_axis.at(x),
-            x2=x_axis.at(x),
-            y1=y_axis.at(low),
-            y2=y_axis.at(high),
-            class_=f"whisker {colour}",
-        )
-        for x, low, high in series.intervals
-    ]
-    window, smoothed = running_mean(series.points) if series.smooth else (1, [])
-    faint = " faint" if window > 1 else ""
-    parts.append(
-        tag("path", d=path_of(series.points, x_axis, y_axis), class_=f"line {colour}{faint}")
-    )
-    if window > 1:
-        parts.append(tag("path", d=path_of(smoothed, x_axis, y_axis), class_=f"line {colour}"))
-    elif len(series.points) <= _DOTS_UP_TO:
-        parts += [
-            tag("circle", cx=x_axis.at(x), cy=y_axis.at(y), r=2.4, class_=f"dot {colour}")
-            for x, y in series.points
-            if y is not None
-        ]
-    return join(parts)
+def _area(band: Sequence[tuple[float, float, float]], x_axis: Axis, y_axis: Axis) -> str:
+    upper = [f"{x_axis.at(x):.1f} {y_axis.at(high):.1f}" for x, _, high in band]
+    lower = [f"{x_axis.at(x):.1f} {y_axis.at(low):.1f}" for x, low, _ in reversed(band)]
+    return f"M{'L'.join([*upper, *lower])}Z"
 
 
 def path_of(points: Sequence[Point], x_axis: Axis, y_axis: Axis) -> str:
@@ -222,32 +231,3 @@ def path_of(points: Sequence[Point], x_axis: Axis, y_axis: Axis) -> str:
         out += ["h0"] if alone else []
         pen_down = True
     return "".join(out)
-
-
-def _hover_strips(drawn: Sequence[Series], x_axis: Axis, y_axis: Axis, style: ChartStyle) -> Markup:
-    """One invisible strip a position: over it, a marker and the values appear, without any script."""
-    xs = sorted({x for s in drawn for x, y in s.points if y is not None})
-    xs = xs[:: math.ceil(len(xs) / MAX_STRIPS)]
-    tables = [{x: y for x, y in s.points if y is not None} for s in drawn]
-    ranges = [{x: (low, high) for x, low, high in s.intervals} for s in drawn]
-    places = [x_axis.at(x) for x in xs]
-    edges = [style.left, *((a + b) / 2 for a, b in pairwise(places))]
-    edges.append(style.width - style.right)
-    parts = []
-    for x, place, (left, right) in zip(xs, places, pairwise(edges), strict=True):
-        lines, marks = [f"{style.x_label} {x:g}"], []
-        for s, table, spans in zip(drawn, tables, ranges, strict=True):
-            if x not in table:
-                continue
-            text = number_text(table[x], style.share)
-            if x in spans:
-                text += " [{}, {}]".format(*(number_text(end, style.share) for end in spans[x]))
-            lines.append(f"{s.label}: {text}")
-            marks.append(
-                tag("circle", cx=place, cy=y_axis.at(table[x]), r=4, class_=f"c{s.colour}")
-            )
-        height = style.height - style.bottom - style.top
-        area = tag("rect", x=left, y=style.top, width=right - left, height=height)
-        rule = tag("line", x1=place, x2=place, y1=style.top, y2=style.top + height)
-        parts.append(tag("g", tag("title", "\n".join(lines)), area, rule, *marks, class_="hit"))
-    return join(parts)

@@ -1,4 +1,4 @@
-"""Which measurements a report plots, how, and what each one means."""
+"""The measurements that a report plots, how, and what each one means."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paw_train.metrics import METRICS, NOT_MEASURED, Metric
-from paw_train.reporting.run.charts import ChartStyle, Series, line_chart, smoothing_window
-from paw_train.reporting.run.markup import Markup, join, tag
+from paw_train.reporting.run.charts import Chart, ChartStyle, Series, smoothing_window
 from paw_train.reporting.run.results import Rate, number
 from paw_train.reporting.run.run_data import Record, RunData
 
@@ -109,19 +108,31 @@ _WORLD_MODEL_LEARNING = Section(
 _MAX_OTHERS = 24
 
 
-def curve_sections(run: RunData) -> Markup:
-    """All charts that the run has data for, and a line naming the measurements it lacks."""
-    parts = [_section(section, run.metrics, "update", run) for section in SECTIONS]
-    parts.append(_section(_others(run.metrics), run.metrics, "update", run))
-    parts.append(_section(_WORLD_MODEL_LEARNING, run.world_model_learning, "update", run))
-    parts.append(_section(_WARM_START, run.warmstart, "step", run))
-    missing = sorted(
-        m.name for m in METRICS.values() if not (m.optional or _has(run.metrics, m.name))
-    )
-    if run.metrics and missing:
-        names = join((tag("code", key) for key in missing), ", ")
-        parts.append(tag("p", "Not measured in this run: ", names, ".", class_="muted"))
-    return join(parts)
+@dataclass(frozen=True, slots=True)
+class ChartSection:
+    """Charts under one heading, of the data that a run has."""
+
+    title: str
+    charts: Sequence[tuple[Curve, Chart]]
+    wide: bool
+    """whether the charts are few enough to be larger"""
+    smoothing: str
+    """an explanation of the smoothed lines; empty without any"""
+
+
+def chart_sections(run: RunData) -> list[ChartSection]:
+    """All charts that the run has data for."""
+    of_updates = [*SECTIONS, _others(run.metrics)]
+    found = [_section(section, run.metrics, "update", run) for section in of_updates]
+    found.append(_section(_WORLD_MODEL_LEARNING, run.world_model_learning, "update", run))
+    found.append(_section(_WARM_START, run.warmstart, "step", run))
+    return [section for section in found if section is not None]
+
+
+def not_measured(run: RunData) -> list[str]:
+    """The measurements that every run should have and this one lacks."""
+    expected = (m.name for m in METRICS.values() if not m.optional)
+    return sorted(m for m in expected if run.metrics and not _has(run.metrics, m))
 
 
 def success_series(run: RunData) -> list[Series]:
@@ -143,42 +154,39 @@ def success_series(run: RunData) -> list[Series]:
 
 
 def _others(records: Sequence[Record]) -> Section:
-    """Measurements that this report knows nothing about, plotted all the same."""
+    """Measurements that are not in the catalogue, plotted all the same."""
     keys = sorted({key for r in records for key in r} - set(METRICS) - NOT_MEASURED)
     plotted = [key for key in keys if _has(records, key)][:_MAX_OTHERS]
     return Section("Other measurements", tuple(Curve(k, "", ((k, k),)) for k in plotted))
 
 
-def _section(section: Section, records: Sequence[Record], x_key: str, run: RunData) -> Markup:
-    drawn: list[tuple[Curve, list[Series]]] = []
-    for curve in section.curves:
-        if curve.full:
-            series = success_series(run)
-        else:
-            series = [
-                Series(label, _points(records, key, x_key), i, (), curve.smooth)
-                for i, (key, label) in enumerate(curve.keys, 1)
-                if _has(records, key)
-            ]
-        if series:
-            drawn.append((curve, series))
-    if not drawn:
-        return Markup()
-    wide = len(drawn) in (1, 2, 4)
-    figures = [_figure(curve, series, x_key, wide) for curve, series in drawn]
-    longest = max((len(s.points) for _, ss in drawn for s in ss if s.smooth), default=0)
+def _section(
+    section: Section, records: Sequence[Record], x_key: str, run: RunData
+) -> ChartSection | None:
+    found = [(curve, _series(curve, records, x_key, run)) for curve in section.curves]
+    found = [(curve, series) for curve, series in found if series]
+    if not found:
+        return None
+    wide = len(found) in (1, 2, 4)
+    charts = [(curve, Chart(series, _style(curve, x_key, wide))) for curve, series in found]
+    longest = max((len(s.points) for _, ss in found for s in ss if s.smooth), default=0)
     window = smoothing_window(longest)
-    explained = f"Thin lines: each {x_key}; thick lines: mean of {window} neighbours."
-    return tag(
-        "section",
-        tag("h2", section.title),
-        tag("p", explained, class_="muted") if window > 1 else None,
-        tag("div", *figures, class_="charts wide" if wide else "charts"),
-    )
+    smoothing = f"Thin lines: each {x_key}; thick lines: mean of {window} neighbours."
+    return ChartSection(section.title, charts, wide, smoothing if window > 1 else "")
 
 
-def _figure(curve: Curve, series: Sequence[Series], x_label: str, wide: bool) -> Markup:
-    style = ChartStyle(
+def _series(curve: Curve, records: Sequence[Record], x_key: str, run: RunData) -> list[Series]:
+    if curve.full:
+        return success_series(run)
+    return [
+        Series(label, _points(records, key, x_key), i, (), curve.smooth)
+        for i, (key, label) in enumerate(curve.keys, 1)
+        if _has(records, key)
+    ]
+
+
+def _style(curve: Curve, x_label: str, wide: bool) -> ChartStyle:
+    return ChartStyle(
         width=440 if wide else 380,
         height=226 if wide else 208,
         share=curve.share,
@@ -186,19 +194,6 @@ def _figure(curve: Curve, series: Sequence[Series], x_label: str, wide: bool) ->
         log=curve.log,
         x_label=x_label,
     )
-    legend = tag("span", *(_key(s) for s in series), class_="legend") if len(series) > 1 else None
-    caption = tag(
-        "figcaption",
-        tag("b", curve.title),
-        tag("span", curve.note, class_="muted") if curve.note else None,
-        legend,
-    )
-    readout = tag("p", class_="readout", aria_live="polite")
-    return tag("figure", caption, line_chart(series, curve.title, style), readout)
-
-
-def _key(series: Series) -> Markup:
-    return tag("span", tag("i", class_=f"swatch c{series.colour}"), series.label)
 
 
 def _has(records: Sequence[Record], key: str) -> bool:

@@ -46,8 +46,13 @@ class Rate:
         """(rate, low, high)"""
         return self.rate, self.low, self.high
 
+    @property
+    def interval(self) -> str:
+        """The ends in percent, in brackets."""
+        return f"[{100 * self.low:.1f}, {100 * self.high:.1f}]"
+
     def __str__(self) -> str:
-        return f"{100 * self.rate:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
+        return f"{100 * self.rate:.1f} % {self.interval}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,7 @@ class EvalResult:
     by_type: dict[str, Rate]
     panel: str = ""
     panel_hash: str = ""
-    """names the exact tasks; results are compared only where it is equal"""
+    """identifies the exact tasks; results are compared only where it is equal"""
     env_id: str = ""
     mean_steps: float | None = None
     invalid_rate: float | None = None

@@ -1,14 +1,14 @@
-"""Reads a run's folder; a file that is missing or damaged becomes a note instead of an error."""
+"""The data of a run's folder; a missing or damaged file becomes a note instead of an error."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from paw_gym.transition import Episode, read_jsonl
 from paw_train.reporting.run.alarms import Alarm, find_alarms, world_model_loss
+from paw_train.reporting.run.records import Record, read_object, read_records
 from paw_train.reporting.run.results import EvalResult, number
 from paw_train.reporting.run.world_model import STAGES
 from paw_train.settings.renamed import with_new_names
@@ -35,12 +35,10 @@ _OPTIONAL = {
 }
 """files that a complete run need not have"""
 
-Record = dict[str, Any]
-
 
 @dataclass(slots=True)
 class RunData:
-    """Everything a report shows, and what it cannot show."""
+    """The data that a report shows, and notes on what is missing."""
 
     folder: Path
     config: Record = field(default_factory=dict)
@@ -61,7 +59,7 @@ class RunData:
 
     @property
     def name(self) -> str:
-        """The run's name: its settings say, else its folder."""
+        """The run's name in its settings, or that of its folder."""
         return str(self.config.get("name") or self.folder.resolve().name)
 
     @property
@@ -72,7 +70,7 @@ class RunData:
 
     @property
     def alarms(self) -> list[Alarm]:
-        """What the measurements say is going wrong, in the order in which it was noticed."""
+        """Alarms that the measurements raise, in the order in which they were raised."""
         return find_alarms(self.metrics, world_model_loss(self.config))
 
     def setting(self, path: str) -> Any:
@@ -134,51 +132,23 @@ def _note_progress(run: RunData) -> None:
         )
 
 
-def _text(run: RunData, name: str) -> str | None:
+def _read_object(run: RunData, name: str) -> Record:
     path = run.folder / name
     if not path.exists():
-        return None
-    return path.read_text(encoding="utf-8", errors="replace")
-
-
-def _read_object(run: RunData, name: str) -> Record:
-    text = _text(run, name)
-    if text is None:
         return {}
     try:
-        value = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+        return read_object(path)
+    except ValueError as error:
         run.notes.append(f"{name} is damaged and left out ({error}).")
         return {}
-    if not isinstance(value, dict):
-        run.notes.append(f"{name} is left out: it holds a {type(value).__name__}, not an object.")
-        return {}
-    return value
 
 
 def _read_records(run: RunData, name: str, key: str) -> list[Record]:
-    """The records in the order of ``key``; of equal ones (a resumed run) the last counts."""
-    text = _text(run, name)
-    if text is None:
-        return []
-    records: dict[float, Record] = {}
-    damaged = 0
-    for line in text.splitlines():
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (json.JSONDecodeError, RecursionError):
-            record = None
-        place = number(record.get(key)) if isinstance(record, dict) else None
-        if place is None:
-            damaged += 1
-        else:
-            records[place] = record
+    records, damaged = read_records(run.folder / name, key)
     if damaged:
         lines = "1 line is" if damaged == 1 else f"{damaged} lines are"
         run.notes.append(f"{name}: {lines} damaged and left out (a killed run cuts its last line).")
-    return [records[place] for place in sorted(records)]
+    return list(records.values())
 
 
 def _read_result(run: RunData, name: str) -> EvalResult | None:

@@ -1,4 +1,4 @@
-"""From numbers to positions, ticks and labels of a plot."""
+"""Positions, ticks and labels of a plot's numbers."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ class Axis:
         low, high = self._scaled(self.low), self._scaled(self.high)
         share = (self._scaled(value) - low) / (high - low)
         return self.start + min(1.0, max(0.0, share)) * (self.end - self.start)
+
+    @property
+    def middle(self) -> float:
+        """The pixel halfway between the ends."""
+        return (self.start + self.end) / 2
 
     def _scaled(self, value: float) -> float:
         return math.log10(value) if self.log else value
@@ -77,7 +82,7 @@ def value_axis(
 def number_text(value: float, share: bool = False) -> str:
     """A number for a label: three significant digits, ``k`` and ``M``, or percent."""
     if share:
-        return f"{_trimmed(f'{100 * value:.1f}')} %"
+        return f"{100 * value:.1f}".removesuffix(".0") + " %"
     size = abs(value)
     if size >= 1e6:
         return f"{value / 1e6:.3g}M"
@@ -91,7 +96,7 @@ def number_text(value: float, share: bool = False) -> str:
 
 
 def tick_labels(ticks: Sequence[float], share: bool = False) -> list[str]:
-    """A label for each tick, with as many digits as it takes to tell neighbours apart."""
+    """A label for each tick, with as many digits as make neighbours differ."""
     labels = [number_text(value, share) for value in ticks]
     if len(set(labels)) == len(labels):
         return labels
@@ -103,12 +108,8 @@ def tick_labels(ticks: Sequence[float], share: bool = False) -> list[str]:
     return [f"{value:.{digits}f}" + (" %" if share else "") for value in scaled]
 
 
-def _trimmed(text: str) -> str:
-    return text.removesuffix(".0")
-
-
 def duration_text(seconds: float) -> str:
-    """Seconds as people say them: ``48 s``, ``12 min 5 s``, ``3 h 20 min``."""
+    """A duration in its two largest units: ``48 s``, ``12 min 5 s``, ``3 h 20 min``."""
     whole = round(seconds)
     if whole < 100:
         return f"{whole} s"

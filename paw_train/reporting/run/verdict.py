@@ -1,4 +1,4 @@
-"""The plain-language verdict on a run: what the numbers say, and no more."""
+"""The verdict on a run in plain language, with the intervals and tests behind it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Verdict:
     """``better``, ``worse``, ``open`` (undecided) or ``missing``"""
 
 
-def judge(run: RunData) -> Verdict:
-    """The verdict on before against after; honest when it got worse, overlaps, or is missing."""
+def verdict_of(run: RunData) -> Verdict:
+    """The verdict on before against after, also where it got worse, is undecided or is missing."""
     if run.before is None and run.after is None:
         return Verdict("No evaluation is there yet", _latest_validation(run), "missing")
     if run.before is None or run.after is None:
@@ -43,12 +43,12 @@ def judge(run: RunData) -> Verdict:
 def _compare(run: RunData, before: EvalResult, after: EvalResult) -> Verdict:
     a, b = before.overall, after.overall
     change = f"{points(b.rate - a.rate)} points"
-    head = f"Success on {_tasks(run, after)}: {a} before RL, {b} after: {change}"
+    headline = f"Success on {_tasks(run, after)}: {a} before RL, {b} after: {change}"
     if not same_panel(before, after):
         return Verdict(
-            head,
+            headline,
             (
-                "The two evaluations used different tasks, so the change says nothing about training.",
+                "The two evaluations used different tasks, so the change is no evidence about training.",
             ),
             "open",
         )
@@ -61,7 +61,7 @@ def _compare(run: RunData, before: EvalResult, after: EvalResult) -> Verdict:
         *_errors(before, after),
         *checkpoint_sentence(run),
     )
-    return Verdict(f"{head}; {joint}", details, tone)
+    return Verdict(f"{headline}; {joint}", details, tone)
 
 
 def _decide(before: EvalResult, after: EvalResult, overlap: bool) -> tuple[str, str]:
@@ -73,7 +73,7 @@ def _decide(before: EvalResult, after: EvalResult, overlap: bool) -> tuple[str, 
     # with few tasks that differ the bootstrap is too narrow: the exact test has to agree
     if (low > 0 or high < 0) and (p_value is None or p_value < 0.05):
         return word, f"Although they overlap, the policy got {word}. The {interval}"
-    return "open", f"This panel cannot tell the two policies apart. The {interval}"
+    return "open", f"This panel cannot distinguish the two policies. The {interval}"
 
 
 def _difference(before: EvalResult, after: EvalResult) -> tuple[float, float, float | None, str]:
@@ -122,25 +122,27 @@ def _errors(before: EvalResult, after: EvalResult) -> tuple[str, ...]:
 
 
 def checkpoint_sentence(run: RunData) -> tuple[str, ...]:
-    """Which checkpoint the evaluation after RL is of, and how the last one does beside it."""
+    """The checkpoint that was evaluated after RL, compared with the last one on the selection panel."""
     done = number(run.metrics[-1].get("update")) if run.metrics else None
     by = "score" if run.setting("evaluation.select_by") == "score" else "success_rate"
     rated = [r for r in run.validation if number(r.get(by)) is not None]
-    head = "The evaluation after RL is of"
+    opening = "The evaluation after RL is of"
     if not rated:
-        return () if done is None else (f"{head} the last checkpoint, update {done:.0f}.",)
+        return () if done is None else (f"{opening} the last checkpoint, update {done:.0f}.",)
     # of equal ones the later, as training keeps them
     best, last = max(rated, key=lambda r: (r[by], r["update"])), rated[-1]
     split = run.setting("evaluation.selection_split")
     panel = "the selection panel" + (f" ({split})" if split else "")
     found = f"the best on {panel}: {_validated(best, by)}."
     if done not in (None, last["update"]):
-        rest = f"The last checkpoint, update {done:.0f}, was not validated."
+        last_one = f"The last checkpoint, update {done:.0f}, was not validated."
     elif last is not best:
-        rest = f"The last checkpoint, update {last['update']}, has {_validated(last, by)} there."
+        last_one = (
+            f"The last checkpoint, update {last['update']}, has {_validated(last, by)} there."
+        )
     else:
-        return (f"{head} the last checkpoint, update {last['update']}, also {found}",)
-    return (f"{head} the checkpoint of update {best['update']}, {found} {rest}",)
+        return (f"{opening} the last checkpoint, update {last['update']}, also {found}",)
+    return (f"{opening} the checkpoint of update {best['update']}, {found} {last_one}",)
 
 
 def _validated(record: Record, by: str) -> str:
@@ -169,18 +171,18 @@ def _tasks(run: RunData, result: EvalResult) -> str:
     if split is None:
         unseen = any(word in result.panel.lower() for word in ("valid", "test", "dev"))
     else:
-        # a panel that names no split was drawn from all tasks, those of training included
+        # a panel that names no split was sampled from all tasks, those of training included
         unseen = split != run.setting("env.train_split") and str(split) in result.panel
     return f"{result.overall.n} {'unseen ' if unseen else ''}{noun}"
 
 
 def task_noun(result: EvalResult | None) -> str:
-    """What the tasks of an environment are called, in the plural."""
+    """The word for the tasks of an environment, in the plural."""
     return "games" if result is not None and "alfworld" in result.env_id.lower() else "tasks"
 
 
 def same_panel(before: EvalResult, after: EvalResult) -> bool:
-    """Whether both results are on the same tasks, as far as their hashes say."""
+    """Whether both results are on the same tasks, by their hashes."""
     return before.panel_hash == after.panel_hash and before.overall.n == after.overall.n
 
 

@@ -1,53 +1,30 @@
-"""The table of a report on what world-model learning taught, where a run measured it."""
+"""Quality of the world model on held-out transitions, by stage of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from paw_train.reporting.run.markup import Markup, tag
 from paw_train.reporting.run.results import number
 
 STAGES = {"start": "start policy", "learned": "after learning it", "trained": "after policy RL"}
 """files of ``world_model/`` in a run's folder, in order"""
-_COLUMNS = (
-    ("similarity", "similarity", 1.0, ""),
-    ("exact_match", "exact match", 100.0, " %"),
-    ("token_accuracy", "token accuracy", 100.0, " %"),
-    ("nll_per_token", "NLL a token", 1.0, ""),
+COLUMNS = ("similarity", "exact match", "token accuracy", "NLL a token")
+_KEYS = (
+    ("similarity", 1.0, ""),
+    ("exact_match", 100.0, " %"),
+    ("token_accuracy", 100.0, " %"),
+    ("nll_per_token", 1.0, ""),
 )
 
 
-def world_model_table(found: Mapping[str, dict[str, Any]]) -> Markup:
-    """Measurements on held-out transitions by stage; empty without any."""
-    rows = [
-        tag(
-            "tr",
-            tag("th", label, scope="row"),
-            *(
-                tag("td", _cell(found[when].get(key), scale, unit), class_="num")
-                for key, _, scale, unit in _COLUMNS
-            ),
-        )
+def world_model_rows(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """A row for each stage that was measured: its name, then the columns."""
+    return [
+        [label, *(_cell(found[when].get(key), scale, unit) for key, scale, unit in _KEYS)]
         for when, label in STAGES.items()
         if found.get(when)
     ]
-    if not rows:
-        return Markup()
-    head = tag("tr", tag("th", ""), *(tag("th", name, scope="col") for _, name, _, _ in _COLUMNS))
-    first = next(iter(found.values()))
-    note = (
-        f"Next-observation prediction on {first.get('transitions')} held-out transitions of "
-        f"{first.get('episodes')} episodes that the start policy played (encoder: {first.get('encoder')}); "
-        "in brackets 95 % over episodes."
-    )
-    table = tag("table", tag("thead", head), tag("tbody", *rows), class_="small")
-    return tag(
-        "section",
-        tag("h2", "World model on held-out transitions"),
-        table,
-        tag("p", note, class_="muted"),
-    )
 
 
 def _cell(value: Any, scale: float, unit: str) -> str:

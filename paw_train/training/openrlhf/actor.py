@@ -9,34 +9,36 @@ from typing import Any
 import deepspeed
 import torch
 import torch.distributed as dist
-from openrlhf.trainer.ray import ppo_actor
+from openrlhf.trainer.ray import launcher, ppo_actor
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
 from torch import Tensor
 
 from paw_train.algorithms.update import averaged
 from paw_train.training.openrlhf.adapters import WholeModel, is_adapted
-from paw_train.training.openrlhf.learning import learn, pass_loss
-from paw_train.training.openrlhf.update_cut import Pass
+from paw_train.training.openrlhf.chunked_actor import ChunkedActor
+from paw_train.training.openrlhf.learning import learn, micro_batch_loss
+from paw_train.training.openrlhf.sharding import RankMicroBatch
 from paw_train.training.openrlhf.weights import Sums, sums_of, zero_sums
 from paw_train.training.openrlhf.worker_settings import worker_settings
 
 _Upstream: Any = ppo_actor.PolicyModelActor.__ray_metadata__.modified_class
+_UpstreamReference: Any = launcher.ReferenceModelActor.__ray_metadata__.modified_class
 
 
 class PaWActorTrainer(ActorPPOTrainer):
-    """Learns from passes instead of OpenRLHF's replay buffer."""
+    """Learns from micro-batches instead of OpenRLHF's replay buffer."""
 
     actor: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.run = worker_settings()
-        self.passes: list[Pass] = []
+        self.micro_batches: list[RankMicroBatch] = []
         self.update = -1
         self.rate = self.run.optimizer.lr
 
     def ppo_train(self, kl_ctl: float) -> dict[str, float]:
-        """All passes of this rank in one update; the metrics are those of all ranks.
+        """All micro-batches of this rank in one update; the metrics are those of all ranks.
 
         Raises:
             TrainingDivergedError: a loss or gradient is not finite.
@@ -44,47 +46,29 @@ class PaWActorTrainer(ActorPPOTrainer):
         self.actor.train()
         started = time.process_time()
         steps = learn(
-            self.passes,
+            self.micro_batches,
             self._loss,
             lambda loss: self.strategy.backward(loss, self.actor, self.actor_optim),
             self._step,
             gathered,
             dist.get_world_size(),
         )
-        self.passes = []
+        self.micro_batches = []
         seconds = time.process_time() - started
         return {**averaged(steps), "lr": self.rate, "seconds_train_cpu": seconds}
 
-    def _loss(self, part: Pass) -> Any:
-        # else each pass's gradient would take the place of the one before
+    def _loss(self, part: RankMicroBatch) -> Any:
+        # else each micro-batch's gradient would take the place of the one before
         self.actor.model.set_gradient_accumulation_boundary(part.last)
-        return pass_loss(
+        return micro_batch_loss(
             part,
-            self._logits,
+            self.actor.scores,
             self.run.objective,
             self.run.world_model,
             self.run.rollout.temperature,
             self.tokenizer.pad_token_id,
             torch.device(torch.cuda.current_device()),
         )
-
-    def _logits(self, ids: Tensor, attention: Tensor, places: Tensor) -> Tensor:
-        # the actor would temper the observations too, which nobody sampled
-        tempered, self.actor.temperature = self.actor.temperature, 1.0
-        try:
-            output = self.actor(
-                ids,
-                attention_mask=attention,
-                return_output=True,
-                ring_attn_group=self.strategy.ring_attn_group,
-            )
-        finally:
-            self.actor.temperature = tempered
-        if self.actor.packing_samples:
-            # [1, tokens, V]: padding was left out
-            places = (attention.flatten().cumsum(0) - 1)[places]
-        logits: Tensor = output["logits"].flatten(0, 1).index_select(0, places)
-        return logits
 
     def broadcast_to_vllm(self) -> None:
         """As upstream; of a model with an adapter, the whole model is sent."""
@@ -122,17 +106,18 @@ class PaWPolicyActor(_Upstream):
     """OpenRLHF's policy worker with our trainer in it."""
 
     def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> Any:
-        """As upstream, whose constructor call names its trainer by a module attribute."""
+        """As upstream, whose constructor calls name trainer and model by module attributes."""
         ppo_actor.ActorPPOTrainer = PaWActorTrainer
+        ppo_actor.Actor = ChunkedActor
         return super().init_model_from_pretrained(*args, **kwargs)
 
     def append(self, experience: Any) -> None:
-        """Takes a pass for the next update."""
+        """Takes a micro-batch for the next update."""
         update = int(experience.info["update"][0])
         if update != self.trainer.update:
-            # while a critic learns alone, passes come that nobody learns from
-            self.trainer.passes, self.trainer.update = [], update
-        self.trainer.passes.append(experience.labels[0])
+            # while a critic learns alone, micro-batches come that nobody learns from
+            self.trainer.micro_batches, self.trainer.update = [], update
+        self.trainer.micro_batches.append(experience.labels[0])
         self.trainer.rate = float(experience.info["rate"][0])
 
     def weight_sums(self) -> Sums:
@@ -143,4 +128,38 @@ class PaWPolicyActor(_Upstream):
         for _, parameter in (WholeModel(model) if is_adapted(model) else model).named_parameters():
             with deepspeed.zero.GatheredParameters([parameter], enabled=split):
                 total = total + sums_of(parameter.data)
+        torch.cuda.empty_cache()  # vLLM's key-value cache wakes next and takes what is free
         return total
+
+
+class PaWReferenceActor(_UpstreamReference):
+    """OpenRLHF's reference worker, which scores a chunk of tokens at a time.
+
+    With ``model.reference_offload`` it is on its GPU only while it scores: DeepSpeed itself offloads
+    weights under ZeRO-3 alone.
+    """
+
+    def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> Any:
+        """As upstream, whose constructor call names the model by a module attribute."""
+        launcher.Actor = ChunkedActor
+        super().init_model_from_pretrained(*args, **kwargs)
+        self._offload()
+
+    def execute_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """As upstream, on the GPU."""
+        if self._offloads:
+            self.model.model.module.to(torch.cuda.current_device())
+        try:
+            return super().execute_batch(*args, **kwargs)
+        finally:
+            self._offload()
+
+    @property
+    def _offloads(self) -> bool:
+        args = self.strategy.args
+        return bool(args.ref.offload) and args.ds.zero_stage != 3
+
+    def _offload(self) -> None:
+        if self._offloads:
+            self.model.model.module.to("cpu")
+            torch.cuda.empty_cache()

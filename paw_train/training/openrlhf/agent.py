@@ -7,7 +7,7 @@ from typing import Any
 from openrlhf.utils.agent import AgentExecutorBase
 
 from paw_train.rollouts.rollout import Trajectory
-from paw_train.training.openrlhf.episode_player import EpisodePlayer
+from paw_train.training.openrlhf.episode_runner import EpisodeRunner
 from paw_train.training.openrlhf.episodes import GroupLabel
 from paw_train.training.openrlhf.worker_settings import worker_settings
 
@@ -16,7 +16,7 @@ class AgentExecutor(AgentExecutorBase):
     """One episode of our environments for each sample that OpenRLHF asks for."""
 
     def __init__(self) -> None:
-        self.player = EpisodePlayer(worker_settings())
+        self.runner = EpisodeRunner(worker_settings())
 
     async def execute(
         self,
@@ -28,13 +28,13 @@ class AgentExecutor(AgentExecutorBase):
         llm_engine: Any,
         images: Any = None,
     ) -> dict[str, Any]:
-        """Plays the next episode of the group that the label describes.
+        """Runs the next episode of the group that the label describes.
 
         Returns:
             What OpenRLHF expects of an executor, and the whole ``trajectory``.
         """
         group = GroupLabel.from_json(label)
-        trajectory = await self.player.play(group, llm_engine, hf_tokenizer)
+        trajectory = await self.runner.run(group, llm_engine, hf_tokenizer)
         return {**_summary(trajectory, group.validation), "prompt": prompt, "label": label}
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from paw_train.algorithms.update import averaged
 from paw_train.training.openrlhf.actor import gathered
-from paw_train.training.openrlhf.learning import learn, pass_value_loss
-from paw_train.training.openrlhf.update_cut import Pass
+from paw_train.training.openrlhf.learning import learn, micro_batch_value_loss
+from paw_train.training.openrlhf.sharding import RankMicroBatch
 from paw_train.training.openrlhf.worker_settings import worker_settings
 
 _Upstream: Any = ppo_critic.CriticModelActor.__ray_metadata__.modified_class
@@ -22,7 +22,7 @@ _build = ppo_critic.get_llm_for_sequence_regression
 
 
 class PaWCriticTrainer(CriticPPOTrainer):
-    """Learns from passes instead of OpenRLHF's replay buffer."""
+    """Learns from micro-batches instead of OpenRLHF's replay buffer."""
 
     critic: Any
     pad_id = 0
@@ -31,24 +31,24 @@ class PaWCriticTrainer(CriticPPOTrainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.run = worker_settings()
-        self.passes: list[Pass] = []
+        self.micro_batches: list[RankMicroBatch] = []
 
     def ppo_train(self) -> dict[str, float]:
-        """All passes of this rank in one update; the metrics are those of all ranks.
+        """All micro-batches of this rank in one update; the metrics are those of all ranks.
 
         Raises:
             TrainingDivergedError: a loss or gradient is not finite.
         """
         self.critic.train()  # without which nothing would be checkpointed; there is no dropout
         steps = learn(
-            self.passes,
+            self.micro_batches,
             self._loss,
             lambda loss: self.strategy.backward(loss, self.critic, self.critic_optim),
             self._step,
             gathered,
             dist.get_world_size(),
         )
-        self.passes = []
+        self.micro_batches = []
         found = averaged(steps)
         return {
             "value_loss": found["value_loss"],
@@ -56,11 +56,11 @@ class PaWCriticTrainer(CriticPPOTrainer):
             "grad_norm_value": found["grad_norm"],
         }
 
-    def _loss(self, part: Pass) -> Any:
-        # else each pass's gradient would take the place of the one before
+    def _loss(self, part: RankMicroBatch) -> Any:
+        # else each micro-batch's gradient would take the place of the one before
         self.critic.set_gradient_accumulation_boundary(part.last)
         algorithm = self.run.algorithm
-        return pass_value_loss(
+        return micro_batch_value_loss(
             part,
             self._values,
             algorithm.level,
@@ -86,7 +86,7 @@ class PaWCriticTrainer(CriticPPOTrainer):
 
 
 class PaWCriticActor(_Upstream):
-    """OpenRLHF's critic worker with our trainer in it, and a head that starts at 0."""
+    """OpenRLHF's critic worker with our trainer in it, and a value head that starts at 0."""
 
     def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> Any:
         """As upstream, which names both by module attributes."""
@@ -95,15 +95,17 @@ class PaWCriticActor(_Upstream):
         return super().init_model_from_pretrained(*args, **kwargs)
 
     def append(self, experience: Any) -> None:
-        """Takes a pass for the next update."""
-        self.trainer.passes.append(experience.labels[0])
+        """Takes a micro-batch for the next update."""
+        self.trainer.micro_batches.append(experience.labels[0])
 
 
 def critic_from_zero(*args: Any, **kwargs: Any) -> Any:
     """OpenRLHF's critic whose values are 0 at first, as the local engine's are."""
     model = _build(*args, **kwargs)
-    head = getattr(model, model.value_head_prefix)
+    value_head = getattr(model, model.value_head_prefix)
     stage = kwargs["ds_config"]["zero_optimization"]["stage"]
-    with deepspeed.zero.GatheredParameters([head.weight], modifier_rank=0, enabled=stage == 3):
-        torch.nn.init.zeros_(head.weight)
+    with deepspeed.zero.GatheredParameters(
+        [value_head.weight], modifier_rank=0, enabled=stage == 3
+    ):
+        torch.nn.init.zeros_(value_head.weight)
     return model

@@ -1,4 +1,4 @@
-"""Errors that say a process of the run is gone: starting again helps, as nothing else does."""
+"""Errors that mean that a process of the run is gone, which a restart helps against."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which episodes a run plays: the rows of the data sets that OpenRLHF reads.
+"""The episodes of a run: the rows of the data sets that OpenRLHF reads.
 
-A row stands for one rollout group. Its label says all that playing it takes, so an episode comes out
+A row stands for one rollout group. Its label holds all that running it takes, so an episode comes out
 the same whichever engine gets it, and a resumed run goes on with the groups it would have had.
 """
 
@@ -52,7 +52,7 @@ class GroupLabel:
 
 
 def training_groups(tasks: TaskSet, settings: Settings) -> Iterator[GroupLabel]:
-    """The groups of all updates, drawn as the local engine's pool draws them."""
+    """The groups of all updates, sampled as the local engine's pool samples them."""
     r = settings.rollout
     rng = np.random.default_rng(settings.seed + 1)
     for update in range(settings.updates):
@@ -63,7 +63,7 @@ def training_groups(tasks: TaskSet, settings: Settings) -> Iterator[GroupLabel]:
 
 
 def panel_groups(tasks: TaskSet, settings: Settings) -> Iterator[GroupLabel]:
-    """The tasks of the selection panel, each played once."""
+    """The tasks of the selection panel, one episode each."""
     e = settings.evaluation
     panel = make_panel(tasks, e.selection_split, e.selection_tasks, e.seed)
     seeds = environment_seeds(panel, e.seed)

@@ -1,6 +1,6 @@
 """Episodes -> what each rank learns from: our advantages, selection and weights in OpenRLHF's pipeline.
 
-OpenRLHF scores the sequences (its actor, its reference) and carries the result to the ranks. In
+OpenRLHF scores the sequences (its actor, its reference) and sends the result to the ranks. In
 between, the whole update is one pool, as on one machine.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from openrlhf.trainer.ppo_utils.experience import Experience as Carrier
+from openrlhf.trainer.ppo_utils.experience import Experience as OpenRLHFExperience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from torch import Tensor
@@ -26,7 +26,7 @@ from paw_train.rollouts.rollout import Trajectory
 from paw_train.rollouts.rows import trimmed
 from paw_train.rollouts.tokens import TokenRow, micro_batches
 from paw_train.settings import Settings
-from paw_train.training.openrlhf.update_cut import Pass, cut, idle_row
+from paw_train.training.openrlhf.sharding import RankMicroBatch, idle_row, shard_update
 
 
 class TurnSamplesGenerator(SamplesGenerator):
@@ -50,7 +50,7 @@ class TurnSamplesGenerator(SamplesGenerator):
         self.validated = [sample.labels[0] for sample in samples]
         return samples
 
-    def _process_response_into_experience(self, response: Any, **kwargs: Any) -> Carrier:
+    def _process_response_into_experience(self, response: Any, **kwargs: Any) -> OpenRLHFExperience:
         sample = super()._process_response_into_experience(response, **kwargs)
         sample.labels = [response["trajectory"]]
         return sample
@@ -58,7 +58,7 @@ class TurnSamplesGenerator(SamplesGenerator):
 
 @dataclass(slots=True)
 class Scores:
-    """What OpenRLHF's models say of each row: tensors [T], one number for each token."""
+    """The scores of each row by OpenRLHF's models: tensors [T], one number for each token."""
 
     actor: list[Tensor]
     """log-probabilities at the rollout's temperature"""
@@ -69,7 +69,7 @@ class Scores:
 
 
 class PaWExperienceMaker(RemoteExperienceMaker):
-    """Turns the samples of an update into the passes of each rank.
+    """Turns the samples of an update into the micro-batches of each rank.
 
     ``run`` has to be set before use, ``update`` before every update.
     """
@@ -80,8 +80,10 @@ class PaWExperienceMaker(RemoteExperienceMaker):
     metrics: dict[str, float]
 
     @torch.no_grad()
-    def make_experience_batch(self, rollout_samples: Sequence[Carrier]) -> list[Carrier]:
-        """One carrier for each pass, all of rank 0 first, then of rank 1, ...
+    def make_experience_batch(
+        self, rollout_samples: Sequence[OpenRLHFExperience]
+    ) -> list[OpenRLHFExperience]:
+        """One experience for each micro-batch, all of rank 0 first, then of rank 1, ...
 
         Raises:
             ValueError: every episode of the update failed.
@@ -101,7 +103,7 @@ class PaWExperienceMaker(RemoteExperienceMaker):
             pool, s.algorithm, s.objective, s.world_model, self.max_return, signals, chat.ask
         )
         in_loss = s.objective.kl_in == "loss" and reference is not None
-        passes = cut(
+        shards = shard_update(
             experience,
             reference if in_loss else None,
             s.optimizer,
@@ -117,11 +119,11 @@ class PaWExperienceMaker(RemoteExperienceMaker):
         }
         rate = scheduled_rate(s.optimizer, self.update, s.updates)
         reward = float(pool.per_episode(pool.rewards).mean())
-        told = {"rate": rate, "reward": reward, "update": self.update}
-        return [_carrier(part, told) for part in itertools.chain.from_iterable(passes)]
+        info = {"rate": rate, "reward": reward, "update": self.update}
+        return [_for_rank(part, info) for part in itertools.chain.from_iterable(shards)]
 
     def _scored(self, rows: Sequence[TokenRow]) -> Scores:
-        """What the actor, the reference and the critic say of rows, each up to its last action."""
+        """Scores of rows by the actor, the reference and the critic, each up to its last action."""
         short = [trimmed(row, [False] * len(row.steps)) for row in rows]
         place = {id(row): i for i, row in enumerate(short)}
         batches = list(micro_batches(short, self.run.optimizer.micro_batch_tokens))
@@ -148,7 +150,7 @@ class PaWExperienceMaker(RemoteExperienceMaker):
         )
 
 
-def _to_score(rows: Sequence[TokenRow], pad: int) -> Carrier:
+def _to_score(rows: Sequence[TokenRow], pad: int) -> OpenRLHFExperience:
     """A batch whose every token is scored."""
     width = max(2, *(len(row.ids) for row in rows))
     ids = torch.full((len(rows), width), pad, dtype=torch.long)
@@ -156,7 +158,7 @@ def _to_score(rows: Sequence[TokenRow], pad: int) -> Carrier:
     for b, row in enumerate(rows):
         ids[b, : len(row.ids)] = torch.tensor(row.ids)
         attention[b, : len(row.ids)] = 1
-    return Carrier(
+    return OpenRLHFExperience(
         sequences=ids,
         attention_mask=attention,
         action_mask=attention[:, 1:].clone(),
@@ -211,7 +213,7 @@ def _values(pool: Pool, values: Sequence[Tensor], level: str) -> Tensor:
     return result
 
 
-def _carrier(part: Pass, told: dict[str, float]) -> Carrier:
+def _for_rank(part: RankMicroBatch, info: dict[str, float]) -> OpenRLHFExperience:
     row = part.experience.rows[0]
-    info = {name: torch.tensor([value]) for name, value in told.items()}
-    return Carrier(sequences=torch.tensor([row.ids]), labels=[part], info=info)
+    tensors = {name: torch.tensor([value]) for name, value in info.items()}
+    return OpenRLHFExperience(sequences=torch.tensor([row.ids]), labels=[part], info=tensors)

@@ -45,15 +45,18 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     Ray is started here, or joined where ``RAY_ADDRESS`` says there is a cluster.
 
     Raises:
-        ValueError: a setting that this engine cannot do; all of them are named.
+        ValueError: a setting that this engine cannot do (all of them are named), or a run that does
+            not fit its GPUs.
         ModuleNotFoundError: OpenRLHF is not installed.
     """
+    from paw_train.training.fit import gpu_memory, require_fit
     from paw_train.training.local import claim_folder
     from paw_train.training.preparation import prepared
 
     require_possible(settings)
     require_openrlhf()
     settings = prepared(settings, print)
+    require_fit(settings, gpu_memory(settings.openrlhf.gpu), possible=require_possible)
     # workers have other working directories
     settings = settings.replace(out=str(Path(settings.out).resolve()))
     folder = Path(settings.out) / settings.name
@@ -117,14 +120,15 @@ def put_in_place() -> None:
     """Binds our classes to the names by which OpenRLHF's program finds its own."""
     import ray
     from openrlhf.trainer import ppo_trainer
-    from openrlhf.trainer.ray import ppo_actor, ppo_critic, vllm_engine
+    from openrlhf.trainer.ray import launcher, ppo_actor, ppo_critic, vllm_engine
 
-    from paw_train.training.openrlhf.actor import PaWPolicyActor
+    from paw_train.training.openrlhf.actor import PaWPolicyActor, PaWReferenceActor
     from paw_train.training.openrlhf.critic import PaWCriticActor
     from paw_train.training.openrlhf.trainer import PaWTrainer
     from paw_train.training.openrlhf.vllm_worker import PaWRollout
 
     ppo_trainer.PPOTrainer = ray.remote(PaWTrainer)
     ppo_actor.PolicyModelActor = ray.remote(num_gpus=1)(PaWPolicyActor)
+    launcher.ReferenceModelActor = ray.remote(num_gpus=1)(PaWReferenceActor)
     ppo_critic.CriticModelActor = ray.remote(num_gpus=1)(PaWCriticActor)
     vllm_engine.RolloutRayActor = ray.remote(PaWRollout)

@@ -1,4 +1,4 @@
-"""What a rank computes in one pass: the loss of the local engine, on the logits of OpenRLHF's actor."""
+"""The loss of one micro-batch on a rank: that of the local engine, on OpenRLHF's actor."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from torch import Tensor
 
 from paw_train.algorithms.critic import value_loss, value_places
 from paw_train.algorithms.update import TrainingDivergedError, loss_inputs
-from paw_train.losses.lm_head_logprobs import TokenScores, logits_scores
+from paw_train.losses.lm_head_logprobs import TokenScores
 from paw_train.losses.objective import LossOutput, ObjectiveSettings, combined_loss, merge_metrics
 from paw_train.rollouts.scoring import batch_logprobs
 from paw_train.rollouts.tokens import collate
 from paw_train.settings import WorldModelSettings
-from paw_train.training.openrlhf.update_cut import Pass, token_values
+from paw_train.training.openrlhf.sharding import RankMicroBatch, token_values
 
-Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(input ids [B, T], attention mask [B, T], places [S] in the flattened ids) -> logits [S, V] there, at
-temperature 1"""
+Score = Callable[[Tensor, Tensor, Tensor, Tensor, int], TokenScores]
+"""(input ids [B, T], attention mask [B, T], numbers ``b * T + t`` of P tokens, temperatures [P],
+entropies wanted) -> scores"""
 
 
-def pass_loss(
-    part: Pass,
-    forward: Forward,
+def micro_batch_loss(
+    part: RankMicroBatch,
+    score: Score,
     objective: ObjectiveSettings,
     world_model: WorldModelSettings,
     temperature: float,
     pad_id: int,
     device: torch.device,
 ) -> LossOutput:
-    """The share of the mini-batch's loss that one pass has.
+    """One micro-batch's share of the mini-batch's loss.
 
     Args:
         part: rows, what they are worth, and the totals of the mini-batch.
-        forward: runs the actor.
+        score: runs the actor.
         objective: settings of the loss.
         world_model: settings of the world-model term.
         temperature: of the rollout.
@@ -44,11 +44,10 @@ def pass_loss(
     """
     batch = collate(part.experience.rows, pad_id).to(device)
 
-    def score(ids: Tensor, tokens: Tensor, heat: Tensor, entropies: int) -> TokenScores:
-        logits = forward(ids, batch.attention_mask, tokens - 1)
-        return logits_scores(logits, ids.flatten()[tokens], heat, entropies)
+    def scored(ids: Tensor, tokens: Tensor, temperatures: Tensor, entropies: int) -> TokenScores:
+        return score(ids, batch.attention_mask, tokens, temperatures, entropies)
 
-    logprobs, entropy = batch_logprobs(score, batch, temperature, objective.entropy_coef > 0)
+    logprobs, entropy = batch_logprobs(scored, batch, temperature, objective.entropy_coef > 0)
     reference = None
     if objective.kl_in == "loss" and part.ref_logprobs is not None:
         known = token_values(part.ref_logprobs, batch.input_ids.shape)
@@ -61,21 +60,21 @@ ValueForward = Callable[[Tensor, Tensor], Tensor]
 """(input ids [B, T], attention mask [B, T]) -> values [B, T - 1], that at t before token t + 1"""
 
 
-def pass_value_loss(
-    part: Pass,
+def micro_batch_value_loss(
+    part: RankMicroBatch,
     forward: ValueForward,
     level: str,
     clip: float | None,
     pad_id: int,
     device: torch.device,
 ) -> LossOutput:
-    """The share of the mini-batch's value loss that one pass has.
+    """One micro-batch's share of the mini-batch's value loss.
 
     Args:
         part: rows, their value targets, and the number of values of the mini-batch.
         forward: runs the critic.
         level: ``turn`` or ``token``.
-        clip: how far values may move before the loss is cut; ``None``: no limit.
+        clip: how far values may move before the loss is clipped; ``None``: no limit.
         pad_id: pads rows on the right.
         device: where the critic is.
     """
@@ -90,18 +89,18 @@ def pass_value_loss(
 
 
 def learn(
-    passes: Sequence[Pass],
-    loss_of: Callable[[Pass], LossOutput],
+    parts: Sequence[RankMicroBatch],
+    loss_of: Callable[[RankMicroBatch], LossOutput],
     backward: Callable[[Tensor], None],
     step: Callable[[], float],
     gathered: Callable[[list[dict[str, Tensor]]], list[dict[str, Tensor]]],
     ranks: int,
 ) -> list[dict[str, float]]:
-    """All passes of one rank in one update.
+    """All micro-batches of one rank in one update.
 
     Args:
-        passes: of this rank.
-        loss_of: runs the actor on a pass.
+        parts: micro-batches of this rank.
+        loss_of: runs the actor on a micro-batch.
         backward: adds the gradient of a loss; gradients are **averaged** over ranks when the
             optimiser steps.
         step: an optimiser step; returns the gradient's norm before clipping.
@@ -116,7 +115,7 @@ def learn(
     """
     steps: list[dict[str, float]] = []
     own: list[dict[str, Tensor]] = []
-    for part in passes:
+    for part in parts:
         output = loss_of(part)
         own.append({**output.metrics, "loss": output.loss.detach()})
         # the ranks' gradients are averaged, while their losses are shares of one sum

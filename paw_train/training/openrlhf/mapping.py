@@ -1,6 +1,6 @@
 """Our settings -> the options of ``openrlhf.cli.train_ppo_ray``: every setting mapped, or refused.
 
-``RULES`` has an entry for each setting of a run. It says which options the setting becomes, or what
+``RULES`` has an entry for each setting of a run. It gives the options the setting becomes, or what
 else reads it, and which values this engine cannot do. Nothing here imports OpenRLHF.
 """
 
@@ -16,6 +16,9 @@ from typing import Any
 from paw_train.algorithms.estimators import advantage_estimator
 from paw_train.settings import Settings
 from paw_train.settings.base import field_kinds, groups_of, is_group
+
+FLASH_ATTENTION = "flash_attention_2"
+"""what attends where ``model.attention`` is null"""
 
 Options = dict[str, Any]
 """option name without dashes: its value; True: a switch that is on; None or False: left out"""
@@ -48,8 +51,8 @@ def _only(note: str, allowed: Callable[[Any], bool], instead: str) -> Rule:
 _AGENT = _ours("the agent executor, in each vLLM engine")
 _MAKER = _ours("the experience maker: paw_train.algorithms.experience.prepare")
 _LOSS = _ours("the actor trainer: paw_train.losses.objective.combined_loss")
-_CUT = _ours("the experience maker: cuts the update for the ranks")
-_EVAL = _ours("the evaluation panel, played by the agent executor")
+_SHARDS = _ours("the experience maker: shards the update over the ranks")
+_EVAL = _ours("the evaluation panel, run by the agent executor")
 _UNUSED = _ours("of other choices; not read")
 _RATE = _ours("the actor trainer: sets the rate of each update")
 
@@ -58,12 +61,14 @@ def _constant(settings: Settings) -> Options:
     """Options that follow from how this engine works, whatever the settings."""
     o, folder = settings.openrlhf, Path(settings.out) / settings.name
     return {
-        # one sequence a rank and step, as OpenRLHF counts: mini-batches are cut by our own rules
+        # one sequence a rank and step, as OpenRLHF counts: our own rules split mini-batches
         "train.batch_size": o.ranks,
         "train.micro_batch_size": 1,
         "rollout.micro_batch_size": 1,
         "train.num_episodes": 1,
         "train.max_epochs": 1,
+        # sums over micro-batches in float32, as in the local engine
+        "ds.grad_accum_dtype": "fp32",
         "algo.kl.estimator": "k3",
         "algo.kl.use_loss": True,
         "actor.lr_scheduler": "constant",
@@ -77,7 +82,7 @@ def _constant(settings: Settings) -> Options:
         "ckpt.load_enable": True,
         "ckpt.best_metric_key": "eval_panel_pass1" if settings.evaluation.every else "none",
         "logger.tensorboard_dir": str(folder / "tensorboard"),
-        # makes vLLM tell log-probabilities of the tempered distribution; its loss is not used
+        # makes vLLM return log-probabilities of the tempered distribution; its loss is not used
         "algo.advantage.is_correction_level": "token",
     }
 
@@ -94,7 +99,18 @@ def _layout(colocate: str, settings: Settings) -> Options:
 
 
 def _attention(value: str | None, settings: Settings) -> Options:
-    return {"ds.attn_implementation": value or "flash_attention_2"}
+    return {"ds.attn_implementation": value or FLASH_ATTENTION}
+
+
+def packs(settings: Settings) -> bool:
+    """Whether sequences of a micro-batch go into one row without padding."""
+    if settings.openrlhf.packing is not None:
+        return settings.openrlhf.packing
+    return (settings.model.attention or FLASH_ATTENTION).startswith("flash_attention")
+
+
+def _packing(value: bool | None, settings: Settings) -> Options:
+    return {"ds.packing_samples": packs(settings)}
 
 
 def _validation(every: int, settings: Settings) -> Options:
@@ -119,7 +135,7 @@ def _whole_critic(name: str, settings: Settings) -> str | None:
     if not advantage_estimator(name).needs_critic or not settings.model.lora.rank:
         return None
     return (
-        f"{name} would give the critic an adapter, too, and freeze its head: use model.lora.rank=0, or "
+        f"{name} would give the critic an adapter, too, and freeze its value head: use model.lora.rank=0, or "
         "engine=local."
     )
 
@@ -259,8 +275,15 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "rollout.max_context_tokens": _option("data.max_len"),
         "rollout.stop_at_tags": _AGENT,
         "rollout.prefill_tokens": _ours("vLLM decides; not read"),
-        "rollout.engine": _ours("vLLM plays here, whatever it says"),
+        "rollout.engine": _ours("vLLM samples here, whatever its value"),
         "rollout.vllm": Rule("not read", None, _default_vllm),
+        "rollout.branching.branches": _only(
+            "not read",
+            lambda v: v == 1,
+            "above 1 is not done here yet: OpenRLHF samples each episode on its own, and its workers keep no "
+            "states to go back to. Use 1, or engine=local.",
+        ),
+        "rollout.branching": _UNUSED,
         "algorithm.name": Rule(_MAKER.note, _estimator, _whole_critic),
         "algorithm.normalize": _MAKER,
         "algorithm.weighting": _MAKER,
@@ -292,7 +315,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "world_model.gradient_ratio": _only(
             "not read",
             lambda v: v is None,
-            "is not done here: gradients are spread over the GPUs. Set world_model.coef instead.",
+            "is not done here: gradients are sharded over the GPUs. Set world_model.coef instead.",
         ),
         "world_model": _LOSS,
         "world_model_learning.method": _only(
@@ -312,16 +335,16 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         ),
         "optimizer.betas": _option("actor.adam.betas"),
         "optimizer.max_grad_norm": _option("actor.max_norm"),
-        "optimizer.minibatches": _CUT,
-        "optimizer.minibatch_size": _CUT,
-        "optimizer.micro_batch_tokens": _CUT,
+        "optimizer.minibatches": _SHARDS,
+        "optimizer.minibatch_size": _SHARDS,
+        "optimizer.micro_batch_tokens": _SHARDS,
         "optimizer.max_skipped": _ours(
             "stricter: the first loss that is not finite ends the run, with a checkpoint before it"
         ),
         "optimizer.measure_gradients": _only(
             "not read",
             lambda v: not v,
-            "true is not done here: gradients are spread over the GPUs. Use false.",
+            "true is not done here: gradients are sharded over the GPUs. Use false.",
         ),
         "evaluation.every": Rule("--eval.steps and --eval.dataset", _validation),
         "evaluation.temperature": _option("eval.temperature"),
@@ -350,7 +373,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "openrlhf.prefix_caching": _option("vllm.enable_prefix_caching"),
         "openrlhf.zero_stage": _option("ds.zero_stage"),
         "openrlhf.adam_offload": _option("ds.adam_offload"),
-        "openrlhf.packing": _option("ds.packing_samples"),
+        "openrlhf.packing": Rule("--ds.packing_samples; null: with flash attention", _packing),
         "openrlhf.liger": _option("ds.use_liger_kernel"),
         "openrlhf.sync_backend": _option("vllm.sync_backend"),
         "openrlhf.checksum_every": Rule(
@@ -358,9 +381,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             None,
             lambda v, s: (
                 None
-                if v == 0 or s.openrlhf.tensor_parallel == 1
+                if not v or s.openrlhf.tensor_parallel == 1
                 else "above 0 compares whole models, and openrlhf.tensor_parallel above 1 has parts of "
-                "them: use 0 there."
+                "them: use null or 0 there."
             ),
         ),
         "openrlhf.old_logprobs": _MAKER,

@@ -89,12 +89,12 @@ class PaWTrainer(_Upstream):
         return {**self._outcome, **self.experience_maker.metrics}
 
     def _check_weights(self, update: int) -> None:
-        every = self.run.openrlhf.checksum_every
-        if not every or (update + 1) % every or not self.vllm_engines:
+        every = self.run.openrlhf.updates_between_checksums
+        if not every or update % every or not self.vllm_engines:
             return
         trained = ray.get(self.actor_model_group.async_run_method(method_name="weight_sums"))[0]
-        played = ray.get([engine.weight_sums.remote() for engine in self.vllm_engines])
-        require_equal(trained, [Sums(*workers[0]) for workers in played], update)
+        engines = ray.get([engine.weight_sums.remote() for engine in self.vllm_engines])
+        require_equal(trained, [Sums(*workers[0]) for workers in engines], update)
 
     def evaluate(self, global_step: int, **generate_kwargs: Any) -> dict[str, float]:
         """Success on the selection panel."""

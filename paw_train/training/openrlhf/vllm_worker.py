@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+import torch
 from openrlhf.trainer.ray import vllm_engine
 from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
 
@@ -18,7 +19,7 @@ WATCH_SECONDS = 5.0
 
 
 class PaWWorker(WorkerWrap):
-    """vLLM's worker: takes weights as upstream does, and can tell sums over them."""
+    """vLLM's worker: takes weights as upstream does, and can report sums over them."""
 
     model_runner: Any
 
@@ -27,6 +28,7 @@ class PaWWorker(WorkerWrap):
         total = zero_sums()
         for parameter in self.model_runner.model.parameters():
             total = total + sums_of(parameter)
+        torch.cuda.empty_cache()  # the key-value cache wakes next and takes what is free
         return list(total)
 
 

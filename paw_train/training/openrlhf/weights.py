@@ -1,4 +1,4 @@
-"""Whether vLLM plays with the weights that were trained: sums over all of them, compared.
+"""Whether vLLM samples with the weights that were trained: sums over all of them, compared.
 
 vLLM fuses matrices and pads embeddings with zeros, so tensors cannot be compared one by one, but
 sums over the whole model stay the same. A failed update of weights would otherwise go unnoticed:
@@ -34,7 +34,7 @@ class Sums(NamedTuple):
 
 
 class StaleWeightsError(RuntimeError):
-    """vLLM does not play with the weights that were trained."""
+    """vLLM does not sample with the trained weights."""
 
 
 def zero_sums() -> Sums:
@@ -42,20 +42,27 @@ def zero_sums() -> Sums:
     return Sums(0.0, 0.0, 0.0)
 
 
+CHUNK = 2**24
+"""values that are in float64 at a time: 128 MiB, where a large embedding would take gigabytes"""
+
+
 @torch.no_grad()
 def sums_of(tensor: torch.Tensor) -> Sums:
-    """Sums over one tensor."""
-    values = tensor.detach().double()
-    return Sums(float(values.sum()), float(values.abs().sum()), float(values.square().sum()))
+    """Sums over one tensor, a chunk of it at a time."""
+    total = torch.zeros(3, dtype=torch.float64, device=tensor.device)
+    for part in tensor.detach().reshape(-1).split(CHUNK):
+        values = part.to(torch.float64, copy=True)
+        total += torch.stack([values.sum(), values.abs_().sum(), values.square_().sum()])
+    return Sums(*total.tolist())
 
 
-def require_equal(trained: Sums, played: list[Sums], update: int) -> None:
+def require_equal(trained: Sums, sampled: list[Sums], update: int) -> None:
     """Raises ``StaleWeightsError`` unless every engine has the trained weights."""
-    for number, sums in enumerate(played):
+    for number, sums in enumerate(sampled):
         if not trained.equal(sums):
             raise StaleWeightsError(
                 f"After update {update}, vLLM engine {number} does not have the trained weights: their "
                 f"sum of absolute values is {trained.absolute:.9g}, the engine's {sums.absolute:.9g}. "
-                "It would play with old or broken weights. Look for errors of the weight update in the "
+                "It would sample with old or broken weights. Look for errors of the weight update in the "
                 "engine's log; the last checkpoint is sound."
             )

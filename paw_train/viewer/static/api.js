@@ -14,7 +14,7 @@ export async function ask(name, params = {}, signal = undefined) {
       if (one !== null && one !== undefined && one !== "") query.append(key, one);
   const answer = await fetch(`/api/${name}?${query}`, { signal, credentials: "same-origin" });
   const body = await answer.json();
-  if (!answer.ok) throw new Refused(answer.status, body.detail || body.message || answer.statusText);
+  if (!answer.ok) throw new Refused(answer.status, body.detail || answer.statusText);
   return body;
 }
 

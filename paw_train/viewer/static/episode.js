@@ -43,7 +43,7 @@ export class EpisodeView {
     this.mark(params.turn);
   }
 
-  // A resumed run plays updates anew: what is shown then changes.
+  // A resumed run repeats updates: what is shown then changes.
   async again() {
     const { ep } = current().params;
     if (!this.data || this.data.key !== ep || this.node.dataset.key !== ep) return;
@@ -131,7 +131,7 @@ export function surprise(turn) {
 function notes(found) {
   const { reflections, spent, ...rest } = found;
   const listed = Array.isArray(reflections) && reflections.length > 0;
-  // what an agent that plays a dialogue begins it with: instructions, examples, earlier reflections
+  // the opening of an agent in dialogue: instructions, examples, earlier reflections
   const texts = Object.entries(rest).filter(([, value]) => typeof value === "string" && value.length > 120);
   const words = Object.entries(rest).filter(([key]) => !texts.some(([name]) => name === key)).map(([key, value]) => `${key.replaceAll("_", " ")} ${typeof value === "string" ? value : JSON.stringify(value)}`);
   if (spent?.calls > 0) words.push(plural(spent.calls, "model call"), `${number(spent.prompt_tokens)} + ${number(spent.completion_tokens)} tokens`);
@@ -217,7 +217,7 @@ function admissible(turn, index) {
     () => h("ul", null, turn.admissible.map((action) => h("li", { cls: String(action).trim().toLowerCase() === done ? "chosen" : "" }, String(action)))));
 }
 
-// What is folded is drawn when it is opened first.
+// Folded parts are rendered when they are opened first.
 function lazily(node, body) {
   node.addEventListener("toggle", () => {
     if (node.open && node.children.length === 1) node.append(body());

@@ -108,18 +108,18 @@ class App {
         const changed = Object.fromEntries(Object.entries(pulse).map(([k, v]) => [k, JSON.stringify(v) !== JSON.stringify(this.seen[k])]));
         const first = Object.keys(this.seen).length === 0;
         this.seen = pulse;
-        this.tell(pulse);
+        this.report(pulse);
         if (!first) await page.news(changed, pulse);
         else await page.begun?.(pulse);
       }
     } catch (error) {
-      if (error instanceof TypeError) this.tell({ state: "gone" });
+      if (error instanceof TypeError) this.report({ state: "gone" });
       else console.warn(error);
     }
     if (!document.hidden) this.timer = setTimeout(() => this.beat(), PULSE);
   }
 
-  tell(pulse) {
+  report(pulse) {
     const words = { training: "following", gone: "server is gone", finished: "finished", stopped: "stopped" };
     const reading = pulse.indexing && pulse.indexing[1] > 1
       ? `reading episodes ${Math.floor((100 * pulse.indexing[0]) / pulse.indexing[1])} %` : null;

@@ -7,11 +7,11 @@ import { format } from "./state.js";
 const LABELS = {
   mean_steps: "turns an episode", mean_reward: "mean return", invalid_rate: "invalid actions", truncated_rate: "truncated answers",
   errors: "failed episodes", seconds: "wall time", model_calls: "model calls", privileged: "privileged information", told: "privileged information", fingerprint: "tasks (fingerprint)",
-  tasks: "tasks of the panel", unplayed: "episodes not played", complete: "complete", panel_hash: "panel (hash)", prompt_hash: "prompts (hash)", model_hash: "weights (hash)",
+  tasks: "tasks of the panel", unplayed: "episodes not run", complete: "complete", panel_hash: "panel (hash)", prompt_hash: "prompts (hash)", model_hash: "weights (hash)",
 };
 const DETAILS = { agent_settings: "Agent", sampling: "Sampling", endpoint: "Endpoint", environment: "Environment", settings: "Settings",
   invalid_causes: "Why actions were invalid", forgotten: "Left out of contexts that were too long" };
-const SAID = new Set(["invalid_rate", "truncated_rate", "mean_steps", "seconds", "model_calls", "first_error"]);
+const SHOWN = new Set(["invalid_rate", "truncated_rate", "mean_steps", "seconds", "model_calls", "first_error"]);
 const CARDS = ["invalid_rate", "truncated_rate", "mean_steps", "seconds"];
 
 export class ResultPage {
@@ -53,9 +53,9 @@ export class ResultPage {
   problem(e) {
     const { errors, unplayed, tasks, first_error: first } = e.measured;
     const parts = [
-      !e.overall && "There is no success rate: no task was played to its end, or result.json is damaged.",
+      !e.overall && "There is no success rate: no task was run to its end, or result.json is damaged.",
       e.overall && tasks > e.overall.n && `The rates are of ${e.overall.n} of ${plural(tasks, "task")}.`,
-      errors > 0 && `${plural(errors, "episode")} failed with an error.`, unplayed > 0 && `${plural(unplayed, "episode")} not played.`,
+      errors > 0 && `${plural(errors, "episode")} failed with an error.`, unplayed > 0 && `${plural(unplayed, "episode")} not run.`,
     ].filter(Boolean);
     return parts.length > 0 && h("section", { cls: "alarms", role: "alert" }, h("p", null, parts.join(" "), " ",
       errors > 0 && this.info.outcomes.error > 0 && h("a", { href: this.href({ outcome: "error" }) }, "Read them")), first && h("pre", null, String(first).slice(0, 2000)));
@@ -103,12 +103,12 @@ export class ResultPage {
   }
 
   measured(e) {
-    const rows = Object.entries(e.measured).filter(([name, value]) => !SAID.has(name) && !(value === 0 && (name === "errors" || name === "unplayed")));
+    const rows = Object.entries(e.measured).filter(([name, value]) => !SHOWN.has(name) && !(value === 0 && (name === "errors" || name === "unplayed")));
     return rows.length > 0 && h("section", null, h("h2", null, "Further"), facts(rows.map(([name, value]) => [LABELS[name] || words(name), shown(name, value)])));
   }
 
   details(e) {
-    return h("section", null, h("h2", null, "What it was played with"), Object.entries(e.details).map(([name, value]) =>
+    return h("section", null, h("h2", null, "Settings and details"), Object.entries(e.details).map(([name, value]) =>
       h("details", { cls: "settings", open: name === "agent_settings" || name === "endpoint" }, h("summary", null, DETAILS[name] || words(name)), facts(flat(value)))));
   }
 }

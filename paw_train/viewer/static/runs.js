@@ -9,7 +9,7 @@ import { current, format, go, home, runsParam } from "./state.js";
 const COLUMNS = [
   ["name", "Run", (run) => run.name, null],
   ["success", "Success", (run) => (run.after || run.before)?.success_rate, (run) => [
-    run.before && h("small", { cls: "muted", title: `before RL: ${spread(run.before)}` }, `${rate(run.before)} → `), h("b", { title: spread(run.after) }, rate(run.after))]],
+    run.before && h("small", { cls: "muted", title: `before RL: ${intervalText(run.before)}` }, `${rate(run.before)} → `), h("b", { title: intervalText(run.after) }, rate(run.after))]],
   ["env", "Environment", (run) => run.env, (run) => short(run.env)],
   ["model", "Model", (run) => run.model, (run) => h("span", { title: run.model || "" }, run.model ? run.model.split("/").pop() : "–")],
   ["method", "Method", (run) => method(run), (run) => h("span", { title: run.kind === "training" ? `world model: ${world(run.world_model)}` : "" }, method(run) || "–")],
@@ -20,7 +20,7 @@ const COLUMNS = [
   ["curve", "In training", null, (run) => sparkline(run.curve)],
 ];
 const NUMBERS = new Set(["date", "seed", "updates", "return", "success"]);
-const spread = (result) => (result ? `95 % interval ${interval(result)}, ${plural(result.n, "task")}` : "");
+const intervalText = (result) => (result ? `95 % interval ${interval(result)}, ${plural(result.n, "task")}` : "");
 const brief = (wm) => (!wm || wm.enabled === false ? null : wm.loss === "cmae" ? `cmae ρ ${wm.rho}` : String(wm.loss));
 const short = (id) => (id ? id.replace(/^paw_gym\//, "") : "–");
 const method = (run) => (run.kind === "evaluation" ? run.agent : [run.algorithm, brief(run.world_model)].filter(Boolean).join(" + "));

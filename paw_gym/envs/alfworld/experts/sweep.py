@@ -9,7 +9,6 @@ hot or cool. (Even that shows, as it goes to the target only then.)
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import Collection, Sequence
 from functools import cache
@@ -38,29 +37,19 @@ class SweepExpert:
 
     It also knows what to do where somebody else's actions have led, as long as it has read all
     observations since `reset`: it learns what was done from them, not from its own answers.
-
-    Args:
-        seed: None for the fixed order (types by likelihood, then numbers upwards). A number shuffles
-            the receptacles within a type: other ways through the same games, harder to copy.
     """
 
-    def __init__(self, seed: int | None = None) -> None:
-        self._rng = None if seed is None else random.Random(seed)
-
-    def reset(self, opening_text: str, admissible: Collection[str] = ()) -> None:
+    def reset(self, opening_text: str) -> None:
         """Start an episode.
 
         Args:
             opening_text: the text that a game starts with, task included.
-            admissible: not needed; accepted so that agents can be called alike.
 
         Raises:
             ValueError: when the task is not worded by one of ALFWorld's templates.
         """
         self.goal: Goal = parse_task(opening_text)
         self._receptacles = sorted(listed_receptacles(opening_text), key=number_of)
-        if self._rng is not None:
-            self._rng.shuffle(self._receptacles)
         self._order = [p for p in self._by_promise(self.goal.object_type) if not self._barred(p)]
         self._lamp_order = self._by_promise(self.goal.lamp_type or "")
         self._events: deque[Event] = deque(maxlen=WINDOW + 1)

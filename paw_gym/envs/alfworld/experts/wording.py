@@ -65,7 +65,7 @@ def listed_receptacles(opening: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What one observation says that a step did; names as displayed, None where it says nothing."""
+    """The effect of a step, read from its observation; names as displayed, None where it shows nothing."""
 
     place: str | None = None
     """the receptacle that it is about"""
@@ -76,7 +76,7 @@ class Event:
 
 
 def read_event(observation: str) -> Event:
-    """What an observation says that the step before it did."""
+    """The effect of a step, read from its observation."""
     if match := _PICK.search(observation):
         return Event(match.group(2), taken=match.group(1))
     if match := _PUT.search(observation):

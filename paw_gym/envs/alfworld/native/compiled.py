@@ -74,7 +74,7 @@ class CompiledGame:
     * ``receptacle_location[r]``: the location at which receptacle ``r`` is used (None: nowhere),
       and ``receptacles_at[l]``: the receptacles used from location ``l``;
     * ``contents[r]``: mask of the objects in ``r`` at the start (real games may have an object
-      in two receptacles); `objects_in` lists them as indices;
+      in two receptacles);
     * ``openable``, ``opened``: masks of receptacles; ``accepts[r]``: mask of objects it may hold;
     * ``pickupable``, ``cleanable``, ``heatable``, ``coolable``, ``toggleable``, ``sliceable``,
       ``knives``: masks of objects; ``cleaners``, ``heaters``, ``coolers``: masks of receptacles;
@@ -173,10 +173,6 @@ class CompiledGame:
             **_goal_tables(goal, tables),
         )
 
-    def objects_in(self, receptacle: int) -> tuple[int, ...]:
-        """Indices of the objects in a receptacle at the start."""
-        return bits(self.contents[receptacle])
-
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "memo": {}, "menus": {}, "views": {}}
 
@@ -215,6 +211,8 @@ def _check_facts(problem: Problem) -> None:
 
 def _tables(problem: Problem, domain: Domain) -> dict[str, Any]:
     facts = problem.facts
+    # The original knows what the initial facts mention, not what is declared: that decides the numbers
+    # in display names. Sorted by id, as there, so that masks list things in the original's order.
     mentioned = {arg for group in facts.values() for fact in group for arg in fact}
     names = display_names(mentioned)
     ids = {
@@ -284,6 +282,8 @@ def _goal_tables(goal: Goal, tables: Mapping[str, Any]) -> dict[str, Any]:
     def objects_of(kind: str | None) -> int:
         return _mask(o for o, name in enumerate(tables["object_types"]) if name == kind)
 
+    # The goals of the clean, heat and cool tasks also ask for the affordance, so objects without it
+    # never count; -1 has all bits set.
     able = {"clean": "cleanable", "hot": "heatable", "cool": "coolable"}
     changeable = tables[able[goal.state]] if goal.state else -1
     return {

@@ -17,7 +17,7 @@ NOTHING_HAPPENS = "Nothing happens."
 
 
 class Engine(Protocol):
-    """What both engines offer. One engine plays one game, any number of times."""
+    """The interface of both engines. One engine plays one game, any number of times."""
 
     won: bool
     """whether the goal holds now"""

@@ -30,7 +30,7 @@ _STATE_TASKS = {
 
 @dataclass(frozen=True)
 class Goal:
-    """What has to be true for the game to be won; types are display types such as "soapbar"."""
+    """The condition under which the game is won; types are display types such as "soapbar"."""
 
     task_type: str
     """one of `TASK_TYPES`"""
@@ -57,6 +57,8 @@ def parse_goal(expression: Expression) -> Goal:
     Raises:
         UnsupportedGameError: when the goal has any other shape.
     """
+    # The atoms say which task it would be; the shape says whether it is exactly that. Atoms alone would
+    # take a goal with a condition more, or with "or" in the place of "and", for one of the six.
     atoms = _atoms(expression)
     goal = _light_goal(atoms) or _place_goal(atoms)
     if goal is None or _shape(expression) not in _SHAPES[goal.task_type]:
@@ -80,6 +82,7 @@ def _place_goal(atoms: list[tuple[str, ...]]) -> Goal | None:
 
 
 def _light_goal(atoms: list[tuple[str, ...]]) -> Goal | None:
+    # a variable's type decides its part: the toggled one is the lamp, the held one the object
     by_name = _by_name(atoms)
     types = {args[0]: args[-1] for args in by_name.get("objecttype", ())}
     lamps = [args[0] for args in by_name.get("istoggled", ())]

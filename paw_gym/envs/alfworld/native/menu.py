@@ -1,4 +1,4 @@
-"""What can be done in a situation of an ALFWorld game: the PDDL preconditions, written by hand.
+"""The admissible commands of a situation of an ALFWorld game: the PDDL preconditions, written by hand.
 
 A situation is only what the preconditions look at: where the agent is, what it holds, what is open
 and what lies there. So the same few menus serve all episodes of a game, and they are kept with it.

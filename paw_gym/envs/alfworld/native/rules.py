@@ -24,7 +24,7 @@ _GRAMMAR_SYNTAX = re.compile(r'[;|"<>\[\]#{}\\]')
 
 @dataclass(frozen=True)
 class Domain:
-    """What differs between the known PDDL domains."""
+    """The differences between the known PDDL domains."""
 
     cleaning_types: frozenset[str]
     """receptacle types that clean, in PDDL spelling"""
@@ -34,7 +34,7 @@ class Domain:
 
 @dataclass(frozen=True)
 class Grammar:
-    """What differs between the known grammars."""
+    """The differences between the known grammars."""
 
     version: str
     """"put" or "move", after the command that puts an object down"""
@@ -97,7 +97,7 @@ def recognise_grammar(grammar: str) -> tuple[Grammar, str]:
 
 
 def task_text(grammar: str) -> str | None:
-    """What follows "Your task is to: " in any grammar; None where it says no such thing."""
+    """The text after "Your task is to: " in any grammar; None where there is none."""
     match = _TASK.search(grammar)
     return str(json.loads(f'"{match.group(2)}"')) if match else None
 

@@ -1,4 +1,4 @@
-"""What ALFWorld says: the texts that depend on the state, as its grammar words them."""
+"""ALFWorld's texts that depend on the state, as its grammar words them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _middle_of_room(seen: Sequence[str]) -> str:
 
 
 def receptacle_view(game: CompiledGame, receptacle: int, is_open: int, content: int) -> str:
-    """What ``examine``, ``open`` and ``go to`` tell about a receptacle."""
+    """The answer to ``examine``, ``open`` and ``go to`` about a receptacle."""
     key = (receptacle, is_open, content)
     views = game.views
     view = views.get(key)
@@ -99,7 +99,7 @@ def _receptacle_view(game: CompiledGame, receptacle: int, is_open: int, content:
 
 
 def object_view(states: ObjectStates, o: int) -> str:
-    """What ``examine`` tells about an object; the first applicable description wins.
+    """The answer to ``examine`` about an object; the first applicable description wins.
 
     "hot" and "cool" never meet, and a sliced object is described as such only together with
     another state or as something that can be sliced.

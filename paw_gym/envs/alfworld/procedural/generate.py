@@ -1,6 +1,6 @@
 """Procedural ALFWorld games: fresh, solvable, reproducible by seed, playable in both engines.
 
-A game is drawn top down (room, goal, receptacles, things), then kept only if what lies where hashes
+A game is sampled top down (room, goal, receptacles, things), then kept only if what lies where hashes
 into the split's share; so no placement of one split can ever occur in another.
 """
 
@@ -24,8 +24,9 @@ from paw_gym.envs.alfworld.procedural.plan import plan
 from paw_gym.envs.alfworld.procedural.problem import problem_text
 from paw_gym.envs.alfworld.procedural.rooms import Cell, engine_texts, facts, random_place
 from paw_gym.envs.alfworld.procedural.scene import Receptacle, Scene, SceneGoal
-from paw_gym.envs.alfworld.procedural.tasks import draw_goal, draw_room, structured_goal
+from paw_gym.envs.alfworld.procedural.tasks import sample_goal, sample_room, structured_goal
 from paw_gym.envs.alfworld.procedural.worlds import world_of_scene
+from paw_gym.naming import require_choice
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
 SHARES = {"train": frozenset({0, 1}), "valid_seen": frozenset({2}), "valid_unseen": frozenset({3})}
@@ -36,20 +37,22 @@ VARIATIONS: tuple[Variation, ...] = ("real", "modified", "mixed")
 MODIFIED_SHARE = 0.8
 """share of modified rooms in "mixed": most, since a small policy generalises from these"""
 THINGS_PER_RECEPTACLE = (0.9, 1.8)
-"""range from which a modified room's number of things is drawn; official rooms average 1.1 to 1.6"""
+"""range from which a modified room's number of things is sampled; official rooms average 1.1 to 1.6"""
 
 
-def draw_scene(split: str, task_type: str, seed: int, variation: Variation | None = None) -> Scene:
-    """Draw what a game consists of; see `generate_game` for the arguments."""
-    _check("split", split, SPLITS)
-    _check("task type", task_type, TASK_TYPES)
+def sample_scene(
+    split: str, task_type: str, seed: int, variation: Variation | None = None
+) -> Scene:
+    """Sample the scene of a game; see `generate_game` for the arguments."""
+    require_choice("split", split, SPLITS)
+    require_choice("task type", task_type, TASK_TYPES)
     variation = _variation(split, variation)
     rng = random.Random(f"{split}|{task_type}|{seed}|{variation}")
     while True:
         modified = variation == "modified" or (
             variation == "mixed" and rng.random() < MODIFIED_SHARE
         )
-        scene = _draw(split, task_type, modified, rng)
+        scene = _sample(split, task_type, modified, rng)
         if share_of(scene.placement_hash()) == split:
             return scene
 
@@ -73,7 +76,7 @@ def generate_game(
         split: one of `SPLITS`. `valid_unseen` uses rooms of which no other split has games; `train`
             and `valid_seen` share rooms; what lies where is never the same in two splits.
         task_type: one of ALFRED's six names (`TASK_TYPES`).
-        seed: same arguments, same game. The grammar has no influence on what is drawn.
+        seed: same arguments, same game. The grammar has no influence on what is sampled.
         grammar: "put" (`put apple 1 in/on fridge 1`, that of the official games) or "move"
             (`move apple 1 to fridge 1`, that of `alfworld` 0.4).
         variation: "real": receptacles as in the AI2-THOR room; "modified": a subset of 6 to 14 of them,
@@ -88,7 +91,7 @@ def generate_game(
         ValueError: for an unknown split, task type, grammar or variation.
     """
     return game_json(
-        draw_scene(split, task_type, seed, variation),
+        sample_scene(split, task_type, seed, variation),
         grammar,
         {"split": split, "seed": seed, "variation": _variation(split, variation)},
     )
@@ -96,7 +99,7 @@ def generate_game(
 
 def game_json(scene: Scene, grammar: str, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The game file's content for a scene; `extra` goes into it as it is."""
-    _check("grammar", grammar, ("put", "move"))
+    require_choice("grammar", grammar, ("put", "move"))
     texts = engine_texts()
     digest = scene.placement_hash()
     return {
@@ -146,10 +149,10 @@ def write_game(folder: Path, game: Mapping[str, Any]) -> Path:
     return path
 
 
-def _draw(split: str, task_type: str, modified: bool, rng: random.Random) -> Scene:
-    room = draw_room(task_type, split == "valid_unseen", not modified, rng)
+def _sample(split: str, task_type: str, modified: bool, rng: random.Random) -> Scene:
+    room = sample_room(task_type, split == "valid_unseen", not modified, rng)
     kinds = types_of_kind(room.kind) if modified else room.object_types
-    goal = draw_goal(task_type, room.receptacle_types, kinds, rng)
+    goal = sample_goal(task_type, room.receptacle_types, kinds, rng)
     most = None
     if modified:
         receptacles = modified_receptacles(room, goal, rng)
@@ -185,10 +188,5 @@ def _pddl_params(goal: SceneGoal) -> dict[str, Any]:
 def _variation(split: str, variation: Variation | None) -> Variation:
     if variation is None:
         return "mixed" if split == "train" else "real"
-    _check("variation", variation, VARIATIONS)
+    require_choice("variation", variation, VARIATIONS)
     return variation
-
-
-def _check(what: str, value: object, known: Sequence[str]) -> None:
-    if value not in known:
-        raise ValueError(f"unknown {what} {value!r}; expected one of: {', '.join(known)}")

@@ -208,7 +208,7 @@ def accepting_types(kind: str) -> frozenset[str]:
 
 
 def attraction(kind: str, place: str) -> float:
-    """How much a receptacle type draws things of a type that it accepts; only ratios count."""
+    """How much a receptacle type attracts things of a type that it accepts; only ratios count."""
     if kind == LAMP:
         return LAMP_PLACES[place]
     return ATTRACTION.get(place, ATTRACTION_OF_OTHERS)

@@ -22,7 +22,7 @@ PUT_COMMANDS = {"put": "put {thing} in/on {place}", "move": "move {thing} to {pl
 
 
 class NoPlanError(ValueError):
-    """The goal cannot be reached from this state; the message says what is lacking."""
+    """The goal cannot be reached from this state; the message states what is lacking."""
 
 
 @dataclass(slots=True)

@@ -49,7 +49,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What holds in every room; all types in PDDL spelling."""
+    """Facts that hold in every room; all types in PDDL spelling."""
 
     can_contain: Mapping[str, frozenset[str]]
     """object types that may be put into a receptacle type"""

@@ -43,8 +43,8 @@ KIND_WEIGHTS: Mapping[str, Mapping[str, float]] = {
 hand), with kitchens raised to a fifth where they are rare. Types left out have kitchens only."""
 
 
-def draw_room(task_type: str, unseen: bool, lamp_in_place: bool, rng: random.Random) -> Room:
-    """Draw the kind of room, then a room of that kind in which the task can be set.
+def sample_room(task_type: str, unseen: bool, lamp_in_place: bool, rng: random.Random) -> Room:
+    """Sample the kind of room, then a room of that kind in which the task can be set.
 
     Args:
         lamp_in_place: for look_at_obj_in_light, only rooms that have a desk lamp of their own.
@@ -99,13 +99,13 @@ def _places(kind: str, receptacle_types: Set[str]) -> list[str]:
     return [place for place in receptacle_types if kind in contain.get(place, frozenset())]
 
 
-def draw_goal(
+def sample_goal(
     task_type: str,
     receptacle_types: frozenset[str],
     object_types: frozenset[str],
     rng: random.Random,
 ) -> SceneGoal:
-    """Draw the target type, then an object type that may go there, then the wording."""
+    """Sample the target type, then an object type that may go there, then the wording."""
     pairs = _pairs(task_type, receptacle_types, object_types)
     target = rng.choice(sorted(pairs))
     kind = rng.choice(pairs[target])

@@ -1,9 +1,9 @@
-"""An update cut for data-parallel ranks: which rank reads which rows in which forward pass.
+"""An update sharded over data-parallel ranks: which rank reads which rows in which micro-batch.
 
-The cut decides memory and speed and nothing else. Advantages, selection and the weights ``w_i`` were
+Sharding decides memory and speed and nothing else. Advantages, selection and the weights ``w_i`` were
 worked out over the whole update before, and every term is divided by totals of its whole mini-batch,
-over all ranks and all passes: so the gradients of all passes of all ranks add up to exactly that of
-the undivided mini-batch.
+over all ranks and all micro-batches: so the gradients of all micro-batches of all ranks add up to
+exactly that of the undivided mini-batch.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from paw_train.settings import OptimizerSettings
 
 
 @dataclass(slots=True)
-class Pass:
-    """One forward and backward pass of one rank."""
+class RankMicroBatch:
+    """One forward and backward pass on one rank."""
 
     experience: Experience
-    """its rows; their steps are numbered anew, into arrays of this pass alone"""
+    """its rows; their steps are numbered anew, into arrays of this micro-batch alone"""
     ref_logprobs: list[Tensor] | None
     """for each row, what ``token_values`` reads; ``None`` without a KL in the loss"""
     totals: MiniBatchTotals
@@ -38,18 +38,18 @@ class Pass:
     """values of the whole mini-batch that a critic learns; 0 without one"""
 
 
-def cut(
+def shard_update(
     experience: Experience,
     ref_logprobs: Sequence[Tensor] | None,
     optimizer: OptimizerSettings,
     ranks: int,
     seed: int,
     level: str = "turn",
-) -> list[list[Pass]]:
-    """The passes of each rank, in order; every rank has equally many.
+) -> list[list[RankMicroBatch]]:
+    """The micro-batches of each rank, in order; every rank has equally many.
 
     Mini-batches are those of the local engine with the same seed. Inside one, rows go to the rank
-    that has the fewest tokens so far, longest first. A rank with less to do gets passes over a row
+    that has the fewest tokens so far, longest first. A rank with less to do gets micro-batches of a row
     without a loss, because all ranks must take part in every pass.
 
     Args:
@@ -61,7 +61,7 @@ def cut(
         level: of the critic's values, where the experience has targets for one.
     """
     place = {id(row): number for number, row in enumerate(experience.rows)}
-    passes: list[list[Pass]] = [[] for _ in range(ranks)]
+    shards: list[list[RankMicroBatch]] = [[] for _ in range(ranks)]
     count = optimizer_steps(optimizer, len(experience.rows))
     for rows in minibatches(experience.rows, count, seed):
         totals = minibatch_totals(rows, experience, count)
@@ -77,8 +77,8 @@ def cut(
                     none = torch.zeros(0)
                     known = [ref_logprobs[place[id(r)]] if id(r) in place else none for r in part]
                 own = _own(part, experience)
-                passes[rank].append(Pass(own, known, totals, number + 1 == most, values))
-    return passes
+                shards[rank].append(RankMicroBatch(own, known, totals, number + 1 == most, values))
+    return shards
 
 
 def _shares(rows: Sequence[TokenRow], ranks: int) -> list[list[TokenRow]]:

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from paw_train.environments import agent_env_maker, make_pool  # noqa: E402
 from paw_train.policies.local.scratch import word_tokenizer  # noqa: E402
 from paw_train.settings import Settings, load_settings  # noqa: E402
-from paw_train.training.openrlhf.episode_player import EpisodePlayer  # noqa: E402
+from paw_train.training.openrlhf.episode_runner import EpisodeRunner  # noqa: E402
 from paw_train.training.openrlhf.episodes import (  # noqa: E402
     GroupLabel,
     panel_groups,
@@ -71,10 +71,10 @@ def _no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=SimpleNamespace))
 
 
-def _play(player: EpisodePlayer, label: GroupLabel, engine: Engine) -> list[Any]:
+def _run(runner: EpisodeRunner, label: GroupLabel, engine: Engine) -> list[Any]:
     async def all_of_them() -> list[Any]:
         return await asyncio.gather(
-            *(player.play(label, engine, engine.tokenizer) for _ in label.seeds)
+            *(runner.run(label, engine, engine.tokenizer) for _ in label.seeds)
         )
 
     return asyncio.run(all_of_them())
@@ -89,7 +89,7 @@ TOKENIZER = word_tokenizer(["<action>look</action> you are in the middle of a ro
 LOOK = "<action>look</action>"
 
 
-def test_labels_name_what_the_local_engine_would_play() -> None:
+def test_labels_name_what_the_local_engine_would_run() -> None:
     settings = _settings("updates=2")
     pool = make_pool(settings.env, settings.env.train_split, 2, 3, settings.seed + 1)
     labels = list(training_groups(pool.tasks, settings))
@@ -108,7 +108,7 @@ def test_labels_name_what_the_local_engine_would_play() -> None:
 def test_a_group_is_played_off_the_event_loop_with_ids_as_sampled() -> None:
     settings = _settings()
     label, engine = _label(settings), Engine(TOKENIZER, LOOK)
-    trajectories = _play(EpisodePlayer(settings), label, engine)
+    trajectories = _run(EpisodeRunner(settings), label, engine)
     assert len(engine.threads) == 1  # the loop's own, whatever threads the episodes ran in
     assert {t.episode.task_id for t in trajectories} == {label.task_id}
     names = {t.episode.episode_id.partition("#")[2][:8] for t in trajectories}
@@ -128,14 +128,14 @@ def test_a_group_is_played_off_the_event_loop_with_ids_as_sampled() -> None:
 @pytest.mark.parametrize(("mode", "rows"), [("window", 4), ("conversation", 1)])
 def test_both_context_modes_make_their_rows(mode: str, rows: int) -> None:
     settings = _settings(f"env.mode={mode}")
-    trajectories = _play(EpisodePlayer(settings), _label(settings), Engine(TOKENIZER, LOOK))
+    trajectories = _run(EpisodeRunner(settings), _label(settings), Engine(TOKENIZER, LOOK))
     assert {len(t.rows) for t in trajectories} == {rows}
 
 
 def test_an_engine_that_raises_fails_one_episode() -> None:
     settings = _settings()
-    trajectories = _play(
-        EpisodePlayer(settings), _label(settings), Engine(TOKENIZER, LOOK, fail_at=5)
+    trajectories = _run(
+        EpisodeRunner(settings), _label(settings), Engine(TOKENIZER, LOOK, fail_at=5)
     )
     errors = [t.episode.error for t in trajectories if t.episode.error is not None]
     assert len(errors) == 1
@@ -157,13 +157,13 @@ def test_an_environment_that_raises_is_not_used_again(monkeypatch: pytest.Monkey
 
         return made_env
 
-    monkeypatch.setattr("paw_train.training.openrlhf.episode_player.agent_env_maker", maker)
-    player, label = EpisodePlayer(settings), _label(settings)
-    first = _play(player, label, Engine(TOKENIZER, LOOK))
+    monkeypatch.setattr("paw_train.training.openrlhf.episode_runner.agent_env_maker", maker)
+    runner, label = EpisodeRunner(settings), _label(settings)
+    first = _run(runner, label, Engine(TOKENIZER, LOOK))
     assert sum("ZeroDivisionError" in (t.episode.error or "") for t in first) == 1
-    again = _play(player, label, Engine(TOKENIZER, LOOK))
+    again = _run(runner, label, Engine(TOKENIZER, LOOK))
     assert all(t.episode.error is None for t in again)
-    assert made[0] not in [env for idle in player._idle.values() for env in idle]
+    assert made[0] not in [env for idle in runner._idle.values() for env in idle]
 
 
 def test_validation_plays_the_panel_at_its_own_temperature(tmp_path: Path) -> None:
@@ -172,9 +172,9 @@ def test_validation_plays_the_panel_at_its_own_temperature(tmp_path: Path) -> No
     labels = list(panel_groups(env.tasks, settings))
     assert len({label.task_id for label in labels}) == 3
     engine = Engine(TOKENIZER, LOOK)
-    player = EpisodePlayer(_settings("evaluation.every=1", "evaluation.temperature=0.25"))
+    runner = EpisodeRunner(_settings("evaluation.every=1", "evaluation.temperature=0.25"))
     assert labels[0].validation
-    _play(player, labels[0], engine)
+    _run(runner, labels[0], engine)
     assert {p.temperature for p in engine.parameters} == {0.25}
     write_data_sets(settings, tmp_path)
     assert len((tmp_path / "panel.jsonl").read_text().splitlines()) == 3
@@ -186,13 +186,13 @@ def test_environments_are_told_the_update_and_validations_are_not() -> None:
     settings = _settings("updates=4", "evaluation.every=1", "evaluation.selection_tasks=1")
     env = agent_env_maker(settings.env, settings.env.train_split)()
     labels = list(training_groups(env.tasks, settings))
-    player, engine = EpisodePlayer(settings), Engine(TOKENIZER, LOOK)
+    runner, engine = EpisodeRunner(settings), Engine(TOKENIZER, LOOK)
     panel = agent_env_maker(settings.env, settings.evaluation.selection_split)()
     validation = next(panel_groups(panel.tasks, settings))
     told = []
     for label in (labels[0], validation, labels[-1]):
-        _play(player, label, engine)
-        last_used = player._idle[player._kind(label)][-1]
+        _run(runner, label, engine)
+        last_used = runner._idle[runner._kind(label)][-1]
         told.append(last_used.text_env.progress)
     assert told == [0.0, None, 0.75]
 

@@ -1,4 +1,4 @@
-"""Plays episodes against a vLLM engine of OpenRLHF, each in a thread of its own.
+"""Runs episodes against a vLLM engine of OpenRLHF, each in a thread of its own.
 
 OpenRLHF's engine answers on an event loop, environments and tokenizers block: so an episode runs in a
 worker thread, by the same ``rollout`` as on one machine, and asks the loop for every response.
@@ -78,8 +78,8 @@ class EngineSession(VLLMSession):
         return responses
 
 
-class EpisodePlayer:
-    """Environments of one engine, and what plays them.
+class EpisodeRunner:
+    """Environments of one engine, and what runs episodes in them.
 
     Args:
         settings: of the run.
@@ -97,7 +97,7 @@ class EpisodePlayer:
         self._members: dict[GroupLabel, Iterator[int]] = {}
         self._chat: ChatFormat | None = None
 
-    async def play(self, label: GroupLabel, engine: Any, tokenizer: Any) -> Trajectory:
+    async def run(self, label: GroupLabel, engine: Any, tokenizer: Any) -> Trajectory:
         """The next episode of a group: called as often as the group has episodes.
 
         An environment or engine that raises fails the episode (``episode.error``).
@@ -110,9 +110,9 @@ class EpisodePlayer:
             self._chat = ChatFormat(tokenizer)
         loop = asyncio.get_running_loop()
         policy = EnginePolicy(engine, loop, self._chat)
-        return await loop.run_in_executor(self._threads, self._play, label, member, policy)
+        return await loop.run_in_executor(self._threads, self._run, label, member, policy)
 
-    def _play(self, label: GroupLabel, member: int, policy: EnginePolicy) -> Trajectory:
+    def _run(self, label: GroupLabel, member: int, policy: EnginePolicy) -> Trajectory:
         env = self._take(label)
         pool = EnvPool(lambda: env, seeds={label.task_id: label.seeds[member]})
         if not label.validation:

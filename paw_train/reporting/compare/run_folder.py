@@ -1,4 +1,4 @@
-"""What a cell's folder says: not begun, begun, finished, or of other settings."""
+"""The state of a run of a grid, by the files in its folder."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from paw_train.algorithms.estimators import ADVANTAGES
-from paw_train.reporting.compare.grid import Cell
+from paw_train.reporting.compare.grid import PlannedRun
 from paw_train.settings import WITHOUT_EFFECT, Settings
+from paw_train.settings.dotted import flatten
 from paw_train.settings.renamed import read_recorded
 from paw_train.settings.sharing import shared_evaluation
 
 _IRRELEVANT = (*WITHOUT_EFFECT, "name", "threads")
-"""settings that may differ between runs of one cell; threads change the last digits only"""
+"""settings that may differ although the run is the same; threads change the last digits only"""
 
 
 def relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that make a run's result, as plain JSON values.
+    """The settings that a run's result depends on, as plain JSON values.
 
-    Those of a part that is switched off are left out: a world model's coefficient, say, where there
-    is no world model.
+    Those of a part that is switched off are left out: for example a world model's coefficient, where
+    there is no world model.
     """
     kept: dict[str, Any] = json.loads(json.dumps(settings))
     for name in _IRRELEVANT:
@@ -43,49 +44,42 @@ def relevant(settings: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def differing_setting(found: Mapping[str, Any], cell: Cell) -> str | None:
-    """The first setting (dotted) in which a run's settings differ from a cell's, or ``None``.
+def differing_setting(found: Mapping[str, Any], run: PlannedRun) -> str | None:
+    """The first setting (dotted) in which recorded settings differ from a planned run's, or ``None``.
 
-    Settings that are newer than the run have their defaults there.
+    Settings that are newer than the record have their defaults there.
     """
     try:
         known = Settings.read(found).to_dict()
     except ValueError as error:
         return str(error)
-    return _difference(relevant(known), relevant(cell.settings.to_dict()), "")
+    recorded = dict(flatten(relevant(known)))
+    planned = dict(flatten(relevant(run.settings.to_dict())))
+    names = {**recorded, **planned}
+    return next((name for name in names if recorded.get(name) != planned.get(name)), None)
 
 
-def _difference(a: Any, b: Any, where: str) -> str | None:
-    if isinstance(a, dict) and isinstance(b, dict):
-        for key in [*a, *(key for key in b if key not in a)]:
-            inner = _difference(a.get(key), b.get(key), f"{where}.{key}".strip("."))
-            if inner is not None:
-                return inner
-        return None
-    return None if a == b else where
-
-
-def check_settings(folder: Path, cell: Cell) -> None:
-    """Raises ``ValueError`` where a cell's folder holds a run with other settings; names both."""
+def check_settings(folder: Path, run: PlannedRun) -> None:
+    """Raises ``ValueError`` where a folder holds a run with other settings; names both."""
     config = folder / "config.json"
     if not config.exists():
         return
-    changed = differing_setting(read_recorded(config), cell)
+    changed = differing_setting(read_recorded(config), run)
     if changed is not None:
         raise ValueError(
-            f"Cell {cell.name} was begun with other settings (first difference: {changed}), and a "
-            f"comparison must not mix them. Delete {folder} to run it anew, or give the grid "
+            f"Run {run.name} was begun with other settings (first difference: {changed}), and a "
+            f"comparison must not mix them. Delete {folder} to run it again, or give the grid "
             "another name (--name)."
         )
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether a cell's run has ended: the evaluation after RL is its last file."""
+    """Whether a run has ended: the evaluation after RL is its last file."""
     return (folder / "eval_after.json").exists()
 
 
 def updates_done(folder: Path) -> int:
-    """RL updates recorded."""
+    """The number of RL updates that are recorded."""
     path = folder / "metrics.jsonl"
     if not path.exists():
         return 0
@@ -93,9 +87,9 @@ def updates_done(folder: Path) -> int:
         return sum(1 for line in file if line.strip())
 
 
-def warm_start_place(cell: Cell) -> Path | None:
-    """Equal for the cells that share a warm start and its evaluation; ``None``: they share none."""
-    return shared_evaluation(cell.settings)
+def warm_start_place(run: PlannedRun) -> Path | None:
+    """The folder of the warm start and evaluation that runs share; ``None``: this one shares none."""
+    return shared_evaluation(run.settings)
 
 
 def is_made(warm_start: Path) -> bool:

@@ -1,4 +1,4 @@
-"""A comparison from beginning to end: run what is missing, keep the results, judge, show."""
+"""The folder of a comparison: executes missing runs, keeps results, writes tables and the page."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 
 from paw_gym.files import write_json, write_text
 from paw_train.reporting.compare.analysis import Comparison, compare
-from paw_train.reporting.compare.cells import check_settings, is_finished, updates_done
 from paw_train.reporting.compare.execute import Runner, Work, train_command
-from paw_train.reporting.compare.grid import Cell, Grid, cell_name
+from paw_train.reporting.compare.grid import Grid, PlannedRun, run_name
 from paw_train.reporting.compare.overhead import overheads
 from paw_train.reporting.compare.page import write_page
 from paw_train.reporting.compare.progress import Progress
 from paw_train.reporting.compare.results import (
-    CellResult,
+    RunResult,
     known_results,
-    read_cell,
     read_grid,
     read_results,
+    read_run,
     write_results,
 )
+from paw_train.reporting.compare.run_folder import check_settings, is_finished, updates_done
 from paw_train.reporting.compare.tables import as_json, markdown
 
 
@@ -35,7 +35,7 @@ class Paths:
 
     @property
     def results(self) -> Path:
-        """Every finished cell in a compact form."""
+        """Every finished run, in a compact form."""
         return self.folder / "results.json"
 
     @property
@@ -54,21 +54,21 @@ class Paths:
         return self.folder / "compare.html"
 
 
-class GridRun:
+class ComparisonFolder:
     """One comparison in one folder.
 
     Args:
         grid: what is compared.
         out: the folder that holds the comparison's own.
-        imports: files of results whose cells count as done.
-        exports: files that the results are also written to, after each cell.
+        imports: files of results whose runs count as done.
+        exports: files that the results are also written to, after each run.
         say: prints a line.
         arms: run only these; empty: all. Results of the others are kept and shown all the same.
         seeds: run only these; empty: all.
 
     Raises:
         ValueError: settings that are not valid, no such arm, a damaged file of results, or a file to
-            export to that holds cells which would get lost.
+            export to that holds runs which would get lost.
     """
 
     def __init__(
@@ -84,55 +84,50 @@ class GridRun:
         grid.check_arms(arms)
         grid = grid.with_seeds(seeds)
         self.grid, self.exports, self.say = grid, exports, say
-        self.cells = grid.cells(out)
+        self.runs = grid.runs(out)
         self.paths = Paths(Path(out) / grid.name)
         if (self.paths.folder / "config.json").exists():
             raise ValueError(
                 f"{self.paths.folder} holds a training run; give the comparison another name (--name)."
             )
         self.imported = self._import(imports)
-        self._read: dict[str, CellResult] = {}
+        self._read: dict[str, RunResult] = {}
         self.chosen = [
-            c for c in self.cells if (not arms or c.arm in arms) and (not seeds or c.seed in seeds)
+            c for c in self.runs if (not arms or c.arm in arms) and (not seeds or c.seed in seeds)
         ]
         self._check_exports()
 
-    def _import(self, files: Sequence[Path]) -> dict[str, CellResult]:
+    def _import(self, files: Sequence[Path]) -> dict[str, RunResult]:
         """The results of other machines: of this grid's own file, then of the files given now."""
-        found: list[CellResult] = []
+        found: list[RunResult] = []
         if self.paths.results.exists():
             found += [r for r in read_results(self.paths.results) if r.imported]
         for file in files:
             found += [dataclasses.replace(r, imported=True) for r in read_results(file)]
-        known = known_results(self.cells, found)
-        for result in found:
-            cell = next(
-                (c for c in self.cells if (c.arm, c.seed) == (result.arm, result.seed)), None
-            )
-            if cell is not None and cell.name not in known:
-                self.say(f"{cell.name} is not taken over: its settings there differ from these.")
+        known = known_results(self.runs, found)
+        there = {(result.arm, result.seed) for result in found}
+        for run in self.runs:
+            if (run.arm, run.seed) in there and run.name not in known:
+                self.say(f"{run.name} is not taken over: its settings there differ from these.")
         return known
 
     def _check_exports(self) -> None:
         here = {(r.arm, r.seed) for r in self.results()}
         for file in self.exports:
-            lost = (
-                [r for r in read_results(file) if (r.arm, r.seed) not in here]
-                if file.exists()
-                else []
-            )
+            known = read_results(file) if file.exists() else []
+            lost = [r for r in known if (r.arm, r.seed) not in here]
             if lost:
                 raise ValueError(
-                    f"{file} holds {len(lost)} cells that this folder lacks, such as "
-                    f"{cell_name(lost[0].arm, lost[0].seed)}; exporting would lose them. Take them "
+                    f"{file} holds {len(lost)} runs that this folder lacks, such as "
+                    f"{run_name(lost[0].arm, lost[0].seed)}; exporting would lose them. Take them "
                     f"over with --import {file}, or export to another file."
                 )
 
     def execute(self, jobs: int, progress: Progress) -> Work:
-        """Runs the cells that are missing and writes the results after each.
+        """Executes the missing runs and writes the results after each.
 
         Raises:
-            ValueError: a cell was begun with other settings.
+            ValueError: a run was begun with other settings.
         """
         todo = [c for c in self.chosen if c.name not in self.imported]
         self.paths.folder.mkdir(parents=True, exist_ok=True)
@@ -140,35 +135,35 @@ class GridRun:
             todo,
             self.paths.folder,
             jobs,
-            lambda cell: train_command(cell, self.grid.recipe),
+            lambda run: train_command(run, self.grid.recipe),
             progress,
-            lambda cell: self.save(),
+            lambda run: self.save(),
         )
         with progress:
             return runner.run()
 
-    def results(self) -> list[CellResult]:
-        """Every finished cell, in the grid's order; a cell's own run comes before an imported one.
+    def results(self) -> list[RunResult]:
+        """Every finished run, in the grid's order; a run's own run comes before an imported one.
 
         Raises:
-            ValueError: a finished cell has other settings, or is damaged.
+            ValueError: a finished run has other settings, or is damaged.
         """
         found = []
-        for cell in self.cells:
-            folder = self.paths.folder / cell.name
+        for run in self.runs:
+            folder = self.paths.folder / run.name
             if is_finished(folder):
-                if cell.name not in self._read:
-                    check_settings(folder, cell)
-                    self._read[cell.name] = read_cell(folder, cell.arm, cell.seed)
-                found.append(self._read[cell.name])
-            elif cell.name in self.imported:
-                found.append(self.imported[cell.name])
+                if run.name not in self._read:
+                    check_settings(folder, run)
+                    self._read[run.name] = read_run(folder, run.arm, run.seed)
+                found.append(self._read[run.name])
+            elif run.name in self.imported:
+                found.append(self.imported[run.name])
         return found
 
     def comparison(self) -> Comparison:
-        """The judgement on what has finished."""
+        """The summary of what has finished."""
         grid = self.grid
-        return compare(grid.opponents(), grid.baseline, self.results(), grid.primary)
+        return compare(grid.baselines(), grid.baseline, self.results(), grid.primary)
 
     def save(self) -> None:
         """Writes results, table, picture and page of what has finished."""
@@ -178,30 +173,30 @@ class GridRun:
             write_results(path, self.grid, results)
         write_report(paths.folder, self.grid, results)
 
-    def states(self) -> list[tuple[Cell, str]]:
-        """Each cell that is to be run, and how far it is."""
-        return [(cell, self._state(cell)) for cell in self.chosen]
+    def states(self) -> list[tuple[PlannedRun, str]]:
+        """Each run that was asked for, and its progress."""
+        return [(run, self._state(run)) for run in self.chosen]
 
-    def _state(self, cell: Cell) -> str:
-        folder = self.paths.folder / cell.name
+    def _state(self, run: PlannedRun) -> str:
+        folder = self.paths.folder / run.name
         if is_finished(folder):
             return "finished"
-        if cell.name in self.imported:
+        if run.name in self.imported:
             return "imported"
         if (folder / "config.json").exists():
-            return f"begun, {updates_done(folder)} of {cell.settings.updates} updates"
+            return f"begun, {updates_done(folder)} of {run.settings.updates} updates"
         return "not begun"
 
 
-def write_report(folder: Path, grid: Grid, cells: Sequence[CellResult]) -> Path:
+def write_report(folder: Path, grid: Grid, runs: Sequence[RunResult]) -> Path:
     """Writes tables, pictures and page of a comparison; returns the page's path."""
     paths = Paths(folder)
-    comparison = compare(grid.opponents(), grid.baseline, cells, grid.primary)
-    costs = overheads(grid.opponents(), cells)
+    comparison = compare(grid.baselines(), grid.baseline, runs, grid.primary)
+    costs = overheads(grid.baselines(), runs)
     write_json(paths.table, as_json(comparison, costs))
     write_text(paths.markdown, markdown(comparison, costs))
-    if cells:
-        write_page(folder, grid, comparison, cells)
+    if runs:
+        write_page(folder, grid, comparison, runs, costs)
     return paths.page
 
 
@@ -209,17 +204,17 @@ def report_of(results: Path) -> Path:
     """Writes the report of a file of results beside it, and returns the page's path.
 
     Raises:
-        ValueError: no file of results, or no finished cell in it.
+        ValueError: no file of results, or no finished run in it.
     """
-    cells = read_results(results)
-    if not cells:
-        raise ValueError(f"{results} holds no finished cell yet; there is nothing to report.")
-    return write_report(results.parent, read_grid(results), cells)
+    runs = read_results(results)
+    if not runs:
+        raise ValueError(f"{results} holds no finished run yet; there is nothing to report.")
+    return write_report(results.parent, read_grid(results), runs)
 
 
 def default_jobs() -> int:
     """As many processes as there are cores for this one."""
     try:
         return len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS and Windows do not tell
+    except AttributeError:  # macOS and Windows have no affinity
         return os.cpu_count() or 1

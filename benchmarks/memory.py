@@ -1,0 +1,260 @@
+"""Peak memory of forward and backward passes at real shapes, on tensors that have no storage.
+
+The project's own code runs under PyTorch's ``FakeTensorMode``: every operation gives a tensor of the right
+shape and nothing is computed, so a pass of a 14-billion model takes seconds on a laptop. What is alive
+is summed after each operation. Workspaces inside kernels are not seen.
+
+    python benchmarks/memory.py                 # the table of docs/benchmarks.md
+    python benchmarks/memory.py --tokens 8192 --models Qwen/Qwen2.5-0.5B-Instruct
+"""
+
+from __future__ import annotations
+
+import argparse
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from paw_train.losses import lm_head_logprobs
+from paw_train.losses.lm_head_logprobs import TokenScorer, logits_scores
+from paw_train.policies.local.recomputation import enable_recomputation, recomputed
+from paw_train.training.memory import LOGITS_AT_A_TIME
+from paw_train.training.model_shape import KNOWN, ModelShape
+
+GIB = 2**30
+ROW = 2048
+"""tokens of a row"""
+SCORED = 0.15
+"""share of the tokens whose log-probabilities are asked for without PaW: those of responses"""
+
+
+class LiveBytes(TorchDispatchMode):
+    """Sums the bytes of all tensors that are alive, and remembers the most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live, self.peak = 0, 0
+        self._sizes: dict[int, int] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in tree_iter(result):
+            if isinstance(value, Tensor):
+                self.add(value)
+        return result
+
+    def add(self, tensor: Tensor) -> None:
+        """Counts a tensor's storage until it is freed."""
+        storage = tensor.untyped_storage()
+        if id(storage) in self._sizes:
+            return
+        self._sizes[id(storage)] = storage.nbytes()
+        self.live += storage.nbytes()
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._free, id(storage))
+
+    def _free(self, number: int) -> None:
+        self.live -= self._sizes.pop(number)
+
+    def above(self, work: Callable[[], Any]) -> float:
+        """The most bytes beyond those alive now, while something is done."""
+        start = self.peak = self.live
+        work()
+        return float(self.peak - start)
+
+
+class FlashAttention(torch.autograd.Function):
+    """What a fused attention kernel allocates and keeps; its values are never read here."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        output = torch.empty_like(query)
+        norms = query.new_empty(query.shape[:3], dtype=torch.float32)
+        ctx.save_for_backward(query, key, value, output, norms)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        query, key, _, _, norms = ctx.saved_tensors
+        grad.contiguous()
+        torch.empty_like(norms)
+        groups = (key.shape[1], query.shape[1] // key.shape[1])
+        # the gradients of keys and values, by query head before they are summed
+        wide = [torch.empty_like(query).unflatten(1, groups) for _ in range(2)]
+        return torch.empty_like(query), wide[0].sum(2), wide[1].sum(2)
+
+
+def _attend(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **kwargs: Any
+) -> tuple[Tensor, None]:
+    output: Tensor = FlashAttention.apply(query, key, value)
+    return output.transpose(1, 2).contiguous(), None
+
+
+@contextmanager
+def counted() -> Iterator[LiveBytes]:
+    """Tensors without storage, and chunks of logits as large as on a GPU."""
+    with ExitStack() as stack:
+        chunks = {"cpu": LOGITS_AT_A_TIME}
+        stack.enter_context(mock.patch.dict(lm_head_logprobs._CHUNK_ELEMENTS, chunks))
+        stack.enter_context(FakeTensorMode())
+        yield stack.enter_context(LiveBytes())
+
+
+def make_model(shape: ModelShape, live: LiveBytes, dtype: torch.dtype = torch.bfloat16) -> Any:
+    """A model of a shape; its weights are counted as alive."""
+    from transformers import AttentionInterface, Qwen2Config, Qwen2ForCausalLM
+    from transformers.masking_utils import AttentionMaskInterface
+
+    AttentionInterface.register("counted", _attend)
+    AttentionMaskInterface.register("counted", lambda *_, **__: None)
+    config = Qwen2Config(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        tie_word_embeddings=shape.tied,
+        max_position_embeddings=32768,
+        attn_implementation="counted",
+    )
+    model = Qwen2ForCausalLM._from_config(config, dtype=dtype).eval()
+    for parameter in model.parameters():
+        live.add(parameter)
+        parameter.register_post_accumulate_grad_hook(_forget)
+    return model
+
+
+def _forget(parameter: Tensor) -> None:
+    """Gradients of weights are counted by the plan, not here."""
+    parameter.grad = None
+
+
+def policy_peak(
+    shape: ModelShape,
+    tokens: int,
+    recompute: bool = True,
+    scored: float = SCORED,
+    gradients: bool = True,
+    whole_logits: bool = False,
+) -> float:
+    """Bytes of one pass of a policy, above its weights and their gradients.
+
+    Args:
+        shape: of the model.
+        tokens: of the micro-batch.
+        recompute: activations are computed again in the backward pass.
+        scored: share of the tokens whose log-probabilities are asked for.
+        gradients: whether there is a backward pass; without, it is the scoring of a reference.
+        whole_logits: float32 logits of every position, then a selection (the cluster's path before).
+    """
+    with counted() as live:
+        model = make_model(shape, live)
+        if recompute:
+            enable_recomputation(model)
+        scorer = TokenScorer(model)
+        scorer._checked = id(model.get_output_embeddings()), None  # the check reads values
+        ids, picked = torch.zeros(tokens // ROW, ROW, dtype=torch.long), int(tokens * scored)
+        places, ones = torch.ones(picked, dtype=torch.long), torch.ones(picked)
+
+        def work() -> None:
+            with recomputed(model), torch.set_grad_enabled(gradients):
+                if whole_logits:
+                    logits = model(input_ids=ids, use_cache=False).logits.to(torch.float32)
+                    logits = logits.flatten(0, 1).index_select(0, places)
+                    found = logits_scores(logits, places, ones).logprobs
+                else:
+                    found = scorer(ids, places, ones).logprobs
+            if gradients:
+                found.sum().backward()
+
+        return live.above(work)
+
+
+def critic_peak(
+    shape: ModelShape, tokens: int, recompute: bool = True, dtype: torch.dtype = torch.bfloat16
+) -> float:
+    """Bytes of one pass of PPO's critic, above its weights and their gradients."""
+    with counted() as live:
+        model = make_model(shape, live, dtype)
+        if recompute:
+            enable_recomputation(model)
+        decoder, head = model.get_decoder(), torch.nn.Linear(shape.hidden, 1)
+        ids = torch.zeros(tokens // ROW, ROW, dtype=torch.long)
+        places = torch.ones(int(tokens * SCORED), dtype=torch.long)
+
+        def work() -> None:
+            with recomputed(decoder):
+                hidden = decoder(input_ids=ids, use_cache=False).last_hidden_state
+            head(hidden.flatten(0, 1).index_select(0, places).float()).sum().backward()
+
+        return live.above(work)
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+MODELS = (
+    "Qwen/Qwen2.5-1.5B-Instruct",
+    "Qwen/Qwen2.5-7B-Instruct",
+    "Qwen/Qwen2.5-14B-Instruct",
+)
+
+
+def rows(model: str, tokens: int) -> Iterator[tuple[str, float, float]]:
+    """(what, GiB before, GiB now) of one model; a pass alone, without weights."""
+    shape = KNOWN[model]
+
+    def peak(*, of: Callable[..., float] = policy_peak, **options: Any) -> float:
+        return of(shape, tokens, **options) / GIB
+
+    trained, scored = peak(), peak(gradients=False)
+    yield "local, policy, first pass of a run", peak(recompute=False), trained
+    yield (
+        "local, critic of PPO",
+        peak(of=critic_peak, recompute=False, dtype=torch.float32),
+        peak(of=critic_peak),
+    )
+    yield "cluster, policy", peak(whole_logits=True), trained
+    yield "cluster, reference", peak(whole_logits=True, gradients=False, scored=1.0), scored
+
+
+def added_by_paw(model: str, tokens: int, length: float = 1.0) -> float:
+    """Share by which PaW raises the peak of a training step on one GPU, states included.
+
+    Every token of every next observation is scored: that the rest of the micro-batch is made of
+    observations and nothing else is the worst case.
+    """
+    shape = KNOWN[model]
+    states = 18.0 * shape.parameters  # weights, float32 weights, two moments, gradients
+    without = states + policy_peak(shape, tokens)
+    return (states + policy_peak(shape, tokens, scored=length)) / without - 1
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tokens", type=int, default=16384, help="of a micro-batch")
+    parser.add_argument("--models", nargs="+", default=MODELS, choices=sorted(KNOWN))
+    chosen = parser.parse_args(arguments)
+    print(f"| model | pass of {chosen.tokens:,} tokens | before (GiB) | now (GiB) |")
+    print("| --- | --- | ---: | ---: |")
+    for model in chosen.models:
+        for what, before, now in rows(model, chosen.tokens):
+            print(f"| {model} | {what} | {before:.1f} | {now:.1f} |", flush=True)
+        print(
+            f"| {model} | added by PaW, states included | | {added_by_paw(model, chosen.tokens):.2%} |"
+        )
+
+
+if __name__ == "__main__":
+    main()

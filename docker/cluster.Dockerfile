@@ -1,0 +1,26 @@
+# Training with engine=openrlhf on CUDA: docker build -f docker/cluster.Dockerfile -t paw-gym-cluster .
+# The steps are those of docs/cluster.md. devel: flash-attn is compiled with nvcc, of the CUDA that torch is built for.
+FROM nvidia/cuda:13.0.1-devel-ubuntu24.04
+COPY --from=ghcr.io/astral-sh/uv:0.9.5 /uv /usr/local/bin/uv
+
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends build-essential git libnuma1 \
+    && rm -rf /var/lib/apt/lists/*
+# Ubuntu 24.04 has Python 3.12; the pinned set is for 3.11.
+ENV UV_PYTHON_INSTALL_DIR=/opt/python PATH=/opt/cluster/bin:$PATH PIP_NO_CACHE_DIR=1
+RUN uv venv --python 3.11 --seed /opt/cluster
+
+WORKDIR /opt/paw-gym
+COPY requirements requirements
+RUN pip install -r requirements/build.txt -r requirements/torch.txt
+ARG MAX_JOBS=8
+RUN MAX_JOBS=$MAX_JOBS DS_BUILD_OPS=0 pip install --no-build-isolation -c requirements/cluster.txt flash-attn deepspeed
+COPY pyproject.toml hatch_build.py README.md LICENSE NOTICE paw_gym_verifiers.py ./
+COPY paw_gym paw_gym
+COPY paw_train paw_train
+COPY env_servers env_servers
+COPY recipes recipes
+RUN pip install -c requirements/cluster.txt '.[train,openrlhf]'
+
+ENTRYPOINT ["paw"]
+CMD ["--help"]

@@ -1,0 +1,19 @@
+# The gateway, the shop and the retriever (no torch): docker build -f docker/servers.Dockerfile -t paw-gym-servers .
+# A server that listens outside the container needs a token: -e PAW_SERVE_TOKEN=...
+FROM python:3.11-slim-bookworm
+
+WORKDIR /opt/paw-gym
+COPY requirements requirements
+COPY pyproject.toml hatch_build.py README.md LICENSE NOTICE paw_gym_verifiers.py ./
+COPY paw_gym paw_gym
+COPY paw_train paw_train
+COPY env_servers env_servers
+COPY recipes recipes
+RUN pip install --no-cache-dir -c requirements/cpu.txt '.[server,retrieval]'
+
+RUN useradd --create-home paw
+USER paw
+WORKDIR /home/paw
+EXPOSE 8000
+ENTRYPOINT ["paw", "serve"]
+CMD ["gateway", "--host", "0.0.0.0", "--port", "8000"]

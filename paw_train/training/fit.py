@@ -1,0 +1,262 @@
+"""Whether a run fits its GPUs, worked out before anything is loaded.
+
+Memory follows formulas (``paw_train.training.memory``). Times depend on the machine and are not
+estimated.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from paw_gym.naming import did_you_mean
+from paw_train.environments import training_env
+from paw_train.settings import Settings, overridden
+from paw_train.training.model_shape import ModelShape, is_known, model_shape
+from paw_train.training.phases import (
+    GIB,
+    RESERVED,
+    Phase,
+    cluster_host,
+    cluster_phases,
+    gpu_count,
+    local_host,
+    local_phases,
+)
+
+GPUS: Mapping[str, float] = MappingProxyType(
+    {"a100-40g": 39.4, "a100-80g": 79.1, "h100": 79.1, "h200": 139.8, "l40s": 44.4}
+)
+"""GiB that programs can use, by ``openrlhf.gpu``"""
+
+
+Check = Callable[[Settings], None]
+"""raises ``ValueError`` for settings that an engine cannot do"""
+
+
+class DoesNotFitError(ValueError):
+    """A run that needs more memory than there is."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The plan of a run."""
+
+    gpus: int
+    gpu: str
+    available: float
+    """GiB of a GPU"""
+    phases: tuple[Phase, ...]
+    host: Mapping[str, float]
+    """GiB of each machine's own memory, page-locked on a cluster, by what they hold"""
+    parameters: int
+    episodes: int
+    turns: int
+    train_tokens: int
+    """tokens that an update trains on, at most"""
+    sampled_tokens: int
+    """tokens that an update samples, at most"""
+    resident: int | None
+    """episodes that one vLLM engine's cache holds at their longest; ``None``: without vLLM"""
+    problems: tuple[str, ...]
+    """why the run does not fit; empty where it does"""
+    remedy: str | None = None
+    """settings with which it fits; ``None`` where it fits as it is"""
+    command: str | None = None
+    """of OpenRLHF, on a cluster"""
+
+
+def memory_plan(settings: Settings, available: float | None, possible: Check) -> Plan:
+    """The plan of a run.
+
+    Args:
+        settings: of either engine.
+        available: GiB of a GPU; ``None``: of the kind that ``openrlhf.gpu`` names.
+        possible: of the engine.
+
+    Raises:
+        ValueError: the settings cannot be done, or the size of the model or GPU is unknown.
+    """
+    if settings.model.path is None:
+        raise ValueError(
+            "model.path is null: a model that is trained from scratch is small, and there is nothing to "
+            "plan. Plan a recipe that names a pretrained model."
+        )
+    shape = model_shape(settings.model.path)
+    possible(settings)
+    plan = _plan(settings, shape, available)
+    if not plan.problems:
+        return plan
+    return replace(plan, remedy=_remedy(settings, shape, available, possible))
+
+
+def anything(settings: Settings) -> None:
+    """The check of an engine that can do all settings."""
+
+
+def require_fit(
+    settings: Settings, available: float, host: float | None = None, possible: Check = anything
+) -> None:
+    """Raises ``DoesNotFitError`` for a run that cannot fit, with settings that would.
+
+    Models of unknown size (names on a hub) and those trained from scratch pass.
+
+    Args:
+        settings: of either engine.
+        available: GiB of a GPU.
+        host: GiB of this machine's own memory; ``None``: not looked at.
+        possible: of the engine.
+    """
+    if settings.model.path is None or not is_known(settings.model.path):
+        return
+    plan = memory_plan(settings, available, possible)
+    problems = [*plan.problems]
+    needed = sum(plan.host.values())
+    if host is not None and needed > host:
+        problems.append(
+            f"The machine's own memory has to hold {needed:.0f} GiB ({total(plan.host)}) and has {host:.0f}."
+        )
+    if problems:
+        raise DoesNotFitError(" ".join([*problems, plan.remedy or ""]).strip())
+
+
+def machine_memory() -> float:
+    """GiB of this machine's own memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
+
+
+def _plan(settings: Settings, shape: ModelShape, available: float | None) -> Plan:
+    cluster = settings.engine == "openrlhf"
+    o, r = settings.openrlhf, settings.rollout
+    if available is None:
+        available = gpu_memory(o.gpu)
+    turns = int(training_env(settings.env).kwargs.get("max_steps", 50))
+    episodes, longest = r.groups * r.group_size, r.max_context_tokens
+    conversation = settings.env.mode == "conversation"
+    tokens = episodes * longest * (1 if conversation else turns)
+    sampled = episodes * turns * r.max_response_tokens
+    phases = (cluster_phases if cluster else local_phases)(settings, shape, available)
+    host = (cluster_host if cluster else local_host)(settings, shape)
+    resident = _resident(settings, shape, available)
+    return Plan(
+        gpu_count(settings),
+        o.gpu,
+        available,
+        tuple(phases),
+        host,
+        shape.parameters,
+        episodes,
+        turns,
+        tokens,
+        min(sampled, tokens) if conversation else sampled,
+        resident,
+        tuple(_problems(phases, resident, available)),
+    )
+
+
+def gpu_memory(gpu: str) -> float:
+    """GiB of a kind of GPU.
+
+    Raises:
+        ValueError: it is not in the table.
+    """
+    if gpu not in GPUS:
+        raise ValueError(f"openrlhf.gpu: {gpu!r} is not known. {did_you_mean(gpu, GPUS)}")
+    return GPUS[gpu]
+
+
+def _resident(settings: Settings, shape: ModelShape, available: float) -> int | None:
+    """Episodes at their longest that fit into a vLLM engine beside its weights."""
+    o, vllm = settings.openrlhf, settings.rollout.vllm
+    if settings.engine == "openrlhf":
+        share, gpus = o.gpu_memory, o.tensor_parallel
+    elif settings.rollout.engine == "vllm":
+        share, gpus = vllm.gpu_memory, vllm.tensor_parallel
+    else:
+        return None
+    cache = (share * available - RESERVED) * gpus * GIB - 2 * shape.parameters
+    return max(0, int(cache // (2 * shape.cache_values * settings.rollout.max_context_tokens)))
+
+
+def _problems(phases: list[Phase], resident: int | None, available: float) -> Iterator[str]:
+    for phase in phases:
+        if phase.memory > available:
+            yield (
+                f"The {phase.name} phase needs {phase.memory:.1f} GiB a GPU ({total(phase.parts)}) and has "
+                f"{available:.1f}."
+            )
+    if resident == 0:
+        yield "vLLM's share of the GPU does not hold its weights and one episode at its longest."
+
+
+# --- what would fit -------------------------------------------------------------------------------
+
+
+def _remedy(settings: Settings, shape: ModelShape, available: float | None, possible: Check) -> str:
+    """The fewest changes, from the cheapest on, with which the run fits."""
+    for chosen in _combinations(settings):
+        try:
+            changed = overridden(settings.to_dict(), chosen, "plan")
+            possible(changed)
+            problems = _plan(changed, shape, available).problems
+        except ValueError:  # a change that these settings do not allow
+            continue
+        if not problems:
+            return f"It fits with {' '.join(chosen)}."
+    if settings.engine == "local":
+        return "No setting makes it fit one GPU; engine=openrlhf spreads it over several."
+    return "No setting makes it fit: it takes more GPUs (openrlhf.nodes) or larger ones (openrlhf.gpu)."
+
+
+def _combinations(settings: Settings) -> list[list[str]]:
+    """Changes alone, then together: more and more of them, with every way to lay vLLM out."""
+    changes = list(_changes(settings))
+    alone = [[change] for change in changes]
+    together = []
+    for count in range(len(changes) + 1):
+        # of two changes to one setting, the later
+        latest = {change.partition("=")[0]: change for change in changes[:count]}
+        together += [[*latest.values(), *layout] for layout in _vllm_layouts(settings)]
+    return sorted([*alone, *filter(None, together)], key=len)
+
+
+def _vllm_layouts(settings: Settings) -> list[list[str]]:
+    """Other shares of a GPU for vLLM, and other numbers of GPUs for one engine of it."""
+    o, r = settings.openrlhf, settings.rollout
+    if settings.engine == "local":
+        engine = [] if r.engine == "vllm" else ["rollout.engine=vllm"]
+        given = (0.4, 0.3, 0.2, 0.15)
+        return [[], *([*engine, f"rollout.vllm.gpu_memory={share}"] for share in given)]
+    shares = [[], *([f"openrlhf.gpu_memory={x}"] for x in (0.4, 0.3, 0.2) if x < o.gpu_memory)]
+    splits = [[], *([f"openrlhf.tensor_parallel={x}"] for x in (2, 4) if x > o.tensor_parallel)]
+    return [[*share, *split] for split in splits for share in shares]
+
+
+def _changes(settings: Settings) -> Iterator[str]:
+    """Overrides that take memory off the trainer, those that cost least first."""
+    s = settings
+    if s.model.dtype == "float32":
+        yield "model.dtype=bfloat16"
+    if not s.model.gradient_checkpointing:
+        yield "model.gradient_checkpointing=true"
+    if s.objective.kl_coef > 0 and not s.model.reference_offload:
+        yield "model.reference_offload=true"
+    tokens, longest = s.optimizer.micro_batch_tokens, s.rollout.max_context_tokens
+    halvings = int(math.log2(max(1.0, tokens / longest)))
+    yield from (f"optimizer.micro_batch_tokens={tokens // 2**n}" for n in range(1, halvings + 1))
+    if s.engine == "local":
+        yield "model.lora.rank=32"
+        return
+    if s.openrlhf.zero_stage == 2:
+        yield "openrlhf.zero_stage=3"
+    if not s.openrlhf.adam_offload:
+        yield "openrlhf.adam_offload=true"
+    yield from (f"openrlhf.nodes={s.openrlhf.nodes * factor}" for factor in (2, 4))
+
+
+def total(parts: Mapping[str, float]) -> str:
+    """The parts of a sum in GiB, in words."""
+    return " + ".join(f"{name} {size:.1f}" for name, size in parts.items())

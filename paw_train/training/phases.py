@@ -1,0 +1,249 @@
+"""What a GPU, and the machine around it, holds at once in each phase of an update, by the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from paw_train.algorithms.estimators import advantage_estimator
+from paw_train.settings import Settings
+from paw_train.training.memory import Micro, critic_bytes, scoring_bytes, training_bytes
+from paw_train.training.model_shape import ModelShape
+
+GIB = 2**30
+RESERVED = 2.0
+"""GiB a GPU that CUDA contexts, kernels' workspaces and communication buffers take, assumed"""
+BUCKET = 5e8
+"""elements of DeepSpeed's buffer for reducing gradients, its default"""
+LIVE = 1e9
+"""gathered weights that ZeRO-3 holds at a time at most, its default"""
+CACHE_SLACK = 1.5
+"""room that the local engine's key-value cache makes for each token that it holds, at most"""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What one GPU holds at once during a part of an update."""
+
+    name: str
+    gpus: int
+    parts: Mapping[str, float]
+    """GiB a GPU, by what they hold"""
+
+    @property
+    def memory(self) -> float:
+        """GiB a GPU."""
+        return sum(self.parts.values())
+
+
+def has_critic(settings: Settings) -> bool:
+    """Whether the algorithm trains a critic."""
+    return advantage_estimator(settings.algorithm.name).needs_critic
+
+
+def has_reference(settings: Settings) -> bool:
+    """Whether a second copy of the model is kept to measure the KL to.
+
+    The local engine needs none beside an adapter; OpenRLHF always loads one.
+    """
+    alone = settings.engine == "local" and settings.model.lora.rank > 0
+    return settings.objective.kl_coef > 0 and not alone
+
+
+def longest_batch(settings: Settings) -> int:
+    """Tokens of the largest micro-batch: the budget, or one sequence that is longer."""
+    return max(settings.optimizer.micro_batch_tokens, settings.rollout.max_context_tokens)
+
+
+def trained_parameters(settings: Settings, shape: ModelShape) -> int:
+    """Weights that the optimiser steps: all, or those of the adapters."""
+    rank = settings.model.lora.rank
+    if not rank:
+        return shape.parameters
+    kv = shape.kv_heads * shape.head_dim
+    sides = 4 * shape.hidden + 2 * (shape.hidden + kv) + 3 * (shape.hidden + shape.intermediate)
+    return rank * sides * shape.layers
+
+
+# --- one process ----------------------------------------------------------------------------------
+
+
+def local_phases(settings: Settings, shape: ModelShape, available: float) -> list[Phase]:
+    """The phases of a run in one process, on one GPU.
+
+    Args:
+        settings: of the run.
+        shape: of its model.
+        available: GiB of the GPU.
+    """
+    held = _local_states(settings, shape, available)
+    width, trained = _width(settings), trained_parameters(settings, shape)
+    micro = _micro(settings)
+    gradients = {"gradients": 4 * trained / GIB}
+    policy = {**held, **gradients, "activations": training_bytes(shape, micro) * width / 2 / GIB}
+    if has_reference(settings) and settings.model.reference_offload:
+        policy["reference"] = width * shape.parameters / GIB
+    found = [Phase("training", 1, _with_reserve(policy))]
+    if has_critic(settings):
+        own = {
+            "gradients": 4 * shape.parameters / GIB,
+            "activations": critic_bytes(shape, micro) * width / 2 / GIB,
+        }
+        found.append(Phase("critic", 1, _with_reserve({**held, **own})))
+    return [*found, Phase("rollout", 1, _with_reserve({**held, **_sampling(settings, shape)}))]
+
+
+def _local_states(settings: Settings, shape: ModelShape, available: float) -> dict[str, float]:
+    """What stays on the GPU for the whole run."""
+    width, trained = _width(settings), trained_parameters(settings, shape)
+    masters = 4.0 * trained * (width < 4 or settings.model.lora.rank > 0)
+    parts = {"weights": width * shape.parameters, "optimiser": masters + 8.0 * trained}
+    if settings.rollout.engine == "vllm":  # it keeps its share while the policy learns
+        parts["vLLM"] = settings.rollout.vllm.gpu_memory * available * GIB
+    if has_reference(settings) and not settings.model.reference_offload:
+        parts["reference"] = width * shape.parameters
+    if has_critic(settings):
+        parts["critic"] = (width + 4 * (width < 4) + 8.0) * shape.parameters
+    return {name: size / GIB for name, size in parts.items()}
+
+
+def _sampling(settings: Settings, shape: ModelShape) -> dict[str, float]:
+    r = settings.rollout
+    if r.engine == "vllm":
+        return {}
+    tokens = r.groups * r.group_size * r.max_context_tokens
+    cache = CACHE_SLACK * tokens * shape.cache_values * _width(settings)
+    prefill = scoring_bytes(shape, Micro(r.prefill_tokens, scored=1)) * _width(settings) / 2
+    return {"cache": cache / GIB, "activations": prefill / GIB}
+
+
+def local_host(settings: Settings, shape: ModelShape) -> dict[str, float]:
+    """GiB of the machine's memory while a run in one process goes on."""
+    parts = {"loading": _width(settings) * shape.parameters / GIB}
+    if has_reference(settings) and settings.model.reference_offload:
+        parts["reference"] = _width(settings) * shape.parameters / GIB
+    return parts
+
+
+def _width(settings: Settings) -> int:
+    """Bytes of a weight."""
+    return 4 if settings.model.dtype == "float32" else 2
+
+
+def _micro(settings: Settings) -> Micro:
+    return Micro(longest_batch(settings), settings.model.gradient_checkpointing)
+
+
+def _with_reserve(parts: Mapping[str, float]) -> dict[str, float]:
+    return {**parts, "reserved": RESERVED}
+
+
+# --- cluster --------------------------------------------------------------------------------------
+
+
+def cluster_phases(settings: Settings, shape: ModelShape, available: float) -> list[Phase]:
+    """The phases of a run on a cluster, by the GPUs that go through them.
+
+    Args:
+        settings: of the run.
+        shape: of its model.
+        available: GiB of a GPU.
+    """
+    o = settings.openrlhf
+    vllm = Phase("rollout", o.vllm_engines * o.tensor_parallel, {"vLLM": o.gpu_memory * available})
+    policy = _training("training", settings, shape, training_bytes(shape, _micro(settings)))
+    critic = _training("critic", settings, shape, critic_bytes(shape, _micro(settings)))
+    weights = _shard(settings, shape) / GIB
+    reference = weights if has_reference(settings) else 0.0
+    offloaded = settings.model.reference_offload
+    resident = 0.0 if offloaded else reference
+    score = scoring_bytes(shape, _micro(settings)) / GIB
+    scoring = {"reference": reference, "activations": score}
+    if o.colocate == "all":
+        # whoever is not at work has its weights here, and its optimiser in the machine's memory
+        asleep = {"critic": weights} if has_critic(settings) else {}
+        beside = {**asleep, "reference": resident}
+        phases = [
+            _joined(policy, beside),
+            _joined(critic, {"policy": weights, "reference": resident}),
+            _joined(Phase("scoring", o.ranks, scoring), {"policy": weights, **asleep}),
+            _joined(Phase("rollout", o.ranks, vllm.parts), {"policy": weights, **beside}),
+        ]
+    elif o.colocate == "actor_ref":
+        held = {name: policy.parts[name] for name in ("weights", "optimiser", "gradients")}
+        phases = [
+            _joined(policy, {"reference": resident}),
+            _joined(Phase("scoring", o.ranks, scoring), held),
+            _joined(critic, {}),
+            _joined(vllm, {}),
+        ]
+    else:
+        phases = [
+            *(_joined(p, {}) for p in (policy, critic, Phase("scoring", o.ranks, scoring))),
+            _joined(vllm, {}),
+        ]
+    wanted = {"critic": has_critic(settings), "scoring": settings.objective.kl_coef > 0}
+    return [phase for phase in phases if wanted.get(phase.name, True)]
+
+
+def _joined(phase: Phase, beside: Mapping[str, float]) -> Phase:
+    parts = {name: size for name, size in {**phase.parts, **beside}.items() if size}
+    return Phase(phase.name, phase.gpus, {**parts, "reserved": RESERVED})
+
+
+def _shard(settings: Settings, shape: ModelShape) -> float:
+    """Bytes of a model's bfloat16 weights on one rank."""
+    return 2.0 * shape.parameters / (settings.openrlhf.ranks if _stage3(settings) else 1)
+
+
+def _stage3(settings: Settings) -> bool:
+    return settings.openrlhf.zero_stage == 3
+
+
+def _training(name: str, settings: Settings, shape: ModelShape, work: float) -> Phase:
+    o, trained = settings.openrlhf, trained_parameters(settings, shape)
+    if name == "critic":
+        trained = shape.parameters
+    buffers = 2 * min(BUCKET, trained)
+    if _stage3(settings):
+        buffers += 2 * min(LIVE, shape.parameters)
+    parts = {
+        "weights": _shard(settings, shape),
+        "optimiser": 0.0 if o.adam_offload else 12.0 * trained / o.ranks,
+        "gradients": 0.0 if o.adam_offload else 4.0 * trained / o.ranks,
+        "buffers": buffers,
+        "activations": work,
+    }
+    return Phase(name, o.ranks, {part: size / GIB for part, size in parts.items()})
+
+
+def cluster_host(settings: Settings, shape: ModelShape) -> dict[str, float]:
+    """GiB of a machine's page-locked memory, where states are moved to while others work."""
+    o = settings.openrlhf
+    trained = trained_parameters(settings, shape)
+    share = o.gpus_per_node / o.ranks
+    parts = {}
+    if o.adam_offload or o.colocate == "all":
+        parts["optimiser"] = 12.0 * trained * share
+        parts["gradients"] = 4.0 * trained * share
+        if has_critic(settings):
+            parts["critic"] = 16.0 * shape.parameters * share
+    if o.colocate == "all":
+        parts["vLLM"] = 2.0 * shape.parameters / o.tensor_parallel * o.gpus_per_node
+    if has_reference(settings) and settings.model.reference_offload:
+        copies = share if _stage3(settings) else o.gpus_per_node
+        parts["reference"] = 2.0 * shape.parameters * copies
+    return {name: size / GIB for name, size in parts.items()}
+
+
+def gpu_count(settings: Settings) -> int:
+    """GPUs of a run."""
+    o = settings.openrlhf
+    if settings.engine == "local":
+        return 1
+    if o.colocate == "all":
+        return o.ranks
+    copies = 2 if o.colocate == "none" and settings.objective.kl_coef > 0 else 1
+    # a critic shares its GPUs with all others, or with none
+    copies += has_critic(settings)
+    return copies * o.ranks + o.vllm_engines * o.tensor_parallel

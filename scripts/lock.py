@@ -1,0 +1,118 @@
+"""Writes the pinned sets in ``requirements/`` from ``pyproject.toml``, or checks that they still resolve.
+
+``make lock`` keeps every pin that still fits; ``make lock ARGS=--upgrade`` takes the newest versions.
+``make check-locks`` resolves each set again from the package index's metadata (no wheel is downloaded)
+and fails where the result is not the set, so a dependency that was added without its pin, or a version
+that the index no longer has, is noticed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = Path("requirements")
+CPU_EXTRAS = [
+    *["train", "alfworld", "eval", "server", "retrieval", "dense", "webshop", "lucene"],
+    *["export", "sft", "tau2", "dev", "docs"],
+]
+LINUX = ["--python-platform", "x86_64-manylinux_2_28"]
+# Each set: the extras that it pins, and for which machines.
+SETS = {
+    "cpu": (CPU_EXTRAS, ["--universal"]),
+    "gpu": (["train", "eval", "vllm"], LINUX),
+    "cluster": (["train", "openrlhf"], [*LINUX, "-c", "requirements/build.txt"]),
+}
+BY_HAND = ["build", "cluster-cpu", "cluster-cpu-source"]
+"""sets that no resolver writes: each line has to exist for Python 3.11 on Linux"""
+INDEX = "https://pypi.org/simple"
+
+
+def arguments(name: str) -> list[str]:
+    """What ``uv pip compile`` is given for a set of ``SETS``, output excepted."""
+    extras, machines = SETS[name]
+    chosen = [word for extra in extras for word in ("--extra", extra)]
+    common = ["-c", "requirements/torch.txt", "--python-version", "3.11"]
+    return ["pyproject.toml", *chosen, *common, *machines]
+
+
+def compile_set(name: str, out: Path, *more: str) -> None:
+    """Resolves a set into ``out``; pins that ``out`` holds already are kept where they fit.
+
+    Raises:
+        subprocess.CalledProcessError: It cannot be resolved; uv has printed why.
+    """
+    command = f"make lock: uv pip compile {' '.join(arguments(name))}"
+    style = ["--annotation-style", "line", "--custom-compile-command", command, "--quiet"]
+    _uv(*arguments(name), *style, "--output-file", str(out), *more)
+
+
+def _uv(*words: str) -> None:
+    subprocess.run([sys.executable, "-m", "uv", "pip", "compile", *words], cwd=ROOT, check=True)
+
+
+def difference(name: str, folder: Path) -> list[str]:
+    """Lines of a unified diff from the recorded set to what it resolves to now; none when it holds."""
+    recorded = ROOT / FOLDER / f"{name}.txt"
+    again = folder / recorded.name
+    shutil.copy(recorded, again)
+    compile_set(name, again)
+    before, after = (path.read_text(encoding="utf-8").splitlines() for path in (recorded, again))
+    return list(difflib.unified_diff(before, after, f"{FOLDER}/{recorded.name}", "resolved", n=0))
+
+
+def index_answers() -> bool:
+    """Whether the package index that uv asks is reachable."""
+    index = os.environ.get("UV_DEFAULT_INDEX", INDEX)
+    try:
+        with urllib.request.urlopen(f"{index.rstrip('/')}/packaging/", timeout=20):
+            return True
+    except (urllib.error.URLError, TimeoutError):
+        return False
+
+
+def check() -> int:
+    """Resolves every set; 0 when each is what its file holds, or when there is no index to ask."""
+    if not index_answers():
+        print(
+            "NOT CHECKED: the package index cannot be reached; the locked sets were not resolved."
+        )
+        return 0
+    failed = False
+    with tempfile.TemporaryDirectory() as folder:
+        for name in SETS:
+            changed = difference(name, Path(folder))
+            failed |= bool(changed)
+            print(f"{FOLDER}/{name}.txt: " + ("run make lock:" if changed else "resolves"))
+            print("\n".join(changed), end="\n" if changed else "")
+        for name in BY_HAND:
+            source = str(FOLDER / f"{name}.txt")
+            versions = ["--python-version", "3.11", *LINUX]
+            _uv("--quiet", "--no-deps", *versions, source, "-o", str(Path(folder) / "out.txt"))
+            print(f"{source}: every version is there")
+    return int(failed)
+
+
+def main(words: list[str]) -> int:
+    """``lock.py --check``, or ``lock.py`` with further words for ``uv pip compile``."""
+    try:
+        if words == ["--check"]:
+            return check()
+        for name in SETS:
+            compile_set(name, FOLDER / f"{name}.txt", *words)
+    except subprocess.CalledProcessError as error:
+        print(f"uv ended with exit code {error.returncode}; its reason is above.", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,191 @@
+"""The pinned sets, the images and the documented steps agree with ``pyproject.toml`` and each other."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+LINUX = {
+    "python_version": "3.11",
+    "python_full_version": "3.11.9",
+    "sys_platform": "linux",
+    "platform_system": "Linux",
+    "platform_machine": "x86_64",
+    "extra": "",
+}
+DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
+
+
+@pytest.fixture(scope="module")
+def lock() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("lock", ROOT / "scripts" / "lock.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def pins(name: str) -> dict[str, str]:
+    """Versions of a set, by package, for Python 3.11 on Linux."""
+    found = {}
+    for line in (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8").splitlines():
+        if text := line.partition("#")[0].strip():
+            requirement = Requirement(text)
+            (version,) = requirement.specifier
+            assert version.operator == "==", f"{name}: {text} is not pinned"
+            if requirement.marker is None or requirement.marker.evaluate(LINUX):
+                package = canonicalize_name(requirement.name)
+                assert package not in found, f"{name}: {package} is pinned twice"
+                found[package] = version.version
+    return found
+
+
+@pytest.mark.parametrize("name", ["cpu", "gpu", "cluster"])
+def test_a_set_pins_every_direct_dependency_within_its_range(name: str, lock: ModuleType) -> None:
+    extras, _ = lock.SETS[name]
+    pinned = pins(name)
+    ours = [PROJECT["dependencies"], *(PROJECT["optional-dependencies"][e] for e in extras)]
+    for requirement in map(Requirement, itertools.chain(*ours)):
+        version = pinned.get(canonicalize_name(requirement.name))
+        assert version is not None, (
+            f"{requirement} has no pin in requirements/{name}.txt: make lock"
+        )
+        assert requirement.specifier.contains(version, prereleases=True), (
+            f"{requirement}: {version}"
+        )
+
+
+def test_every_set_has_the_same_torch_and_build_tools(lock: ModuleType) -> None:
+    torch = pins("torch")["torch"]
+    assert {pins(name)["torch"] for name in lock.SETS} == {torch}
+    cluster, build = pins("cluster"), pins("build")
+    assert {name: cluster.get(name, version) for name, version in build.items()} == build
+    assert cluster["deepspeed"] == pins("cluster-cpu-source")["deepspeed"]
+    for package in ("openrlhf", "ray", "transformers"):
+        assert cluster[package] == pins("cluster-cpu")[package], f"{package}: CI tests another one"
+
+
+def test_make_installs_the_extras_that_the_cpu_set_pins(lock: ModuleType) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    tested = re.search(r"^TESTED := (\S+)$", makefile, re.MULTILINE)
+    assert tested is not None
+    assert [*tested[1].split(","), "dev", "docs"] == lock.CPU_EXTRAS
+
+
+@pytest.mark.parametrize("name", ["cpu", "gpu", "cluster"])
+def test_the_header_of_a_set_is_the_command_that_writes_it(name: str, lock: ModuleType) -> None:
+    text = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
+    assert f"uv pip compile {' '.join(lock.arguments(name))}\n" in text
+
+
+# --- checking the sets ---------------------------------------------------------------------------------
+
+
+def test_a_set_that_resolves_to_something_else_fails_the_check(
+    lock: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def resolves(*words: str) -> None:
+        out = Path(words[words.index("--output-file") + 1]) if "--output-file" in words else None
+        if out is not None and out.name == "gpu.txt":
+            out.write_text(out.read_text(encoding="utf-8") + "new-package==1.0\n", encoding="utf-8")
+
+    monkeypatch.setattr(lock, "_uv", resolves)
+    monkeypatch.setattr(lock, "index_answers", lambda: True)
+    assert lock.main(["--check"]) == 1
+    shown = capsys.readouterr().out
+    assert "requirements/gpu.txt: run make lock" in shown and "+new-package==1.0" in shown
+    assert "requirements/cpu.txt: resolves" in shown
+
+
+def test_a_set_that_does_not_resolve_fails_the_check(
+    lock: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*words: str) -> None:
+        raise subprocess.CalledProcessError(1, words)
+
+    monkeypatch.setattr(lock, "_uv", fails)
+    monkeypatch.setattr(lock, "index_answers", lambda: True)
+    assert lock.main(["--check"]) == 1
+
+
+def test_without_an_index_the_check_states_that_it_did_not_run(
+    lock: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    assert lock.main(["--check"]) == 0
+    assert capsys.readouterr().out.startswith("NOT CHECKED")
+
+
+# --- images and documented steps -----------------------------------------------------------------------
+
+
+def instructions(dockerfile: Path) -> list[str]:
+    text = re.sub(r"^#.*\n", "", dockerfile.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return [line for line in text.replace("\\\n", " ").splitlines() if line.strip()]
+
+
+def pip_steps(lines: list[str]) -> list[str]:
+    """What pip installs, in order, without shell variables and options of caching."""
+    found = [line.partition("pip install ")[2] for line in lines if "pip install " in line]
+    return [step.replace("--no-cache-dir ", "") for step in found]
+
+
+def test_the_image_of_the_cluster_installs_as_its_page_does() -> None:
+    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```bash\n(python3\.11 -m venv cluster .*?)```", page, re.DOTALL)
+    steps = pip_steps(block.splitlines())
+    assert steps == pip_steps(instructions(ROOT / "docker" / "cluster.Dockerfile"))
+    torch, built, ours = (
+        next(i for i, step in enumerate(steps) if part in step)
+        for part in ("torch.txt", "--no-build-isolation", "[train,openrlhf]")
+    )
+    assert torch < built < ours, "what is built against torch comes after it"
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
+def test_what_an_image_copies_and_names_exists(dockerfile: Path) -> None:
+    lines = instructions(dockerfile)
+    copied = [
+        source
+        for line in lines
+        if line.startswith("COPY ") and "--from" not in line
+        for source in line.split()[1:-1]
+    ]
+    for source in copied:
+        assert (ROOT / source).exists(), f"{dockerfile.name} copies {source}"
+    for option in re.findall(r"-[cr] (\S+)", "\n".join(pip_steps(lines))):
+        assert (ROOT / option).is_file() and Path(option).parts[0] in copied
+    extras = re.findall(r"'\.\[([\w,]+)\]'", "\n".join(lines))[0].split(",")
+    assert set(extras) <= set(PROJECT["optional-dependencies"])
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
+def test_an_image_has_what_the_wheel_is_built_from(dockerfile: Path) -> None:
+    copied = " ".join(line for line in instructions(dockerfile) if line.startswith("COPY "))
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]
+    packages = build["build"]["targets"]["wheel"]["only-include"]
+    for needed in (*packages, PROJECT["readme"], *PROJECT["license-files"], "hatch_build.py"):
+        assert f" {needed} " in f"{copied} ", f"{dockerfile.name} does not copy {needed}"
+
+
+def test_the_servers_image_starts_a_command_that_exists() -> None:
+    typer = pytest.importorskip("typer")
+    from paw_train.cli.program import app
+
+    lines = instructions(ROOT / "docker" / "servers.Dockerfile")
+    words = [re.findall(r'"([^"]+)"', line) for line in lines if line.startswith(("ENTRY", "CMD"))]
+    assert words[0] == ["paw", "serve"]
+    serve = typer.main.get_command(app).commands["serve"]
+    options = {o for parameter in serve.commands[words[1][0]].params for o in parameter.opts}
+    assert {word for word in words[1] if word.startswith("--")} <= options

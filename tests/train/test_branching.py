@@ -1,0 +1,194 @@
+"""Branching rollouts: trees of episodes from exact states, by seed, within a budget."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path as File
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
+
+from paw_gym import Outcome, Task  # noqa: E402
+from paw_gym.functional import GeneratorEnv  # noqa: E402
+from paw_gym.pool import EnvPool  # noqa: E402
+from paw_gym.wrappers import AgentInterface  # noqa: E402
+from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.rollouts.branch_points import CRITERIA, Path, branch_points  # noqa: E402
+from paw_train.rollouts.branching import branching_rollout  # noqa: E402
+from paw_train.rollouts.policy import Request, response_seed  # noqa: E402
+from paw_train.rollouts.rollout import Trajectory, rollout, sampled_tokens  # noqa: E402
+from paw_train.settings import BranchingSettings  # noqa: E402
+from paw_train.settings.rollout import RolloutSettings  # noqa: E402
+
+_spec = importlib.util.spec_from_file_location("hostile", File(__file__).with_name("hostile.py"))
+assert _spec and _spec.loader
+hostile = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(hostile)
+
+MODES = ["window", "conversation"]
+
+
+@pytest.fixture(scope="module")
+def policy() -> LocalPolicy:
+    tokenizer = hostile.byte_tokenizer()
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=48, max_position_embeddings=4096,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return LocalPolicy(LlamaForCausalLM(config), tokenizer)
+
+
+def noise(task: Any, rng: Any) -> Any:
+    steps = int(rng.integers(2, 5))
+    for _ in range(steps):
+        yield Outcome(f"noise {rng.integers(100)}", reward=float(rng.integers(2)))
+    yield Outcome("end", terminated=True)
+
+
+def noisy_pool(mode: str, size: int) -> EnvPool:
+    tasks = [Task("0", "listen")]
+    return EnvPool(
+        lambda: AgentInterface(GeneratorEnv(noise, tasks, 9), mode=mode), 1, size, seed=2
+    )
+
+
+def tree(
+    policy: Any, mode: str, seed: int = 1, size: int = 2, **branching: Any
+) -> list[Trajectory]:
+    pool = noisy_pool(mode, size)
+    settings = RolloutSettings(max_response_tokens=4, branching=BranchingSettings(**branching))
+    return branching_rollout(policy, pool, settings, torch.Generator().manual_seed(seed))
+
+
+def record(trajectories: list[Trajectory]) -> list[Any]:
+    return [(t.episode.to_dict(), [row.ids for row in t.rows], t.offered) for t in trajectories]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_branch_for_each_state_is_a_plain_rollout(policy: LocalPolicy, mode: str) -> None:
+    pool = noisy_pool(mode, 2)
+    plain = rollout(
+        policy, pool, RolloutSettings(max_response_tokens=4), torch.Generator().manual_seed(1)
+    )
+    assert record(tree(policy, mode, points=3, depth=2)) == record(plain)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_branches_continue_their_parents_and_hold_only_their_own_steps(
+    policy: LocalPolicy, mode: str
+) -> None:
+    trajectories = tree(policy, mode, branches=3, points=2, depth=2, criterion="random")
+    by_name = {t.episode.episode_id: t for t in trajectories}
+    roots = [t for t in trajectories if t.episode.parent is None]
+    assert len(roots) == 2
+    children = {name: [t for t in trajectories if t.episode.parent == name] for name in by_name}
+    for t in trajectories:
+        level = t.episode.episode_id.count("/")
+        points = min(2, len(t.own)) if level < 2 else 0
+        assert len(children[t.episode.episode_id]) == 2 * points
+    for t in trajectories:
+        assert t.episode.error is None
+        assert t.episode.finished
+        steps = [step for row in t.rows for step in row.steps]
+        assert len(steps) == len(t.own) == len(t.offered)
+        if t.episode.parent is None:
+            continue
+        parent, shared = by_name[t.episode.parent], t.episode.shared_steps
+        assert parent.episode.transitions[:shared] == t.episode.transitions[:shared]
+        assert parent.episode.shared_steps <= shared
+        assert t.own[0].prompt == parent.episode.transitions[shared].prompt
+        # the environment's randomness is shared: the texts do not depend on the responses
+        texts = [[s.next_observation for s in e.episode.transitions] for e in (t, parent)]
+        assert texts[0] == texts[1]
+    branches = [t for t in trajectories if t.episode.parent is not None]
+    differ = [t.own[0].response != by_name[t.episode.parent or ""].episode.transitions[
+        t.episode.shared_steps].response for t in branches]  # fmt: skip
+    assert sum(differ) > len(branches) / 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_branch_answers_as_it_would_alone(policy: LocalPolicy, mode: str) -> None:
+    """Its context is complete, whatever of it was computed for its parent."""
+    settings = RolloutSettings(max_response_tokens=4)
+    base = int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(1)))
+    for t in tree(policy, mode, branches=2, points=2):
+        steps = [(row, step) for row in t.rows for step in row.steps]
+        for number, (row, step) in enumerate(steps, start=t.episode.shared_steps):
+            name, context = t.episode.episode_id, row.ids[: step.action[0]]
+            request = Request(name, response_seed(base, name, number), [], context)
+            session = policy.session(settings.sampling(("</action>",)), growing=False)
+            (alone,) = session.respond([request])
+            assert alone.ids == row.ids[slice(*step.action)]
+            assert alone.text == t.episode.transitions[number].response
+            prompt = policy.chat.content(t.episode.transitions[number].prompt)
+            assert context[-len(prompt) - len(policy.chat.ask) :] == [*prompt, *policy.chat.ask]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_equal_seeds_give_equal_trees(policy: LocalPolicy, mode: str) -> None:
+    wanted = {"branches": 2, "points": 1, "depth": 2}
+    first = record(tree(policy, mode, **wanted))
+    assert first == record(tree(policy, mode, **wanted))
+    assert first != record(tree(policy, mode, seed=3, **wanted))
+
+
+def test_a_budget_of_tokens_limits_the_branches(policy: LocalPolicy) -> None:
+    wanted = {"branches": 2, "points": 3, "depth": 2, "criterion": "uniform"}
+    free, plain = tree(policy, "window", **wanted), tree(policy, "window")
+    budget = (sampled_tokens(plain) + sampled_tokens(free)) // 2
+    limited = tree(policy, "window", **wanted, max_tokens=budget)
+    assert len(plain) < len(limited) < len(free)
+    # episodes here have their lengths from the environment, so the estimate of a branch is exact
+    # but for responses that end early
+    assert sampled_tokens(limited) <= budget * 1.1
+    assert record(tree(policy, "window", **wanted, max_tokens=1)) == record(plain)
+
+
+def path(name: str, entropies: list[float], total: float = 0.0, **more: Any) -> Path:
+    logprobs = [[-value] for value in entropies]
+    observations = more.pop("observations", [f"{name}{i}" for i in range(len(entropies))])
+    return Path(name, 0, logprobs, observations, more.pop("shared", []), total)
+
+
+def test_the_most_uncertain_actions_branch() -> None:
+    # -p log p of one token is largest at p = 1/e, log p = -1
+    some = path("a", [0.01, 1.0, 5.0, 0.9])
+    assert branch_points(some, [some], "entropy", 2, 0) == [1, 3]
+    assert branch_points(some, [some], "entropy", 9, 0) == [1, 3, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("steps", "points", "expected"), [(9, 2, [3, 6]), (2, 1, [1]), (1, 1, [0])]
+)
+def test_uniform_points_lie_at_equal_distances(
+    steps: int, points: int, expected: list[int]
+) -> None:
+    some = path("a", [1.0] * steps)
+    assert sorted(branch_points(some, [some], "uniform", points, 0)) == expected
+
+
+def test_random_points_depend_on_seed_and_episode_and_cover_every_step() -> None:
+    paths = [path(str(i), [1.0] * 5) for i in range(300)]
+    first = [branch_points(p, paths, "random", 1, 0)[0] for p in paths]
+    assert first == [branch_points(p, [p], "random", 1, 0)[0] for p in paths]
+    assert first != [branch_points(p, paths, "random", 1, 1)[0] for p in paths]
+    counts = [first.count(step) for step in range(5)]
+    assert min(counts) > 30
+
+
+def test_states_whose_value_is_uncertain_branch() -> None:
+    hall = ["start", "hall", "garden"]
+    some = path("a", [1.0] * 3, 10.0, observations=hall)
+    others = [
+        path("b", [1.0] * 2, 10.0, observations=["start", "hall"]),
+        path("c", [1.0], 0.0, observations=["cellar"], shared=["start"]),
+        path("d", [1.0], 0.0, observations=["start"]),
+    ]
+    group = [some, *others]
+    assert CRITERIA["value"](some, group, 1, 0) == [5.0, 0.0, 0.0]
+    assert branch_points(some, group, "value", 1, 0) == [0]

@@ -1,0 +1,127 @@
+"""Every way to train keeps its tensors on one device, and waits for it rarely (without a GPU)."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from paw_train.algorithms import update  # noqa: E402
+from paw_train.training import local  # noqa: E402
+from paw_train.training.local import train_from_recipe  # noqa: E402
+
+_spec = importlib.util.spec_from_file_location(
+    "claimed_device", Path(__file__).with_name("claimed_device.py")
+)
+assert _spec is not None and _spec.loader is not None
+claimed_device = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(claimed_device)
+
+SMALL = [
+    *("updates=1", "cloning.episodes=0", "evaluation.tasks=0", "evaluation.every=0"),
+    *(
+        "optimizer.minibatches=1",
+        "optimizer.measure_gradients=false",
+        "rollout.max_response_tokens=4",
+    ),
+]
+WINDOW = ["env.mode=window", "env.history_length=2", "objective.log_observations=false"]
+PATHS = {
+    "plain": ["world_model.enabled=false", "objective.kl_coef=0"],
+    "conversation": ["optimizer.measure_gradients=true"],
+    "window, reference offloaded": [*WINDOW, "model.reference_offload=true"],
+    "bfloat16": ["model.dtype=bfloat16", "model.gradient_checkpointing=true"],
+    "LoRA": ["model.lora.rank=2", "model.gradient_checkpointing=true"],
+    "PPO by turn": ["algorithm.name=ppo"],
+    "PPO by token, bfloat16": [
+        "algorithm.name=ppo",
+        "algorithm.level=token",
+        "model.dtype=bfloat16",
+    ],
+    "GiGPO, two steps ahead": [*WINDOW, "algorithm.name=gigpo", "world_model.horizon=2"],
+    "KL in the reward, full entropy, bonus": [
+        *("objective.kl_in=reward", "world_model.entropy=full", "objective.entropy_coef=0.01"),
+    ],
+    "dynamic sampling, gradient ratio": [
+        *("algorithm.dynamic_sampling=1", "world_model.gradient_ratio=0.5"),
+    ],
+    "truncated sampling, eager": [
+        *("model.attention=eager", "rollout.top_k=5", "rollout.allow_truncated_sampling=true"),
+    ],
+    "world model by SFT": [
+        *("world_model_learning.method=sft", "world_model_learning.episodes=4"),
+        *("world_model_learning.sft.updates=2", "world_model_learning.easy.samples=0"),
+        *("world_model_learning.max_share=1.0", "world_model_learning.held_out_episodes=0"),
+    ],
+}
+SYNCS = 400
+"""waits for the GPU in one update of 4 episodes of at most 6 turns, by path; most are one or two for
+each sampled token"""
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("base")
+    few = ["updates=0", "cloning.steps=1", "evaluation.tasks=0"]
+    run = train_from_recipe("smoke", [f"out={out}", *few], quiet=True)
+    return run / "checkpoints" / "warm" / "model"
+
+
+def _train(monkeypatch: pytest.MonkeyPatch, base: Path, out: Path, changes: Sequence[str]) -> Any:
+    monkeypatch.setattr(local, "_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(local, "_gpu_memory", lambda device: None)
+    monkeypatch.setattr(local, "_peak_memory", lambda device: 0.0)
+    with claimed_device.ClaimedGpu() as gpu:
+        train_from_recipe(
+            "smoke", [f"out={out}", f"model.path={base}", *SMALL, *changes], quiet=True
+        )
+    return gpu
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PATHS)
+def test_a_run_stays_on_its_gpu(
+    monkeypatch: pytest.MonkeyPatch, base: Path, tmp_path: Path, path: str
+) -> None:
+    gpu = _train(monkeypatch, base, tmp_path, PATHS[path])
+    assert not gpu.faults
+    assert gpu.on_gpu > 1000  # the run was on the claimed GPU at all
+    assert gpu.syncs.total() <= SYNCS, gpu.syncs.most_common(12)
+
+
+@pytest.mark.slow
+def test_a_planted_fault_is_found(
+    monkeypatch: pytest.MonkeyPatch, base: Path, tmp_path: Path
+) -> None:
+    whole = update.loss_inputs
+
+    def broken(batch, experience, *others):  # type: ignore[no-untyped-def]
+        return whole(batch, experience, *(o if o is None else o.cpu() for o in others))
+
+    monkeypatch.setattr(update, "loss_inputs", broken)
+    gpu = _train(monkeypatch, base, tmp_path, [])
+    assert any("losses/" in fault for fault in gpu.faults)
+
+
+def test_claims_follow_tensors() -> None:
+    with claimed_device.ClaimedGpu() as gpu:
+        here, there = torch.ones(3), torch.ones(3, device="cuda")
+        assert (here.device.type, there.device.type) == ("cpu", "cuda")
+        assert claimed_device.place(there * 2 + 1) == "cuda"
+        layer = torch.nn.Linear(3, 3).to("cuda")
+        assert layer(there).is_cuda
+        assert not gpu.faults
+        assert not gpu.syncs
+        layer(here)
+        there[here > 0].sum().item()
+    assert len(gpu.faults) == 1
+    assert sorted(sync.partition(" (")[0] for sync in gpu.syncs) == ["boolean index", "item"]
+    assert torch.ones(2).device.type == "cpu"
+    assert (
+        claimed_device.claim(torch.ones(1), "cuda").device.type == "cpu"
+    )  # outside, nothing is claimed

@@ -1,0 +1,60 @@
+"""The formulas of the plan against what the project's own passes allocate at real shapes."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+pytest.importorskip("torch")
+
+from paw_train.training.memory import (
+    Micro,
+    critic_bytes,
+    scoring_bytes,
+    training_bytes,
+)
+from paw_train.training.model_shape import KNOWN
+
+TOKENS = 16384
+SLOW = pytest.mark.slow
+SHAPES = [
+    pytest.param("Qwen/Qwen2.5-0.5B-Instruct"),
+    pytest.param("Qwen/Qwen2.5-1.5B-Instruct", marks=SLOW),
+    pytest.param("Qwen/Qwen2.5-7B-Instruct", marks=SLOW),
+    pytest.param("Qwen/Qwen2.5-14B-Instruct", marks=SLOW),
+]
+
+
+@pytest.fixture(scope="module")
+def peaks() -> ModuleType:
+    path = Path(__file__).parents[2] / "benchmarks" / "memory.py"
+    spec = importlib.util.spec_from_file_location("memory_benchmark", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_pass_takes_what_the_plan_says(peaks: ModuleType, name: str) -> None:
+    shape, micro = KNOWN[name], Micro(TOKENS, scored=int(TOKENS * peaks.SCORED))
+    assert peaks.policy_peak(shape, TOKENS) == pytest.approx(training_bytes(shape, micro), rel=0.15)
+    assert peaks.policy_peak(shape, TOKENS, gradients=False) == pytest.approx(
+        scoring_bytes(shape, micro), rel=0.15
+    )
+    assert peaks.critic_peak(shape, TOKENS) == pytest.approx(critic_bytes(shape, micro), rel=0.15)
+
+
+def test_a_pass_that_keeps_its_activations_takes_what_the_plan_says(peaks: ModuleType) -> None:
+    shape = KNOWN["Qwen/Qwen2.5-0.5B-Instruct"]
+    found = peaks.policy_peak(shape, TOKENS, recompute=False)
+    assert found == pytest.approx(training_bytes(shape, Micro(TOKENS, recompute=False)), rel=0.15)
+
+
+def test_scoring_every_token_takes_hardly_more(peaks: ModuleType) -> None:
+    shape = KNOWN["Qwen/Qwen2.5-0.5B-Instruct"]
+    few, all_ = (peaks.policy_peak(shape, TOKENS, scored=share) for share in (0.15, 1.0))
+    assert all_ < 1.1 * few
