@@ -11,6 +11,9 @@ class CloningSettings(Group):
 
     episodes: Count = 0
     """number of expert episodes; 0: no warm start"""
+    episodes_per_task: Positive | None = None
+    """largest number of expert episodes per training task: an environment with few tasks then takes fewer
+    ``episodes``, and fewer ``steps`` in the same proportion; null: no limit"""
     noise: Share = 0.1
     """share of the expert's steps replaced by a random action (a perturbed action), so that the policy also
     learns to recover"""

@@ -19,6 +19,8 @@ BELONGING = (
     *("evaluation.split", "evaluation.selection_split", "rollout.max_response_tokens"),
 )
 """settings (dotted) that belong to one environment"""
+_EPISODES_PER_TASK = 16
+"""expert episodes per task that a warm start on another environment takes, unless ``cloning`` is given"""
 _RESPONSE_TOKENS = 48
 """longest response of a model trained from scratch: the most that a recipe of the project gives one"""
 
@@ -54,6 +56,8 @@ def change_environment(data: dict[str, Any], given: Mapping[str, Any], own_id: s
         # the settings that a recipe has for its small model are needed for this environment's too
         small = {"env.template": of.small_template, "rollout.max_response_tokens": _RESPONSE_TOKENS}
         own |= {key: new for key, new in small.items() if _value(data, key) is not None}
+    if _value(given, "cloning.episodes") is None and _value(given, "cloning.steps") is None:
+        own["cloning.episodes_per_task"] = _EPISODES_PER_TASK
     left_out = [name for key in BELONGING for name in _take_out(data, key)]
     for name, value in own.items():
         group, _, key = name.partition(".")

@@ -44,7 +44,8 @@ def _warm_start(settings: Settings) -> dict[str, Any]:
     return {
         "env": settings.env.model_dump(exclude={"train_kwargs", "max_return"}),
         "model": settings.model.model_dump(),
-        "cloning": settings.cloning.model_dump(),
+        # the limit has its effect in `episodes` and `steps`
+        "cloning": settings.cloning.model_dump(exclude={"episodes_per_task"}),
         "seed": settings.seed,
         "threads": settings.threads,
         "version": __version__,
