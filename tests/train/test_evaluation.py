@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from paw_gym.transition import Episode, Transition
 from paw_train.environments import agent_env_maker
 from paw_train.evaluation import (
     PANELS,
@@ -29,9 +30,10 @@ from paw_train.evaluation import (
 from paw_train.evaluation.comparison import compare, load_result, reasons_against
 from paw_train.evaluation.fingerprint import behaviour_hash, public
 from paw_train.evaluation.leaderboard import add_result, page
+from paw_train.evaluation.panels import Panel
 from paw_train.evaluation.runner import evaluation_key, prepare
 from paw_train.evaluation.statistics import pass_at_k, wilson_interval
-from paw_train.evaluation.summary import pass_at
+from paw_train.evaluation.summary import pass_at, summarise
 from paw_train.rollouts.policy import Request, Response
 from paw_train.settings import EnvSettings
 from paw_train.settings.rollout import RolloutSettings
@@ -488,3 +490,32 @@ def test_the_programs_say_no_with_a_status(results: Results, tmp_path: Path) -> 
     assert CliRunner().invoke(app, ["leaderboard", a, b, *places]).exit_code == 0
     assert (tmp_path / "page.md").read_text() == page(tmp_path / "published")
     assert (tmp_path / "page.md").read_text().count("| random") == 2
+
+
+@pytest.mark.parametrize(
+    ("scores", "inside"),
+    [
+        ([[0.0, 0.0, 0.0, 0.4], [0.0, 0.0, 0.0, 0.0]], True),
+        ([[1.0, 1.0, 1.0, 0.6], [1.0, 1.0, 1.0, 1.0]], True),
+        ([[-0.5, 0.0, 0.0, 0.5], [0.0, 0.0, 0.0, 0.0]], False),
+    ],
+)
+def test_the_interval_of_a_mean_score_stays_where_scores_can_be(
+    scores: list[list[float]], inside: bool
+) -> None:
+    def episode(number: int, score: float) -> Episode:
+        step = Transition(
+            "e", str(number), "x", 0, "", "", "", "", 0.0, "", True, False, True, {"score": score}
+        )
+        return Episode("e", str(number), "x", transitions=[step])
+
+    runs = {
+        seed: [episode(i, score) for i, score in enumerate(row)] for seed, row in enumerate(scores)
+    }
+    panel = Panel("p", ("0", "1", "2", "3"), "")
+    score = summarise(runs, panel, "a", "m", "", {}, 1.0)["score"]
+    low, high = score["ci95"]
+    assert low <= score["mean"] <= high
+    assert (low >= 0 and high <= 1) == inside
+    if inside:
+        assert low == 0 or high == 1, "widened for two seeds, and then clipped"
