@@ -91,7 +91,7 @@ class Measurement:
         critic = Critic(self.policy, CriticSettings(lr=o.critic_lr), "turn", budget)
         path = o.out / "critic.pt"
         if path.exists():
-            critic.load_state_dict(torch.load(path))
+            critic.load_state_dict(torch.load(path, weights_only=True))
             return critic
         pool = make_pool(env, env.train_split, o.critic_episodes, 1, o.seed + 1)
         tasks = self.task_ids[o.tasks :][: o.critic_episodes] or self.task_ids[: o.critic_episodes]
@@ -167,9 +167,7 @@ class _TaskRun:
     def continuations(self, episode: int, step: int, count: int) -> list[int]:
         """Samples continuations of a state; the numbers of their trajectories."""
         state, first = self.snapshots[episode][step], len(self.runner.trajectories)
-        slots = self.pool.fork(state, count)
-        assert self.runner.recorder is not None  # a local policy writes tokens
-        self.runner.recorder.branch(slots, state.episode)
+        self.runner.fork(state, count)
         self.runner.run()
         return list(range(first, first + count))
 

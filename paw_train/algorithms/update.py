@@ -266,7 +266,12 @@ def _finite(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def _norm(gradients: Sequence[Tensor]) -> float:
-    return math.sqrt(sum(float(g.double().pow(2).sum()) for g in gradients))
+    # one wait for the device in all, and no gradient is copied
+    sizes = [
+        torch.linalg.vector_norm(g, dtype=torch.promote_types(g.dtype, torch.float32)).double()
+        for g in gradients
+    ]
+    return float(torch.linalg.vector_norm(torch.stack(sizes))) if sizes else 0.0
 
 
 def scheduled_rate(settings: OptimizerSettings, update: int, updates: int) -> float:

@@ -54,6 +54,7 @@ class PanelSpec:
 
 _ALFWORLD, _WEBSHOP = "paw_gym/ALFWorld-v0", "paw_gym/WebShop-v0"
 _SEARCH, _TAU2 = "paw_gym/SearchQA-v0", "paw_gym/Tau2-v0"
+_TOY_TEXT = "paw_gym/ToyText-v0"
 _BENCHMARKS = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
 
 _OWN: Mapping[str, PanelSpec] = {
@@ -91,6 +92,32 @@ _OWN: Mapping[str, PanelSpec] = {
         "test",
         200,
         hash="0286323cf810c7fabb666450a2ceb7f8d5d207eb58d137464dc5f4f5186fe7f8",
+    ),
+    "toy_text/frozen_lake": PanelSpec(
+        _TOY_TEXT,
+        "test",
+        200,
+        hash="19c0e88edb68023ae12135cb20c21b59c19f9258360c4f1a9501f46e1372dc99",
+    ),
+    "toy_text/frozen_lake_slippery": PanelSpec(
+        _TOY_TEXT,
+        "test",
+        200,
+        {"slippery": True},
+        hash="68d9cc053ef21f7f7911ce48c7a77340481b0952d0cc4b24a2d7240c404250dd",
+    ),
+    "toy_text/taxi": PanelSpec(
+        _TOY_TEXT,
+        "test",
+        kwargs={"game": "taxi"},
+        hash="609a9eb069999ddda069ee721ee13751bfb1227b6861704a715e87b457e252e3",
+    ),
+    "toy_text/blackjack": PanelSpec(
+        _TOY_TEXT,
+        "test",
+        200,
+        {"game": "blackjack"},
+        hash="e103a37bae52507f8b049e91264abffd016ef0895f9fe884f4364ff6f8be4646",
     ),
     # all tasks, which is what papers report on, and the part to hold out from training
     **{

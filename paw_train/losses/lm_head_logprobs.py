@@ -9,7 +9,7 @@ positions only, a chunk of them at a time, and again in the backward pass; neith
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -296,7 +296,12 @@ class TokenScorer:
         self._checked: tuple[int, str | None] | None = None
 
     def __call__(
-        self, input_ids: Tensor, tokens: Tensor, temperature: Tensor, entropies: int = 0
+        self,
+        input_ids: Tensor,
+        tokens: Tensor,
+        temperature: Tensor,
+        entropies: int = 0,
+        layout: Mapping[str, Tensor] | None = None,
     ) -> TokenScores:
         """Scores the given tokens.
 
@@ -305,25 +310,34 @@ class TokenScorer:
             tokens: [P] numbers ``b * T + t`` of the tokens, t > 0.
             temperature: [P].
             entropies: E, of how many leading tokens the entropy is wanted.
+            layout: ``attention_mask`` and ``position_ids`` for the model, of packed rows; ``None``: each
+                token follows all those before it.
         """
         targets = input_ids.flatten()[tokens]
         if self.fallback_reason() is not None:
-            return logits_scores(self.logits(input_ids, tokens), targets, temperature, entropies)
+            logits = self.logits(input_ids, tokens, layout)
+            return logits_scores(logits, targets, temperature, entropies)
         lm_head = self.model.get_output_embeddings()
-        hidden = self._hidden(input_ids, tokens)
+        hidden = self._hidden(input_ids, tokens, layout)
         return linear_scores(hidden, lm_head.weight, lm_head.bias, targets, temperature, entropies)
 
-    def logits(self, input_ids: Tensor, tokens: Tensor) -> Tensor:
+    def logits(
+        self, input_ids: Tensor, tokens: Tensor, layout: Mapping[str, Tensor] | None = None
+    ) -> Tensor:
         """[P, V] logits that predict the given tokens (numbered as above): meant for a few."""
         if self.fallback_reason() is None:
-            logits: Tensor = self.model.get_output_embeddings()(self._hidden(input_ids, tokens))
+            logits: Tensor = self.model.get_output_embeddings()(
+                self._hidden(input_ids, tokens, layout)
+            )
             return logits
-        whole: Tensor = self.model(input_ids=input_ids, use_cache=False).logits
+        whole: Tensor = self.model(input_ids=input_ids, use_cache=False, **(layout or {})).logits
         return whole.flatten(0, 1).index_select(0, tokens - 1)
 
-    def _hidden(self, input_ids: Tensor, tokens: Tensor) -> Tensor:
+    def _hidden(
+        self, input_ids: Tensor, tokens: Tensor, layout: Mapping[str, Tensor] | None
+    ) -> Tensor:
         # causal attention never looks to the right, where the padding is: no mask is needed
-        output = self.model.get_decoder()(input_ids=input_ids, use_cache=False)
+        output = self.model.get_decoder()(input_ids=input_ids, use_cache=False, **(layout or {}))
         hidden: Tensor = output.last_hidden_state
         return hidden.flatten(0, 1).index_select(0, tokens - 1)
 

@@ -60,14 +60,16 @@ def branching_rollout(
     """
     require_trainable(policy)
     require_whole_distribution(settings)
-    run = _BranchingRun(EpisodeRunner(policy, pool, settings, sampling_seed(generator)))
+    share = settings.branching.branches > 1
+    runner = EpisodeRunner(policy, pool, settings, sampling_seed(generator), share)
+    run = _BranchingRun(runner)
     pool.reset(task_ids)
     run.level(progress)
     for _ in range(settings.branching.depth if settings.branching.branches > 1 else 0):
         if not run.branch():
             break
         run.level(progress)
-    return run.runner.finished()
+    return runner.finished()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +112,7 @@ class _BranchingRun:
         states, self.snapshots = self.snapshots, {}
         self.first = len(runner.trajectories)
         for point in points:
-            state = states[point.episode][point.step]
-            slots = runner.pool.fork(state, settings.branches - 1)
-            assert runner.recorder is not None  # require_trainable
-            runner.recorder.branch(slots, state.episode)
+            runner.fork(states[point.episode][point.step], settings.branches - 1)
         return bool(points)
 
     def _points(self) -> list[_Point]:

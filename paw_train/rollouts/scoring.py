@@ -66,10 +66,10 @@ def transition_logprobs(
     policy.model.eval()
     found: dict[int, tuple[Tensor, Tensor]] = {}
     for batch in batches(policy, rows, token_budget):
-        values = policy.logprobs(batch, temperature).float()
+        values = policy.logprobs(batch, temperature).float().cpu()
+        actions, observations = batch.action_mask.cpu(), batch.observation_mask.cpu()
         for s, index in enumerate(batch.index.tolist()):
-            action, observation = batch.action_mask[s], batch.observation_mask[s]
-            found[index] = values[s][action].cpu(), values[s][observation].cpu()
+            found[index] = values[s][actions[s]], values[s][observations[s]]
     return found
 
 

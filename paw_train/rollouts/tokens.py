@@ -37,6 +37,15 @@ class StepSpans:
         return [self.action, self.observation, *self.later]
 
 
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Part of a packed row that does not follow what stands before it (see ``packing``)."""
+
+    span: Span
+    shared: list[Span]
+    """what it follows, in order"""
+
+
 @dataclass(slots=True)
 class TokenRow:
     """One sequence of the forward pass."""
@@ -45,6 +54,8 @@ class TokenRow:
     steps: list[StepSpans] = field(default_factory=list)
     prompt_tokens_cut: int = 0
     """tokens of a window-mode prompt that were left out to stay within the context limit"""
+    branches: list[Branch] = field(default_factory=list)
+    """of a packed row, in order"""
 
     def extend(self, ids: Sequence[int]) -> tuple[int, int]:
         """Appends ids and returns their span."""
@@ -80,6 +91,11 @@ class TokenBatch:
     """[S, W] log-probabilities at sampling time, 0 outside the action"""
     index: Tensor
     """[S] numbers in the update's pool"""
+    positions: Tensor | None = None
+    """[B, T] position of each token in its dialogue, where a row is packed; else as the columns"""
+    visible: Tensor | None = None
+    """[B, 1, T, T] bool: which tokens (last axis) each token sees, where a row is packed; else those up
+    to itself"""
 
     @property
     def transitions(self) -> int:
@@ -101,6 +117,8 @@ class TokenBatch:
             self,
             input_ids=self.input_ids[:, :end],
             attention_mask=self.attention_mask[:, :end],
+            positions=None if self.positions is None else self.positions[:, :end],
+            visible=None if self.visible is None else self.visible[..., :end, :end],
             column=torch.where(self.action_mask, self.column, 0),
             observation_mask=torch.zeros_like(self.observation_mask),
             horizon=torch.zeros_like(self.horizon),
@@ -108,7 +126,8 @@ class TokenBatch:
 
     def to(self, device: torch.device) -> TokenBatch:
         """The batch on another device."""
-        return TokenBatch(*(getattr(self, name).to(device) for name in self.__slots__))
+        tensors = {name: getattr(self, name) for name in self.__slots__}
+        return replace(self, **{n: t.to(device) for n, t in tensors.items() if t is not None})
 
 
 def collate(rows: Sequence[TokenRow], pad_id: int) -> TokenBatch:
@@ -137,8 +156,34 @@ def collate(rows: Sequence[TokenRow], pad_id: int) -> TokenBatch:
         old[s, 1 : 1 + _length(step.action)] = torch.tensor(step.logprobs)
     index = torch.tensor([step.index for _, step in steps], dtype=torch.long)
     return TokenBatch(
-        ids, attention, row_of, column, kind == 0, kind == 1, kind.clamp(min=0), old, index
+        ids,
+        attention,
+        row_of,
+        column,
+        kind == 0,
+        kind == 1,
+        kind.clamp(min=0),
+        old,
+        index,
+        *_branched(rows, width),
     )
+
+
+def _branched(rows: Sequence[TokenRow], width: int) -> tuple[Tensor | None, Tensor | None]:
+    """(positions [B, T], visible [B, 1, T, T]) of rows of which some are packed; else neither."""
+    if not any(row.branches for row in rows):
+        return None, None
+    positions = torch.arange(width).repeat(len(rows), 1)
+    visible = torch.ones((width, width), dtype=torch.bool).tril().repeat(len(rows), 1, 1)
+    for b, row in enumerate(rows):
+        for branch in row.branches:
+            start, end = branch.span
+            visible[b, start:end, :start] = False
+            for place in branch.shared:
+                visible[b, start:end, slice(*place)] = True
+            shared = sum(map(_length, branch.shared))
+            positions[b, start:end] = torch.arange(shared, shared + end - start)
+    return positions, visible[:, None]
 
 
 def _length(span: Span) -> int:

@@ -386,6 +386,7 @@ class Run:
             self.max_return,
             updater.signals(transitions),
             self.policy.chat.ask,
+            s.optimizer.micro_batch_tokens if self.policy.can_pack else 0,
         )
         if s.record.every and update % s.record.every == 0:
             kept_groups = [t for t in sampled if t.episode.group < s.record.groups]

@@ -233,6 +233,8 @@ class RunStore:
             "task_id": episode.task_id,
             "task_type": episode.task_type,
             "episode_id": episode.episode_id,
+            "parent": episode.parent,
+            "shared_steps": episode.shared_steps,
             "instruction": episode.instruction,
             "mode": episode.context_mode,
             "outcome": outcome(episode),
@@ -246,7 +248,7 @@ class RunStore:
         }
 
     def group(self, name: str, key: str, most: int = 16) -> list[dict[str, Any]]:
-        """The episodes of one's group, itself included.
+        """The episodes of one's group, itself included; branches follow the episode they branched from.
 
         Raises:
             UnknownNameError: there is none.
@@ -256,4 +258,20 @@ class RunStore:
             keys = group_of(database, key, most)
         if not keys:
             raise UnknownNameError(f"There is no episode {key!r} in this run.")
-        return [self.episode(name, found) for found in keys]
+        return in_tree_order([self.episode(name, found) for found in keys])
+
+
+def in_tree_order(episodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each episode followed by its branches and theirs; one without its parent stands as a root."""
+    names = {e["episode_id"] for e in episodes}
+    branches: dict[str, list[dict[str, Any]]] = {}
+    for episode in episodes:
+        if episode["parent"] in names:
+            branches.setdefault(episode["parent"], []).append(episode)
+    waiting = [e for e in reversed(episodes) if e["parent"] not in names]
+    ordered = []
+    while waiting:
+        episode = waiting.pop()
+        ordered.append(episode)
+        waiting += reversed(branches.get(episode["episode_id"], []))
+    return ordered

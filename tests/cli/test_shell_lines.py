@@ -38,6 +38,7 @@ NOT_RUN = {
     r".*\bpip install .*": "installs from the network; what goes without is in tests/test_newcomer.py",
     r"docker .*|python3\.11 -m venv cluster .*": "builds from the network; tests/test_install.py reads the "
     "files behind it",
+    r"python examples/train_with_trl\.py .*": "SmolLM2 from the hub; tests/test_docs.py runs it with --smoke",
     r"(\w+=\w+ )?(CLUSTER_VENV/bin/)?python benchmarks/.*": "measures for minutes to hours; its options "
     "are looked up in its source below",
     r"(RAY_ADDRESS=\S+ )?paw train \S+ engine=openrlhf( openrlhf\.nodes=2)?": "a cluster of GPUs; "

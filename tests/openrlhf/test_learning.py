@@ -339,6 +339,28 @@ def test_deepspeed_learns_what_the_local_engine_learns(
                     )
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not os.environ.get("PAW_CLUSTER_TESTS"), reason="DeepSpeed is imported: make test-openrlhf"
+)
+@pytest.mark.parametrize(
+    ("stage", "kind", "total"), [(2, "", 258), (3, "", 258), (2, "plain", 256)]
+)
+def test_deepspeed_sums_gradients_in_float32(stage: int, kind: str, total: int) -> None:
+    """The last case fails when DeepSpeed does by itself what ours makes it do."""
+    command = [sys.executable, str(Path(__file__).with_name("sum_of_gradients.py")), str(stage)]
+    done = subprocess.run(
+        [*command, str(_free_port()), kind],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=True,
+    )
+    assert f"sum {total}.0" in done.stdout
+
+
 @contextlib.contextmanager
 def _named(case: str) -> Iterator[None]:
     try:

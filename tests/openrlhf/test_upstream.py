@@ -18,6 +18,7 @@ TABLE = Path(__file__).with_name("upstream.json")
 RELIED_ON = {
     "cli/train_ppo_ray.py": ["train"],
     "models/actor.py": ["Actor.forward"],
+    "models/ring_attn_utils.py": ["unpad_and_slice_tensor"],
     "models/model.py": ["get_llm_for_sequence_regression", "_get_critic_model"],
     "trainer/ppo_trainer.py": [
         "BasePPOTrainer.train_step",
@@ -48,6 +49,7 @@ RELIED_ON = {
         "BaseModelActor.execute_batch",
         "RayActorGroup.async_run_method_batch",
         "ReferenceModelActor.forward",
+        "ReferenceModelActor.init_model_from_pretrained",
     ],
     "trainer/ray/ppo_actor.py": [
         "ActorPPOTrainer.__init__",
@@ -85,8 +87,10 @@ RELIED_ON = {
         "DeepspeedStrategy.backward",
         "DeepspeedStrategy.optimizer_step",
         "DeepspeedStrategy.get_ds_train_config",
+        "DeepspeedStrategy.get_ds_eval_config",
         "DeepspeedStrategy.setup_distributed",
     ],
+    "utils/deepspeed/deepspeed_utils.py": ["get_train_ds_config", "get_eval_ds_config"],
 }
 
 

@@ -10,7 +10,10 @@ import pytest
 
 pytest.importorskip("faiss", reason="faiss is not installed: pip install '.[dense]'")
 
-from paw_gym.retrieval import Corpus, DenseRetriever, IndexMismatchError, make_retriever
+import gymnasium as gym
+
+import paw_gym  # noqa: F401
+from paw_gym.retrieval import Corpus, DenseRetriever, IndexMismatchError, make_retriever, unindexed
 from paw_gym.retrieval.dense import build_dense_index
 from paw_gym.retrieval.encoders import make_encoder
 from paw_gym.retrieval.vector_index import (
@@ -213,6 +216,40 @@ def test_rows_across_shards(tmp_path: Path) -> None:
         np.save(tmp_path / f"{start:012d}.npy", np.arange(6).reshape(3, 2).astype("f4") + start)
     store = VectorStore(tmp_path, (0, 3, 6), 2, "float32")
     assert store.rows(np.array([5, 0])).tolist() == [[7.0, 8.0], [0.0, 1.0]]
+
+
+def test_a_large_corpus_without_an_index_is_refused_with_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(unindexed, "LARGEST", 100)
+    passages = [(str(i), text) for i, text in enumerate(texts(101))]
+    encoder = WordEncoder()
+    with pytest.raises(unindexed.NoIndexError, match=r"paw index build e5 .*retriever_settings"):
+        DenseRetriever(passages, model=encoder)
+    assert encoder.encoded == 0
+    build_dense_index(Corpus.open(passages), encoder, tmp_path / "index")
+    assert DenseRetriever(passages, tmp_path / "index", encoder).search(["w1"], 1)[0]
+
+
+def test_a_large_corpus_file_is_refused_before_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("x" * 200)  # reading it would fail
+    monkeypatch.setattr(unindexed, "LARGEST_FILE", 100)
+    with pytest.raises(unindexed.NoIndexError, match=f"index build e5 {corpus}"):
+        gym.make("paw_gym/SearchQA-v0", dataset="nq", retriever="e5", corpus=corpus)
+    with pytest.raises(
+        ValueError, match="data_dir"
+    ):  # with one, it goes on to what is missing next
+        settings = {"index": tmp_path / "index"}
+        gym.make(
+            "paw_gym/SearchQA-v0",
+            dataset="nq",
+            retriever="e5",
+            corpus=corpus,
+            retriever_settings=settings,
+        )
 
 
 def test_a_real_e5_understands_a_question() -> None:

@@ -144,6 +144,8 @@ class ClaimedGpu(TorchFunctionMode):
             elif isinstance(argument, torch.dtype):
                 others.append(argument)
         wanted = wanted or place(tensor)
+        if wanted not in (GPU, CPU):
+            return tensor.to(wanted, *others, **kwargs)
         if name != "to":
             kwargs = {}
         result: Tensor = tensor.to(*others, **kwargs) if others or kwargs else tensor
@@ -159,6 +161,8 @@ class ClaimedGpu(TorchFunctionMode):
         wanted = None
         if kwargs.get("device") is not None:
             wanted = torch.device(kwargs["device"]).type
+            if wanted not in (GPU, CPU):  # meta: a model before its weights are read
+                return func(*args, **kwargs)
             kwargs["device"] = CPU
         if name in FACTORIES:
             return self._made(func, name, args, kwargs, wanted, given)

@@ -57,7 +57,8 @@ def test_estimators_find_the_advantage_of_the_only_choice_there_is(tasks: Any, m
     assert found["correlation"][0] > 0.8
     # a group's mean, its own episode included, takes 1/8 off; GiGPO and tree_grpo average with it
     assert found["bias"][0] < 0.1
-    assert found["sign_errors"][0] <= 0.02
+    # and are all like the step's own outcome once in eight times
+    assert found["sign_errors"][0] <= (0.15 if method.name == "vineppo" else 0.02)
     low, high = found["correlation"][1:]
     assert low <= found["correlation"][0] <= high
     if "GAE" in method.name:

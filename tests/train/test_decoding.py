@@ -67,7 +67,9 @@ def _contexts(count: int, seed: int = 0) -> list[list[int]]:
 @hypothesis_settings(max_examples=25)
 @given(
     seed=st.integers(0, 10**6),
-    plan=st.lists(st.sampled_from(["feed", "advance", "keep"]), min_size=1, max_size=8),
+    plan=st.lists(
+        st.sampled_from(["feed", "some", "advance", "keep", "fork"]), min_size=1, max_size=8
+    ),
     budget=st.sampled_from([1, 20, 64, 10**6]),
     repeat=st.booleans(),
 )
@@ -93,6 +95,21 @@ def test_whatever_rests_leaves_or_is_shared_each_row_computes_what_it_would_alon
             decoder.keep(kept)
             rows = [rows[b] for b in kept]
             working = list(range(len(rows)))
+        elif action == "fork":
+            kept = [number(0, len(rows)) for _ in range(number(1, 6))]
+            lengths = [number(1, len(rows[b]) + 1) for b in kept]
+            decoder.fork(kept, lengths)
+            rows = [rows[b][:length] for b, length in zip(kept, lengths, strict=True)]
+            working = list(range(len(rows)))
+        elif action == "some":
+            some = [b for b in range(len(rows)) if number(0, 2)] or [0]
+            news = {b: [number(0, 256) for _ in range(number(1, 9))] for b in some}
+            rows = [row + news.get(b, []) for b, row in enumerate(rows)]
+            order, logits = decoder.feed_some(news)
+            assert sorted(order) == sorted(some)
+            expected = torch.stack([_alone(rows[b]) for b in order])
+            assert torch.allclose(logits, expected, atol=2e-3)
+            working = some
         elif action == "feed":
             chunks = [[number(0, 256) for _ in range(number(1, 9))] for _ in rows]
             rows = [row + chunk for row, chunk in zip(rows, chunks, strict=True)]

@@ -59,9 +59,11 @@ PATHS = {
         *("world_model_learning.max_share=1.0", "world_model_learning.held_out_episodes=0"),
     ],
 }
-SYNCS = 400
-"""waits for the GPU in one update of 4 episodes of at most 6 turns, by path; most are one or two for
-each sampled token"""
+SYNCS = 150
+"""waits for the GPU in one update of 4 episodes of at most 6 turns: 48 for sampled tokens, one for each of
+the 22 weights of a checkpoint, and a few for each micro-batch"""
+TWICE = {"dynamic sampling, gradient ratio", "world model by SFT"}
+"""paths with two rounds of episodes"""
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +93,7 @@ def test_a_run_stays_on_its_gpu(
     gpu = _train(monkeypatch, base, tmp_path, PATHS[path])
     assert not gpu.faults
     assert gpu.on_gpu > 1000  # the run was on the claimed GPU at all
-    assert gpu.syncs.total() <= SYNCS, gpu.syncs.most_common(12)
+    assert gpu.syncs.total() <= SYNCS * (1 + (path in TWICE)), gpu.syncs.most_common(12)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from paw_gym.envs.search_qa.scoring import Scores, score
 from paw_gym.envs.search_qa.synthetic import Riddle, synthetic_tasks, world_corpus
 from paw_gym.naming import require_choice
 from paw_gym.retrieval.base import Retriever, RetrieverError, SearchContext, check_top_k
+from paw_gym.retrieval.unindexed import require_index_of_file
 
 REWARDS = ("exact_match", "f1")
 MAX_QUERY = 1_000
@@ -109,6 +110,7 @@ class SearchQAEnv(TextEnv):
                 retriever, lambda: world_corpus(*world), retriever_settings
             )
         else:
+            require_index_of_file(retriever, retriever_settings or {}, corpus)
             folder = _required_folder(data_dir, dataset)
             tasks = _first(benchmark_tasks(names, split, folder), num_questions)
             self._open = lambda: shared_retriever(

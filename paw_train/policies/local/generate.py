@@ -70,6 +70,22 @@ class BatchDecoder:
         hidden = self._feed_places([chunks[row] for row in self._order])
         return self._logits(hidden[self._places()])
 
+    @torch.no_grad()
+    def feed_some(self, chunks: Mapping[int, Sequence[int]]) -> tuple[list[int], Tensor]:
+        """Appends to the given rows, not for the first time; the others are idle until they are fed.
+
+        Args:
+            chunks: by row, each of at least one token.
+
+        Returns:
+            As ``advance``.
+        """
+        self._working = self.count
+        self._set_idle(chunks)
+        working = self._order[: self._working]
+        hidden = self._feed_places([chunks[row] for row in working])
+        return working, self._logits(hidden)
+
     def _feed_first(self, chunks: Sequence[Sequence[int]]) -> Tensor:
         """Computes each different context once, the longest first, so that padding is short."""
         if not all(chunks):
@@ -102,6 +118,11 @@ class BatchDecoder:
             start = stop
         self._width += widest
         return torch.cat(hidden)
+
+    @property
+    def can_fork(self) -> bool:
+        """Whether ``fork`` and ``feed_some`` work: they need a cache that forgets."""
+        return bool(self._layers)
 
     @property
     def can_branch(self) -> bool:
@@ -201,7 +222,7 @@ class BatchDecoder:
             hidden = hidden[torch.tensor(going, device=self.device)]
         return [working[place] for place in going], self._logits(hidden)
 
-    def _set_idle(self, going: Mapping[int, int]) -> None:
+    def _set_idle(self, going: Mapping[int, Any]) -> None:
         """Moves the rows that go on to the front of the cache, by swaps."""
         count = len(going)
         front = [i for i in range(count) if self._order[i] not in going]
@@ -304,6 +325,19 @@ class BatchDecoder:
         # a stable sort moves each row's tokens to the front without changing their order
         self._take(places, (~mask).byte().argsort(dim=1, stable=True)[:, :longest])
 
+    def fork(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
+        """Replaces all rows by beginnings of the given ones.
+
+        Args:
+            rows: of each new row, the row that it continues; one may be given many times.
+            lengths: of each new row, how many of that row's tokens it has, at least 1.
+        """
+        self.keep(rows)
+        self._lengths = torch.minimum(self._lengths, self._lengths.new_tensor(lengths))
+        # `keep` has moved each row's tokens to the front
+        columns = torch.arange(self._mask.shape[1], device=self.device)
+        self._mask = self._mask & (columns < self._lengths[:, None])
+
     def _take(self, places: Tensor, columns: Tensor) -> None:
         """The cache with row b from ``places[b]``, and of it ``columns`` ([L] or [B, L])."""
         columns = columns.expand(len(places), -1)
@@ -340,6 +374,7 @@ def respond(
     sampling: Sampling,
     seeds: Sequence[int],
     stops: StopTexts | None = None,
+    rows: Sequence[int] | None = None,
 ) -> list[Response]:
     """Feeds each row its new context and samples a response for each.
 
@@ -347,30 +382,38 @@ def respond(
     but not yet fed: the next context starts with it.
 
     Args:
-        decoder: B rows.
+        decoder: B rows, or more of which only ``rows`` are fed.
         contexts: B chunks, what was not fed yet.
         chat: decodes, and knows the end tokens.
         sampling: how tokens are sampled.
         seeds: B; row b's tokens depend on its own context and seed. They are the same in any batch, up
             to the rounding of the model's arithmetic, which differs a little between batch shapes.
         stops: of ``sampling.stop``, when there is one already (it remembers tokens).
+        rows: B, the decoder's row of each context; ``None``: all rows, in order.
     """
     stops = stops or StopTexts(chat, sampling.stop)
     responses = [Response() for _ in contexts]
     noise = uniforms(seeds, sampling.max_tokens if sampling.temperature else 1)
-    rows, logits = list(range(len(contexts))), decoder.feed(contexts)
+    if rows is None:
+        rows = range(len(contexts))
+        working, logits = list(rows), decoder.feed(contexts)
+    else:
+        working, logits = decoder.feed_some(dict(zip(rows, contexts, strict=True)))
+    number = {row: i for i, row in enumerate(rows)}
     for step in range(sampling.max_tokens):
         column = min(step, noise.shape[1] - 1)
-        ids, logprobs = sample_tokens(logits, sampling, noise[rows, column])
+        those = [number[row] for row in working]
+        ids, logprobs = sample_tokens(logits, sampling, noise[those, column])
         going: dict[int, int] = {}
-        for row, token, logprob in zip(rows, ids.tolist(), logprobs.tolist(), strict=True):
-            responses[row].ids.append(token)
-            responses[row].logprobs.append(logprob)
-            if not stops.ends(responses[row].ids):
+        for row, token, logprob in zip(working, ids.tolist(), logprobs.tolist(), strict=True):
+            response = responses[number[row]]
+            response.ids.append(token)
+            response.logprobs.append(logprob)
+            if not stops.ends(response.ids):
                 going[row] = token
         if not going or step + 1 == sampling.max_tokens:
             break
-        rows, logits = decoder.advance(going)
+        working, logits = decoder.advance(going)
     for response in responses:
         response.text = stops.truncate(chat.decode(response.ids))
     return responses

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from paw_train.losses.lm_head_logprobs import TokenScorer
 from paw_train.policies.local import lora
 from paw_train.policies.local.attention import use_grouped_attention
+from paw_train.policies.local.kv_cache import takes_any_mask, window_of
 from paw_train.policies.local.loading import load_model, no_progress_bars
 from paw_train.policies.local.lora import Base
 from paw_train.policies.local.recomputation import enable_recomputation, recomputed
@@ -141,9 +143,25 @@ class LocalPolicy:
             [S, W], one line a transition (see ``TokenBatch``), 0 where empty; with ``entropy`` also
             [S, W] entropies in nats, 0 outside the actions, with gradient.
         """
+        score = partial(self._score, layout=self._layout(batch))
         with recomputed(self.model):
-            result, entropies = batch_logprobs(self._score, batch, temperature, entropy)
+            result, entropies = batch_logprobs(score, batch, temperature, entropy)
         return result if entropies is None else (result, entropies)
+
+    @property
+    def can_pack(self) -> bool:
+        """Whether ``logprobs`` takes packed rows: attention takes any mask, and every layer sees all."""
+        return takes_any_mask(self.model) and window_of(self.model.config) is None
+
+    def _layout(self, batch: TokenBatch) -> dict[str, Tensor] | None:
+        """What the model must be given of a batch with packed rows."""
+        if batch.positions is None or batch.visible is None:
+            return None
+        mask = batch.visible
+        if self.model.config._attn_implementation == "eager":
+            least = torch.finfo(self.model.dtype).min
+            mask = torch.zeros_like(mask, dtype=self.model.dtype).masked_fill_(~mask, least)
+        return {"attention_mask": mask, "position_ids": batch.positions}
 
     def logits(self, input_ids: Tensor, tokens: Tensor) -> Tensor:
         """Logits that predict a few chosen tokens, with gradient.

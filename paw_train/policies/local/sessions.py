@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paw_train.policies.local.generate import BatchDecoder, respond
@@ -48,12 +48,23 @@ class LocalSession:
         names = [r.episode for r in requests]
         decoder, news = self._decoder(names, contexts)
         seeds = [r.seed for r in requests]
-        responses = respond(decoder, news, self.chat, self.sampling, seeds, self._stops)
+        rows = self._seats.rows(names) if self._seats is not None else None
+        responses = respond(decoder, news, self.chat, self.sampling, seeds, self._stops, rows)
         if self._seats is not None:
             for name, ids, response in zip(names, contexts, responses, strict=True):
                 # the last sampled token is in the context but not in the cache yet
                 self._seats.fed[name] = len(ids) + len(response.ids) - 1
         return responses
+
+    def retain(self) -> None:
+        """See ``protocol.ForkingSession``."""
+        if self._seats is not None:
+            self._seats.retain = True
+
+    def fork(self, branches: Mapping[str, tuple[str, int]]) -> None:
+        """See ``protocol.ForkingSession``."""
+        if self._seats is not None:
+            self._seats.fork(branches)
 
     def _decoder(
         self, names: Sequence[str], contexts: Sequence[Sequence[int]]

@@ -16,6 +16,7 @@ from torch import Tensor
 from paw_train.algorithms.update import averaged
 from paw_train.training.openrlhf.adapters import WholeModel, is_adapted
 from paw_train.training.openrlhf.chunked_actor import ChunkedActor
+from paw_train.training.openrlhf.gradient_sums import sum_in_float32
 from paw_train.training.openrlhf.learning import learn, micro_batch_loss
 from paw_train.training.openrlhf.sharding import RankMicroBatch
 from paw_train.training.openrlhf.weights import Sums, sums_of, zero_sums
@@ -33,6 +34,7 @@ class PaWActorTrainer(ActorPPOTrainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.run = worker_settings()
+        sum_in_float32(self.actor.model)
         self.micro_batches: list[RankMicroBatch] = []
         self.update = -1
         self.rate = self.run.optimizer.lr

@@ -1,0 +1,136 @@
+"""TRL: our environments as tools of ``GRPOTrainer``, and tasks as rows of its data sets.
+
+    from paw_gym.adapters.trl import environment_factory, task_rows
+
+    trainer = GRPOTrainer(
+        model,
+        train_dataset=Dataset.from_list(task_rows("paw_gym/ALFWorld-v0", style="tools", tasks=100)),
+        environment_factory=environment_factory("paw_gym/ALFWorld-v0"),
+        args=config,
+    )
+
+Interface as of TRL 1.16 (``environment_factory``, which TRL calls experimental): an instance for each
+rollout, whose ``reset`` gets the columns of the row, whose public methods are the tools, and whose
+``get_reward`` scores the episode. The model needs a chat template with tool calls. For models without
+one, ``paw_train.integrations.trl.TextRollouts`` runs the same rows as a dialogue. Needs neither TRL nor
+torch to be imported.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from paw_gym.wrappers import AgentInterface, make_agent_env
+
+__all__ = ["ToolEnvironment", "environment_factory", "task_rows"]
+
+OVER = "The episode is over. Answer without calling a tool."
+
+
+class ToolEnvironment:
+    """One episode at a time of an environment, as ``GRPOTrainer`` uses it. Public methods are tools.
+
+    Args:
+        env_id: a registered id.
+        agent_kwargs: settings of ``make_agent_env``, those of the environment included.
+    """
+
+    def __init__(self, env_id: str, agent_kwargs: dict[str, Any]) -> None:
+        self._agent: AgentInterface = make_agent_env(
+            env_id, **{"mode": "conversation", **agent_kwargs}
+        )
+        self._reward = 0.0
+        self._over = True
+
+    def reset(self, task_id: str | None = None, env_seed: int = 0, **columns: Any) -> str:
+        """Starts an episode; TRL appends what it returns to the user's message.
+
+        Args:
+            task_id: the task; ``None``: the environment chooses one by the seed.
+            env_seed: of the episode.
+            columns: other columns of the row, which are not read.
+
+        Raises:
+            KeyError: there is no such task.
+        """
+        options = {} if task_id is None else {"task_id": task_id}
+        _, info = self._agent.reset(seed=env_seed, options=options)
+        self._reward, self._over = 0.0, False
+        observation = self._shown(self._agent.observation, info["admissible_actions"])
+        return f"{info['instruction']}\n\n{observation}"
+
+    def act(self, action: str) -> str:
+        """
+        Carry out one action in the environment.
+
+        Args:
+            action: The action, as plain text.
+
+        Returns:
+            What the environment shows after the action.
+        """
+        if self._over:
+            return OVER
+        _, reward, terminated, truncated, info = self._agent.step(self._agent.response_for(action))
+        self._reward += reward
+        self._over = terminated or truncated
+        offered = None if self._over else info["admissible_actions"]
+        return self._shown(info["transition"].next_observation, offered)
+
+    def get_reward(self) -> float:
+        """The sum of the episode's rewards."""
+        return self._reward
+
+    def _shown(self, observation: str, admissible: Sequence[str] | None) -> str:
+        text = self._agent.text_env.prompt_observation(observation)
+        return text if not admissible else f"{text}\nAdmissible actions: {', '.join(admissible)}"
+
+
+def environment_factory(env_id: str, **agent_kwargs: Any) -> Callable[[], ToolEnvironment]:
+    """What ``GRPOTrainer(environment_factory=...)`` takes.
+
+    Args:
+        env_id: a registered id.
+        agent_kwargs: settings of ``make_agent_env``, those of the environment included.
+    """
+    return functools.partial(ToolEnvironment, env_id, agent_kwargs)
+
+
+def task_rows(
+    env_id: str,
+    style: Literal["tools", "text"],
+    tasks: int | Sequence[str] | None = None,
+    seed: int = 0,
+    **agent_kwargs: Any,
+) -> list[dict[str, Any]]:
+    """Rows of a data set: ``prompt``, ``task_id`` and ``env_seed``.
+
+    Args:
+        env_id: a registered id.
+        style: ``tools`` for ``environment_factory``, which fills the prompt when an episode starts;
+            ``text`` for ``TextRollouts``, which finds the task by the prompt.
+        tasks: ids, or the first so many; ``None``: all.
+        seed: of every episode, so that the episodes of a group start the same.
+        agent_kwargs: settings of ``make_agent_env``, those of the environment included.
+
+    Raises:
+        ValueError: there is no such style, or a task does not exist.
+    """
+    if style not in ("tools", "text"):
+        raise ValueError(f"`style` is 'tools' or 'text', got {style!r}.")
+    agent = make_agent_env(env_id, **agent_kwargs)
+    known = list(agent.tasks.ids)
+    agent.close()
+    chosen = known[:tasks] if tasks is None or isinstance(tasks, int) else list(tasks)
+    if missing := sorted(set(chosen) - set(known)):
+        raise ValueError(f"{env_id} has no task {missing[0]!r}.")
+    return [
+        {
+            "prompt": [{"role": "user", "content": task_id if style == "text" else ""}],
+            "task_id": task_id,
+            "env_seed": seed,
+        }
+        for task_id in chosen
+    ]

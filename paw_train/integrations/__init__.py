@@ -1,0 +1,1 @@
+"""PaW inside the trainers of others."""

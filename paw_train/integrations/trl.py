@@ -1,0 +1,396 @@
+"""PaW in TRL: a ``GRPOTrainer`` with the world-model term, and rollouts of our environments as text.
+
+    trainer = PaWTrainer(model, reward_funcs=episode_reward, rollout_func=TextRollouts("paw_gym/ALFWorld-v0"),
+                         train_dataset=rows, args=config, max_return=10.0)
+
+The policy term is TRL's own. Added to it is Eq. 11 of PaW (arXiv 2606.02388), from the same forward
+pass: the transitions of one generation are selected by action entropy, each group is weighed by its mean
+reward, and the tokens of the next observations get the clipped loss. Observations are found by the ids
+that were sampled or appended; text is never tokenised again. Written for TRL 1.16, whose hooks
+(``_generate``, ``_compute_loss`` and others) are not public and may change.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from trl import GRPOTrainer
+
+from paw_gym.pool import EnvPool
+from paw_train.losses.world_model import (
+    WorldModelSettings,
+    action_entropy,
+    plan_update,
+    world_model_loss,
+)
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.rollouts.policy import response_seed
+from paw_train.rollouts.rollout import Trajectory, rollout
+from paw_train.rollouts.tokens import Span
+from paw_train.settings.rollout import RolloutSettings
+
+__all__ = ["PaWTrainer", "TextRollouts", "episode_reward"]
+
+Transitions = Sequence[tuple[Span, Span]]
+"""of one completion, in order: the tokens of the action, and those of the next observation"""
+
+
+# --- rollouts ---------------------------------------------------------------------------------------
+
+
+class TextRollouts:
+    """``rollout_func`` of TRL: episodes as one growing dialogue of prompts and raw responses.
+
+    The data set's prompts name the tasks (``paw_gym.adapters.trl.task_rows(..., style="text")``); what
+    the model reads is the environment's own prompt. Any chat template of the usual form will do.
+
+    Args:
+        env_id: a registered id.
+        settings: sampling and limits; groups are the trainer's and not read here.
+        seed: of environments and sampling.
+        agent_kwargs: settings of ``make_agent_env``, those of the environment included.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        settings: RolloutSettings | None = None,
+        seed: int = 0,
+        **agent_kwargs: Any,
+    ) -> None:
+        self.env_id, self.seed = env_id, seed
+        self.settings = settings or RolloutSettings()
+        self.agent_kwargs = {"mode": "conversation", **agent_kwargs}
+        if self.agent_kwargs["mode"] != "conversation":
+            raise ValueError("TRL trains one sequence an episode: `mode` is 'conversation'.")
+        self._calls = 0
+        self._policy: LocalPolicy | None = None
+
+    def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[Any]]:
+        """One episode for each prompt, in TRL's form.
+
+        Returns:
+            ``prompt_ids``, ``completion_ids``, ``logprobs`` (nats, 0 outside actions), ``env_mask`` (1 on
+            actions), and for each episode ``reward``, ``success`` and its ``transitions`` in tokens.
+
+        Raises:
+            RuntimeError: an environment failed; holds its traceback.
+            ValueError: prompts are not in groups of ``num_generations``, each of a task of its own.
+        """
+        training = trainer.model.training
+        size = trainer.num_generations if training else trainer.num_generations_eval
+        task_ids = _by_group([prompt[-1]["content"] for prompt in prompts], size)
+        seeds = dict.fromkeys(task_ids, self.seed)
+        pool = EnvPool(self.env_id, len(task_ids), size, seeds=seeds, **self.agent_kwargs)
+        self._calls += 1
+        seed = response_seed(self.seed, "trl", self._calls)
+        try:
+            trajectories = rollout(self._of(trainer), pool, self.settings, seed, task_ids)
+        finally:
+            pool.close()
+            trainer.model.train(training)  # sampling is done without dropout
+        columns = [_columns(trajectory) for trajectory in trajectories]
+        return {name: [column[name] for column in columns] for name in columns[0]}
+
+    def _of(self, trainer: Any) -> LocalPolicy:
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        if self._policy is None or self._policy.model is not model:
+            self._policy = LocalPolicy(model, trainer.processing_class)
+        return self._policy
+
+
+def _by_group(task_ids: Sequence[str], size: int) -> list[str]:
+    """The task of each group; a group is ``size`` prompts in a row."""
+    groups = [task_ids[i : i + size] for i in range(0, len(task_ids), size)]
+    if any(len(group) != size or len(set(group)) > 1 for group in groups):
+        raise ValueError(
+            f"TextRollouts expects each prompt {size} times in a row (num_generations), got "
+            f"{list(task_ids)[: 2 * size]}."
+        )
+    found = [group[0] for group in groups]
+    if len(set(found)) < len(found):
+        raise ValueError(
+            "A task is in two groups of one generation: give the data set one row for each task, and as "
+            "many rows as a generation has groups."
+        )
+    return found
+
+
+def _columns(trajectory: Trajectory) -> dict[str, Any]:
+    """What TRL reads of one episode."""
+    episode = trajectory.episode
+    if episode.error is not None:
+        raise RuntimeError(f"The environment failed on task {episode.task_id!r}:\n{episode.error}")
+    (row,) = trajectory.rows
+    start, end = row.steps[0].action[0], max(row.steps[-1].action[1], row.steps[-1].observation[1])
+    mask, logprobs = [0] * (end - start), [0.0] * (end - start)
+    transitions = []
+    for step in row.steps:
+        action, observation = ((a - start, b - start) for a, b in (step.action, step.observation))
+        mask[slice(*action)] = [1] * len(step.logprobs)
+        logprobs[slice(*action)] = step.logprobs
+        transitions.append((action, observation))
+    return {
+        "prompt_ids": row.ids[:start],
+        "completion_ids": row.ids[start:end],
+        "logprobs": logprobs,
+        "env_mask": mask,
+        "reward": episode.total_reward,
+        "success": float(episode.success),
+        "transitions": transitions,
+    }
+
+
+def episode_reward(completions: Sequence[Any], reward: Sequence[float], **_: Any) -> list[float]:
+    """Reward function for ``TextRollouts``: the sum of each episode's rewards."""
+    return list(reward)
+
+
+# --- the loss ---------------------------------------------------------------------------------------
+
+
+class PaWTrainer(GRPOTrainer):  # type: ignore[misc]
+    """``GRPOTrainer`` whose policy also learns the observations that follow its actions.
+
+    Takes the arguments of ``GRPOTrainer`` and:
+
+    Args:
+        wm: settings of the world-model term; ``None``: PaW as published.
+        max_return: R_max, the largest reward of an episode in the reward functions' units (Eq. 10).
+
+    Raises:
+        ValueError: a setting that is not available inside TRL; the message names it.
+    """
+
+    def __init__(
+        self, *args: Any, wm: WorldModelSettings | None = None, max_return: float, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.wm = wm or WorldModelSettings()
+        self.max_return = max_return
+        _require_available(self.wm, self.temperature, self.accelerator.num_processes)
+        self._contents: dict[tuple[int, ...], Span] = {}
+        self._transitions: list[Transitions] = []
+        self._returns = torch.empty(0)
+        self._scored = torch.empty(0)
+
+    def _get_tool_suffix_ids(self, tool_messages: list[dict[str, Any]]) -> list[int]:
+        """Ids of tool results in the chat template; remembers which of them are not the template's."""
+        ids: list[int] = super()._get_tool_suffix_ids(tool_messages)
+        empty = super()._get_tool_suffix_ids([{**m, "content": ""} for m in tool_messages])
+        self._contents[tuple(ids)] = content_span(ids, empty)
+        return ids
+
+    def _generate(self, prompts: list[Any]) -> Any:
+        """As TRL, keeping where the transitions of each completion lie."""
+        self._contents.clear()
+        generated = super()._generate(prompts)
+        completions, mask, extra = generated[1], generated[2], generated[5]
+        if self.wm.wm == "off":
+            return generated
+        if mask is None:
+            raise ValueError(
+                "The world model learns what an environment answers: give PaWTrainer an "
+                "`environment_factory`, or a `rollout_func` such as TextRollouts."
+            )
+        given = extra.pop("transitions", None)
+        self._transitions = given or [
+            transitions_of(ids, tokens, self._contents)
+            for ids, tokens in zip(completions, mask, strict=True)
+        ]
+        return generated
+
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
+        """As TRL, keeping each episode's weighted sum."""
+        rewards: Tensor = super()._calculate_rewards(*args, **kwargs)
+        self._returns = (rewards * self.reward_weights.to(rewards)).nansum(dim=1)
+        return rewards
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        """As TRL, with ``turns`` [B, C] and ``wm_weights`` [B, K] for the transitions of each row."""
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        if self.wm.wm == "off" or not self.model.training:
+            return output
+        turns = turn_numbers(self._transitions, output["completion_ids"])
+        weights, metrics = transition_weights(
+            turns,
+            self._sampled_logps(output),
+            self._returns,
+            torch.arange(len(turns)) // self.num_generations,
+            self.wm,
+            self.max_return,
+        )
+        for name, value in metrics.items():
+            self._metrics["train"][f"wm/{name}"].append(value)
+        return {**output, "turns": turns, "wm_weights": weights.to(turns.device)}
+
+    @torch.no_grad()
+    def _sampled_logps(self, output: dict[str, Any]) -> Tensor:
+        """[B, C] log-probabilities of the tokens under the policy that sampled them."""
+        for name in ("sampling_per_token_logps", "old_per_token_logps"):
+            if name in output:
+                found: Tensor = output[name]
+                return found
+        prompt, completion = output["prompt_ids"], output["completion_ids"]
+        logps: Tensor = super()._get_per_token_logps_and_entropies(
+            self.model,
+            torch.cat([prompt, completion], dim=1),
+            torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1),
+            completion.shape[1],
+            batch_size=self.args.per_device_train_batch_size,
+        )[0]
+        return logps
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        """As TRL, keeping the log-probabilities, so that both terms come from one forward pass."""
+        scored = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self._scored = scored[0]
+        return scored
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        """TRL's loss plus this micro-batch's share of ``M * coef * sum_i w_i l_i`` (Eq. 11)."""
+        loss: Tensor = super()._compute_loss(model, inputs)
+        if "wm_weights" not in inputs:
+            return loss
+        term = world_model_term(self._scored, inputs["turns"], inputs["wm_weights"], self.wm)
+        self._scored = torch.empty(0)
+        # weights sum over the generation, which the optimiser steps of one pass over it share
+        steps = self.args.steps_per_generation / self.args.gradient_accumulation_steps
+        term = steps * self.wm.coef * term
+        self._metrics["train"]["wm/term"].append(term.detach().item())
+        return loss + term
+
+
+def _require_available(wm: WorldModelSettings, temperature: float, processes: int) -> None:
+    if wm.wm == "off":
+        return
+    published = WorldModelSettings()
+    for name in ("entropy", "horizon", "gradient_ratio", "dedup", "filter"):
+        if getattr(wm, name) != getattr(published, name):
+            raise ValueError(
+                f"`{name}={getattr(wm, name)}` is not available inside TRL; use "
+                f"{getattr(published, name)!r}, or train with `paw train`."
+            )
+    if temperature != 1.0:
+        raise ValueError(
+            f"temperature is {temperature}: TRL scores every token at the sampling temperature, and "
+            "observations are to be scored at 1. Set GRPOConfig(temperature=1.0)."
+        )
+    if processes > 1:
+        raise ValueError(
+            f"PaWTrainer selects among the transitions of one process, and there are {processes}. Use one, "
+            "or `paw train engine=openrlhf`."
+        )
+
+
+def content_span(ids: Sequence[int], empty: Sequence[int]) -> Span:
+    """Where the content lies in ids that a chat template has wrapped around it.
+
+    Args:
+        ids: with the content.
+        empty: the same message without content.
+    """
+    least = min(len(ids), len(empty))
+    before = next((i for i in range(least) if ids[i] != empty[i]), least)
+    left = least - before
+    after = next((i for i in range(left) if ids[-1 - i] != empty[-1 - i]), left)
+    return before, len(ids) - after
+
+
+def transitions_of(
+    ids: Sequence[int], mask: Sequence[int], contents: dict[tuple[int, ...], Span]
+) -> Transitions:
+    """The transitions of a completion, from its runs of sampled and of appended tokens.
+
+    Args:
+        ids: of the completion.
+        mask: 1 on sampled tokens.
+        contents: where the content lies, by all ids of an appended run; a run that is not there, as of
+            another ``rollout_func``, is content throughout.
+
+    Returns:
+        One for each action that something was appended to; a last message is an action without one.
+    """
+    runs: list[tuple[int, int, int]] = []
+    start = 0
+    for at in range(1, len(mask) + 1):
+        if at == len(mask) or mask[at] != mask[start]:
+            runs.append((start, at, mask[start]))
+            start = at
+    found = []
+    for (a, b, sampled), (c, d, following) in itertools.pairwise(runs):
+        if sampled and not following:
+            first, last = contents.get(tuple(ids[c:d]), (0, d - c))
+            found.append(((a, b), (c + first, c + last)))
+    return found
+
+
+def turn_numbers(transitions: Sequence[Transitions], completion_ids: Tensor) -> Tensor:
+    """[B, C] k on the tokens of the k-th action (from 1), -k on those of o_{t+1} after it, else 0."""
+    turns = torch.zeros_like(completion_ids)
+    for row, spans in zip(turns, transitions, strict=True):
+        for number, (action, observation) in enumerate(spans, 1):
+            row[slice(*action)] = number
+            row[slice(*observation)] = -number
+    return turns
+
+
+def transition_weights(
+    turns: Tensor,
+    logps: Tensor,
+    returns: Tensor,
+    groups: Tensor,
+    settings: WorldModelSettings,
+    max_return: float,
+) -> tuple[Tensor, dict[str, float]]:
+    """The w_i of Eq. 11 over one generation (``plan_update``).
+
+    Args:
+        turns: [B, C] of ``turn_numbers``.
+        logps: [B, C] of the sampled tokens, in nats.
+        returns: [B] rewards of the episodes.
+        groups: [B] group of each, 0..G-1.
+        settings: of the world model.
+        max_return: R_max.
+
+    Returns:
+        [B, K] weights, K the most transitions of an episode, 0 where there is none; and metrics.
+    """
+    turns, logps, returns = turns.cpu(), logps.detach().float().cpu(), returns.double().cpu()
+    count = max(int(turns.max()), 1) if turns.numel() else 1
+    actions = turns[:, None, :] == torch.arange(1, count + 1)[None, :, None]
+    observations = turns[:, None, :] == -torch.arange(1, count + 1)[None, :, None]
+    row, turn = actions.any(-1).nonzero(as_tuple=True)
+    sums = torch.zeros(int(groups.max()) + 1, dtype=torch.float64).index_add_(0, groups, returns)
+    entropy = action_entropy(logps[row], actions[row, turn])
+    plan = plan_update(
+        settings,
+        entropy,
+        groups[row],
+        sums / torch.bincount(groups),
+        max_return,
+        lengths=observations[row, turn].sum(-1),
+    )
+    weights = torch.zeros(len(turns), count)
+    weights[row, turn] = plan.weights.float()
+    return weights, plan.metrics(entropy)
+
+
+def world_model_term(
+    logps: Tensor, turns: Tensor, weights: Tensor, settings: WorldModelSettings
+) -> Tensor:
+    """``sum_i w_i l_i`` over the transitions of some rows; a scalar with gradient.
+
+    Args:
+        logps: [B, C] log-probabilities of the completions' tokens.
+        turns: [B, C] of ``turn_numbers``.
+        weights: [B, K] of ``transition_weights``.
+        settings: the loss.
+    """
+    row, turn = weights.nonzero(as_tuple=True)
+    tokens = turns[row] == -(turn[:, None] + 1)
+    return (weights[row, turn] * world_model_loss(logps[row].float(), tokens, settings)).sum()

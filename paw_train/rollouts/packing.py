@@ -1,0 +1,89 @@
+"""Dialogues that branched from one another as one row, so that a forward pass reads what they share once.
+
+A packed row holds the first dialogue as it is, and behind it what each branch has of its own. A branch
+sees the tokens that it shares with its parent and its own, none of its siblings', and its positions go on
+from where it branched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from paw_train.rollouts.tokens import Branch, Span, StepSpans, TokenRow
+
+
+def packed(
+    rows: Sequence[TokenRow],
+    whole: Sequence[TokenRow],
+    parents: Sequence[int | None],
+    limit: int,
+) -> list[TokenRow]:
+    """The rows of dialogues, those of branches packed into those of their parents.
+
+    The last token that a branch shares is read again as its first, because what it predicts there is the
+    branch's.
+
+    Args:
+        rows: [E] one for each dialogue, truncated after the last token in use; not changed.
+        whole: [E] the same before they were truncated.
+        parents: [E] number of the dialogue that each branched from, lower than its own; ``None``: none.
+        limit: most tokens of a packed row. A branch that does not fit stays a row of its own, with all
+            that it shares.
+
+    Returns:
+        At most E rows with all steps.
+    """
+    lengths = _lengths(rows, whole, parents)
+    hosts: list[TokenRow] = []
+    paths: list[list[Span]] = []  # where in its host each dialogue lies
+    found: list[TokenRow] = []
+    for number, parent in enumerate(parents):
+        row, ids = rows[number], whole[number].ids[: lengths[number]]
+        shared = _context(whole[number]) - 1
+        if parent is None or len(hosts[parent].ids) + len(ids) - shared > limit:
+            host = TokenRow(ids, list(row.steps), row.prompt_tokens_cut)
+            found.append(host)
+            paths.append([(0, len(ids))])
+        else:
+            host = hosts[parent]
+            before = _beginning(paths[parent], shared)
+            span = host.extend(ids[shared:])
+            host.steps += [_shifted(step, span[0] - shared) for step in row.steps]
+            host.branches.append(Branch(span, before))
+            paths.append([*before, span])
+        hosts.append(host)
+    return found
+
+
+def _context(row: TokenRow) -> int:
+    """Tokens before the first response that is the dialogue's own."""
+    return row.steps[0].action[0]
+
+
+def _lengths(
+    rows: Sequence[TokenRow], whole: Sequence[TokenRow], parents: Sequence[int | None]
+) -> list[int]:
+    """[E] tokens of each dialogue that it or a branch of it reads."""
+    lengths = [len(row.ids) for row in rows]
+    for number in reversed(range(len(rows))):
+        parent = parents[number]
+        if parent is not None:
+            lengths[parent] = max(lengths[parent], _context(whole[number]) - 1)
+    return lengths
+
+
+def _beginning(path: Sequence[Span], tokens: int) -> list[Span]:
+    """The first tokens of a dialogue that lies in these spans."""
+    found: list[Span] = []
+    for start, end in path:
+        taken = min(end - start, tokens)
+        if taken:
+            found.append((start, start + taken))
+        tokens -= taken
+    return found
+
+
+def _shifted(step: StepSpans, by: int) -> StepSpans:
+    moved = [(start + by, end + by) for start, end in step.spans]
+    return replace(step, action=moved[0], observation=moved[1], later=moved[2:])

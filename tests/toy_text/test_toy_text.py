@@ -1,0 +1,184 @@
+"""Gymnasium's toy worlds as text: the same dynamics, disjoint splits, solutions and experts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.envs.toy_text import CliffWalkingEnv, FrozenLakeEnv, TaxiEnv
+
+import paw_gym
+from paw_gym.envs.toy_text import (
+    GAMES,
+    SPLITS,
+    Blackjack,
+    ToyTextEnv,
+    cliff_walking,
+    frozen_lake,
+    taxi,
+    toy_tasks,
+)
+
+KINDS = [
+    {"game": "frozen_lake"},
+    {"game": "frozen_lake", "slippery": True, "size": 5},
+    {"game": "taxi"},
+    {"game": "cliff_walking"},
+    {"game": "cliff_walking", "slippery": True},
+    {"game": "blackjack"},
+]
+MAP = ["SFFF", "FHFH", "FFFH", "HFFG"]
+
+
+@pytest.mark.parametrize(
+    ("game", "kind", "kwargs"),
+    [
+        (frozen_lake(MAP, False), FrozenLakeEnv, {"is_slippery": False}),
+        (frozen_lake(MAP, True), FrozenLakeEnv, {"is_slippery": True}),
+        (cliff_walking(False), CliffWalkingEnv, {}),
+        (cliff_walking(True), CliffWalkingEnv, {"is_slippery": True}),
+        (taxi(), TaxiEnv, {}),
+    ],
+)
+def test_steps_are_those_of_gymnasium(
+    game: Any, kind: type[gym.Env], kwargs: dict[str, Any]
+) -> None:
+    """State, reward and end after random actions, from the same random numbers."""
+    theirs = kind(**kwargs)
+    choice = np.random.default_rng(0)
+    for seed in range(15):
+        state, _ = theirs.reset(seed=seed)
+        rng = np.random.default_rng(seed + 100)
+        theirs.np_random = np.random.default_rng(seed + 100)
+        for _ in range(60):
+            action = int(choice.integers(len(game.actions)))
+            expected = theirs.step(action)[:3]
+            step = game.step(state, game.actions[action], rng)
+            assert (step.state, step.reward, step.over) == expected
+            state = step.state
+            if step.over:
+                break
+
+
+def test_blackjack_is_that_of_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same cards give the same sums, rewards and ends. Gymnasium deals the player first."""
+    from gymnasium.envs.toy_text import blackjack
+
+    theirs = gym.make("Blackjack-v1", sab=True).unwrapped
+    rng = np.random.default_rng(0)
+    for _ in range(150):
+        cards = [int(min(card, 10)) for card in rng.integers(1, 14, 48)]
+        game = Blackjack(tuple(cards))
+        following = iter(cards)
+        monkeypatch.setattr(blackjack, "draw_card", lambda _, source=following: next(source))
+        theirs.reset()
+        state, over = game.start, False
+        while not over:
+            action = ("stick", "hit")[int(rng.integers(2))]
+            (total, shown, ace), reward, over, *_ = theirs.step(int(action == "hit"))
+            step = game.step(state, action, None)
+            state = step.state
+            assert (step.reward, step.over) == (reward, over)
+            assert f"({total}{', an ace as 11' if ace else ''})" in game.show(state)
+            assert f"The dealer shows {shown}." in game.show(state)
+
+
+@pytest.mark.parametrize("kwargs", KINDS, ids=lambda kwargs: "_".join(map(str, kwargs.values())))
+def test_every_task_can_be_solved_and_the_expert_often_does(kwargs: dict[str, Any]) -> None:
+    env, solved = ToyTextEnv(split="valid", **kwargs), 0
+    for seed in range(10):
+        env.reset(seed=seed)
+        solution = env.reference_solution()
+        assert solution
+        for action in solution:
+            _, _, terminated, _, info = env.step(action)
+            assert info["action_is_valid"]
+        assert terminated and info["success"]
+        env.reset(seed=seed)
+        act, over = env.expert(), False
+        while not over:
+            _, _, terminated, truncated, info = env.step(act())
+            over = terminated or truncated
+        solved += info["success"]
+    assert (
+        solved == 10 if "slippery" not in kwargs and kwargs["game"] != "blackjack" else solved >= 3
+    )
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_no_task_is_in_two_splits(game: str) -> None:
+    def contents(split: str) -> set[str]:
+        tasks = toy_tasks(game, split, 4, False, 150)
+        found = set()
+        for task_id in tasks.ids:
+            world, state = tasks[task_id].data
+            found.add(str(world.deck) if game == "blackjack" else world.show(state))
+        return found
+
+    train, valid, test = map(contents, SPLITS)
+    assert train and valid and test
+    assert not train & valid and not train & test and not valid & test
+
+
+def test_what_slips_depends_on_the_seed() -> None:
+    env = ToyTextEnv(slippery=True)
+
+    def walk(seed: int) -> list[str]:
+        env.reset(seed=seed, options={"task_id": env.tasks.ids[0]})
+        return [env.step("right")[0] for _ in range(2)]
+
+    assert walk(1) == walk(1)
+    assert len({tuple(walk(seed)) for seed in range(10)}) > 1
+
+
+def test_words_of_an_episode() -> None:
+    env = ToyTextEnv("taxi")
+    observation, info = env.reset(seed=0)
+    assert "Passenger: at " in observation
+    observation, reward, *_, info = env.step("drop off")
+    assert reward == -10 and not info["action_is_valid"] and "not possible" in observation
+    observation, reward, *_, info = env.step("fly")
+    assert reward == 0 and not info["action_is_valid"] and "not an action" in observation
+
+    lake = frozen_lake(MAP, False)
+    assert lake.show(0).split("\n")[0] == "@FFF"
+    assert lake.useful(0) == ["down", "right"]
+    fall = lake.step(1, "down", np.random.default_rng(0))
+    assert fall.over and not fall.success
+    cliff = cliff_walking(False)
+    fall = cliff.step(36, "right", np.random.default_rng(0))
+    assert (fall.state, fall.reward, fall.over) == (36, -100.0, False)
+
+
+def test_wrong_arguments_are_named() -> None:
+    for kwargs, message in (
+        ({"game": "taksi"}, "Unknown game 'taksi'. Did you mean 'taxi'"),
+        ({"split": "trian"}, "Unknown split 'trian'. Did you mean 'train'"),
+        ({"size": 3}, "size is 4 to 10, got 3"),
+        (
+            {"game": "taxi", "slippery": True},
+            "slippery is for frozen_lake and cliff_walking, not for taxi",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ToyTextEnv(**kwargs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "kwargs", KINDS[1:], ids=lambda kwargs: "_".join(map(str, kwargs.values()))
+)
+def test_the_contract(kwargs: dict[str, Any]) -> None:
+    report = paw_gym.check_text_env("paw_gym/ToyText-v0", time_limit=None, **kwargs)
+    report.raise_for_failures()
+
+
+@pytest.mark.parametrize("name", ["frozen_lake", "frozen_lake_slippery", "taxi", "blackjack"])
+def test_panels_are_what_their_names_have_always_meant(name: str) -> None:
+    from paw_train.evaluation.panels import make_panel, panel_spec, require_known_hash
+
+    spec = panel_spec(f"toy_text/{name}")
+    tasks = ToyTextEnv(split=spec.split, **spec.kwargs).tasks
+    panel = make_panel(tasks, f"toy_text/{name}", spec.size or len(tasks), spec.seed)
+    require_known_hash(f"toy_text/{name}", panel)

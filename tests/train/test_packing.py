@@ -1,0 +1,101 @@
+"""A dialogue and its branches in one row are scored, and learned from, as each of them alone."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
+from paw_train.rollouts.packing import packed  # noqa: E402
+from paw_train.rollouts.tokens import StepSpans, TokenRow, collate  # noqa: E402
+from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def policy() -> LocalPolicy:
+    tokenizer = word_tokenizer(["red green blue one two three"])
+    small = ScratchModelSettings(hidden=16, layers=2, heads=2, kv_heads=1, intermediate=32)
+    return LocalPolicy(scratch_model(small, len(tokenizer), 0).double(), tokenizer)
+
+
+def dialogues(seed: int) -> tuple[list[TokenRow], list[int | None]]:
+    """Three dialogues, with branches, some of which branch again."""
+    rng = random.Random(seed)
+    rows: list[TokenRow] = []
+    parents: list[int | None] = []
+    for number in range(9):
+        parent = None if number < 3 else rng.randrange(number)
+        shared = tokens(rng, 4)
+        if parent is not None:
+            start = rng.choice(rows[parent].steps).action[0]
+            shared = rows[parent].ids[:start]
+        row = TokenRow(shared)
+        for _ in range(rng.randrange(1, 4)):
+            action = row.extend(tokens(rng, 2))
+            row.extend(tokens(rng, 1))
+            step = StepSpans(action, row.extend(tokens(rng, 3)), [-1.0, -1.0])
+            step.index = sum(len(r.steps) for r in rows) + len(row.steps)
+            row.steps.append(step)
+            row.extend(tokens(rng, 2))
+        rows.append(row)
+        parents.append(parent)
+    return rows, parents
+
+
+def tokens(rng: random.Random, count: int) -> list[int]:
+    return [rng.randrange(5, 10) for _ in range(count)]
+
+
+def scores(policy: LocalPolicy, rows: list[TokenRow]) -> dict[int, Any]:
+    batch = collate(rows, policy.pad_id)
+    found = policy.logprobs(batch, 0.8)
+    return {int(i): found[s][batch.used()[s]] for s, i in enumerate(batch.index)}
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("seed", range(3))
+def test_scores_and_gradients_are_those_of_the_rows_alone(
+    policy: LocalPolicy, seed: int, attention: str
+) -> None:
+    policy.model.set_attn_implementation(attention)
+    assert policy.can_pack
+    rows, parents = dialogues(seed)
+    # as training truncates them: after the last token in use
+    short = [TokenRow(row.ids[: row.steps[-1].observation[1]], row.steps) for row in rows]
+    one = packed(short, rows, parents, limit=10**6)
+    assert len(one) == 3
+    assert sum(len(row.ids) for row in one) < sum(len(row.ids) for row in short)
+
+    def learned(some: list[TokenRow]) -> tuple[dict[int, Any], Any]:
+        policy.model.zero_grad()
+        found = scores(policy, some)
+        sum(values.sum() * (1 + i) for i, values in found.items()).backward()
+        return found, torch.cat([p.grad.flatten() for p in policy.model.parameters()])
+
+    (apart, gradient), (together, same) = learned(short), learned(one)
+    assert apart.keys() == together.keys()
+    assert all(torch.allclose(apart[i], together[i], atol=1e-5) for i in apart)
+    assert torch.allclose(gradient, same, rtol=1e-4, atol=1e-4)
+
+
+def test_actions_alone_are_scored_alike(policy: LocalPolicy) -> None:
+    rows, parents = dialogues(5)
+    batch = collate(packed(rows, rows, parents, 10**6), policy.pad_id)
+    whole = torch.where(batch.action_mask, policy.logprobs(batch), 0.0)
+    assert torch.allclose(policy.logprobs(batch.actions_only()), whole, atol=1e-5)
+
+
+def test_branches_that_do_not_fit_stay_rows_of_their_own(policy: LocalPolicy) -> None:
+    rows, parents = dialogues(1)
+    longest = max(len(row.ids) for row in rows)
+    some = packed(rows, rows, parents, longest + 8)
+    assert 3 < len(some) <= len(rows)
+    assert max(len(row.ids) for row in some) <= longest + 8
+    apart, together = scores(policy, rows), scores(policy, some)
+    assert all(torch.allclose(apart[i], together[i], atol=1e-5) for i in apart)
+    assert packed(rows, rows, parents, 0) == rows, "nothing fits: the rows as they were"

@@ -1,0 +1,327 @@
+"""PaW inside TRL's ``GRPOTrainer``: the same loss as our engine, in rollouts as text and by tools."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="the extra `train`")
+pytest.importorskip("trl", reason="the extra `sft`")
+
+import datasets
+import gymnasium as gym
+import torch
+import trl
+from torch import Tensor
+
+from paw_gym import Outcome, Task, register_text_env, registration
+from paw_gym.adapters.trl import environment_factory, task_rows
+from paw_train.algorithms.experience import collect, prepare
+from paw_train.algorithms.update import loss_inputs, minibatch_totals
+from paw_train.integrations import trl as ours
+from paw_train.integrations.trl import PaWTrainer, TextRollouts, content_span, episode_reward
+from paw_train.losses.objective import combined_loss
+from paw_train.losses.world_model import WorldModelSettings
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.policies.local.scratch import piece_tokenizer, scratch_model, word_tokenizer
+from paw_train.rollouts.scoring import batches
+from paw_train.settings import AlgorithmSettings, ObjectiveSettings, RolloutSettings
+from paw_train.settings.scratch import ScratchModelSettings
+
+ENV = "tests/Echo-v0"
+SIZE = ScratchModelSettings(hidden=32, layers=1, heads=2, kv_heads=1, intermediate=64)
+TEXT = "Nothing happens .\nYou hear hello . red green blue < > / action think"
+
+
+def play(task: Task, rng: Any) -> Any:
+    for turn in range(3):
+        yield Outcome(f"You hear hello {turn} .", admissible_actions=["red", "green"])
+    yield Outcome("Nothing happens .", reward=1.0, terminated=True, success=True)
+
+
+@pytest.fixture(autouse=True)
+def environment() -> Iterator[None]:
+    before = dict(registration._REGISTERED), dict(gym.registry)
+    tasks = [Task(name, "Say something.") for name in ("one", "two")]
+    register_text_env(ENV, play, tasks=tasks, solve=lambda task, rng: ["red"] * 3)
+    yield
+    for registry, old in zip((registration._REGISTERED, gym.registry), before, strict=True):
+        registry.clear()  # type: ignore[attr-defined]
+        registry.update(old)  # type: ignore[attr-defined]
+
+
+def config(folder: Path, **changes: Any) -> Any:
+    common: dict[str, Any] = {
+        "output_dir": str(folder),
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "per_device_train_batch_size": 4,
+        "num_generations": 2,
+        "max_completion_length": 400,
+        "scale_rewards": "none",
+        "loss_type": "dapo",
+        "beta": 0.0,
+        "learning_rate": 0.01,
+        "report_to": [],
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "logging_steps": 1,
+        "seed": 0,
+    }
+    return trl.GRPOConfig(**{**common, **changes})
+
+
+def by_place(completions: Any, **columns: Any) -> list[float]:
+    """Rewards that differ within a group, whatever an untrained model does."""
+    return [float(place % 3) for place in range(len(completions))]
+
+
+def text_trainer(folder: Path, reward: Any = by_place, **settings: Any) -> Any:
+    tokenizer = word_tokenizer([TEXT])
+    model = scratch_model(SIZE, len(tokenizer), seed=0)
+    rows = task_rows(ENV, "text")
+    wm = settings.pop("wm", WorldModelSettings(alpha=0.6, rho=1.0))
+    return PaWTrainer(
+        model,
+        reward_funcs=reward,
+        rollout_func=TextRollouts(ENV, RolloutSettings(max_response_tokens=3)),
+        train_dataset=datasets.Dataset.from_list(rows),
+        processing_class=tokenizer,
+        args=config(folder, **settings),
+        wm=wm,
+        max_return=2.0,
+    )
+
+
+def generation(trainer: Any) -> tuple[list[Any], dict[str, Any]]:
+    """One generation of two groups of two: our trajectories, and TRL's batch made from them."""
+    kept: list[Any] = []
+    played = ours.rollout
+
+    def recording(*args: Any) -> Any:
+        kept.extend(played(*args))
+        return kept
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ours, "rollout", recording)
+        trainer.model.train()
+        trainer.current_gradient_accumulation_steps = trainer.args.gradient_accumulation_steps
+        rows = [row for row in task_rows(ENV, "text") for _ in range(2)]
+        batch = trainer._generate_and_score_completions(rows)
+    return kept, batch
+
+
+def gradients(model: Any) -> Tensor:
+    found = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    model.zero_grad()
+    return found
+
+
+def our_loss(trainer: Any, trajectories: list[Any]) -> Tensor:
+    """The local engine's loss of the same episodes, with the same rewards."""
+    for place, trajectory in enumerate(trajectories):
+        episode = trajectory.episode
+        episode.group = place // 2
+        steps = [dataclasses.replace(t, reward=0.0) for t in episode.transitions]
+        steps[-1] = dataclasses.replace(steps[-1], reward=float(place % 3))
+        episode.transitions[:] = steps
+    objective = ObjectiveSettings(aggregation="token-mean", wm=trainer.wm, kl_coef=0.0)
+    algorithm = AlgorithmSettings(name="grpo", normalize=False)
+    experience = prepare(collect(trajectories), algorithm, objective, trainer.max_return)
+    policy = LocalPolicy(trainer.model, trainer.processing_class)
+    totals = minibatch_totals(experience.rows, experience, 1)
+    parts = [
+        combined_loss(
+            policy.logprobs(batch), loss_inputs(batch, experience, None, None), totals, objective
+        ).loss
+        for batch in batches(policy, experience.rows, 100_000)
+    ]
+    return torch.stack(parts).sum()
+
+
+@pytest.mark.parametrize("loss", ["cmae", "ce"])
+@pytest.mark.parametrize("weighting", ["transition", "token"])
+def test_one_batch_has_the_loss_and_gradient_of_our_engine(
+    tmp_path: Path, loss: str, weighting: Any
+) -> None:
+    wm = WorldModelSettings(loss=loss, alpha=0.6, rho=0.9, weighting=weighting)
+    trainer = text_trainer(tmp_path, wm=wm)
+    trajectories, batch = generation(trainer)
+    theirs = trainer._compute_loss(trainer.model, batch)
+    theirs.backward()
+    gradient = gradients(trainer.model)
+    expected = our_loss(trainer, trajectories)
+    expected.backward()
+    assert abs(float(theirs) - float(expected)) < 1e-5
+    assert (gradient - gradients(trainer.model)).abs().max() < 1e-5
+    assert float(batch["advantages"].abs().sum()) > 0 and gradient.abs().max() > 1e-3
+
+
+def test_micro_batches_add_up_to_the_whole(tmp_path: Path) -> None:
+    trainer = text_trainer(tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=2)
+    _, batch = generation(trainer)
+    parts = [
+        {k: v[rows] if isinstance(v, Tensor) and v.ndim else v for k, v in batch.items()}
+        for rows in (slice(0, 2), slice(2, 4))
+    ]
+    added = sum(trainer._compute_loss(trainer.model, part) for part in parts)
+    whole = trainer._compute_loss(trainer.model, batch)
+    assert float(added) == pytest.approx(float(whole), abs=1e-6)
+
+
+def test_off_is_trl_s_own_loss(tmp_path: Path) -> None:
+    trainer = text_trainer(tmp_path, wm=WorldModelSettings.preset("off"))
+    _, batch = generation(trainer)
+    assert "wm_weights" not in batch
+    plain = trl.GRPOTrainer._compute_loss(trainer, trainer.model, batch)
+    assert torch.equal(trainer._compute_loss(trainer.model, batch), plain)
+
+
+def test_only_tokens_of_observations_are_supervised(tmp_path: Path) -> None:
+    trainer = text_trainer(tmp_path)
+    trajectories, batch = generation(trainer)
+    decode = trainer.processing_class.decode
+    for place, trajectory in enumerate(trajectories):
+        turns, ids = batch["turns"][place], batch["completion_ids"][place]
+        for number, t in enumerate(trajectory.episode.transitions, 1):
+            assert decode(ids[turns == number]) == t.response
+            assert decode(ids[turns == -number]) == t.next_observation
+        assert not (batch["tool_mask"][place] * (turns < 0)).any()
+
+
+def test_it_trains(tmp_path: Path) -> None:
+    trainer = text_trainer(tmp_path, episode_reward, max_steps=2)
+    trainer.train()
+    logged = [line for line in trainer.state.log_history if "wm/term" in line]
+    assert len(logged) == 2
+    assert {"wm/lambda_mean", "wm/selected_share", "reward"} <= logged[0].keys()
+    assert logged[0]["wm/term"] > 0
+
+
+# --- by tools ---------------------------------------------------------------------------------------
+
+
+CONTROL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_call>", "</tool_call>"]
+CALL = '<tool_call>\n{"name": "act", "arguments": {"action": "red"}}\n</tool_call><|im_end|>'
+
+
+def test_tools_play_the_episode_and_their_answers_are_the_observations(tmp_path: Path) -> None:
+    """A model that calls the tool three times and then answers."""
+    templates = Path(trl.__file__).parent / "chat_templates"
+    tokenizer = piece_tokenizer([TEXT], 512)
+    tokenizer.add_special_tokens({"additional_special_tokens": CONTROL})
+    tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"
+    tokenizer.chat_template = (templates / "qwen2_5.jinja").read_text(encoding="utf-8")
+    script = iter([CALL, CALL, CALL, "Done.<|im_end|>"])
+
+    class Scripted(PaWTrainer):
+        def _generate_single_turn(self, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
+            ids = tokenizer(next(script), add_special_tokens=False)["input_ids"]
+            return [list(ids) for _ in prompt_ids], None
+
+    trainer = Scripted(
+        scratch_model(SIZE, len(tokenizer), seed=0),
+        environment_factory=environment_factory(ENV, success_reward=1.0),
+        train_dataset=datasets.Dataset.from_list(task_rows(ENV, "tools")),
+        processing_class=tokenizer,
+        args=config(tmp_path, max_completion_length=4000),
+        wm=WorldModelSettings(alpha=1.0, rho=1.0),
+        max_return=2.0,
+    )
+    trainer.model.train()
+    trainer.current_gradient_accumulation_steps = 1
+    rows = [row for row in task_rows(ENV, "tools") for _ in range(2)]
+    batch = trainer._generate_and_score_completions(rows)
+    turns, ids = batch["turns"][0], batch["completion_ids"][0]
+    shown = [tokenizer.decode(ids[turns == -number]) for number in (1, 2, 3)]
+    assert shown == [
+        "You hear hello 1 .\nAdmissible actions: red, green",
+        "You hear hello 2 .\nAdmissible actions: red, green",
+        "Nothing happens .",
+    ]
+    assert [tokenizer.decode(ids[turns == n]) for n in (1, 2, 3)] == [CALL] * 3
+    assert trainer._returns.tolist() == [1.0] * 4
+    assert batch["wm_weights"].sum().item() == pytest.approx(0.5)  # lambda = 1 - 1 / 2
+    trainer._compute_loss(trainer.model, batch).backward()
+
+
+@pytest.mark.parametrize(
+    ("ids", "empty", "span"),
+    [
+        ([1, 2, 7, 8, 3], [1, 2, 3], (2, 4)),
+        ([1, 2, 3], [1, 2, 3], (3, 3)),
+        ([1, 2, 2, 3], [1, 2, 3], (2, 3)),
+        ([7], [], (0, 1)),
+    ],
+)
+def test_the_template_around_a_content(ids: list[int], empty: list[int], span: Any) -> None:
+    assert content_span(ids, empty) == span
+
+
+# --- refusals ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"wm": WorldModelSettings(entropy="full")}, "entropy=full"),
+        ({"wm": WorldModelSettings(horizon=2)}, "horizon=2"),
+        ({"wm": WorldModelSettings(dedup="once")}, "dedup=once"),
+        ({"temperature": 0.7}, "temperature is 0.7"),
+    ],
+)
+def test_what_is_not_available_is_named(tmp_path: Path, changes: Any, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        text_trainer(tmp_path, **changes)
+
+
+def test_without_an_environment_there_is_nothing_to_predict(tmp_path: Path) -> None:
+    tokenizer = word_tokenizer([TEXT])
+    trainer = PaWTrainer(
+        scratch_model(SIZE, len(tokenizer), seed=0),
+        reward_funcs=by_place,
+        train_dataset=datasets.Dataset.from_list(task_rows(ENV, "text")),
+        processing_class=tokenizer,
+        args=config(tmp_path, max_completion_length=4),
+        max_return=1.0,
+    )
+    with pytest.raises(ValueError, match="environment_factory"):
+        trainer.train()
+
+
+def test_a_failed_environment_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
+    def broken(task: Task, rng: Any) -> Any:
+        yield Outcome("Fine so far .")
+        raise ZeroDivisionError("in the world")
+
+    register_text_env(
+        "tests/Broken-v0", broken, tasks=[Task("one", "Go.")], solve=lambda task, rng: ["go"]
+    )
+    trainer = text_trainer(tmp_path)
+    trainer.rollout_func = TextRollouts("tests/Broken-v0", RolloutSettings(max_response_tokens=2))
+    trainer.model.train()
+    with pytest.raises(RuntimeError, match="in the world"):
+        trainer._generate_and_score_completions([task_rows(ENV, "text")[0]] * 2)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [("one one two one", "2 times in a row"), ("one one one one", "two groups of one generation")],
+)
+def test_groups_that_cannot_be_told_apart_are_refused(
+    tmp_path: Path, names: str, message: str
+) -> None:
+    trainer = text_trainer(tmp_path)
+    prompts = [[{"role": "user", "content": name}] for name in names.split()]
+    with pytest.raises(ValueError, match=message):
+        trainer.rollout_func(prompts, trainer)
+
+
+def test_a_dialogue_is_the_only_form() -> None:
+    with pytest.raises(ValueError, match="conversation"):
+        TextRollouts(ENV, mode="window")
