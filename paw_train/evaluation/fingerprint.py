@@ -15,7 +15,7 @@ from typing import Any
 
 from paw_gym import __version__
 from paw_gym.actions import BLANK
-from paw_gym.constructors import parameters_of, registered_id
+from paw_gym.constructors import has_splits, parameters_of, registered_id
 from paw_gym.core import TextEnv
 from paw_gym.wrappers import AgentInterface
 from paw_train.evaluation.panels import Panel
@@ -46,15 +46,16 @@ def environment_record(
         make_env: makes it.
 
     Returns:
-        ``id``, ``split``, ``arguments`` (defaults included; no paths), ``tasks`` (fingerprint of the
-        task set), ``behaviour`` (hash of its answers on a few tasks of the panel), ``versions``.
+        ``id``, ``split`` (``None``: it has none), ``arguments`` (defaults included; no paths), ``tasks``
+        (fingerprint of the task set), ``behaviour`` (hash of its answers on a few tasks of the panel),
+        ``versions``.
     """
     made = make_env()
     try:
         arguments = _arguments(env)
         return {
             "id": registered_id(env.id),
-            "split": split,
+            "split": split if has_splits(env.id) else None,
             "arguments": arguments,
             "tasks": made.tasks.fingerprint,
             "behaviour": behaviour_hash(made.text_env, panel.task_ids),

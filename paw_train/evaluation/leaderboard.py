@@ -140,10 +140,12 @@ def _section(group: Sequence[Mapping[str, Any]], ambiguous: bool) -> str:
         group, key=lambda r: (-r["success_rate"], -r["score"]["mean"], r["agent"], r["model"])
     )
     arguments = ", ".join(f"{k}={v}" for k, v in first["environment"]["arguments"].items())
+    split = first["environment"]["split"]
+    part = "" if split is None else f", split `{split}`"
     title = first["panel"] + (f" ({first['panel_hash'][:8]})" if ambiguous else "")
     head = (
-        f"\n## {title}\n\n{first['n']} tasks of `{first['env_id']}`, split "
-        f"`{first['environment']['split']}`; `{arguments}`. Panel `{first['panel_hash'][:12]}`, "
+        f"\n## {title}\n\n{first['n']} tasks of `{first['env_id']}`{part}; `{arguments}`. "
+        f"Panel `{first['panel_hash'][:12]}`, "
         f"behaviour `{str(first['environment']['behaviour'])[:12]}`.\n\n"
     )
     rows = [_row(result) for result in ordered]

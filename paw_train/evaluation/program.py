@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paw_gym.constructors import has_splits
 from paw_train.baselines import agent_class
 from paw_train.environments import (
     agent_env_maker,
@@ -345,8 +346,8 @@ def _title(settings: Settings, name: str | None, tasks: int) -> str:
 
 
 def _part(plan: Plan, run: Path | None) -> str:
-    """What a default folder is called after: in a run the split, elsewhere environment and size too."""
-    return plan.split if run is not None else plan.panel.name
+    """The panel in the name of a default folder: in a run its split, if it has one, else its name."""
+    return plan.split if run is not None and has_splits(plan.env.id) else plan.panel.name
 
 
 def _folder(model: str, agent: str, panel: str, out: str | None, run: Path | None) -> Path:

@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from paw_gym import Outcome, Task, register_text_env
 from paw_gym.transition import Episode, Transition
 from paw_train.environments import agent_env_maker
 from paw_train.evaluation import (
@@ -385,6 +386,21 @@ class TestFingerprint:
 
         assert hashed() == hashed(max_steps=30)  # the walk is shorter than both
         assert len({hashed(), hashed(grammar="move"), hashed(max_steps=3)}) == 3
+
+    def test_an_environment_without_splits_has_none_in_its_result(
+        self, own_environments: None, tmp_path: Path
+    ) -> None:
+        def greet(task: Task, rng: np.random.Generator) -> Iterator[Outcome]:
+            yield Outcome("Hello.")
+            yield Outcome("Bye.", reward=1.0, terminated=True, success=True)
+
+        register_text_env("test/Greeting-v0", greet, tasks=[Task("0", "Greet.")])
+        settings = ["env.id=test/Greeting-v0", "evaluation.tasks=1"]
+        result = load_result(evaluate_from_args("random", settings, str(tmp_path)))
+        assert result["environment"]["split"] is None
+        assert result["panel"] == "test/Greeting-v0/1"
+        add_result(tmp_path, tmp_path / "results")
+        assert "1 tasks of `test/Greeting-v0`; " in page(tmp_path / "results")
 
     def test_two_engines_that_answer_alike_have_one_hash(self, alfworld_data: Path) -> None:
         pytest.importorskip("textworld")

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -61,19 +60,19 @@ class TestAnotherEnvironment:
             load_settings("embedded", ["env.id=paw_gym/WebShp-v0"])
 
 
+@pytest.mark.usefixtures("own_environments")
 class TestAWarmStartOnFewTasks:
     """``paw train embedded env.id=OWN`` must not take the time that thousands of games are worth."""
 
     def settings(self, tasks: int, *overrides: str) -> tuple[Settings, list[str]]:
         env_id = f"test/{tasks}Tasks-v0"
-        if env_id not in gym.registry:
 
-            @register_text_env(
-                env_id, tasks=[Task(str(i), "Go.") for i in range(tasks)], solve=lambda *_: ["go"]
-            )
-            def go(task: Task, rng: np.random.Generator) -> Iterator[Outcome]:
-                yield Outcome("A road.")
-                yield Outcome("The end.", reward=1.0, terminated=True, success=True)
+        @register_text_env(
+            env_id, tasks=[Task(str(i), "Go.") for i in range(tasks)], solve=lambda *_: ["go"]
+        )
+        def go(task: Task, rng: np.random.Generator) -> Iterator[Outcome]:
+            yield Outcome("A road.")
+            yield Outcome("The end.", reward=1.0, terminated=True, success=True)
 
         reported: list[str] = []
         given = load_settings("embedded", [f"env.id={env_id}", "evaluation.every=0", *overrides])
