@@ -60,7 +60,7 @@ def main() -> None:
             logging_steps=1,
             report_to=[],
         ),
-        wm=WorldModelSettings.preset("off" if "off" in sys.argv else "paw"),
+        world_model=WorldModelSettings.preset("off" if "off" in sys.argv else "paw"),
         max_return=10.0,  # what success is worth
     ).train()
 

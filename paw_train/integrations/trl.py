@@ -159,7 +159,7 @@ class PaWTrainer(GRPOTrainer):  # type: ignore[misc]
     Takes the arguments of ``GRPOTrainer`` and:
 
     Args:
-        wm: settings of the world-model term; ``None``: PaW as published.
+        world_model: settings of the world-model term; ``None``: PaW as published.
         max_return: R_max, the largest reward of an episode in the reward functions' units (Eq. 10).
 
     Raises:
@@ -167,12 +167,16 @@ class PaWTrainer(GRPOTrainer):  # type: ignore[misc]
     """
 
     def __init__(
-        self, *args: Any, wm: WorldModelSettings | None = None, max_return: float, **kwargs: Any
+        self,
+        *args: Any,
+        world_model: WorldModelSettings | None = None,
+        max_return: float,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.wm = wm or WorldModelSettings()
+        self.world_model = world_model or WorldModelSettings()
         self.max_return = max_return
-        _require_available(self.wm, self.temperature, self.accelerator.num_processes)
+        _require_available(self.world_model, self.temperature, self.accelerator.num_processes)
         self._contents: dict[tuple[int, ...], Span] = {}
         self._transitions: list[Transitions] = []
         self._returns = torch.empty(0)
@@ -190,7 +194,7 @@ class PaWTrainer(GRPOTrainer):  # type: ignore[misc]
         self._contents.clear()
         generated = super()._generate(prompts)
         completions, mask, extra = generated[1], generated[2], generated[5]
-        if self.wm.wm == "off":
+        if not self.world_model.enabled:
             return generated
         if mask is None:
             raise ValueError(
@@ -213,7 +217,7 @@ class PaWTrainer(GRPOTrainer):  # type: ignore[misc]
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         """As TRL, with ``turns`` [B, C] and ``wm_weights`` [B, K] for the transitions of each row."""
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        if self.wm.wm == "off" or not self.model.training:
+        if not self.world_model.enabled or not self.model.training:
             return output
         turns = turn_numbers(self._transitions, output["completion_ids"])
         weights, metrics = transition_weights(
@@ -221,7 +225,7 @@ class PaWTrainer(GRPOTrainer):  # type: ignore[misc]
             self._sampled_logps(output),
             self._returns,
             torch.arange(len(turns)) // self.num_generations,
-            self.wm,
+            self.world_model,
             self.max_return,
         )
         for name, value in metrics.items():
@@ -256,23 +260,25 @@ class PaWTrainer(GRPOTrainer):  # type: ignore[misc]
         loss: Tensor = super()._compute_loss(model, inputs)
         if "wm_weights" not in inputs:
             return loss
-        term = world_model_term(self._scored, inputs["turns"], inputs["wm_weights"], self.wm)
+        term = world_model_term(
+            self._scored, inputs["turns"], inputs["wm_weights"], self.world_model
+        )
         self._scored = torch.empty(0)
         # weights sum over the generation, which the optimiser steps of one pass over it share
         steps = self.args.steps_per_generation / self.args.gradient_accumulation_steps
-        term = steps * self.wm.coef * term
+        term = steps * self.world_model.coef * term
         self._metrics["train"]["wm/term"].append(term.detach().item())
         return loss + term
 
 
-def _require_available(wm: WorldModelSettings, temperature: float, processes: int) -> None:
-    if wm.wm == "off":
+def _require_available(settings: WorldModelSettings, temperature: float, processes: int) -> None:
+    if not settings.enabled:
         return
     published = WorldModelSettings()
     for name in ("entropy", "horizon", "gradient_ratio", "dedup", "filter"):
-        if getattr(wm, name) != getattr(published, name):
+        if getattr(settings, name) != getattr(published, name):
             raise ValueError(
-                f"`{name}={getattr(wm, name)}` is not available inside TRL; use "
+                f"`world_model.{name}={getattr(settings, name)}` is not available inside TRL; use "
                 f"{getattr(published, name)!r}, or train with `paw train`."
             )
     if temperature != 1.0:

@@ -85,7 +85,7 @@ def text_trainer(folder: Path, reward: Any = by_place, **settings: Any) -> Any:
     tokenizer = word_tokenizer([TEXT])
     model = scratch_model(SIZE, len(tokenizer), seed=0)
     rows = task_rows(ENV, "text")
-    wm = settings.pop("wm", WorldModelSettings(alpha=0.6, rho=1.0))
+    world_model = settings.pop("world_model", WorldModelSettings(alpha=0.6, rho=1.0))
     return PaWTrainer(
         model,
         reward_funcs=reward,
@@ -93,7 +93,7 @@ def text_trainer(folder: Path, reward: Any = by_place, **settings: Any) -> Any:
         train_dataset=datasets.Dataset.from_list(rows),
         processing_class=tokenizer,
         args=config(folder, **settings),
-        wm=wm,
+        world_model=world_model,
         max_return=2.0,
     )
 
@@ -130,14 +130,20 @@ def our_loss(trainer: Any, trajectories: list[Any]) -> Tensor:
         steps = [dataclasses.replace(t, reward=0.0) for t in episode.transitions]
         steps[-1] = dataclasses.replace(steps[-1], reward=float(place % 3))
         episode.transitions[:] = steps
-    objective = ObjectiveSettings(aggregation="token-mean", wm=trainer.wm, kl_coef=0.0)
+    objective = ObjectiveSettings(aggregation="token-mean", kl_coef=0.0)
     algorithm = AlgorithmSettings(name="grpo", normalize=False)
-    experience = prepare(collect(trajectories), algorithm, objective, trainer.max_return)
+    experience = prepare(
+        collect(trajectories), algorithm, objective, trainer.world_model, trainer.max_return
+    )
     policy = LocalPolicy(trainer.model, trainer.processing_class)
     totals = minibatch_totals(experience.rows, experience, 1)
     parts = [
         combined_loss(
-            policy.logprobs(batch), loss_inputs(batch, experience, None, None), totals, objective
+            policy.logprobs(batch),
+            loss_inputs(batch, experience, None, None),
+            totals,
+            objective,
+            trainer.world_model,
         ).loss
         for batch in batches(policy, experience.rows, 100_000)
     ]
@@ -149,8 +155,8 @@ def our_loss(trainer: Any, trajectories: list[Any]) -> Tensor:
 def test_one_batch_has_the_loss_and_gradient_of_our_engine(
     tmp_path: Path, loss: str, weighting: Any
 ) -> None:
-    wm = WorldModelSettings(loss=loss, alpha=0.6, rho=0.9, weighting=weighting)
-    trainer = text_trainer(tmp_path, wm=wm)
+    settings = WorldModelSettings(loss=loss, alpha=0.6, rho=0.9, weighting=weighting)
+    trainer = text_trainer(tmp_path, world_model=settings)
     trajectories, batch = generation(trainer)
     theirs = trainer._compute_loss(trainer.model, batch)
     theirs.backward()
@@ -175,7 +181,7 @@ def test_micro_batches_add_up_to_the_whole(tmp_path: Path) -> None:
 
 
 def test_off_is_trl_s_own_loss(tmp_path: Path) -> None:
-    trainer = text_trainer(tmp_path, wm=WorldModelSettings.preset("off"))
+    trainer = text_trainer(tmp_path, world_model=WorldModelSettings.preset("off"))
     _, batch = generation(trainer)
     assert "wm_weights" not in batch
     plain = trl.GRPOTrainer._compute_loss(trainer, trainer.model, batch)
@@ -230,7 +236,7 @@ def test_tools_play_the_episode_and_their_answers_are_the_observations(tmp_path:
         train_dataset=datasets.Dataset.from_list(task_rows(ENV, "tools")),
         processing_class=tokenizer,
         args=config(tmp_path, max_completion_length=4000),
-        wm=WorldModelSettings(alpha=1.0, rho=1.0),
+        world_model=WorldModelSettings(alpha=1.0, rho=1.0),
         max_return=2.0,
     )
     trainer.model.train()
@@ -269,9 +275,9 @@ def test_the_template_around_a_content(ids: list[int], empty: list[int], span: A
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"wm": WorldModelSettings(entropy="full")}, "entropy=full"),
-        ({"wm": WorldModelSettings(horizon=2)}, "horizon=2"),
-        ({"wm": WorldModelSettings(dedup="once")}, "dedup=once"),
+        ({"world_model": WorldModelSettings(entropy="full")}, "entropy=full"),
+        ({"world_model": WorldModelSettings(horizon=2)}, "horizon=2"),
+        ({"world_model": WorldModelSettings(dedup="once")}, "dedup=once"),
         ({"temperature": 0.7}, "temperature is 0.7"),
     ],
 )
