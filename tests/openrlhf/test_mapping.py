@@ -179,7 +179,7 @@ def test_switches_that_are_off_are_left_out_of_the_command_line() -> None:
     ("override", "message"),
     [
         ("openrlhf.colocate=al", "did you mean 'all'|Did you mean 'all'"),
-        ("openrlhf.zero_stage=1", "'2' or '3'"),
+        ("openrlhf.zero_stage=1", "'2', '3'"),
         ("openrlhf.engines=3", "8 engines"),
         ("openrlhf.tensor_parallel=3", "does not divide"),
         ("openrlhf.gpu_memory=1.5", "gpu_memory"),
