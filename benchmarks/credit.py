@@ -1,6 +1,6 @@
 """Ground truth of credit assignment: how well advantage estimators recover the true advantage of a step.
 
-A fixed policy plays procedural ALFWorld. At sampled steps the environment goes back to the state before
+A fixed policy is run on procedural ALFWorld. At sampled steps the environment goes back to the state before
 the step and to the state after it, and many continuations of each give V, Q and A = Q - V with errors.
 Estimators then get the same step in resampled updates; the table shows correlation with the truth, bias,
 variance and sign errors, and what an update of each costs in sampled tokens.

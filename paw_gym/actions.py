@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+BLANK = "[...]"
+"""stands in an admissible action, such as WebShop's ``search[...]``, for words of the agent's own"""
+_BRACKETS = re.compile(r"[\[\]\s]+")
+
+
+def fill_blank(action: str, words: str) -> str:
+    """An action with its blank filled; line breaks and brackets of the words become spaces.
+
+    >>> fill_blank("search[...]", "a red [cotton] shirt")
+    'search[a red cotton shirt]'
+    """
+    return action.replace(BLANK, f"[{_BRACKETS.sub(' ', words).strip()}]")
 
 
 @dataclass(frozen=True, slots=True)

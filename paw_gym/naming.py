@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+_SIMILAR = 0.55
+"""smallest difflib ratio of names that one may have been meant for the other"""
+_SIMILAR_PART = 0.7
+"""the same for a part of a name, such as ``Boxes`` of ``tests/Boxes-v0``"""
+_LISTED = 12
+"""names that a sentence lists"""
+_SEARCHED = 1000
+"""names whose parts are compared"""
 
 
 def nearest(name: str, valid: Iterable[str], count: int = 3) -> list[str]:
@@ -13,11 +23,22 @@ def nearest(name: str, valid: Iterable[str], count: int = 3) -> list[str]:
 
 
 def did_you_mean(name: str, valid: Iterable[str], count: int = 3) -> str:
-    """A sentence that offers the nearest valid names."""
-    options = nearest(name, valid, count)
-    return (
-        f"Did you mean {' or '.join(repr(o) for o in options)}?" if options else "There are none."
-    )
+    """A sentence that offers the valid names that are similar; where none is, it lists the valid ones.
+
+    >>> did_you_mean("serach", ["search", "answer"])
+    "Did you mean 'search'?"
+    >>> did_you_mean("x", ["search", "answer"])
+    "Valid: 'search', 'answer'."
+    """
+    names = list(valid)
+    near = difflib.get_close_matches(name, names, n=count, cutoff=_SIMILAR)
+    near = near or _with_similar_part(name, names[:_SEARCHED])[:count]
+    if near:
+        return f"Did you mean {' or '.join(map(repr, near))}?"
+    if not names:
+        return "There are none."
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"Valid: {', '.join(map(repr, names[:_LISTED]))}{more}."
 
 
 def require_choice(what: str, value: str, valid: Iterable[str]) -> None:
@@ -31,6 +52,12 @@ def require_choice(what: str, value: str, valid: Iterable[str]) -> None:
     names = list(valid)
     if value not in names:
         raise ValueError(f"Unknown {what} {value!r}. {did_you_mean(value, names)}")
+
+
+def _with_similar_part(name: str, names: Iterable[str]) -> list[str]:
+    by_part = {part: valid for valid in names for part in re.split(r"[\W_]+", valid.lower())}
+    near = difflib.get_close_matches(name.lower(), by_part, cutoff=_SIMILAR_PART)
+    return list(dict.fromkeys(by_part[part] for part in near))
 
 
 class UnknownTaskError(KeyError):

@@ -201,7 +201,7 @@ class PromptTemplate:
         self, instruction: str, observation: str, admissible: Sequence[str] | None
     ) -> str:
         """The prompt before the first action, in both modes."""
-        return _fill(
+        return fill(
             self.first,
             ask=self.ask,
             instruction=instruction,
@@ -229,7 +229,7 @@ class PromptTemplate:
         shown = len(history) if history_length is None else min(history_length, len(history))
         start = len(history) - shown
         items = [
-            _fill(
+            fill(
                 self.history_item,
                 observation=self._past(start + i, item.observation),
                 action=item.action,
@@ -237,7 +237,7 @@ class PromptTemplate:
             )
             for i, item in enumerate(history[start:])
         ]
-        return _fill(
+        return fill(
             self.step,
             ask=self.ask,
             instruction=instruction,
@@ -253,7 +253,7 @@ class PromptTemplate:
         self, instruction: str, observation: str, admissible: Sequence[str] | None, step: int
     ) -> str:
         """The message after an action, conversation mode; ``step`` counts from 0."""
-        return _fill(
+        return fill(
             self.turn,
             ask=self.ask,
             instruction=instruction,
@@ -267,7 +267,7 @@ class PromptTemplate:
     ) -> tuple[int, int]:
         """Where ``render_turn`` puts the observation: [start, end) in characters."""
         head = self.turn[: self.turn.index("{observation}")]
-        filled = _fill(
+        filled = fill(
             head,
             ask=self.ask,
             instruction=instruction,
@@ -286,11 +286,13 @@ class PromptTemplate:
         return "\n".join(lines)
 
 
-def _fill(text: str, **values: str) -> str:
-    """Fills the slots in one pass: what a value contains is never taken for a slot."""
-    return _SLOT.sub(
-        lambda match: values[match.group(1)] if match.group(1) in values else match.group(0), text
-    )
+def fill(text: str, **values: str) -> str:
+    """Fills ``{name}`` slots in one pass: what a value contains is never taken for a slot.
+
+    >>> fill("{a} and {b}", a="{b}", b="x")
+    '{b} and x'
+    """
+    return _SLOT.sub(lambda match: values.get(match.group(1), match.group(0)), text)
 
 
 def group_numbered(actions: Sequence[str]) -> list[str]:

@@ -65,7 +65,7 @@ def max_return(env: EnvSettings) -> float:
 
 
 def has_solver(env: EnvSettings, split: str) -> bool:
-    """Whether an environment can play itself, tried on one task of a split."""
+    """Whether an environment has an expert, tried on one task of a split."""
     probe = agent_env_maker(env, split)()
     try:
         probe.reset(seed=0)
@@ -78,7 +78,7 @@ def has_solver(env: EnvSettings, split: str) -> bool:
 
 
 def require_solver(env: EnvSettings, split: str) -> None:
-    """Raises ``ValueError`` for an environment that cannot play itself, where its expert is to play."""
+    """Raises ``ValueError`` for an environment without an expert, where one is needed."""
     if not has_solver(env, split):
         raise ValueError(
             f"{registered_id(env.id)} has no expert: it implements no reference_solution (a generator "

@@ -1,4 +1,4 @@
-"""The catalogue of what an update measures: each metric's name, title, unit, meaning, and how it merges.
+"""The catalogue of an update's metrics: each one's name, title, unit, meaning, and how it merges.
 
 Engines write metrics under these names to ``metrics.jsonl``; the report, the viewer, the comparison and the
 terminal read from here how to show them. A metric that is not in the catalogue is recorded and plotted all
@@ -22,22 +22,22 @@ class Metric:
     name: str
     """key in ``metrics.jsonl``"""
     section: str
-    """heading that it stands under"""
+    """heading of its section"""
     chart: str
-    """title of its chart; metrics of one chart are drawn together"""
+    """title of its chart; metrics of one chart share it"""
     meaning: str
-    """what is measured, as a phrase"""
+    """a phrase that describes it"""
     unit: Unit = ""
     label: str = ""
     """its name in a legend or a line of the terminal; empty: the chart's title"""
     merge: Literal["sum", "max", "min"] = "sum"
     """how micro-batches make the value of their mini-batch; most are shares of a mean, which add up"""
     log: bool = False
-    """drawn on a logarithmic axis"""
+    """whether its axis is logarithmic"""
     smooth: bool = True
-    """drawn with a smoothed line"""
+    """whether its chart has a smoothed line"""
     optional: bool = False
-    """measured under some settings only, so that nobody misses it elsewhere"""
+    """whether it is measured under some settings only, and so not expected in every run"""
 
     @property
     def title(self) -> str:
@@ -227,7 +227,7 @@ _ALL = (
     Metric(
         "prompt_cut_rate",
         _COST,
-        "Prompts cut",
+        "Truncated prompts",
         "prompts that lost history to the context limit",
         "share",
         optional=True,

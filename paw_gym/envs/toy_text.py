@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -35,6 +36,7 @@ _FROZEN = 0.8
 _DISCOUNT = 0.99
 _DECK = 48
 """cards; more than both sides can draw"""
+_PLACES = ("R", "G", "Y", "B")
 _DIRECTIONS = {(0, -1): "left", (1, 0): "down", (0, 1): "right", (-1, 0): "up"}
 
 
@@ -79,24 +81,30 @@ class Game(Protocol):
 
 
 @dataclass(eq=False)
-class TabularGame:
+class TabularGame(ABC):
     """A world whose states are numbers, as Gymnasium's table of transitions has it.
 
     Args:
         instruction: the task.
         actions: names, in Gymnasium's order.
         table: by state and action: (probability, next state, reward, whether the episode ends).
-        show: the state as the agent sees it.
-        event: a sentence from state, action, next state and reward.
-        lost: states that end an episode without success.
     """
 
     instruction: str
     actions: Sequence[str]
     table: dict[int, dict[int, list[tuple[float, int, float, bool]]]]
-    show: Callable[[int], str]
-    event: Callable[[int, str, int, float], str]
-    lost: frozenset[int] = frozenset()
+
+    @abstractmethod
+    def show(self, state: int) -> str:
+        """See ``Game``."""
+
+    @abstractmethod
+    def event(self, before: int, action: str, after: int, reward: float) -> str:
+        """A sentence about a step."""
+
+    def lost(self, state: int) -> bool:
+        """Whether an episode that ends in this state has failed."""
+        return False
 
     def useful(self, state: int) -> list[str]:
         """See ``Game``."""
@@ -116,7 +124,7 @@ class TabularGame:
         bounds = np.cumsum([probability for probability, *_ in outcomes])
         _, after, reward, over = outcomes[int(np.argmax(bounds > uniform))]
         event = self.event(state, action, int(after), float(reward))
-        return Step(int(after), event, float(reward), over, over and after not in self.lost)
+        return Step(int(after), event, float(reward), over, over and not self.lost(after))
 
     def solution(self, state: int, rng: np.random.Generator, budget: int) -> list[str]:
         """See ``Game``: breadth first over time and states, with the numbers that will be sampled."""
@@ -142,7 +150,7 @@ class TabularGame:
     def _value(self, state: int, action: str) -> float:
         total = 0.0
         for probability, after, _, over in self.table[state][self.actions.index(action)]:
-            end = float(after not in self.lost)
+            end = float(not self.lost(after))
             total += probability * (end if over else _DISCOUNT * self._values[after])
         return total
 
@@ -159,76 +167,78 @@ class TabularGame:
         return values
 
 
-def _walk(columns: int) -> Callable[[int, str, int, float], str]:
-    """Sentences about a step on a grid."""
+@dataclass(eq=False)
+class Grid(TabularGame):
+    """A board of signs on which the agent walks; the states are its cells, row by row."""
 
-    def event(before: int, action: str, after: int, reward: float) -> str:
+    rows: Sequence[str]
+
+    def show(self, state: int) -> str:
+        """The board with the agent on it."""
+        row, column = divmod(state, len(self.rows[0]))
+        shown = [*self.rows]
+        shown[row] = f"{shown[row][:column]}@{shown[row][column + 1 :]}"
+        return "\n".join(shown)
+
+    def event(self, before: int, action: str, after: int, reward: float) -> str:
+        """Says where the agent goes."""
         if after == before:
             return "You stay where you are."
+        columns = len(self.rows[0])
         (row, column), (row_now, column_now) = divmod(before, columns), divmod(after, columns)
         direction = _DIRECTIONS.get((row_now - row, column_now - column), "")
         if reward < -1 or not direction:
             return "You fall off the cliff and are back at the start."
         return f"You go {direction}." if direction == action else f"You slip and go {direction}."
 
-    return event
+    def lost(self, state: int) -> bool:
+        """In a hole."""
+        row, column = divmod(state, len(self.rows[0]))
+        return self.rows[row][column] == "H"
 
 
-def _board(rows: Sequence[str]) -> Callable[[int], str]:
-    """A grid with the agent on it."""
-
-    def show(state: int) -> str:
-        row, column = divmod(state, len(rows[0]))
-        shown = [*rows]
-        shown[row] = f"{shown[row][:column]}@{shown[row][column + 1 :]}"
-        return "\n".join(shown)
-
-    return show
-
-
-def frozen_lake(rows: Sequence[str], slippery: bool) -> TabularGame:
+def frozen_lake(rows: Sequence[str], slippery: bool) -> Grid:
     """A lake of S (start), F (frozen), H (hole) and G (goal)."""
     slip = " The ice is slippery: often you go to one of the sides instead." if slippery else ""
-    return TabularGame(
+    return Grid(
         "Walk over the frozen lake to the goal. You are @; S is the start, F frozen ice, H a hole that ends "
         f"the walk, G the goal.{slip}",
         ("left", "down", "right", "up"),
         FrozenLakeEnv(desc=list(rows), is_slippery=slippery).P,
-        _board(rows),
-        _walk(len(rows[0])),
-        frozenset(i for i, sign in enumerate("".join(rows)) if sign == "H"),
+        rows,
     )
 
 
 @lru_cache(maxsize=2)
-def cliff_walking(slippery: bool) -> TabularGame:
+def cliff_walking(slippery: bool) -> Grid:
     """Gymnasium's cliff: 4 rows, 12 columns, the goal at the lower right."""
     slip = " The ground is slippery: often you go to one of the sides instead." if slippery else ""
-    return TabularGame(
+    return Grid(
         "Walk to the goal (G) without falling off the cliff (C): whoever falls starts over at the lower "
         f"left. You are @.{slip}",
         ("up", "right", "down", "left"),
         CliffWalkingEnv(is_slippery=slippery).P,
-        _board([*["." * 12] * 3, "S" + "C" * 10 + "G"]),
-        _walk(12),
+        (*["." * 12] * 3, "S" + "C" * 10 + "G"),
     )
 
 
-@lru_cache(maxsize=1)
-def taxi() -> TabularGame:
-    """Gymnasium's taxi: a passenger to pick up at one of four places and to drop off at another."""
-    env = TaxiEnv()
-    places = ("R", "G", "Y", "B")
+class Taxi(TabularGame):
+    """A passenger to pick up at one of four places and to drop off at another."""
 
-    def show(state: int) -> str:
-        row, column, passenger, destination = env.decode(state)
+    def show(self, state: int) -> str:
+        """The map with the taxi on it, and where the passenger is and wants to go."""
+        # as TaxiEnv.encode numbers the states: row, column, passenger, destination
+        rest, destination = divmod(state, 4)
+        rest, passenger = divmod(rest, 5)
+        row, column = divmod(rest, 5)
         rows = [*MAP]
         cell, line = 2 * column + 1, rows[row + 1]
         rows[row + 1] = f"{line[:cell]}@{line[cell + 1 :]}"
-        where = "in the taxi" if passenger == 4 else f"at {places[passenger]}"
-        return "\n".join([*rows, f"Passenger: {where}. Destination: {places[destination]}."])
+        where = "in the taxi" if passenger == 4 else f"at {_PLACES[passenger]}"
+        return "\n".join([*rows, f"Passenger: {where}. Destination: {_PLACES[destination]}."])
 
-    def event(before: int, action: str, after: int, reward: float) -> str:
+    def event(self, before: int, action: str, after: int, reward: float) -> str:
+        """Says what the taxi has done."""
         if reward == 20:
             return "The passenger has arrived."
         if reward == -10:
@@ -238,14 +248,16 @@ def taxi() -> TabularGame:
         names = {"pick up": "The passenger gets in.", "drop off": "The passenger gets out."}
         return names.get(action, f"The taxi goes {action}.")
 
-    return TabularGame(
+
+@lru_cache(maxsize=1)
+def taxi() -> Taxi:
+    """Gymnasium's taxi."""
+    return Taxi(
         "Drive the taxi (@) to the passenger, pick the passenger up, drive to the destination and drop the "
         "passenger off. R (upper left), G (upper right), Y (lower left) and B (lower right) are the four "
         "places; | is a wall, : is none.",
         ("south", "north", "east", "west", "pick up", "drop off"),
-        env.P,
-        show,
-        event,
+        TaxiEnv().P,
     )
 
 

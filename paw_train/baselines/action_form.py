@@ -3,7 +3,7 @@
 Agents read and keep text in tags, whatever the model sent: a tool call becomes the tagged action that
 it means, and a thought that a server gives apart from the text becomes the reasoning block that the
 prompt asks for. In the other direction a dialogue is sent as the model knows it: its tagged answers as
-tool calls, what the environment said as their results.
+tool calls, the environment's observations as their results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from paw_gym.prompts import PromptTemplate
 from paw_train.rollouts.policy import Message, Request, Response
 
 FORMATS = ("tags", "tools")
-CUT = "cut by length"
+TRUNCATED = "truncated"
 """the problem of an answer that reached ``rollout.max_response_tokens``"""
 _ACT, _ARGUMENT = "act", "action"
 _INSTEAD = (
@@ -127,7 +127,7 @@ def ask_for_tools(template: PromptTemplate) -> PromptTemplate:
     """The template with a prompt that asks for tool calls instead of tags.
 
     Raises:
-        ValueError: the template does not say by ``{ask}`` how to answer.
+        ValueError: the template has no ``{ask}``, where it describes the form of an answer.
     """
     if "{ask}" not in template.first:
         raise ValueError(
@@ -156,12 +156,12 @@ def _tool(name: str, argument: str, description: str) -> dict[str, Any]:
 
 
 def problem_of(response: Response, form: ActionForm) -> str | None:
-    """What is special about an answer that is no action, beyond what its text shows.
+    """Why an answer is no action, where its text does not show it.
 
-    One of ``cut by length``, ``tool call``, ``refusal``, ``content filter``, ``empty``, or ``None``.
+    One of ``truncated``, ``tool call``, ``refusal``, ``content filter``, ``empty``, or ``None``.
     """
     if response.finish_reason == "length":
-        return CUT
+        return TRUNCATED
     if response.tool_calls and form.format == "tags":
         return "tool call"
     if response.refusal:

@@ -21,15 +21,15 @@ class BestOfNSettings(Group):
 
 
 class BestOfNAgent(PolicyAgent):
-    """Plays each task n times and keeps the episode with the highest score.
+    """Runs n episodes of each task and keeps the one with the highest score.
 
-    The choice uses the environment's own score, which nobody has when it matters: this is a bound on
-    what choosing among n attempts could reach, not a method to deploy.
+    The choice uses the environment's own score, which is not available in deployment: the result is an
+    upper bound for choosing among n attempts.
     """
 
     name = "best_of_n"
     Settings = BestOfNSettings
-    told = "score"
+    privileged = "score"
 
     def check(self) -> None:
         """Episodes that are all alike need no choice."""
@@ -44,15 +44,15 @@ class BestOfNAgent(PolicyAgent):
         """n"""
         return int(self.settings.n)
 
-    def play(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
-        """See ``Agent.play``."""
-        self._play_groups(pool, task_ids, seed, lambda group: done(_best(group)))
+    def run(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
+        """See ``Agent.run``."""
+        self._run_groups(pool, task_ids, seed, lambda group: done(_best(group)))
 
 
 def _best(group: Sequence[Episode]) -> Episode:
     """The episode with the highest score, the first of equals.
 
-    One that failed by an error stands for all: the best of fewer attempts would pass for the best of n.
+    If one failed by an error, so does the group: the best of fewer attempts is not the best of n.
     """
     failed = next((e for e in group if e.error is not None), None)
     if failed is not None:

@@ -1,4 +1,4 @@
-"""The ends of the scale: the environment's own expert, and actions drawn at random."""
+"""The ends of the scale: the environment's own expert, and random actions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import random
 import traceback
 from collections.abc import Callable
 
-from paw_train.baselines.blanks import BLANK
-from paw_train.baselines.turns import Answer, Player, TurnAgent, View
+from paw_gym.actions import fill_blank
+from paw_train.baselines.turns import Answer, Responder, TurnAgent, View
 from paw_train.rollouts.policy import response_seed
 
 
@@ -16,10 +16,10 @@ class ExpertAgent(TurnAgent):
 
     name = "expert"
     needs_policy = False
-    told = "rules"
+    privileged = "rules"
 
-    def player(self, seed: int) -> Player:
-        """See ``TurnAgent.player``."""
+    def responder(self, seed: int) -> Responder:
+        """See ``TurnAgent.responder``."""
         experts: dict[str, Callable[[], str]] = {}
 
         def answer(view: View) -> Answer:
@@ -43,8 +43,8 @@ class RandomAgent(TurnAgent):
     name = "random"
     needs_policy = False
 
-    def player(self, seed: int) -> Player:
-        """See ``TurnAgent.player``."""
+    def responder(self, seed: int) -> Responder:
+        """See ``TurnAgent.responder``."""
 
         def answer(view: View) -> Answer:
             number = response_seed(seed, view.episode, len(view.history))
@@ -55,8 +55,7 @@ class RandomAgent(TurnAgent):
 
 def _any_action(view: View, rng: random.Random) -> str:
     if view.admissible:
-        action = rng.choice(view.admissible)
-        return action.replace(BLANK, f"[{_words(view, rng)}]")
+        return fill_blank(rng.choice(view.admissible), _words(view, rng))
     if view.template.own_tags:
         tag = rng.choice(view.template.own_tags)
         return f"<{tag}>{_words(view, rng)}</{tag}>"

@@ -1,13 +1,18 @@
-"""One growing dialogue of an agent with its policy, which forgets old turns when it gets too long."""
+"""Dialogues of agents with their policy, each no longer than the model can read."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from paw_train.baselines.examples import CHARACTERS_A_TOKEN
 from paw_train.rollouts.chat import ChatFormat
-from paw_train.rollouts.policy import Message, Response
+from paw_train.rollouts.policy import Message, Policy, Request, Response, Sampling
+from paw_train.settings.rollout import RolloutSettings
+
+_SHARES = (1.0, 0.8, 0.6)
+"""of a context limit that is tried in turn, since tokens may have been counted too few"""
 
 
 class Dialogue:
@@ -33,16 +38,16 @@ class Dialogue:
         self._first = first
         self._characters_a_token = float(CHARACTERS_A_TOKEN)
 
-    def say(self, response: Response) -> None:
-        """Appends the agent's answer; its usage says how long the server finds what was sent."""
+    def add_response(self, response: Response) -> None:
+        """Appends the agent's answer; its usage shows how many tokens the server counts."""
         if response.usage is not None and response.usage[0] > 0:
             self._characters_a_token = self._characters() / response.usage[0]
         self.messages.append({"role": "assistant", "content": response.text})
         if self.chat and self.ids is not None:
             self.ids = [*self.ids, *response.ids, *self.chat.closing(response.ids)]
 
-    def hear(self, message: str) -> None:
-        """Appends what the environment says."""
+    def add_message(self, message: str) -> None:
+        """Appends what the environment answers."""
         self.messages.append({"role": "user", "content": message})
         if self.chat and self.ids is not None:
             self.ids = [*self.ids, *self.chat.content(message), *self.chat.ask]
@@ -51,8 +56,8 @@ class Dialogue:
     def tokens(self) -> int:
         """Length by the policy's tokenizer.
 
-        Without one: at the characters a token that the server's count of this dialogue's last request
-        comes to, and before the first at four.
+        Without one: estimated from the number of characters per token in the server's last count for
+        this dialogue, and before the first count from four.
         """
         if self.ids is not None:
             return len(self.ids)
@@ -65,13 +70,116 @@ class Dialogue:
         return sum(len(m["content"]) for m in self.messages)
 
     def fit(self, limit: int) -> None:
-        """Forgets the oldest turns until ``limit`` tokens are kept to; the newest message always stays."""
+        """Forgets the oldest turns until at most ``limit`` tokens remain; the newest message always stays."""
         while self.tokens > limit and len(self.messages) > 1:
             self.forgotten += 1
             left_out = f"\n[The first {self.forgotten} step(s) of this episode are left out here.]"
-            start, rest = self._first + left_out, self.messages[3:]
-            if not rest:
+            start, later = self._first + left_out, self.messages[3:]
+            if not later:
                 start += "\n" + self.messages[-1]["content"]
-            self.messages = [{"role": "user", "content": start}, *rest]
+            self.messages = [{"role": "user", "content": start}, *later]
             if self.chat:
                 self.ids = self.chat.dialogue(self.messages)
+
+
+class Dialogues:
+    """The dialogues of one batch of episodes, by the episode's name.
+
+    Args:
+        policy: answers.
+        rollout: sampling, and the limits of contexts and responses.
+    """
+
+    def __init__(self, policy: Policy, rollout: RolloutSettings) -> None:
+        self.policy, self.rollout = policy, rollout
+        self._dialogues: dict[str, Dialogue] = {}
+        self._sessions: Sessions[Request, Response] | None = None
+
+    def __contains__(self, episode: object) -> bool:
+        return episode in self._dialogues
+
+    def __getitem__(self, episode: str) -> Dialogue:
+        return self._dialogues[episode]
+
+    def add_message(self, episode: str, message: str) -> Dialogue:
+        """Appends a message to an episode's dialogue, or begins it; old turns are forgotten if need be."""
+        dialogue = self._dialogues.get(episode)
+        if dialogue is None:
+            count = getattr(self.policy, "count_tokens", None)
+            dialogue = self._dialogues[episode] = Dialogue(self.policy.chat, message, count)
+        else:
+            dialogue.add_message(message)
+        known = getattr(self.policy, "context_tokens", None)
+        limit = min(self.rollout.max_context_tokens, known or self.rollout.max_context_tokens)
+        dialogue.fit(limit - self.rollout.max_response_tokens)
+        return dialogue
+
+    def is_whole(self, episode: str) -> bool:
+        """Whether an episode has a dialogue here that has forgotten nothing."""
+        return episode in self._dialogues and not self._dialogues[episode].forgotten
+
+    def ask(self, seeds: Mapping[str, int], sampling: Sampling) -> list[Response]:
+        """One response in each dialogue that is named.
+
+        Args:
+            seeds: of each response, by episode. Episodes may leave from one call to the next.
+            sampling: of all responses; the same in every call.
+        """
+        prefill = self.rollout.prefill_tokens
+        if self._sessions is None:
+            self._sessions = Sessions(
+                lambda growing: self.policy.session(sampling, growing, prefill).respond
+            )
+        responses = self._sessions.answer(self._requests(seeds), self.is_whole)
+        for share in _SHARES:
+            limit = getattr(self.policy, "context_tokens", None)
+            long = [name for name, r in zip(seeds, responses, strict=True) if r.overflow]
+            if not long or limit is None:
+                break
+            for name in long:
+                self._dialogues[name].fit(int(limit * share) - self.rollout.max_response_tokens)
+            shorter = self._requests({name: seeds[name] for name in long})
+            again = self._sessions.answer(shorter, self.is_whole)
+            found = dict(zip(long, again, strict=True))
+            responses = [found.get(n, r) for n, r in zip(seeds, responses, strict=True)]
+        return responses
+
+    def _requests(self, seeds: Mapping[str, int]) -> list[Request]:
+        dialogues = ((name, seed, self._dialogues[name]) for name, seed in seeds.items())
+        return [Request(name, seed, d.messages, d.ids) for name, seed, d in dialogues]
+
+
+class _Named(Protocol):
+    @property
+    def episode(self) -> str: ...
+
+
+Q = TypeVar("Q", bound=_Named)
+A = TypeVar("A")
+
+
+class Sessions(Generic[Q, A]):
+    """Answers requests of episodes: contexts that only grow share a session that keeps its work.
+
+    Args:
+        open_session: opens a session of the policy, for contexts that grow or for any others, and
+            returns what answers requests there.
+    """
+
+    def __init__(
+        self, open_session: Callable[[bool], Callable[[Sequence[Q]], Sequence[A]]]
+    ) -> None:
+        self._open = open_session
+        self._growing: Callable[[Sequence[Q]], Sequence[A]] | None = None
+
+    def answer(self, requests: Sequence[Q], grows: Callable[[str], bool]) -> list[A]:
+        """The answers in order; ``grows``: whether an episode's context begins with its last one."""
+        growing = [r for r in requests if grows(r.episode)]
+        others = [r for r in requests if not grows(r.episode)]
+        found: dict[str, A] = {}
+        if growing:
+            self._growing = self._growing or self._open(True)
+            found |= zip((r.episode for r in growing), self._growing(growing), strict=True)
+        if others:
+            found |= zip((r.episode for r in others), self._open(False)(others), strict=True)
+        return [found[request.episode] for request in requests]

@@ -18,23 +18,23 @@ class PolicyAgent(Agent):
 
     name = "policy"
 
-    def play(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
-        """See ``Agent.play``."""
-        self._play_groups(pool, task_ids, seed, lambda group: done(group[0]))
+    def run(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
+        """See ``Agent.run``."""
+        self._run_groups(pool, task_ids, seed, lambda group: done(group[0]))
 
-    def _play_groups(
+    def _run_groups(
         self,
         pool: EnvPool,
         task_ids: Sequence[str],
         seed: int,
         done: Callable[[Sequence[Episode]], None],
     ) -> None:
-        """Plays ``group_size`` episodes of each task; ``done`` takes those of one task."""
+        """Runs ``group_size`` episodes of each task; ``done`` takes those of one task."""
         ended = EndedGroups(pool, done)
-        # the same seed for each part: what an episode draws does not depend on how many there are
+        # the same seed for each batch: an episode's samples do not depend on the number of episodes
         base = response_seed(seed, "rollout", 0)
-        rollout(self.policy, pool, self.rollout, base, task_ids, lambda *_: ended.tell(), False)
-        ended.tell()
+        rollout(self.policy, pool, self.rollout, base, task_ids, lambda *_: ended.report(), False)
+        ended.report()
 
 
 class PlainAgent(PolicyAgent):
@@ -71,7 +71,7 @@ def require_reasoning(template: PromptTemplate, agent: str) -> None:
 
 
 class EndedGroups:
-    """Tells of each rollout group once all its episodes are over.
+    """Reports each rollout group once all its episodes are over.
 
     Args:
         pool: the environments.
@@ -80,15 +80,15 @@ class EndedGroups:
 
     def __init__(self, pool: EnvPool, done: Callable[[Sequence[Episode]], None]) -> None:
         self.pool, self.done = pool, done
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Hands over the groups that have ended since the last call."""
         running = {slot.group for slot in self.pool.active}
         groups: dict[int, list[Episode]] = {}
         for episode in self.pool.episodes:
             groups.setdefault(episode.group, []).append(episode)
         for number, episodes in groups.items():
-            if number not in running and number not in self._told:
-                self._told.add(number)
+            if number not in running and number not in self._reported:
+                self._reported.add(number)
                 self.done(episodes)

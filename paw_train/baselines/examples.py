@@ -121,7 +121,7 @@ def write_examples(
         template: how an answer looks.
         count: how many; fewer, when no more of the solved ones fit.
         token_budget: of all together, at four characters a token.
-        observation_chars: longer observations and instructions are cut.
+        observation_chars: longer observations and instructions are shortened.
         seed: of their choice.
 
     Raises:
@@ -156,7 +156,7 @@ def write_examples(
 
 
 def write_example(example: Example, template: PromptTemplate, observation_chars: int) -> str:
-    """An example as a transcript of task, observations and answers; what is long in it is cut."""
+    """An example as a transcript of task, observations and answers; long texts in it are shortened."""
     task = shortened(example.instruction, observation_chars)
     lines = [f"Task: {task}"]
     for number, step in enumerate(example.steps):
@@ -178,9 +178,9 @@ def shortened(text: str, characters: int) -> str:
     """A text of at most so many characters, its middle left out."""
     if len(text) <= characters:
         return text
-    head = max(characters * 2 // 3, 1)
-    tail = max(characters - head - 5, 0)
-    return f"{text[:head]} ... {text[len(text) - tail :]}"
+    start = max(characters * 2 // 3, 1)
+    end = max(characters - start - 5, 0)
+    return f"{text[:start]} ... {text[len(text) - end :]}"
 
 
 def example_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:

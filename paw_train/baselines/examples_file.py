@@ -2,7 +2,7 @@
 
 ::
 
-    rules = "..."                          # optional: what the prompt begins with, instead of ours
+    rules = "..."                          # optional: begins the prompt in place of the agent's own rules
 
     [[example]]
     type = "pick_and_place_simple"         # optional: for tasks of this type only
@@ -14,84 +14,65 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from paw_gym.naming import did_you_mean
+from annotated_types import MinLen
+from pydantic import BeforeValidator
 
-_KEYS = {"rules": str, "example": list}
-_EXAMPLE_KEYS = {"type": str, "text": str}
+from paw_train.settings.base import Group
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenExample:
+def _stripped(text: Any) -> Any:
+    """A transcript without blank lines around it; of a blank text nothing remains."""
+    if not isinstance(text, str):
+        return text
+    return text.strip("\n") if text.strip() else ""
+
+
+class WrittenExample(Group):
     """An example as a text."""
 
-    text: str
-    task_type: str | None = None
-    """of the tasks it is for; ``None``: of all"""
+    text: Annotated[str, MinLen(1), BeforeValidator(_stripped)]
+    """transcript, as the model is to see it"""
+    type: str | None = None
+    """type of the tasks it is for; null: all"""
 
 
-@dataclass(frozen=True, slots=True)
-class ExamplesFile:
-    """What such a file holds."""
+class ExamplesFile(Group):
+    """The contents of such a file."""
 
-    examples: tuple[WrittenExample, ...]
     rules: str | None = None
+    """beginning of the prompt; null: the agent's own rules"""
+    example: list[Any] = []
+    """the examples, as tables"""
 
 
-def read_examples(path: str | Path) -> ExamplesFile:
+def read_examples(path: str | Path) -> tuple[list[WrittenExample], str | None]:
     """Reads a file of examples.
+
+    Returns:
+        (the examples, the rules or ``None``)
 
     Raises:
         ValueError: there is no such file, or it is not of the form above; names what is wrong with it.
     """
-    place = Path(path).expanduser()
     try:
-        data = tomllib.loads(place.read_text(encoding="utf-8"))
+        data = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        file = ExamplesFile.read(data)
+        if not file.example:
+            raise ValueError("holds no [[example]]; each has a 'text' and may have a 'type'.")
+        numbered = enumerate(file.example, start=1)
+        return [WrittenExample.read(e, f"example {n}") for n, e in numbered], file.rules
     except OSError as error:
         reason = error.strerror or error
         raise ValueError(f"agent.examples_file={path}: cannot be read ({reason}).") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"agent.examples_file={path}: not valid TOML: {error}.") from error
-    _check(data, _KEYS, str(path), "the file")
-    entries = data.get("example", [])
-    if not entries:
-        raise ValueError(
-            f"agent.examples_file={path}: holds no [[example]]; each has a 'text' and may have a 'type'."
-        )
-    found = [_example(entry, number, path) for number, entry in enumerate(entries, start=1)]
-    return ExamplesFile(tuple(found), data.get("rules"))
+    except ValueError as error:  # not TOML, not text, or not of that form
+        raise ValueError(f"agent.examples_file={path}: {error}") from error
 
 
-def _example(entry: Any, number: int, path: str | Path) -> WrittenExample:
-    where = f"example {number}"
-    if not isinstance(entry, Mapping):
-        raise ValueError(
-            f"agent.examples_file={path}: {where} is a table [[example]], got {entry!r}."
-        )
-    _check(entry, _EXAMPLE_KEYS, str(path), where)
-    text = entry.get("text", "").strip("\n")
-    if not text.strip():
-        raise ValueError(f"agent.examples_file={path}: {where} has no 'text'.")
-    return WrittenExample(text, entry.get("type"))
-
-
-def _check(data: Mapping[str, Any], keys: Mapping[str, type], path: str, where: str) -> None:
-    for key, value in data.items():
-        if key not in keys:
-            raise ValueError(
-                f"agent.examples_file={path}: {where} has the unknown key {key!r}. "
-                + did_you_mean(key, keys)
-            )
-        if not isinstance(value, keys[key]):
-            wanted = "a text" if keys[key] is str else "tables [[example]]"
-            raise ValueError(f"agent.examples_file={path}: {key!r} of {where} is {wanted}.")
-
-
-def chosen(
+def matching(
     examples: Sequence[WrittenExample], task_type: str, count: int, strict: bool = True
 ) -> list[str]:
     """The examples of a task's prompt: the first ones of its type, or of no type.
@@ -100,16 +81,16 @@ def chosen(
         examples: to choose from.
         task_type: of the task.
         count: how many; fewer where there are no more.
-        strict: whether examples of other types are an error; else they serve.
+        strict: whether examples of other types are an error; else they are used.
 
     Raises:
         ValueError: there are only examples of other types.
     """
-    fitting = [e.text for e in examples if e.task_type in (None, task_type)]
+    fitting = [e.text for e in examples if e.type in (None, task_type)]
     if count and examples and not fitting:
         if not strict:
             return [e.text for e in examples[:count]]
-        types = sorted({str(e.task_type) for e in examples})
+        types = sorted({str(e.type) for e in examples})
         raise ValueError(
             f"agent.examples_file has no example for tasks of type {task_type!r}, only for "
             f"{', '.join(types)}. Add one, or one without a type."

@@ -1,7 +1,7 @@
-"""Choosing by likelihood: of the admissible actions, the one that the model holds most likely.
+"""The admissible action to which the model assigns the highest likelihood.
 
-The response is never sampled, so it cannot be malformed and the action cannot be inadmissible: what is
-measured is which action a model prefers, not whether it keeps to a format. Sources: scoring actions by
+The response is never sampled, so it cannot be malformed and the action cannot be inadmissible: the
+result measures which action a model prefers, not whether it keeps to a format. Sources: scoring actions by
 the log-probability of their tokens, SayCan (Ahn et al., arXiv 2204.01691) and GLAM (Carta et al., arXiv
 2302.02662); dividing by their number, TWOSOME (Tan et al., arXiv 2401.14151).
 """
@@ -13,17 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from paw_gym.actions import fill_blank
 from paw_gym.prompts import PromptTemplate
-from paw_train.baselines.blanks import filled
-from paw_train.baselines.dialogue import Dialogue
+from paw_train.baselines.dialogue import Dialogues, Sessions
 from paw_train.baselines.examples import ExampleSource
-from paw_train.baselines.turns import Answer, Player, TurnAgent, View, context_ids
+from paw_train.baselines.turns import Answer, Responder, TurnAgent, View, context_ids
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Response, ScoreRequest, Scores, ScoringSession
 from paw_train.settings.base import Group
 
 _DIGITS = 4
-"""decimals of a score; beyond them lies the rounding of the model's arithmetic, and ties are ties"""
+"""decimals of a score: smaller differences come from the rounding of the model's arithmetic, and are ties"""
 _FIRST = """\
 You act in a text environment, one action at a time, to solve a task. Answer every observation with your \
 next action alone, between <action> and </action>.
@@ -51,7 +51,7 @@ class LikelihoodSettings(Group):
 class LikelihoodAgent(TurnAgent):
     """Takes the admissible action with the highest log-probability per token, always.
 
-    Of equal ones the first listed wins; temperature plays no part. Where an action has words to fill in
+    Of equal ones the first listed wins; temperature has no effect. Where an action has words to fill in
     (WebShop's ``search[...]``), they are those of the task.
     """
 
@@ -61,7 +61,7 @@ class LikelihoodAgent(TurnAgent):
     Settings = LikelihoodSettings
 
     def check(self) -> None:
-        """The model can score what it did not write."""
+        """Raises ``ValueError`` for a model that cannot score given responses."""
         self.policy.scoring(False)  # type: ignore[attr-defined]
 
     def interface(self, template: PromptTemplate) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class LikelihoodAgent(TurnAgent):
         return {"template": bare, "mode": "conversation"}
 
     def prepare(self, source: ExampleSource) -> None:
-        """Makes sure that there is something to choose from."""
+        """Raises ``ValueError`` for an environment that lists no actions."""
         env = source.make_env()
         try:
             _, info = env.reset(seed=0)
@@ -85,9 +85,9 @@ class LikelihoodAgent(TurnAgent):
                 "agent that writes its action, such as plain or react."
             )
 
-    def player(self, seed: int) -> Player:
-        """See ``TurnAgent.player``."""
-        return _LikelihoodPlayer(self)
+    def responder(self, seed: int) -> Responder:
+        """See ``TurnAgent.responder``."""
+        return _LikelihoodResponder(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,10 @@ class Choice:
 
     action: str
     ids: list[int]
-    """what is scored"""
+    """tokens that are scored"""
 
     def score(self, logprobs: Sequence[float], normalise: str) -> float:
-        """The log-probability, divided as ``normalise`` says and rounded."""
+        """The log-probability, divided according to ``normalise``, and rounded."""
         total = math.fsum(logprobs)
         if normalise == "tokens":
             total /= len(logprobs)
@@ -110,7 +110,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What can be chosen at one step: responses that differ in their action alone."""
+    """The choices of one step: responses that differ in their action alone."""
 
     opening: list[int]
     """tokens before the action"""
@@ -126,7 +126,7 @@ class Offer:
         Raises:
             ValueError: there is no action to choose.
         """
-        actions = dict.fromkeys(filled(a, view.instruction) for a in view.admissible or ())
+        actions = dict.fromkeys(fill_blank(a, view.instruction) for a in view.admissible or ())
         if not actions:
             raise ValueError(f"Task {view.task_id}: the environment lists no admissible action.")
         opening, _, closing = view.template.response_for("\0").partition("\0")
@@ -135,15 +135,17 @@ class Offer:
         return cls(chat.content(opening), choices)
 
 
-class _LikelihoodPlayer:
+class _LikelihoodResponder:
     """Chooses for one batch of episodes; in a conversation, keeps the dialogues."""
 
     def __init__(self, agent: LikelihoodAgent) -> None:
         self.agent, self.policy, self.rollout = agent, agent.policy, agent.rollout
         assert self.policy.chat is not None  # whatever scores has a tokenizer
         self.chat = self.policy.chat
-        self._dialogues: dict[str, Dialogue] = {}
-        self._growing: ScoringSession | None = None
+        self._dialogues = Dialogues(self.policy, self.rollout)
+        self._sessions: Sessions[ScoreRequest, Scores] = Sessions(
+            lambda growing: self._scoring(growing).score
+        )
 
     def __call__(self, views: Sequence[View]) -> list[Answer]:
         normalise = self.agent.settings.normalise
@@ -156,7 +158,7 @@ class _LikelihoodPlayer:
             )
             for view, offer in zip(views, offers, strict=True)
         ]
-        found = self._score(requests)
+        found = self._sessions.answer(requests, self._dialogues.is_whole)
         return [self._answer(v, o, s) for v, o, s in zip(views, offers, found, strict=True)]
 
     def _context(self, view: View) -> Sequence[int]:
@@ -164,33 +166,10 @@ class _LikelihoodPlayer:
             limit = self.rollout.max_prompt_tokens
             ids = context_ids(self.policy, view.prompt, view.instruction, limit)
             return ids or []
-        dialogue = self._dialogues.get(view.episode)
-        if dialogue is None:
-            dialogue = self._dialogues[view.episode] = Dialogue(self.chat, view.prompt)
-        else:
-            dialogue.hear(view.prompt)
-        dialogue.fit(self.rollout.max_prompt_tokens)
-        return dialogue.ids or []
+        return self._dialogues.add_message(view.episode, view.prompt).ids or []
 
-    def _score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
-        """Dialogues that still are whole share a session that keeps its work."""
-        whole = [r for r in requests if self._grows(r.episode)]
-        rest = [r for r in requests if not self._grows(r.episode)]
+    def _scoring(self, growing: bool) -> ScoringSession:
         prefill = self.rollout.prefill_tokens
-        found: dict[str, Scores] = {}
-        if whole:
-            self._growing = self._growing or self._session(True, prefill)
-            found |= zip((r.episode for r in whole), self._growing.score(whole), strict=True)
-        if rest:
-            session = self._session(False, prefill)
-            found |= zip((r.episode for r in rest), session.score(rest), strict=True)
-        return [found[r.episode] for r in requests]
-
-    def _grows(self, episode: str) -> bool:
-        dialogue = self._dialogues.get(episode)
-        return dialogue is not None and not dialogue.forgotten
-
-    def _session(self, growing: bool, prefill: int) -> ScoringSession:
         session: ScoringSession = self.policy.scoring(growing, prefill)  # type: ignore[attr-defined]
         return session
 
@@ -206,14 +185,15 @@ class _LikelihoodPlayer:
         action = max(rated, key=lambda name: rated[name])
         text = view.template.response_for(action)
         notes: dict[str, Any] = {"scores": rated}
-        if dialogue := self._dialogues.get(view.episode):
+        if view.episode in self._dialogues:
+            dialogue = self._dialogues[view.episode]
             if dialogue.forgotten:
                 notes["forgotten_turns"] = dialogue.forgotten
-            dialogue.say(self._response(offer, action, text))
+            dialogue.add_response(self._response(offer, action, text))
         return Answer(text, notes)
 
     def _response(self, offer: Offer, action: str, text: str) -> Response:
         """The chosen response in the tokens that were scored."""
         closing = text.rpartition(action)[2]
-        return Response([*offer.opening, *self.chat.content(action), *self.chat.content(closing)],
-                        text=text)  # fmt: skip
+        ids = [*offer.opening, *self.chat.content(action), *self.chat.content(closing)]
+        return Response(ids, text=text)

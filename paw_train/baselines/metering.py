@@ -1,4 +1,4 @@
-"""What an agent asks of its policy: counted by task, and kept as it was sent, step by step."""
+"""The requests of an agent to its policy: counted by task, and kept as they were sent, step by step."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Call:
 
 
 def task_of(episode: str) -> str:
-    """The task id in an episode's name: what stands before the last ``#``."""
+    """The task id in an episode's name: the part before the last ``#``."""
     return episode.rpartition("#")[0] or episode
 
 
@@ -171,7 +171,7 @@ class MeteredPolicy:
 class _MeteredSession:
     def __init__(self, policy: MeteredPolicy, inner: Session, sampling: Sampling) -> None:
         self.policy, self.inner, self.sampling = policy, inner, sampling
-        # a response without a stop text is no action: a note to itself, say
+        # a response without a stop text is no action but, for example, a reflection
         self.form = policy.form if sampling.stop else None
 
     def respond(self, requests: Sequence[Request]) -> list[Response]:

@@ -1,7 +1,7 @@
-"""How ReAct writes its episodes down, one form a kind of environment.
+"""The form in which ReAct writes episodes: one for each kind of environment.
 
-Source: Yao et al., arXiv 2210.03629, appendix C, for what is a thought, an action and an observation,
-which actions there are, how many examples a prompt has and how many lines an episode. The words of the
+Source: Yao et al., arXiv 2210.03629, appendix C: the definitions of thought, action and observation,
+the actions, the number of examples in a prompt and of lines in an episode. The words of the
 prompts are this project's own. Deviations are listed in docs/baselines.md.
 """
 
@@ -17,17 +17,17 @@ from paw_train.baselines.examples import Example, shortened
 from paw_train.baselines.thoughts import is_milestone, thought
 
 NOTHING_MORE = "OK."
-"""what answers a thought"""
+"""the reply to a thought"""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What the model wrote in one turn."""
+    """A line that the model wrote in one turn."""
 
     kind: Literal["thought", "action", "lookup", "unfinished"]
     """``unfinished``: a thought without the action that belongs to it"""
     text: str
-    """the thought; the environment's action (empty: there was none); what is looked up"""
+    """the thought; the environment's action (empty: there was none); the word to look up"""
 
 
 class Form(ABC):
@@ -35,7 +35,7 @@ class Form(ABC):
 
     name: ClassVar[str]
     rules: ClassVar[str]
-    """what the first prompt begins with"""
+    """beginning of the first prompt"""
     lines: ClassVar[int]
     """most turns of the model in an episode, thoughts included"""
     examples: ClassVar[int]
@@ -48,11 +48,11 @@ class Form(ABC):
 
     @abstractmethod
     def start(self, instruction: str, observation: str) -> str:
-        """The task, as it stands behind the examples."""
+        """The task, as it follows the examples."""
 
     @abstractmethod
     def read(self, text: str) -> Line:
-        """What a turn of the model says."""
+        """The line that the model wrote in a turn."""
 
     def observation(self, text: str, number: int) -> str:
         """An observation as the model is shown it; ``number`` is that of the turn before it, from 1."""
@@ -60,11 +60,11 @@ class Form(ABC):
 
     @abstractmethod
     def write(self, example: Example, characters: int) -> str:
-        """An example as a transcript; longer observations and instructions are cut."""
+        """An example as a transcript; longer observations and instructions are shortened."""
 
 
 class Commands(Form):
-    """ALFWorld, and whatever else is played by commands: a line is a command or a thought."""
+    """ALFWorld, and other environments with commands: a line is a command or a thought."""
 
     name = "commands"
     rules = (

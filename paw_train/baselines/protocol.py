@@ -1,4 +1,4 @@
-"""What an agent is: something that plays tasks, one episode a task, however many tries that takes it.
+"""The interface of an agent: it attempts tasks, and returns the episode that counts for each.
 
 A new agent is one file in this folder (or in another package: see ``registry``) with a subclass of
 ``Agent``. Agents that answer turn by turn subclass ``turns.TurnAgent``.
@@ -29,7 +29,7 @@ class NoSettings(Group):
 
 
 class Agent(ABC):
-    """Plays tasks.
+    """Attempts tasks.
 
     Args:
         policy: answers; ``None`` for agents that need no model.
@@ -47,12 +47,12 @@ class Agent(ABC):
     needs_policy: ClassVar[bool] = True
     """whether a model answers"""
     own_form: ClassVar[bool] = False
-    """whether its model writes actions in a form of the agent's own, for which tools cannot stand in"""
+    """whether its model writes actions in a form of the agent's own, which tool calls cannot replace"""
     samples: ClassVar[bool] = True
-    """whether it lets the model write, so that temperature and the longest response matter"""
-    told: ClassVar[str] = ""
-    """what it knows that a player is not told, and results say: ``success`` (of a trial), ``score`` (of an
-    attempt), ``rules`` (it was written for the environment)"""
+    """whether its model writes responses, so that temperature and the longest response matter"""
+    privileged: ClassVar[str] = ""
+    """privileged information that it uses, which results report: ``success`` (of a trial), ``score`` (of
+    an attempt), ``rules`` (it was written for the environment)"""
 
     def __init__(
         self, policy: Policy | None, rollout: RolloutSettings | None = None, settings: Any = None
@@ -80,7 +80,7 @@ class Agent(ABC):
         return
 
     def interface(self, template: PromptTemplate) -> dict[str, Any]:
-        """How it meets environments: settings of ``make_agent_env`` that differ from the user's.
+        """The settings of ``make_agent_env`` that it needs and that differ from the user's.
 
         Args:
             template: the prompt that the user (or the environment) has chosen.
@@ -88,20 +88,20 @@ class Agent(ABC):
         return {}
 
     def prepare(self, source: ExampleSource) -> None:
-        """Called once before anything is played; ``source`` has solved examples of other tasks."""
+        """Called once before the first episode; ``source`` has solved examples of other tasks."""
         return
 
     def prompts(self) -> list[str]:
-        """Texts of its own that it shows to the model, for the hash of the prompts."""
+        """The agent's own texts in its prompts, for the hash of the prompts."""
         return []
 
     @abstractmethod
-    def play(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
-        """Plays each task.
+    def run(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
+        """Attempts each task.
 
-        What an episode comes to hangs on its task and the seed alone, not on which others are played
-        with it. An episode that fails (an error of the environment, no answer from the endpoint)
-        keeps its ``error`` and counts as well.
+        An episode depends on its task and the seed alone, not on which others run with it. An episode
+        that fails (an error of the environment, no answer from the endpoint) keeps its ``error`` and
+        counts as well.
 
         Args:
             pool: the environments, ``group_size`` for a task, made with ``interface``.

@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paw_gym.prompts import PromptTemplate
-from paw_train.baselines.dialogues import Dialogues
+from paw_gym.prompts import PromptTemplate, fill
+from paw_train.baselines.dialogue import Dialogues
 from paw_train.baselines.direct import require_reasoning
 from paw_train.baselines.examples import ExampleSource, write_examples
-from paw_train.baselines.texts import fill
-from paw_train.baselines.turns import Answer, Player, TurnAgent, View
-from paw_train.rollouts.policy import Policy, Response, response_seed
+from paw_train.baselines.turns import Answer, Responder, TurnAgent, View
+from paw_train.rollouts.policy import Response, response_seed
 from paw_train.settings.base import Group
 from paw_train.settings.ranges import Count
-from paw_train.settings.rollout import RolloutSettings
 
 _METHOD = """\
 You solve a task step by step, in one long dialogue. In every answer, first think inside <{think}> \
@@ -41,7 +39,7 @@ class ReactSettings(Group):
     example_seed: int = 0
     """of the choice of examples"""
     observation_chars: Count = 600
-    """longer observations and instructions in examples are cut in the middle"""
+    """longer observations and instructions in examples are shortened in the middle"""
 
 
 class ReactAgent(TurnAgent):
@@ -76,11 +74,11 @@ class ReactAgent(TurnAgent):
         return [_METHOD, _NOTES, _TASK, *self.examples]
 
     def preface(self, template: PromptTemplate, notes: Sequence[str] = ()) -> str:
-        """What stands before the environment's first prompt.
+        """The text before the environment's first prompt.
 
         Args:
             template: names the tag of the reasoning.
-            notes: what was learned from earlier trials at the same task.
+            notes: from earlier trials at the same task.
         """
         parts = [fill(_METHOD, think=template.think_tag or "think")]
         parts += [fill(_EXAMPLE, example=example) for example in self.examples]
@@ -88,35 +86,24 @@ class ReactAgent(TurnAgent):
             parts.append(fill(_NOTES, notes="\n".join(f"- {text}" for text in notes)))
         return "\n\n".join([*parts, _TASK])
 
-    def player(self, seed: int) -> Player:
-        """See ``TurnAgent.player``."""
-        return self.player_with_notes(seed, {})
-
-    def player_with_notes(self, seed: int, notes: Mapping[str, Sequence[str]]) -> Player:
-        """A player that knows what was learned earlier about some tasks, by task id."""
-        return _ReactPlayer(self, self.policy, self.rollout, seed, notes)
+    def responder(self, seed: int, notes: Mapping[str, Sequence[str]] | None = None) -> Responder:
+        """See ``TurnAgent.responder``; ``notes`` from earlier trials, by task id."""
+        return _ReactResponder(self, seed, notes or {})
 
 
-class _ReactPlayer:
+class _ReactResponder:
     """Keeps the dialogues of one batch of episodes."""
 
-    def __init__(
-        self,
-        agent: ReactAgent,
-        policy: Policy,
-        rollout: RolloutSettings,
-        seed: int,
-        notes: Mapping[str, Sequence[str]],
-    ) -> None:
-        self.agent, self.rollout = agent, rollout
+    def __init__(self, agent: ReactAgent, seed: int, notes: Mapping[str, Sequence[str]]) -> None:
+        self.agent, self.rollout = agent, agent.rollout
         self.seed, self.notes = seed, notes
-        self._dialogues = Dialogues(policy, rollout)
+        self._dialogues = Dialogues(agent.policy, agent.rollout)
 
     def __call__(self, views: Sequence[View]) -> list[Answer]:
         sampling = self.rollout.sampling(views[0].template.closing_tags)
         for view in views:
             first = "" if view.episode in self._dialogues else f"{self._preface(view)}\n"
-            self._dialogues.hear(view.episode, f"{first}{view.prompt}")
+            self._dialogues.add_message(view.episode, f"{first}{view.prompt}")
         seeds = {v.episode: response_seed(self.seed, v.episode, len(v.history)) for v in views}
         responses = self._dialogues.ask(seeds, sampling)
         return [self._answer(view, r) for view, r in zip(views, responses, strict=True)]
@@ -133,12 +120,12 @@ class _ReactPlayer:
             notes["preface"] = self._preface(view)
         if dialogue.forgotten:
             notes["forgotten_turns"] = dialogue.forgotten
-        dialogue.say(response)
+        dialogue.add_response(response)
         return Answer(response.text, notes)
 
 
 def _inside(text: str, tag: str | None) -> str | None:
-    """What stands in the first block of a tag."""
-    _, opened, rest = text.partition(f"<{tag}>")
-    inside, closed, _ = rest.partition(f"</{tag}>")
+    """The content of the first block of a tag."""
+    _, opened, after = text.partition(f"<{tag}>")
+    inside, closed, _ = after.partition(f"</{tag}>")
     return inside.strip() if opened and closed else None

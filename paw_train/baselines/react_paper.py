@@ -1,7 +1,7 @@
 """ReAct by the protocol of its paper, as closely as other prompts and other environments allow.
 
-Source: Yao et al., arXiv 2210.03629. In contrast to ``react``, the model is not told which actions are
-admissible, writes thoughts as lines of their own whenever it likes, and sees the paper's number of
+Source: Yao et al., arXiv 2210.03629. In contrast to ``react``, the prompt does not list the admissible
+actions, and the model writes thoughts as lines of their own whenever it likes, and sees the paper's number of
 examples, of the task's own type where the paper has that. Deviations are listed in docs/baselines.md.
 """
 
@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Literal
 
-from pydantic import model_validator
-
-from paw_gym.naming import did_you_mean
-from paw_gym.prompts import PromptTemplate
-from paw_train.baselines.dialogues import Dialogues
+from paw_gym.prompts import PromptTemplate, fill
+from paw_train.baselines.dialogue import Dialogues
 from paw_train.baselines.examples import ExampleSource
-from paw_train.baselines.examples_file import WrittenExample, chosen, read_examples
+from paw_train.baselines.examples_file import WrittenExample, matching, read_examples
 from paw_train.baselines.paper_forms import (
     FORMS,
     NOTHING_MORE,
@@ -27,8 +24,7 @@ from paw_train.baselines.paper_forms import (
     Lookup,
     form_for,
 )
-from paw_train.baselines.texts import fill
-from paw_train.baselines.turns import Answer, Player, TurnAgent, View
+from paw_train.baselines.turns import Answer, Responder, TurnAgent, View
 from paw_train.rollouts.policy import Response, response_seed
 from paw_train.settings.base import Group
 from paw_train.settings.ranges import Count, Positive
@@ -50,17 +46,12 @@ class ReactPaperSettings(Group):
     example_seed: int = 0
     """of the choice of the expert's examples"""
     observation_chars: Positive = 1000
-    """longer observations and instructions in the expert's examples are cut in the middle"""
+    """longer observations and instructions in the expert's examples are shortened in the middle"""
     lines: Positive | None = None
     """most turns of the model in an episode, thoughts included; null: the paper's (50, 7, 15)"""
-    form: str | None = None
-    """``commands``, ``questions`` or ``shop``; null: what goes with the environment's actions"""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.form is not None and self.form not in FORMS:
-            raise ValueError(f"Unknown agent.form {self.form!r}. {did_you_mean(self.form, FORMS)}")
-        return self
+    form: Literal["commands", "questions", "shop"] | None = None
+    """how actions are written: ``commands``, ``questions`` or ``shop``; null: the form that fits the
+    environment's actions"""
 
 
 class ReactPaperAgent(TurnAgent):
@@ -105,8 +96,8 @@ class ReactPaperAgent(TurnAgent):
         if self.example_count == 0:
             return
         if self.settings.examples_file is not None:
-            given = read_examples(self.settings.examples_file)
-            self.examples, self.rules = given.examples, given.rules or self.form.rules
+            given, rules = read_examples(self.settings.examples_file)
+            self.examples, self.rules = tuple(given), rules or self.form.rules
         else:
             self.examples = self._made(source)
 
@@ -122,22 +113,22 @@ class ReactPaperAgent(TurnAgent):
             )
         if not self.form.by_type:
             texts = [self.form.write(e, s.observation_chars) for e in solved[:count]]
-            return tuple(WrittenExample(text) for text in texts)
+            return tuple(WrittenExample(text=text) for text in texts)
         kept: dict[str, list[WrittenExample]] = {}
         for example in solved:
             of_type = kept.setdefault(example.task_type, [])
             if len(of_type) < count:
                 text = self.form.write(example, s.observation_chars)
-                of_type.append(WrittenExample(text, example.task_type))
+                of_type.append(WrittenExample(text=text, type=example.task_type))
         return tuple(e for texts in kept.values() for e in texts)
 
     def prompts(self) -> list[str]:
         """The texts that prompts are made of."""
         own = [self.rules, _EXAMPLES, _MEMORY, _TASK, self.form.unfinished]
-        return [*own, *(f"{e.task_type}: {e.text}" for e in self.examples)]
+        return [*own, *(f"{e.type}: {e.text}" for e in self.examples)]
 
     def preface(self, task_type: str, notes: Sequence[str] = ()) -> str:
-        """What stands before a task.
+        """The text before a task.
 
         Args:
             task_type: of the task.
@@ -148,7 +139,7 @@ class ReactPaperAgent(TurnAgent):
         """
         parts = [self.rules]
         given = self.settings.examples_file is not None
-        texts = chosen(self.examples, task_type, self.example_count, strict=given)
+        texts = matching(self.examples, task_type, self.example_count, strict=given)
         if texts:
             are = "is an example" if len(texts) == 1 else f"are {len(texts)} examples"
             parts.append(fill(_EXAMPLES, are=are, examples="\n\n".join(texts)))
@@ -156,13 +147,9 @@ class ReactPaperAgent(TurnAgent):
             parts.append(fill(_MEMORY, notes="\n".join(f"- {text}" for text in notes)))
         return "\n\n".join(parts)
 
-    def player(self, seed: int) -> Player:
-        """See ``TurnAgent.player``."""
-        return self.player_with_notes(seed, {})
-
-    def player_with_notes(self, seed: int, notes: Mapping[str, Sequence[str]]) -> Player:
-        """A player that knows what was learned earlier about some tasks, by task id."""
-        return ReactPaperPlayer(self, seed, notes)
+    def responder(self, seed: int, notes: Mapping[str, Sequence[str]] | None = None) -> Responder:
+        """See ``TurnAgent.responder``; ``notes`` from earlier trials, by task id."""
+        return ReactPaperResponder(self, seed, notes or {})
 
 
 @dataclass(slots=True)
@@ -175,7 +162,7 @@ class Talk:
     calls: int = 0
     """requests so far"""
     reply: str | None = None
-    """what the model hears next, where it is not the environment's observation"""
+    """the next message to the model, where it is not the environment's observation"""
     asked_again: bool = False
     """whether the last line was a thought that lacked its action"""
     said: list[list[str]] = field(default_factory=list)
@@ -183,11 +170,11 @@ class Talk:
     lookup: Lookup = field(default_factory=lambda: Lookup(""))
 
 
-class ReactPaperPlayer:
+class ReactPaperResponder:
     """Keeps the dialogues of one batch of episodes.
 
     Args:
-        agent: how it is done.
+        agent: the form, the examples and the limits.
         seed: of sampling.
         notes: from earlier trials, by task id.
     """
@@ -208,7 +195,7 @@ class ReactPaperPlayer:
             between = bool(view.history) and talk.reply is None
             reason = self.gives_up(view, talk) if between else None
             if reason is None:
-                self._hear(talk, view)
+                self._add_message(talk, view)
                 asking.append(view)
             else:
                 answers[view.episode] = self._stop(talk, reason)
@@ -239,12 +226,12 @@ class ReactPaperPlayer:
         talk.reply = f"{preface}\n\n{fill(_TASK, task=task)}"
         return talk
 
-    def _hear(self, talk: Talk, view: View) -> None:
+    def _add_message(self, talk: Talk, view: View) -> None:
         """Adds what answers the model's last line."""
         if talk.reply is None:
             talk.lookup = Lookup(view.observation)
             talk.reply = self.form.observation(view.observation, talk.lines)
-        self._dialogues.hear(view.episode, talk.reply)
+        self._dialogues.add_message(view.episode, talk.reply)
         talk.reply = None
 
     def _answer(self, view: View, response: Response) -> Answer:
@@ -254,7 +241,7 @@ class ReactPaperPlayer:
         text = response.text
         for stop in self.form.stop:
             text = text.partition(stop)[0]
-        dialogue.say(replace(response, text=text))
+        dialogue.add_response(replace(response, text=text))
         talk.calls += 1
         # a thought and the action that was asked for apart are one turn, as in the paper
         talk.lines += not talk.asked_again
@@ -265,7 +252,7 @@ class ReactPaperPlayer:
         return self._act(talk, view, line.text if line.kind == "action" else "", text)
 
     def _reply(self, talk: Talk, view: View, line: Line, text: str) -> Answer:
-        """Answers a line that the environment does not hear."""
+        """Answers a line that is no action."""
         if line.kind == "thought":
             talk.reply = self.form.observation(NOTHING_MORE, talk.lines)
         elif line.kind == "lookup":

@@ -5,11 +5,8 @@ Source: Shinn et al., arXiv 2303.11366, around ``react``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from paw_train.baselines.react import ReactAgent, ReactSettings
 from paw_train.baselines.trials import TrialsAgent
-from paw_train.baselines.turns import Player
 from paw_train.settings.ranges import Count, Positive
 
 
@@ -31,7 +28,4 @@ class ReflexionAgent(TrialsAgent, ReactAgent):
 
     name = "reflexion"
     Settings = ReflexionSettings
-
-    def trial(self, seed: int, notes: Mapping[str, Sequence[str]]) -> Player:
-        """See ``TrialsAgent``."""
-        return self.player_with_notes(seed, notes)
+    responder = ReactAgent.responder

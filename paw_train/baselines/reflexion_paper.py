@@ -12,12 +12,12 @@ from paw_gym.transition import Episode
 from paw_train.baselines.examples import shortened
 from paw_train.baselines.react_paper import (
     ReactPaperAgent,
-    ReactPaperPlayer,
+    ReactPaperResponder,
     ReactPaperSettings,
     Talk,
 )
 from paw_train.baselines.trials import TrialsAgent
-from paw_train.baselines.turns import Player, View
+from paw_train.baselines.turns import Responder, View
 from paw_train.settings.ranges import Count, Positive
 
 
@@ -50,22 +50,22 @@ class ReflexionPaperAgent(TrialsAgent, ReactPaperAgent):
         own = 30 if self.form.name == "commands" else None
         return self.settings.actions or own
 
-    def trial(self, seed: int, notes: Mapping[str, Sequence[str]]) -> Player:
-        """See ``TrialsAgent``."""
-        return _ReflexionPaperPlayer(self, seed, notes)
+    def responder(self, seed: int, notes: Mapping[str, Sequence[str]] | None = None) -> Responder:
+        """See ``TurnAgent.responder``; ``notes`` from earlier trials, by task id."""
+        return _ReflexionPaperResponder(self, seed, notes or {})
 
     def transcript(self, episode: Episode) -> list[str]:
-        """With the thoughts, which the environment never heard."""
+        """With the thoughts, which are not sent to the environment."""
         lines = []
         for t in episode.transitions:
-            for said in t.info["agent"]["said"]:
-                lines += [f"You: {said[0].strip()}", *(f"Environment: {x}" for x in said[1:])]
+            for line in t.info["agent"]["said"]:
+                lines += [f"You: {line[0].strip()}", *(f"Environment: {x}" for x in line[1:])]
             seen = shortened(t.next_observation, self.settings.observation_chars)
             lines.append(f"Environment: {seen}")
         return lines
 
 
-class _ReflexionPaperPlayer(ReactPaperPlayer):
+class _ReflexionPaperResponder(ReactPaperResponder):
     agent: ReflexionPaperAgent
 
     def gives_up(self, view: View, talk: Talk) -> str | None:

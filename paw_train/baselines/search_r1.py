@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paw_gym.prompts import PromptTemplate
-from paw_train.baselines.texts import fill
-from paw_train.baselines.turns import Answer, Player, TurnAgent, View
+from paw_gym.prompts import PromptTemplate, fill
+from paw_train.baselines.turns import Answer, Responder, TurnAgent, View
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Message, Request, Response, Session, response_seed
 from paw_train.settings.base import Group
@@ -41,7 +40,7 @@ class SearchR1Settings(Group):
     turns: Positive = 4
     """most turns of the model; the environment's own ``max_steps`` holds as well"""
     information_tokens: Positive = 500
-    """longer search results are cut at their end, where the model's tokenizer is known"""
+    """longer search results are truncated, where the model's tokenizer is known"""
 
 
 class SearchR1Agent(TurnAgent):
@@ -59,7 +58,7 @@ class SearchR1Agent(TurnAgent):
         """
         if not set(_TAGS) <= set(template.own_tags):
             raise ValueError(
-                "The agent 'search_r1' plays environments whose actions are <search> and <answer>, such as "
+                "The agent 'search_r1' needs an environment whose actions are <search> and <answer>, such as "
                 f"paw_gym/SearchQA-v0; the template {template.name!r} has others."
             )
         return {"template": template.without_reasoning(), "mode": "window"}
@@ -68,9 +67,9 @@ class SearchR1Agent(TurnAgent):
         """The texts that prompts are made of."""
         return [_PROMPT, _BACK, _REFUSED]
 
-    def player(self, seed: int) -> Player:
-        """See ``TurnAgent.player``."""
-        return _SearchR1Player(self, seed)
+    def responder(self, seed: int) -> Responder:
+        """See ``TurnAgent.responder``."""
+        return _SearchR1Responder(self, seed)
 
 
 @dataclass(slots=True)
@@ -86,7 +85,7 @@ class Text:
     """the model's last part"""
 
 
-class _SearchR1Player:
+class _SearchR1Responder:
     """Keeps the texts of one batch of episodes."""
 
     def __init__(self, agent: SearchR1Agent, seed: int) -> None:
@@ -126,7 +125,7 @@ class _SearchR1Player:
         if text is None:
             text = self._begin(view)
         else:
-            self._hear(text, view)
+            self._continue(text, view)
         number = response_seed(self.seed, view.episode, len(view.history))
         return Request(view.episode, number, text.messages, list(text.ids) if chat else None)
 
@@ -139,10 +138,10 @@ class _SearchR1Player:
         self._texts[view.episode] = text
         return text
 
-    def _hear(self, text: Text, view: View) -> None:
-        """Goes on after what the environment said, or after the refusal of the last part."""
+    def _continue(self, text: Text, view: View) -> None:
+        """Continues the text with the environment's observation, or with a note on an invalid action."""
         refused = "<information>" not in view.observation
-        back = _REFUSED if refused else fill(_BACK, found=self._cut(view.observation))
+        back = _REFUSED if refused else fill(_BACK, found=self._truncated(view.observation))
         if self.policy.chat:
             text.ids += self.policy.chat.content(back)
             written = text.messages[-1]["content"] if len(text.messages) > 1 else ""
@@ -153,7 +152,7 @@ class _SearchR1Player:
         else:
             text.messages = [*text.messages, {"role": "user", "content": back.strip()}]
 
-    def _cut(self, found: str) -> str:
+    def _truncated(self, found: str) -> str:
         chat = self.policy.chat
         ids = chat.content(found) if chat else []
         if chat is None or len(ids) <= self.settings.information_tokens:

@@ -11,7 +11,7 @@ from typing import Any
 
 from paw_gym.prompts import PromptTemplate
 from paw_train.baselines.direct import require_reasoning
-from paw_train.baselines.turns import Answer, Player, TurnAgent, View, context_ids
+from paw_train.baselines.turns import Answer, Responder, TurnAgent, View, context_ids
 from paw_train.rollouts.policy import Request, Response, response_seed
 from paw_train.settings.base import Group
 from paw_train.settings.ranges import Positive
@@ -47,8 +47,8 @@ class SelfConsistencyAgent(TurnAgent):
         require_reasoning(template, self.name)
         return {"mode": "window"}
 
-    def player(self, seed: int) -> Player:
-        """See ``TurnAgent.player``."""
+    def responder(self, seed: int) -> Responder:
+        """See ``TurnAgent.responder``."""
         count, limit = int(self.settings.samples), self.rollout.max_prompt_tokens
 
         def answer(views: Sequence[View]) -> list[Answer]:
@@ -71,8 +71,8 @@ class SelfConsistencyAgent(TurnAgent):
 def vote(view: View, responses: Sequence[Response]) -> Answer:
     """The first response that names the winning action, with the votes in its notes.
 
-    A response that did not come fails the episode: the vote of the others could end otherwise, and the
-    result would hang on the endpoint's mood. The same evaluation again plays just such episodes.
+    A request that failed fails the episode: the vote of the others could have another winner, and the
+    result would depend on the endpoint's failures. Such episodes are run again with the next call.
     """
     error = next((r.error for r in responses if r.error is not None), None)
     if error is not None:

@@ -1,15 +1,15 @@
 """Thoughts for the expert's actions in few-shot examples, written by rule.
 
-Each rule is a pattern of an action and what someone might think before it; the first that matches is
-taken. Rules speak about actions, not about environments, so a new environment with similar actions
-profits from them and one with other actions gets the general thought.
+Each rule is a pattern of an action and a thought before it; the first that matches is used. Rules refer to
+actions, not to environments, so they also serve a new environment with similar actions; other actions get
+the general thought.
 """
 
 from __future__ import annotations
 
 import re
 
-from paw_train.baselines.texts import fill
+from paw_gym.prompts import fill
 
 _RULES: tuple[tuple[str, str], ...] = (
     # places and things
@@ -48,24 +48,24 @@ _GENERAL = "As far as I can see, this brings me closer to the goal: {action}."
 
 
 def thought(instruction: str, action: str, step: int) -> str:
-    """What someone might think before an action; at the first step they recall the task.
+    """A possible thought before an action; that of the first step recalls the task.
 
     Args:
         instruction: the task; its first paragraph is recalled.
-        action: what is about to be done.
+        action: the next action.
         step: counts from 0.
     """
-    said = fill(_GENERAL, action=action)
+    written = fill(_GENERAL, action=action)
     for pattern, text in _COMPILED:
         match = pattern.fullmatch(action.strip())
         if match:
-            said = fill(text, **{k: v.strip() for k, v in match.groupdict().items()})
+            written = fill(text, **{k: v.strip() for k, v in match.groupdict().items()})
             break
     task = instruction.strip().partition("\n\n")[0]
     start = f"My task: {task}{'' if task.endswith(('.', '?', '!')) else '.'} " if step == 0 else ""
-    return start + said[0].upper() + said[1:]
+    return start + written[0].upper() + written[1:]
 
 
 def is_milestone(action: str) -> bool:
-    """Whether an action is more than walking, opening and looking: what a sparse thinker thinks before."""
+    """Whether an action is more than walking, opening and looking: only such actions get a sparse thought."""
     return _ON_THE_WAY.fullmatch(action.strip()) is None

@@ -1,6 +1,6 @@
-"""Reflexion's loop: trials at a task, and after each failed one a note by the model on what went wrong.
+"""Reflexion's loop: trials at a task, and after each failed one the model's own reflection on it.
 
-Source: Shinn et al., arXiv 2303.11366. What plays a trial is another agent's player.
+Source: Shinn et al., arXiv 2303.11366. A trial is an episode of another agent.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from paw_gym.pool import EnvPool
+from paw_gym.prompts import fill
 from paw_gym.transition import Episode
 from paw_train.baselines.examples import CHARACTERS_A_TOKEN, shortened
 from paw_train.baselines.protocol import Agent, Done
-from paw_train.baselines.texts import fill
-from paw_train.baselines.turns import Player, note, play_turns
+from paw_train.baselines.turns import Responder, note, run_turns
 from paw_train.rollouts.policy import Request, response_seed
 
 REFLECT = """\
@@ -30,30 +30,30 @@ EARLIER = "\nNotes from the tries before:\n{notes}\n"
 
 
 class TrialsAgent(Agent):
-    """Plays a task again and again, each time from its start, until it succeeds or trials are used up.
+    """Tries a task again and again, each time from its start, until it succeeds or trials are used up.
 
-    Between trials it is told whether it succeeded, which agents that play once are not. The episode
+    Between trials it learns whether it succeeded, which agents with one trial do not. The episode
     that counts is the first that succeeds, else the last. Its settings have ``trials``, ``memory``,
     ``reflection_tokens``, ``transcript_tokens`` and ``observation_chars``.
     """
 
-    told = "success"
+    privileged = "success"
 
     @abstractmethod
-    def trial(self, seed: int, notes: Mapping[str, Sequence[str]]) -> Player:
-        """What plays one trial, given the notes on each task, by its id."""
+    def responder(self, seed: int, notes: Mapping[str, Sequence[str]] | None = None) -> Responder:
+        """What answers in one trial, given the notes on each task, by its id."""
 
     def prompts(self) -> list[str]:
         """Those of a trial, and how it is asked to reflect."""
         return [*super().prompts(), REFLECT, EARLIER]
 
-    def play(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
-        """See ``Agent.play``."""
+    def run(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
+        """See ``Agent.run``."""
         notes: dict[str, list[str]] = {task_id: [] for task_id in task_ids}
         left = list(task_ids)
         for trial in range(1, self.settings.trials + 1):
             failed: list[Episode] = []
-            player = self.trial(response_seed(seed, "trial", trial), self._kept(notes))
+            responder = self.responder(response_seed(seed, "trial", trial), self._kept(notes))
 
             def over(episode: Episode, trial: int = trial, failed: list[Episode] = failed) -> None:
                 if trial == self.settings.trials or episode.success or episode.error is not None:
@@ -62,7 +62,7 @@ class TrialsAgent(Agent):
                 else:
                     failed.append(episode)
 
-            play_turns(pool, left, player, over)
+            run_turns(pool, left, responder, over)
             by_task = {episode.task_id: episode for episode in failed}
             left = self._reflect([by_task[i] for i in left if i in by_task], notes, seed, done)
             if not left:

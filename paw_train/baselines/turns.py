@@ -1,4 +1,4 @@
-"""Playing turn by turn: all running episodes are shown to the agent at once, which answers each."""
+"""Episodes turn by turn: the agent sees all running episodes at once, and answers each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paw_train.rollouts.policy import Policy
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A past step as the agent knows it."""
+    """A past step."""
 
     observation: str
     """as a prompt shows it"""
@@ -28,7 +28,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What an agent sees of one running episode."""
+    """The agent's view of one running episode."""
 
     episode: str
     """names the episode; the same one turn after turn"""
@@ -51,13 +51,13 @@ class View:
         return self.env.template
 
     def accepts(self, action: str) -> bool:
-        """Whether the environment would accept an action, as far as the listed ones tell."""
+        """Whether the environment would accept an action, judged by the listed ones."""
         return bool(action) and self.env.text_env.is_admissible(action)
 
 
 @dataclass(slots=True)
 class Answer:
-    """What an agent does in one episode."""
+    """An agent's answer in one episode."""
 
     text: str = ""
     """the response that the environment reads"""
@@ -66,34 +66,34 @@ class Answer:
     error: str | None = None
     """why there is no answer; the episode then fails, the others go on"""
     acts: bool = True
-    """false: a thought; the environment does not hear of it, and the agent is asked again"""
+    """false: a thought; the environment is not stepped, and the agent is asked again"""
     stops: bool = False
     """the agent gives up after its last action: the episode is truncated there"""
 
 
-Player = Callable[[Sequence[View]], list[Answer]]
+Responder = Callable[[Sequence[View]], list[Answer]]
 """answers every running episode once; called again each turn with those that still run"""
 
 
 class TurnAgent(Agent):
-    """An agent that is a ``Player`` for each batch of tasks."""
+    """An agent that makes a ``Responder`` for each batch of tasks."""
 
-    def play(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
-        """See ``Agent.play``."""
-        play_turns(pool, task_ids, self.player(seed), done)
+    def run(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
+        """See ``Agent.run``."""
+        run_turns(pool, task_ids, self.responder(seed), done)
 
     @abstractmethod
-    def player(self, seed: int) -> Player:
+    def responder(self, seed: int) -> Responder:
         """What answers from the first to the last turn of a batch."""
 
 
-def play_turns(pool: EnvPool, task_ids: Sequence[str], player: Player, done: Done) -> None:
-    """Plays tasks to their ends, all together.
+def run_turns(pool: EnvPool, task_ids: Sequence[str], responder: Responder, done: Done) -> None:
+    """Runs an episode of each task to its end, all together.
 
     Args:
         pool: the environments.
         task_ids: the tasks.
-        player: answers.
+        responder: answers.
         done: called with each episode when it is over, or has failed.
     """
     pool.reset(task_ids)
@@ -102,7 +102,7 @@ def play_turns(pool: EnvPool, task_ids: Sequence[str], player: Player, done: Don
             done(episode)
     while pool.active:
         slots = list(pool.active)
-        answers = player([_view(pool, slot) for slot in slots])
+        answers = responder([_view(pool, slot) for slot in slots])
         _take(pool, slots, answers)
         running = {slot.index for slot in pool.active}
         for slot in slots:
@@ -155,7 +155,7 @@ def _view(pool: EnvPool, slot: Slot) -> View:
 
 
 def note(episode: Episode, **values: Any) -> None:
-    """Adds to what the record of an episode's last step says about the agent."""
+    """Adds values to ``info["agent"]`` of an episode's last step."""
     if episode.transitions:
         episode.transitions[-1].info.setdefault("agent", {}).update(values)
 

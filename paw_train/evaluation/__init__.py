@@ -1,6 +1,6 @@
-"""Success on fixed, hashed panels of tasks, with intervals (``paw eval``), and what is done with it.
+"""Success on fixed, hashed panels of tasks, with intervals (``paw eval``), comparisons and leaderboards.
 
-``panels`` names the panels, ``playing`` lets an agent play one, ``summary`` turns episodes into
+``panels`` names the panels, ``runner`` runs an agent on one, ``summary`` turns episodes into
 numbers, ``comparison`` compares two results, ``leaderboard`` lists many, ``world_model`` measures how
 well a model predicts observations (``paw eval-wm``).
 """
@@ -14,7 +14,7 @@ from typing import Any
 from paw_gym.transition import Episode
 from paw_train.environments import agent_env_maker, make_pool, panel_name
 from paw_train.evaluation.panels import PANELS, Panel, make_panel, panel_spec
-from paw_train.evaluation.playing import Plan, Progress, run
+from paw_train.evaluation.runner import Plan, Progress, evaluate_plan
 from paw_train.rollouts.policy import Policy
 from paw_train.settings import EnvSettings
 from paw_train.settings.rollout import RolloutSettings
@@ -27,11 +27,11 @@ __all__ = [
     "agent_env_maker",
     "evaluate",
     "evaluate_from_args",
+    "evaluate_plan",
     "evaluate_to_folder",
     "make_panel",
     "make_pool",
     "panel_spec",
-    "run",
 ]
 
 
@@ -49,24 +49,25 @@ def evaluate(
     progress: Progress | None = None,
     plays: int = 1,
 ) -> tuple[dict[str, Any], list[Episode]]:
-    """Plays a panel and sums it up, as training does in between.
+    """Evaluates a policy on a panel, as training does before, during and after RL.
 
     Args:
         policy: answers; ``None`` for agents that need no model.
         env: the environment.
-        split: that the panel is drawn from.
+        split: that the panel is sampled from.
         size: of the panel.
-        panel_seed: of the draw.
+        panel_seed: of the panel's sample.
         settings: sampling and limits.
-        seed: of sampling; further plays take the seeds that follow it.
-        batch: tasks played together.
+        seed: of sampling; further runs over the panel use the seeds that follow it.
+        batch: tasks whose episodes run together.
         agent: one of ``paw_train.baselines.AGENTS``.
         model: its name in the result.
         progress: called with (finished, all).
-        plays: how often the panel is played.
+        plays: how many times the panel is run.
 
     Returns:
-        (the contents of ``result.json``, the episodes: plays in turn, each in the panel's order)
+        (the contents of ``result.json``, the episodes: of one run over the panel after another, each in
+        the panel's order)
     """
     probe = agent_env_maker(env, split)()
     tasks = probe.tasks
@@ -74,7 +75,7 @@ def evaluate(
     probe.close()
     seeds = tuple(range(seed, seed + plays))
     plan = Plan(env, split, panel, panel_seed, settings, seeds, agent, {}, batch)
-    return run(plan, policy, model, progress=progress, records=False)
+    return evaluate_plan(plan, policy, model, progress=progress, records=False)
 
 
 def evaluate_from_args(

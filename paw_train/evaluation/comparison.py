@@ -31,7 +31,7 @@ class Comparison:
     rates: tuple[float, float]
     difference: float
     ci95: tuple[float, float]
-    """bootstrap over tasks, drawn in pairs; over the seeds too where there are several"""
+    """bootstrap over tasks, resampled as pairs; over the seeds too where there are several"""
     p_value: float
     test: str
     """McNemar's, or random signs of the tasks' mean differences"""
@@ -41,13 +41,13 @@ class Comparison:
     by_type: dict[str, float]
     """difference of the success rates by task type"""
     score_difference: tuple[float, float, float] | None
-    """difference of the mean scores with its interval, where scores say more than success"""
+    """difference of the mean scores with its interval, where scores are not just success"""
     notes: tuple[str, ...]
     """what else differs between the two"""
 
 
 def load_result(path: str | Path) -> dict[str, Any]:
-    """A result from its file, or from the folder that ``result.json`` lies in.
+    """A result from its file, or from the folder that holds ``result.json``.
 
     Raises:
         ValueError: there is none, or it is damaged or of another kind.
@@ -68,12 +68,12 @@ def load_result(path: str | Path) -> dict[str, Any]:
             f"{file} is no result of `paw eval`, or one of an older version: it lacks "
             f"{', '.join(sorted(missing))}. Evaluate again."
         )
-    checked: dict[str, Any] = data
-    return checked
+    # older results have it under another name
+    return {"privileged": data.get("told", ""), **data}
 
 
 def reasons_against(first: Result, second: Result) -> list[str]:
-    """Why two results say nothing about each other; empty: they can be compared."""
+    """Why two results cannot be compared; empty: they can."""
     reasons = []
     if first["env_id"] != second["env_id"]:
         reasons.append(f"other environments: {first['env_id']} and {second['env_id']}")
@@ -87,11 +87,11 @@ def reasons_against(first: Result, second: Result) -> list[str]:
         if result.get("errors"):
             reasons.append(
                 f"{result['errors']} episodes of the {name} failed by an error and were not measured; "
-                "the same `paw eval` again plays just these"
+                "the same `paw eval` runs these again"
             )
         elif not result.get("complete", True):
             reasons.append(
-                f"only {result['n']} of {result['tasks']} tasks of the {name} were played "
+                f"only {result['n']} of {result['tasks']} tasks of the {name} were run "
                 f"({result.get('stopped') or 'stopped'}); the same `paw eval` goes on"
             )
     return reasons
@@ -102,9 +102,7 @@ def _environments_differ(first: Result | None, second: Result | None) -> list[st
         return []
     if first is None or second is None:
         which = "first" if first is None else "second"
-        return [
-            f"the {which} does not say what its environment was (made by training, not `paw eval`?)"
-        ]
+        return [f"the {which} has no record of its environment (made by training, not `paw eval`?)"]
     if first["id"] != second["id"]:
         return []
     a, b = first["arguments"], second["arguments"]
@@ -204,6 +202,6 @@ def _notes(first: Result, second: Result) -> tuple[str, ...]:
         if pair[0] != pair[1]:
             notes.append(f"{package} {pair[0]} and {pair[1]}")
     for name, result in (("first", first), ("second", second)):
-        if result.get("told"):
-            notes.append(f"the {name} knows more than a player is told: {result['told']}")
+        if result.get("privileged"):
+            notes.append(f"the {name} uses privileged information: {result['privileged']}")
     return tuple(notes)

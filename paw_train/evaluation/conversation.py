@@ -1,4 +1,4 @@
-"""What was sent to a model and what it answered, from recorded episodes."""
+"""The requests to a model and its answers, from recorded episodes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Exchange:
 def exchanges(episode: Episode) -> list[Exchange]:
     """Every request that was made for an episode, in order; none where they were not recorded.
 
-    Of an agent that plays a task in several trials they are those of the trial that counts, and the
+    For an agent with several trials at a task, these are the requests of the trial that counts and of the
     reflections before it.
     """
     found: list[Exchange] = []

@@ -44,7 +44,7 @@ class Embedder:
     """Texts -> unit vectors; remembers what it has embedded, and embeds equal texts once.
 
     Args:
-        encoder: any ``paw_gym.retrieval.encoders.Encoder``; its passages are what is compared.
+        encoder: any ``paw_gym.retrieval.encoders.Encoder``; its passage embeddings are compared.
     """
 
     def __init__(self, encoder: Encoder) -> None:

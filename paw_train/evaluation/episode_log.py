@@ -1,23 +1,23 @@
-"""Finished episodes on disk as they finish, so that an evaluation that was cut goes on where it was."""
+"""Finished episodes on disk, so that an interrupted evaluation continues where it stopped."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from paw_gym.files import write_text
 from paw_gym.transition import Episode
 
 
 class EpisodeLog:
-    """The finished episodes of one evaluation, while it is not whole.
+    """The finished episodes of one evaluation, until it is complete.
 
     The first line names the evaluation; a file of another one is replaced. Episodes that failed are
-    not kept: they are played again.
+    not kept: they are run again.
 
     Args:
         path: the file.
@@ -35,9 +35,7 @@ class EpisodeLog:
         lines = self._read()
         self._kept = len(lines)
         self._started = time.perf_counter()
-        scratch = path.with_name(path.name + ".new")
-        scratch.write_text("".join([_line({"evaluation": key}), *lines]), encoding="utf-8")
-        os.replace(scratch, path)
+        write_text(path, "".join([_line({"evaluation": key}), *lines]))
 
     def _read(self) -> list[str]:
         """The lines that can be used."""
@@ -58,7 +56,7 @@ class EpisodeLog:
                     place = (int(record["seed"]), episode.task_id)
                     self._before = float(record["seconds"])
                 except (json.JSONDecodeError, KeyError, TypeError, ValueError):
-                    continue  # cut short by a kill
+                    continue  # truncated by a kill
                 self._found[place] = episode
                 kept.append(line if line.endswith("\n") else line + "\n")
         return kept
@@ -86,7 +84,7 @@ class EpisodeLog:
         if self._kept:
             return
         self.path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # something else lies there by now
+        with contextlib.suppress(OSError):  # another file is there by now
             for folder in self._made:
                 folder.rmdir()
 

@@ -1,4 +1,4 @@
-"""What an evaluation would ask of a model, found without asking it (``paw eval --dry-run``)."""
+"""The requests, tokens and cost of an evaluation, estimated without a model (``paw eval --dry-run``)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from paw_train.baselines import agent_class
 from paw_train.baselines.examples import CHARACTERS_A_TOKEN
 from paw_train.baselines.metering import MeteredPool
 from paw_train.evaluation.panels import Panel
-from paw_train.evaluation.playing import Plan, play, prepare
+from paw_train.evaluation.runner import Plan, prepare, run_panel
 from paw_train.rollouts.policy import Request, Response, Sampling, response_seed
 from paw_train.settings.endpoint import EndpointSettings
 
 SAMPLED = 4
-"""tasks that are played for an estimate"""
+"""tasks that are run for an estimate"""
 TYPICAL = 0.25
-"""share of the longest response that a typical one is taken to have"""
+"""length of a typical response, as a share of the longest"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class Estimate:
 
 
 def estimate(plan: Plan, settings: EndpointSettings) -> dict[str, Estimate]:
-    """Plays a few of the tasks with random actions in place of a model's.
+    """Runs a few of the tasks with random actions in place of a model's.
 
     Random actions hardly ever solve a task, so nearly every episode takes all its steps.
 
     Args:
-        plan: what would be evaluated.
+        plan: the evaluation.
         settings: prices.
 
     Returns:
@@ -56,8 +56,8 @@ def estimate(plan: Plan, settings: EndpointSettings) -> dict[str, Estimate]:
     """
     if not agent_class(plan.agent).samples:
         raise ValueError(
-            f"--dry-run plays with answers made up in place of the model's, and the agent {plan.agent!r} "
-            "lets the model write none. Play one task instead: --limit 1."
+            f"--dry-run replaces the model's responses, and the agent {plan.agent!r} has none. Run one "
+            "task instead: --limit 1."
         )
     shares = {"typical": TYPICAL, "at_most": 1.0}
     return {name: _estimate(plan, settings, share) for name, share in shares.items()}
@@ -69,7 +69,7 @@ def _estimate(plan: Plan, settings: EndpointSettings, share: float) -> Estimate:
     chosen = tuple(ids[i * len(ids) // count] for i in range(count))
     few = replace(plan, panel=Panel(plan.panel.name, chosen, ""), seeds=plan.seeds[:1])
     prepared = prepare(few, StandIn(share))
-    play(few, prepared, pool_class=_RandomPool)
+    run_panel(few, prepared, pool_class=_RandomPool)
     assert prepared.meter is not None  # the stand-in is a policy
     total, tasks = prepared.meter.total, len(ids) * len(plan.seeds)
 
@@ -113,7 +113,7 @@ def _length(request: Request) -> int:
 
 
 class _RandomPool(MeteredPool):
-    """Takes random actions, whatever the responses say."""
+    """Takes random actions in place of the responses."""
 
     def step(self, responses: Sequence[str] | Mapping[int, str]) -> list[Slot]:
         """See ``EnvPool.step``."""

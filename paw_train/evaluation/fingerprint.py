@@ -1,4 +1,4 @@
-"""What a result was measured on and with: recorded in every result, checked before two are compared."""
+"""The environment, prompts and weights of a result: recorded in each, checked before two are compared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym import __version__
-from paw_gym.constructors import parameters_of, registered_id
+from paw_gym.actions import BLANK
+from paw_gym.constructors import has_splits, parameters_of, registered_id
 from paw_gym.core import TextEnv
 from paw_gym.wrappers import AgentInterface
 from paw_train.evaluation.panels import Panel
@@ -24,7 +25,7 @@ from paw_train.settings import EnvSettings
 _PROBED_TASKS = 4
 _PROBED_STEPS = 8
 _HIDDEN = ("data_dir", "corpus", "token", "render_mode", "split", "user_url")
-"""arguments that say where something lies, or that are recorded elsewhere"""
+"""arguments with a location, or that are recorded elsewhere"""
 _PACKAGES = {
     "textworld": ("textworld", "alfworld"),
     "lucene": ("pyserini",),
@@ -36,7 +37,7 @@ _PACKAGES = {
 def environment_record(
     env: EnvSettings, split: str, panel: Panel, make_env: Callable[[], AgentInterface]
 ) -> dict[str, Any]:
-    """What the environment is, for ``result.json``.
+    """The environment's entry in ``result.json``.
 
     Args:
         env: its settings.
@@ -45,15 +46,16 @@ def environment_record(
         make_env: makes it.
 
     Returns:
-        ``id``, ``split``, ``arguments`` (defaults included; no paths), ``tasks`` (fingerprint of the
-        task set), ``behaviour`` (hash of what it answers on a few tasks of the panel), ``versions``.
+        ``id``, ``split`` (``None``: it has none), ``arguments`` (defaults included; no paths), ``tasks``
+        (fingerprint of the task set), ``behaviour`` (hash of its answers on a few tasks of the panel),
+        ``versions``.
     """
     made = make_env()
     try:
         arguments = _arguments(env)
         return {
             "id": registered_id(env.id),
-            "split": split,
+            "split": split if has_splits(env.id) else None,
             "arguments": arguments,
             "tasks": made.tasks.fingerprint,
             "behaviour": behaviour_hash(made.text_env, panel.task_ids),
@@ -127,14 +129,14 @@ def commit() -> str | None:
 
 
 def behaviour_hash(env: TextEnv, task_ids: Sequence[str]) -> str | None:
-    """A hash of what an environment answers to a fixed walk on a few tasks.
+    """A hash of an environment's answers to fixed actions on a few tasks.
 
-    It tells two engines, search indexes or program versions apart that would answer differently,
-    whatever they are called.
+    It differs between engines, search indexes or program versions that answer differently, whatever
+    they are called.
 
     Args:
         env: the environment.
-        task_ids: a few of these are walked, spread over the list.
+        task_ids: a few of these are used, at equal distances in the list.
 
     Returns:
         ``None`` for an environment that is not deterministic, by its registration or as it was made.
@@ -174,11 +176,11 @@ def _fixed_action(info: Mapping[str, Any], step: int) -> str:
     if not listed:
         return "look"
     number = hashlib.sha256(f"{info['task_id']}/{step}".encode()).digest()[0]
-    return str(listed[number % len(listed)]).replace("[...]", f"[{words}]")
+    return str(listed[number % len(listed)]).replace(BLANK, f"[{words}]")
 
 
 def prompt_hash(env: AgentInterface, own_texts: Sequence[str]) -> str:
-    """A hash over all that makes an agent's prompts: template, mode, history, and its own texts."""
+    """A hash over all that an agent's prompts depend on: template, mode, history and its own texts."""
     parts = [env.template.hash, env.mode, env.settings.history_length, list(own_texts)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""Results side by side as a page: what can be compared stands in one table, and only that."""
+"""Results as a page: those that can be compared share a table."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _KEPT = (
     "panel", "panel_hash", "env_id", "agent", "model", "model_hash", "n", "success_rate", "ci95",
     "by_type", "averages", "pass_at_k", "score", "mean_steps", "invalid_rate", "truncated_rate",
     "invalid_causes", "forgotten", "mean_reward", "errors", "seconds", "model_calls", "tokens", "cost",
-    "told", "agent_settings", "action_format", "prompt_hash", "sampling", "fingerprint", "environment",
+    "privileged", "agent_settings", "action_format", "prompt_hash", "sampling", "fingerprint", "environment",
     "commit", "runs",
 )  # fmt: skip
-"""parts of a result that its published copy has; none names a machine"""
+"""parts of a result that its published copy has; none identifies a machine"""
 
 _HEAD = """\
 # Leaderboard
@@ -33,13 +33,13 @@ _HEAD = """\
 Made by `paw leaderboard` from the files in `benchmarks/results`; do not edit by hand. Only results on
 the same tasks, in an environment that answers alike, share a table. Success is the mean over tasks and
 seeds with its 95 % interval: Wilson's for one seed, a bootstrap over seeds and tasks for several.
-[Agents](baselines.md) marked with stars know more than a player is told: \\* whether a trial succeeded,
+[Agents](baselines.md) marked with stars use privileged information: \\* whether a trial succeeded,
 \\*\\* the score of every attempt, \\*\\*\\* the environment's rules (its own expert). Calls and tokens are
 means per task, answers from a cache included; cost is that of the whole row in the currency of the prices
 that were given, and a dash where the model has none. Settings are the temperature, the longest response, and
 what of the agent's settings is not the default. *Invalid* is the share of turns whose answer was no action,
-or none that the environment accepts; *cut* the share that reached the longest response before there was one.
-Rows without any success are left out of the tables by task type.
+or none that the environment accepts; *truncated* the share that reached the longest response before there
+was one. Rows without any success are left out of the tables by task type.
 """
 _NOTHING = "\nThere are no results yet: `paw eval ... --out DIR`, then `paw leaderboard DIR`.\n"
 _STARS = {"success": "\\*", "score": "\\*\\*", "rules": "\\*\\*\\*"}
@@ -53,16 +53,16 @@ def published(result: Mapping[str, Any]) -> dict[str, Any]:
     """
     if result.get("errors"):
         raise ValueError(
-            f"{result['errors']} episodes of this result failed by an error: the same `paw eval` again "
-            "plays just these."
+            f"{result['errors']} episodes of this result failed by an error: the same `paw eval` runs "
+            "these again."
         )
     if not result.get("complete", True):
         raise ValueError(
-            f"Only {result['n']} of {result['tasks']} tasks of this result were played: the same "
-            "`paw eval` goes on."
+            f"Only {result['n']} of {result['tasks']} tasks of this result were run: the same "
+            "`paw eval` continues."
         )
     if result.get("environment") is None:
-        raise ValueError("This result does not say what its environment was: use `paw eval`.")
+        raise ValueError("This result has no record of its environment: use `paw eval`.")
     kept = {key: public(result[key]) for key in _KEPT if key in result}
     kept["model"] = _model_name(str(result.get("model") or ""))
     return kept
@@ -140,17 +140,19 @@ def _section(group: Sequence[Mapping[str, Any]], ambiguous: bool) -> str:
         group, key=lambda r: (-r["success_rate"], -r["score"]["mean"], r["agent"], r["model"])
     )
     arguments = ", ".join(f"{k}={v}" for k, v in first["environment"]["arguments"].items())
+    split = first["environment"]["split"]
+    part = "" if split is None else f", split `{split}`"
     title = first["panel"] + (f" ({first['panel_hash'][:8]})" if ambiguous else "")
     head = (
-        f"\n## {title}\n\n{first['n']} tasks of `{first['env_id']}`, split "
-        f"`{first['environment']['split']}`; `{arguments}`. Panel `{first['panel_hash'][:12]}`, "
+        f"\n## {title}\n\n{first['n']} tasks of `{first['env_id']}`{part}; `{arguments}`. "
+        f"Panel `{first['panel_hash'][:12]}`, "
         f"behaviour `{str(first['environment']['behaviour'])[:12]}`.\n\n"
     )
     rows = [_row(result) for result in ordered]
     return head + _markdown(_COLUMNS, rows) + _types(ordered)
 
 
-_COLUMNS = ("agent", "model", "settings", "success", "seeds", "score", "turns", "invalid", "cut",
+_COLUMNS = ("agent", "model", "settings", "success", "seeds", "score", "turns", "invalid", "truncated",
             "calls", "tokens", "cost", "time")  # fmt: skip
 
 
@@ -159,7 +161,7 @@ def _row(r: Mapping[str, Any]) -> list[str]:
     attempts = r["n"] * len(r["runs"])
     tokens = r.get("tokens")
     return [
-        r["agent"] + _STARS.get(r.get("told", ""), ""),
+        r["agent"] + _STARS.get(r["privileged"], ""),
         r["model"] or "-",
         _settings(r),
         f"{100 * r['success_rate']:.1f} % [{100 * low:.1f}, {100 * high:.1f}]",
@@ -167,7 +169,7 @@ def _row(r: Mapping[str, Any]) -> list[str]:
         f"{r['score']['mean']:.3f}",
         f"{r['mean_steps']:.1f}",
         f"{100 * r['invalid_rate']:.1f} %",
-        _cut(r),
+        _truncated(r),
         f"{r['model_calls'] / attempts:.1f}",
         "?" if tokens is None else f"{(tokens['prompt'] + tokens['completion']) / attempts:,.0f}",
         "-" if r.get("cost") is None else f"{r['cost']:.2f}",
@@ -175,8 +177,8 @@ def _row(r: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _cut(r: Mapping[str, Any]) -> str:
-    """The share of turns that were too long; results of earlier versions do not tell it."""
+def _truncated(r: Mapping[str, Any]) -> str:
+    """The share of turns that were too long; results of earlier versions do not have it."""
     if not r["model_calls"]:
         return "-"
     return f"{100 * r['truncated_rate']:.1f} %" if "truncated_rate" in r else "?"
@@ -220,8 +222,8 @@ def _types(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+    def line(texts: Sequence[str]) -> str:
+        return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |\n"
 
     words = ("panel", "agent", "model", "settings", "why")
     dashes = ["---" if column in words else "---:" for column in columns]

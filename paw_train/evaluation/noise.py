@@ -38,10 +38,10 @@ def write_noise_gradient(
     Args:
         run_dir: the run's folder.
         rule: which text is noise: ``module:function``; ``None``: the environment's own rule. Where it
-            has none the file says so, and has no shares.
+            has none the file notes that, and has no shares.
         checkpoint: ``warm``, ``latest`` or ``best``; ``None``: the best, else the latest.
-        transitions: how many are drawn from what is recorded; the paper took 100.
-        seed: of the draw.
+        transitions: how many are sampled from the recorded ones; the paper took 100.
+        seed: of that sample.
 
     Raises:
         ValueError: no such run, checkpoint or rule, or nothing recorded.
@@ -61,13 +61,13 @@ def write_noise_gradient(
     if not found:
         raise ValueError(f"The run {run} has no checkpoint {' or '.join(names)}.")
     name, saved = found[0]
-    drawn = _drawn(_recorded(run), transitions, seed)
-    if not drawn:
+    sampled = _sampled(_recorded(run), transitions, seed)
+    if not sampled:
         raise ValueError(f"The run {run} has no recorded episodes: rollouts/ and episodes_*.jsonl.")
     policy = LocalPolicy.load(saved / "model", "cuda" if torch.cuda.is_available() else "cpu")
     env = agent_env_maker(settings.env, settings.env.train_split)()
     rows, labels = [], []
-    for episode, step in drawn:
+    for episode, step in sampled:
         shown = env.text_env.prompt_observation(episode.transitions[step].next_observation)
         limit = settings.rollout.max_prompt_tokens
         row = recorded_row(policy.chat, episode, step, shown, env.template, limit)
@@ -99,7 +99,7 @@ def _recorded(run: Path) -> Iterator[Episode]:
         yield from read_jsonl(file)
 
 
-def _drawn(episodes: Iterator[Episode], count: int, seed: int) -> list[tuple[Episode, int]]:
+def _sampled(episodes: Iterator[Episode], count: int, seed: int) -> list[tuple[Episode, int]]:
     steps = [(e, i) for e in episodes for i, t in enumerate(e.transitions) if t.next_observation]
     order = np.random.default_rng(seed).permutation(len(steps))[:count]
     return [steps[int(i)] for i in sorted(order)]

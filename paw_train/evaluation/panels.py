@@ -23,13 +23,13 @@ class Panel:
 
 
 def make_panel(tasks: TaskSet, name: str, size: int, seed: int) -> Panel:
-    """Draws ``size`` tasks without repetition (all, when there are no more).
+    """Samples ``size`` tasks without replacement (all, when there are no more).
 
     The hash covers the task set's fingerprint and the ids.
     """
     count = min(size, len(tasks))
-    drawn = np.random.default_rng(seed).permutation(len(tasks))[:count]
-    ids = tuple(tasks.ids[int(i)] for i in sorted(drawn))
+    chosen = np.random.default_rng(seed).permutation(len(tasks))[:count]
+    ids = tuple(tasks.ids[int(i)] for i in sorted(chosen))
     digest = hashlib.sha256("\n".join([tasks.fingerprint, *ids]).encode()).hexdigest()
     return Panel(name, ids, digest)
 
@@ -41,11 +41,11 @@ class PanelSpec:
     env_id: str
     split: str
     size: int | None = None
-    """tasks drawn by ``seed``; ``None``: all of the split"""
+    """tasks sampled by ``seed``; ``None``: all of the split"""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     """arguments of the environment"""
     seed: int = 1234
-    """of the draw"""
+    """of that sample"""
     dataset: str | None = None
     """the data set it needs (``paw data list``); ``None``: nothing to download"""
     hash: str | None = None

@@ -1,4 +1,4 @@
-"""``paw eval``: from what a user writes to a result on disk."""
+"""``paw eval``: from the command line's arguments to a result on disk."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paw_gym.constructors import has_splits
 from paw_train.baselines import agent_class
 from paw_train.environments import (
     agent_env_maker,
@@ -24,8 +25,14 @@ from paw_train.evaluation.panels import (
     panel_spec,
     require_known_hash,
 )
-from paw_train.evaluation.playing import UNKNOWN_CONTEXT, Plan, evaluation_key, prepare, run
 from paw_train.evaluation.result_folder import LOG, clear, finished_result
+from paw_train.evaluation.runner import (
+    UNKNOWN_CONTEXT,
+    Plan,
+    evaluate_plan,
+    evaluation_key,
+    prepare,
+)
 from paw_train.evaluation.terminal import Display
 from paw_train.policies.factory import open_policy, source_of, split_overrides
 from paw_train.rollouts.policy import Policy
@@ -38,7 +45,7 @@ _ALL = 10**9
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What the arguments of ``paw eval`` come to, before any model is opened."""
+    """The evaluation that the arguments of ``paw eval`` describe, before any model is opened."""
 
     model: str
     plan: Plan
@@ -46,7 +53,7 @@ class Job:
     """settings of the model's source (``endpoint``, ``vllm``)"""
     settings: Settings
     run_folder: Path | None
-    """of the run that the model is, or lies in"""
+    """of the run that the model belongs to"""
     folder: Path
     """where the result goes"""
     own_context: bool
@@ -70,7 +77,7 @@ def evaluate_from_args(
 ) -> Path:
     """Evaluates, prints the table, writes ``result.json`` and the episodes.
 
-    Stopped or killed, the same call goes on where it was; what is finished is shown, not played again.
+    After a stop or a kill the same call continues; a finished evaluation is shown, not run again.
 
     Args:
         model: a run's folder (its trained policy, its settings), a Hugging Face model's folder or hub
@@ -80,17 +87,17 @@ def evaluate_from_args(
         overrides: ``key=value`` settings; ``agent.KEY=VALUE`` are the agent's.
         out: the folder to write to; ``None``: ``eval-...`` in the run, or in ``runs``.
         agent: one of ``paw_train.baselines.AGENTS``; ``None``: the policy as it is trained.
-        panel: a named panel; ``None``: tasks drawn as ``evaluation`` says.
-        seeds: how often the panel is played, each time with another seed.
+        panel: a named panel; ``None``: tasks sampled according to ``evaluation``.
+        seeds: how many times the panel is run, each time with another seed.
         quiet: print nothing.
-        fresh: play anew, and replace what the folder holds.
+        fresh: run it again, and replace the folder's contents.
 
     Returns:
         The path of ``result.json``.
 
     Raises:
         ValueError: something that the arguments name is not there (names the nearest), the folder
-            holds another evaluation, or no task could be played.
+            holds another evaluation, or every episode failed.
     """
     display = Display(quiet)
     job = make_job(model, overrides, out, agent, panel, seeds, display.say)
@@ -111,13 +118,13 @@ def _evaluate(job: Job, policy: Policy | None, display: Display, fresh: bool) ->
     done = finished_result(job.folder, key, plan, prepared, job.model_name, weights)
     if done is not None:
         display.result(done)
-        display.say(f"Finished earlier: {job.folder / 'result.json'} (--fresh plays it again)")
+        display.say(f"Finished earlier: {job.folder / 'result.json'} (--fresh runs it again)")
         return job.folder / "result.json"
     title = f"evaluating {job.model}"
     title += "" if plan.agent in ("policy", job.model) else f" ({plan.agent})"
-    episodes_to_play = len(plan.panel.task_ids) * len(plan.seeds)
-    with display.evaluation(title, episodes_to_play, _price(policy)) as bar:
-        result, episodes = run(
+    total = len(plan.panel.task_ids) * len(plan.seeds)
+    with display.evaluation(title, total, _price(policy)) as bar:
+        result, episodes = evaluate_plan(
             plan, policy, job.model_name, job.folder / LOG, bar.finished, watch=bar.turn,
             prepared=prepared,
         )  # fmt: skip
@@ -135,7 +142,7 @@ def estimate_from_args(
     panel: str | None = None,
     seeds: int = 1,
 ) -> dict[str, Any]:
-    """What ``evaluate_from_args`` would ask of the model; nothing is asked and nothing written.
+    """Requests, tokens and cost of ``evaluate_from_args``; nothing is asked and nothing written.
 
     Returns:
         by ``typical`` and ``at_most``: see ``estimate.Estimate``.
@@ -166,7 +173,7 @@ def make_job(
     seeds: int,
     say: Say | None = None,
 ) -> Job:
-    """What the arguments mean; ``say`` takes what there is to be said about them.
+    """The evaluation that the arguments describe; ``say`` is called with notes for the user.
 
     Raises:
         ValueError: see ``evaluate_from_args``.
@@ -175,8 +182,8 @@ def make_job(
         raise ValueError(f"--seeds is 1 or more, got {seeds}.")
     name = _agent_name(model, agent)
     run_folder = run_of(Path(model)) if agent_class(name).needs_policy else None
-    agent_settings, rest = _agent_settings(overrides)
-    own, source = split_overrides(model, rest)
+    agent_settings, others = _agent_settings(overrides)
+    own, source = split_overrides(model, others)
     spec = panel_spec(panel) if panel else None
     settings = settings_of(run_folder, spec, own, say)
     if spec is not None and panel is not None:
@@ -235,14 +242,14 @@ def _agent_name(model: str, agent: str | None) -> str:
 def _agent_settings(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """The agent's settings, and the other overrides."""
     data: dict[str, Any] = {}
-    rest = []
+    others = []
     for override in overrides:
         if override.partition("=")[0].partition(".")[0] == "agent":
             apply_override(data, override)
         else:
-            rest.append(override)
+            others.append(override)
     found = data.get("agent", {})
-    return found if isinstance(found, dict) else {}, rest
+    return found if isinstance(found, dict) else {}, others
 
 
 def settings_of(
@@ -295,7 +302,7 @@ def with_data(settings: Settings, spec: PanelSpec, name: str) -> Settings:
 def make_plan(
     settings: Settings, agent: str, agent_settings: dict[str, Any], name: str | None, seeds: int
 ) -> Plan:
-    """What the settings mean for one agent on a named panel, or on tasks drawn as they say."""
+    """The plan for one agent on a named panel, or on tasks sampled according to the settings."""
     chosen, env = settings.evaluation, settings.env
     if chosen.tasks < 1:
         raise ValueError("evaluation.tasks is 1 or more where something is evaluated, got 0.")
@@ -322,11 +329,11 @@ def make_plan(
 
 
 _PLACES = ("data_dir", "corpus")
-"""arguments that say where data lies, not what is played"""
+"""arguments that locate data, and do not change the tasks"""
 
 
 def _title(settings: Settings, name: str | None, tasks: int) -> str:
-    """The panel's name; it says so where fewer tasks are played, or something was changed."""
+    """The panel's name, marked where fewer tasks are run or a setting was changed."""
     chosen, env = settings.evaluation, settings.env
     count = min(chosen.tasks, tasks)
     if name is None:
@@ -339,8 +346,8 @@ def _title(settings: Settings, name: str | None, tasks: int) -> str:
 
 
 def _part(plan: Plan, run: Path | None) -> str:
-    """What a default folder is called after: in a run the split, elsewhere environment and size too."""
-    return plan.split if run is not None else plan.panel.name
+    """The panel in the name of a default folder: in a run its split, if it has one, else its name."""
+    return plan.split if run is not None and has_splits(plan.env.id) else plan.panel.name
 
 
 def _folder(model: str, agent: str, panel: str, out: str | None, run: Path | None) -> Path:
@@ -366,7 +373,7 @@ def _costs(
 
 
 def run_of(path: Path) -> Path | None:
-    """The run that a folder is, or lies in."""
+    """The run that a folder belongs to."""
     places = [path, *path.parents]
     return (
         next((p for p in places if (p / "checkpoints").is_dir()), None) if path.is_dir() else None

@@ -1,4 +1,4 @@
-"""A folder holds one evaluation: the same one is shown or gone on with, another one is refused."""
+"""A folder holds one evaluation: the same one is shown or continued, another one is refused."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paw_train.evaluation.playing import Plan, Prepared, described
+from paw_train.evaluation.runner import Plan, Prepared, described
 
 LOG = "unfinished.jsonl"
-"""episodes of an evaluation that is not whole yet"""
+"""episodes of an evaluation that is not complete yet"""
 _NAMED = 4
 """differences that a refusal names"""
 _WITHOUT_EFFECT = tuple(f"rollout.{name}" for name in ("groups", "group_size", "prefill_tokens"))
@@ -19,12 +19,12 @@ _WITHOUT_EFFECT = tuple(f"rollout.{name}" for name in ("groups", "group_size", "
 def finished_result(
     folder: Path, key: str, plan: Plan, prepared: Prepared, model: str, weights: str | None
 ) -> dict[str, Any] | None:
-    """The result in a folder if it is this evaluation's, and whole; ``None``: there is work to do.
+    """The result in a folder if it is this evaluation's, and complete; ``None``: episodes are missing.
 
     Args:
         folder: where the evaluation is to be written.
-        key: names the evaluation (``playing.evaluation_key``).
-        plan: what is evaluated.
+        key: names the evaluation (``runner.evaluation_key``).
+        plan: the evaluation.
         prepared: with which agent.
         model: its name.
         weights: the hash of its weights.
@@ -86,7 +86,7 @@ def _log_key(path: Path) -> str | None:
 
 
 def _described(plan: Plan, prepared: Prepared, model: str, weights: str | None) -> dict[str, Any]:
-    """What an evaluation is, under the names that its result has."""
+    """An evaluation's settings, under the names that its result has."""
     return {
         "model": model,
         "model_hash": weights,

@@ -12,7 +12,7 @@ Z95 = 1.959963984540054
 """97.5 % quantile of the standard normal distribution: half of a two-sided 95 % interval"""
 
 _CHUNK = 1_000_000
-"""bootstrap draws held in memory at a time"""
+"""resampled values held in memory at a time"""
 
 
 def wilson_interval(successes: float, n: int, z: float = Z95) -> tuple[float, float]:
@@ -120,8 +120,6 @@ def bootstrap_mean_interval(
     Raises:
         ValueError: no values, a value that is not finite, or a level outside (0, 1).
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1, got {level}.")
     sample = _finite_array(values, "values")
     generator = np.random.default_rng(seed)
     rows = max(1, _CHUNK // len(sample))
@@ -131,9 +129,7 @@ def bootstrap_mean_interval(
         )
         for done in range(0, resamples, rows)
     ]
-    tail = (1 - level) / 2
-    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
-    return float(low), float(high)
+    return _percentiles(np.concatenate(means), level)
 
 
 def mcnemar_exact(improved: int, worsened: int) -> float:
@@ -226,34 +222,6 @@ def pass_at_k(n: int, successes: int, k: int) -> float:
     return 1.0 - math.comb(n - successes, k) / math.comb(n, k)
 
 
-def student_t_cdf(t: float, df: int) -> float:
-    """P(T <= t) of Student's t.
-
-    Raises:
-        ValueError: ``df``, the degrees of freedom, is below 1.
-    """
-    from scipy.special import stdtr  # here: what needs no t distribution runs without SciPy
-
-    if df < 1:
-        raise ValueError(f"degrees of freedom must be 1 or more, got {df}.")
-    return float(stdtr(df, t))
-
-
-def student_t_quantile(p: float, df: int) -> float:
-    """The t with ``student_t_cdf(t, df) = p``.
-
-    Raises:
-        ValueError: ``p`` is outside (0, 1), or ``df`` is below 1.
-    """
-    from scipy.special import stdtrit
-
-    if df < 1:
-        raise ValueError(f"degrees of freedom must be 1 or more, got {df}.")
-    if not 0 < p < 1:
-        raise ValueError(f"p must lie between 0 and 1, got {p}.")
-    return float(stdtrit(df, p))
-
-
 def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
     """t interval of a mean: exact for normal values, also for very few (two make it 12.7 standard
     errors wide on each side at 95 %).
@@ -268,9 +236,10 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, 
     sample = _finite_array(values, "values")
     if len(sample) < 2:
         raise ValueError("an interval over seeds needs at least two of them.")
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1, got {level}.")
-    half = student_t_quantile((1 + level) / 2, len(sample) - 1) * _standard_error(sample)
+    _check_level(level)
+    from scipy.special import stdtrit  # here: what needs no t distribution runs without SciPy
+
+    half = float(stdtrit(len(sample) - 1, (1 + level) / 2)) * _standard_error(sample)
     return float(sample.mean() - half), float(sample.mean() + half)
 
 
@@ -292,7 +261,9 @@ def paired_t_p_value(differences: Sequence[float]) -> float:
     error, mean = _standard_error(sample), float(sample.mean())
     if error <= 1e-12 * abs(mean) or error == 0:
         return 1.0 if mean == 0 else 0.0
-    return 2 * student_t_cdf(-abs(mean) / error, len(sample) - 1)
+    from scipy.special import stdtr
+
+    return 2 * float(stdtr(len(sample) - 1, -abs(mean) / error))
 
 
 def _standard_error(sample: np.ndarray) -> float:
@@ -304,9 +275,9 @@ def crossed_bootstrap_interval(
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of the mean of a table of seeds x tasks, both resampled.
 
-    Every seed is evaluated on the same tasks, so the two are crossed: seeds and tasks are drawn with
-    replacement, each apart, and each pair drawn counts. The interval therefore also speaks about other
-    tasks than the panel's. Deviations from the mean are widened by sqrt(n / (n - 1)), n the number of
+    Every seed is evaluated on the same tasks, so the two are crossed: seeds and tasks are resampled with
+    replacement, independently, and each sampled pair counts. The interval therefore also covers the choice
+    of the tasks. Deviations from the mean are widened by sqrt(n / (n - 1)), n the number of
     seeds, which a bootstrap of few seeds lacks; for fewer than five seeds it stays optimistic, since it
     has no t quantile. Source: Owen, The pigeonhole bootstrap, Annals of Applied Statistics 1 (2007).
 
@@ -319,22 +290,14 @@ def crossed_bootstrap_interval(
     Raises:
         ValueError: the rows differ in length, there are none, or the level is outside (0, 1).
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1, got {level}.")
-    if not values or len({len(row) for row in values}) > 1:
-        raise ValueError("expected rows of equal length, one per seed.")
-    table = np.stack([_finite_array(row, "values") for row in values])
+    (table,) = _tables(values)
     seeds, tasks = table.shape
     generator = np.random.default_rng(seed)
-    rows = generator.multinomial(seeds, np.full(seeds, 1 / seeds), resamples)
-    columns = generator.multinomial(tasks, np.full(tasks, 1 / tasks), resamples)
+    rows, columns = _counts(generator, seeds, resamples), _counts(generator, tasks, resamples)
     means = ((rows @ table) * columns).sum(1) / (seeds * tasks)
-    centre = float(table.mean())
-    wider = math.sqrt(seeds / (seeds - 1)) if seeds > 1 else 1.0
-    tail = (1 - level) / 2
-    low, high = np.quantile(centre + wider * (means - centre), [tail, 1 - tail])
+    low, high = _widened(means, float(table.mean()), seeds, level)
     bound = float(np.abs(table).max())
-    return max(float(low), -bound), min(float(high), bound)
+    return max(low, -bound), min(high, bound)
 
 
 def crossed_difference_interval(
@@ -346,8 +309,8 @@ def crossed_difference_interval(
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of ``mean(second) - mean(first)``, two tables of seeds x tasks.
 
-    Both tables have the same tasks, which are drawn together; seeds have nothing to do with each other
-    and are drawn in each table apart. As in ``crossed_bootstrap_interval`` deviations are widened for
+    Both tables have the same tasks, which are resampled together; their seeds are independent and are
+    resampled in each table separately. As in ``crossed_bootstrap_interval`` deviations are widened for
     few seeds, by the smaller number of them.
 
     Args:
@@ -360,25 +323,35 @@ def crossed_difference_interval(
     Raises:
         ValueError: the rows differ in length, there are none, or the level is outside (0, 1).
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1, got {level}.")
-    if not first or not second or len({len(row) for row in (*first, *second)}) > 1:
-        raise ValueError("expected two tables with rows of equal length, one per seed.")
-    a = np.stack([_finite_array(row, "first") for row in first])
-    b = np.stack([_finite_array(row, "second") for row in second])
+    a, b = _tables(first, second)
     generator = np.random.default_rng(seed)
     tasks = a.shape[1]
-    columns = generator.multinomial(tasks, np.full(tasks, 1 / tasks), resamples)
+    columns = _counts(generator, tasks, resamples)
     means = []
     for table in (a, b):
-        rows = generator.multinomial(len(table), np.full(len(table), 1 / len(table)), resamples)
+        rows = _counts(generator, len(table), resamples)
         means.append(((rows @ table) * columns).sum(1) / (len(table) * tasks))
     centre = float(b.mean() - a.mean())
-    fewest = min(len(a), len(b))
-    wider = math.sqrt(fewest / (fewest - 1)) if fewest > 1 else 1.0
-    tail = (1 - level) / 2
-    low, high = np.quantile(centre + wider * (means[1] - means[0] - centre), [tail, 1 - tail])
-    return float(low), float(high)
+    return _widened(means[1] - means[0], centre, min(len(a), len(b)), level)
+
+
+def _tables(*tables: Sequence[Sequence[float]]) -> list[np.ndarray]:
+    """Tables of seeds x tasks as arrays; all have the same tasks."""
+    if not all(tables) or len({len(row) for table in tables for row in table}) > 1:
+        raise ValueError("expected rows of equal length, one per seed.")
+    return [np.stack([_finite_array(row, "values") for row in table]) for table in tables]
+
+
+def _counts(generator: np.random.Generator, n: int, resamples: int) -> np.ndarray:
+    """[resamples, n] how often each of n units is in a bootstrap sample of size n."""
+    counts: np.ndarray = generator.multinomial(n, np.full(n, 1 / n), resamples)
+    return counts
+
+
+def _widened(values: np.ndarray, centre: float, seeds: int, level: float) -> tuple[float, float]:
+    """Percentile interval whose deviations from the centre are widened for few seeds."""
+    wider = math.sqrt(seeds / (seeds - 1)) if seeds > 1 else 1.0
+    return _percentiles(centre + wider * (values - centre), level)
 
 
 _EXACT_FLIPS = 16
@@ -439,23 +412,15 @@ def ratio_interval(
     Raises:
         ValueError: lengths differ, a value is not finite, nothing is counted, or a wrong level.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1, got {level}.")
-    top, bottom = (
-        _finite_array(numerators, "numerators"),
-        _finite_array(denominators, "denominators"),
-    )
+    top = _finite_array(numerators, "numerators")
+    bottom = _finite_array(denominators, "denominators")
     if len(top) != len(bottom) or (bottom < 0).any() or bottom.sum() == 0:
         raise ValueError(
             "expected as many numerators as denominators, these not negative and not all 0."
         )
-    n = len(top)
-    draws = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), resamples)
-    counts = draws @ bottom
-    ratios = (draws @ top)[counts > 0] / counts[counts > 0]
-    tail = (1 - level) / 2
-    low, high = np.quantile(ratios, [tail, 1 - tail])
-    return float(low), float(high)
+    samples = _counts(np.random.default_rng(seed), len(top), resamples)
+    counts = samples @ bottom
+    return _percentiles((samples @ top)[counts > 0] / counts[counts > 0], level)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -475,6 +440,19 @@ def holm(p_values: Sequence[float]) -> list[float]:
         highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[i]))
         adjusted[i] = highest
     return adjusted
+
+
+def _percentiles(values: np.ndarray, level: float) -> tuple[float, float]:
+    """The central part of a bootstrap distribution."""
+    _check_level(level)
+    tail = (1 - level) / 2
+    low, high = np.quantile(values, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def _check_level(level: float) -> None:
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, got {level}.")
 
 
 def _finite_array(values: Sequence[float], name: str) -> np.ndarray:

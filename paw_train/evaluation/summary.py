@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from paw_gym.transition import Episode
-from paw_train.baselines.action_form import CUT
+from paw_train.baselines.action_form import TRUNCATED
 from paw_train.evaluation.panels import Panel
 from paw_train.evaluation.statistics import (
     bootstrap_mean_interval,
@@ -21,9 +21,9 @@ from paw_train.evaluation.statistics import (
 
 _BOOTSTRAP_SEED = 0
 Runs = Mapping[int, Sequence[Episode | None]]
-"""episodes by seed, in the panel's order; ``None``: not played"""
+"""episodes by seed, in the panel's order; ``None``: the run stopped before it"""
 UNPLAYED = "-"
-"""stands in a run's ``successes`` for a task that was not played, or failed by an error"""
+"""stands in a run's ``successes`` for a task without an episode, or whose episode failed by an error"""
 
 
 def summarise(
@@ -41,8 +41,8 @@ def summarise(
     """The measured part of ``result.json``.
 
     With one seed intervals of success are Wilson's; with several, bootstrap intervals over seeds and
-    tasks. ``n`` tasks of ``tasks`` count: with ``measured_only`` those that every seed has played to an
-    end, else all, and an episode that failed by an error is no success.
+    tasks. ``n`` tasks of ``tasks`` count: with ``measured_only`` those with a complete episode for every
+    seed, else all, and an episode that failed by an error is no success.
 
     Args:
         runs: the episodes by seed.
@@ -53,15 +53,15 @@ def summarise(
         settings: all that was set.
         seconds: wall time.
         type_groups: the environment's (``TextEnv.type_groups``).
-        measured_only: leave out tasks that were not played, or failed by an error.
+        measured_only: leave out tasks without an episode, or whose episode failed by an error.
         env_id: the environment's; rates are ``None`` where no task counts.
     """
     counted = _counted(runs) if measured_only else dict(runs)
     table = _successes(counted)
     by_type = _by_type(counted)
     everything = [e for episodes in counted.values() for e in episodes if e is not None]
-    played = [e for episodes in runs.values() for e in episodes if e is not None]
-    errors = [e.error for e in played if e.error is not None]
+    ended = [e for episodes in runs.values() for e in episodes if e is not None]
+    errors = [e.error for e in ended if e.error is not None]
     missing = sum(e is None for episodes in runs.values() for e in episodes)
     result = {
         "panel": panel.name,
@@ -84,7 +84,7 @@ def summarise(
         "first_error": errors[0] if errors else None,
         "forgotten": _forgotten(everything),
         "seconds": seconds,
-        **_spent(played),
+        **_spent(ended),
         "runs": [_run(seed, episodes, measured_only) for seed, episodes in runs.items()],
     }
     if len(runs) > 1:
@@ -95,7 +95,7 @@ def summarise(
 
 
 def _counted(runs: Runs) -> dict[int, list[Episode | None]]:
-    """The tasks that every seed has played to an end."""
+    """The tasks with a complete episode for every seed."""
     columns = list(zip(*runs.values(), strict=True))
     fine = [all(e is not None and e.error is None for e in column) for column in columns]
     return {
@@ -120,22 +120,22 @@ def _turns(episodes: Sequence[Episode]) -> dict[str, Any]:
         for t in steps
         if not t.action_is_valid
     )
-    cut = causes.get(CUT, 0)
+    truncated = causes.get(TRUNCATED, 0)
     return {
         "mean_steps": _mean([len(e.transitions) for e in episodes]),
-        "invalid_rate": (sum(causes.values()) - cut) / max(1, len(steps)),
-        "truncated_rate": cut / max(1, len(steps)),
+        "invalid_rate": (sum(causes.values()) - truncated) / max(1, len(steps)),
+        "truncated_rate": truncated / max(1, len(steps)),
         "invalid_causes": dict(causes.most_common()),
     }
 
 
 def _cause(answer: str | None, action: str | None) -> str:
-    """Why a turn is invalid: what is special about the answer, else what is wrong with the action."""
+    """Why a turn is invalid: the problem of the answer, else that of the action."""
     return answer or action or "unknown"
 
 
 def _forgotten(episodes: Sequence[Episode]) -> dict[str, int]:
-    """What agents left out of contexts that were too long."""
+    """The turns that agents left out of contexts that were too long."""
     counts = [
         max((t.info.get("agent", {}).get("forgotten_turns", 0) for t in e.transitions), default=0)
         for e in episodes
@@ -149,8 +149,8 @@ def _forgotten(episodes: Sequence[Episode]) -> dict[str, int]:
 def _rate(table: Sequence[Sequence[float]]) -> dict[str, Any]:
     """Success rate and interval of a table of seeds x tasks.
 
-    Where all is success, or nothing, a bootstrap knows no uncertainty; the interval is then that of
-    one seed. Without tasks there is neither rate nor interval.
+    If all succeed, or none, a bootstrap interval has width 0; the interval is then that of one seed.
+    Without tasks there is neither rate nor interval.
     """
     tasks = len(table[0])
     if not tasks:
@@ -239,7 +239,7 @@ def pass_at(table: Sequence[Sequence[float]]) -> dict[str, dict[str, Any]]:
 
 
 def _run(seed: int, episodes: Sequence[Episode | None], measured_only: bool) -> dict[str, Any]:
-    """One seed: successes as a text of 0 and 1 in the panel's order; scores where they say more."""
+    """One seed: successes as a text of 0 and 1 in the panel's order; scores where they differ from it."""
     counts = [e is not None and not (measured_only and e.error is not None) for e in episodes]
     successes = [int(e.success) if e is not None else 0 for e in episodes]
     measured = [s for s, good in zip(successes, counts, strict=True) if good]
@@ -257,7 +257,7 @@ def _run(seed: int, episodes: Sequence[Episode | None], measured_only: bool) -> 
 
 
 def _spent(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Model calls and tokens of all episodes; ``tokens`` is ``None`` where a policy told none."""
+    """Model calls and tokens of all episodes; ``tokens`` is ``None`` where a policy reports none."""
     records = [
         t.info["agent"]["spent"]
         for e in episodes

@@ -25,10 +25,10 @@ Price = Callable[[float, float], float]
 _CAUSES = 3
 """causes of invalid turns that are named"""
 _ADVICE = {
-    "cut by length": "rollout.max_response_tokens=N allows longer answers; reasoning models need many.",
+    "truncated": "rollout.max_response_tokens=N allows longer answers; reasoning models need many.",
     "tool call": "The model answers with tool calls, which were not offered: agent.action_format=tools.",
 }
-"""by cause of invalid turns: the setting that helps"""
+"""the setting that helps, by cause of invalid turns"""
 
 
 Advance = Callable[..., None]
@@ -61,7 +61,7 @@ class Display:
         self.say(f"{name}: done")
 
     def result(self, result: Mapping[str, Any]) -> None:
-        """An evaluation as a table, success by task type with 95 % intervals, and what else it says."""
+        """An evaluation as a table, success by task type with 95 % intervals, and further lines."""
         if result["n"]:
             self.console.print(result_table(result))
         for line in result_lines(result):
@@ -72,7 +72,7 @@ class Display:
         """A bar for an evaluation.
 
         Args:
-            name: what is evaluated.
+            name: of the evaluation.
             total: episodes.
             price: what so many prompt and response tokens cost; ``None``: unknown.
         """
@@ -144,7 +144,7 @@ def result_table(result: Mapping[str, Any]) -> Table:
 
 
 def result_lines(result: Mapping[str, Any]) -> list[str]:
-    """What a result says beside success: score, turns, cost, what was left out, what failed."""
+    """The lines of a result beside success: score, turns, cost, turns left out, failures."""
     lines = []
     score = result["score"]["mean"]
     if score is not None and abs(score - result["success_rate"]) > 1e-9:
@@ -153,7 +153,7 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
     if result["n"]:
         lines.append(
             f"mean steps {result['mean_steps']:.1f}, invalid {_percent(result['invalid_rate'])}, "
-            f"cut by length {_percent(result.get('truncated_rate', 0.0))}, "
+            f"truncated {_percent(result.get('truncated_rate', 0.0))}, "
             f"{result['seconds']:.0f} s, panel {result['panel_hash'][:12]}"
         )
     return [*lines, *_spent(result), *_causes(result), *_forgotten(result), *_endpoint(result),
@@ -188,17 +188,17 @@ def _causes(result: Mapping[str, Any]) -> list[str]:
 def _forgotten(result: Mapping[str, Any]) -> list[str]:
     forgotten = result.get("forgotten") or {}
     limit = result.get("context_tokens")
-    told = (
+    reason = (
         f"the context limit is {limit:,} tokens" if limit else "the model refused longer contexts"
     )
     lines = []
     if forgotten.get("episodes"):
         lines.append(
             f"context: {forgotten['turns']} turns were left out, in {forgotten['episodes']} episodes "
-            f"({told})"
+            f"({reason})"
         )
     if forgotten.get("ended_episodes"):
-        lines.append(f"context: {forgotten['ended_episodes']} episodes ended at it ({told})")
+        lines.append(f"context: {forgotten['ended_episodes']} episodes ended at it ({reason})")
     return lines
 
 
@@ -210,7 +210,7 @@ def _missing(result: Mapping[str, Any]) -> list[str]:
     lines = []
     if not result.get("complete", True):
         lines.append(
-            f"Partial: {result['n']} of {result['tasks']} tasks were played; rates are of these."
+            f"Partial: {result['n']} of {result['tasks']} tasks were run; rates are of these."
         )
     if result["errors"]:
         reason = " ".join((result.get("first_error") or "unknown").strip().splitlines()[-1:])
@@ -218,12 +218,12 @@ def _missing(result: Mapping[str, Any]) -> list[str]:
     if result.get("stopped"):
         lines.append(f"Stopped: {result['stopped']}")
     if lines:
-        lines.append("The same command plays what is missing.")
+        lines.append("The same command runs the missing episodes.")
     return lines
 
 
 def estimate_table(estimates: Mapping[str, Mapping[str, Any]]) -> Table:
-    """What an evaluation would ask for (``paw eval --dry-run``)."""
+    """The estimate of an evaluation (``paw eval --dry-run``)."""
     table = Table(title="Estimate (nothing was asked)")
     table.add_column("")
     for column in ("tasks", "requests", "prompt tokens", "response tokens", "cost"):

@@ -1,6 +1,6 @@
-"""How well a model predicts what the environment will answer, on transitions it has not learned from.
+"""How well a model predicts the next observation, on transitions it has not learned from.
 
-Each transition is one sequence: what the agent saw, what it answered, then the next observation, laid
+Each transition is one sequence: prompt, response, then the next observation, laid
 out as in training (``paw_train.rollouts.tokens``). Only tokens of that observation are measured.
 """
 
@@ -36,7 +36,7 @@ Embed = Callable[[Sequence[str]], np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What is to be predicted in one transition."""
+    """The sequence of one transition, and the observation to be predicted."""
 
     row: TokenRow
     """context, answer and observation; its one step's ``observation`` span is what counts"""
@@ -81,10 +81,10 @@ def predictions(
     """The transitions of some episodes as sequences; those without an observation are left out.
 
     Args:
-        episodes: recorded or just played.
+        episodes: recorded or new.
         chat: writes them in the model's tokens.
         shown: an observation as a prompt shows it (``TextEnv.prompt_observation``).
-        template: of the episodes' prompts; says what stands before an observation in a dialogue.
+        template: of the episodes' prompts; gives the text before an observation in a dialogue.
         limit: most tokens of a prompt (``RolloutSettings.max_prompt_tokens``).
     """
     found: list[Prediction] = []
@@ -112,7 +112,7 @@ def measure(
 
     Args:
         policy: a model in this process.
-        episodes: recorded or just played.
+        episodes: recorded or new.
         env: their environment.
         split: of its tasks.
         rollout: limits of a prompt and of a forward pass.
@@ -153,7 +153,7 @@ def score(
 
     Args:
         policy: a model in this process.
-        wanted: what is to be predicted.
+        wanted: the transitions.
         batch_tokens: padded tokens of one forward pass: memory, not results.
         progress: called with the number of transitions done.
     """
@@ -183,7 +183,7 @@ def score(
 
 
 def write_out(policy: LocalPolicy, wanted: Sequence[Prediction], batch: int = 32) -> list[str]:
-    """What the model writes for each observation by greedy decoding, at most as many tokens as it has."""
+    """The model's own text for each observation by greedy decoding, at most as many tokens as it has."""
     texts: list[str] = []
     for start in range(0, len(wanted), batch):
         part = wanted[start : start + batch]
@@ -230,7 +230,7 @@ class _Units:
             if getattr(total, bottom):
                 tops = [float(getattr(u, top)) for u in units]
                 bottoms = [float(getattr(u, bottom)) for u in units]
-                # one episode says nothing about how much episodes differ
+                # a single episode gives no estimate of the variance between episodes
                 many = len(units) > 1
                 interval = list(ratio_interval(tops, bottoms, _SEED)) if many else None
                 found[name] = {"mean": sum(tops) / sum(bottoms), "ci95": interval}
@@ -261,7 +261,7 @@ def summarise(wanted: Sequence[Prediction], sums: Sequence[Sums]) -> dict[str, A
 
 
 def transitions_hash(episodes: Sequence[Episode]) -> str:
-    """A hash over what is predicted and from what: equal for results that can be compared."""
+    """A hash over contexts and observations: equal for results that can be compared."""
     digest = hashlib.sha256()
     for episode in episodes:
         for t in episode.transitions:
@@ -271,9 +271,9 @@ def transitions_hash(episodes: Sequence[Episode]) -> str:
 
 
 def describe_row(result: Mapping[str, Any]) -> list[str]:
-    """The cells of a table's row: transitions, accuracy, likelihoods, exact match, similarity."""
+    """The entries of a table's row: transitions, accuracy, likelihoods, exact match, similarity."""
 
-    def cell(name: str, scale: float = 1.0, digits: int = 3, unit: str = "") -> str:
+    def entry(name: str, scale: float = 1.0, digits: int = 3, unit: str = "") -> str:
         value = result.get(name)
         if value is None:
             return "-"
@@ -285,11 +285,11 @@ def describe_row(result: Mapping[str, Any]) -> list[str]:
 
     return [
         str(result["transitions"]),
-        cell("token_accuracy", 100, 1, " %"),
-        cell("nll_per_token"),
-        cell("nll_per_character"),
-        cell("exact_match", 100, 1, " %"),
-        cell("similarity"),
+        entry("token_accuracy", 100, 1, " %"),
+        entry("nll_per_token"),
+        entry("nll_per_character"),
+        entry("exact_match", 100, 1, " %"),
+        entry("similarity"),
     ]
 
 

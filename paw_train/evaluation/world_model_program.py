@@ -1,4 +1,4 @@
-"""``paw eval-wm``: from what a user writes to a result on disk."""
+"""``paw eval-wm``: from the command line's arguments to a result on disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from paw_train.evaluation import world_model
 from paw_train.evaluation.embeddings import make_embedder
 from paw_train.evaluation.fingerprint import environment_record, model_hash
 from paw_train.evaluation.panels import panel_spec
-from paw_train.evaluation.playing import Plan, play, prepare
 from paw_train.evaluation.program import (
     make_plan,
     run_of,
@@ -25,6 +24,7 @@ from paw_train.evaluation.program import (
     weights_of,
     with_data,
 )
+from paw_train.evaluation.runner import Plan, prepare, run_panel
 from paw_train.evaluation.terminal import Display
 from paw_train.policies.factory import source_of
 from paw_train.policies.local.policy import LocalPolicy
@@ -50,11 +50,10 @@ def evaluate_from_args(
             probabilities can be read.
         overrides: ``key=value`` settings.
         out: the file to write; ``None``: ``eval-wm-....json`` in the run, or in ``runs``.
-        source: who plays the tasks that transitions are taken from: ``expert``, ``random`` or
-            ``policy``.
+        source: the agent whose transitions are used: ``expert``, ``random`` or ``policy``.
         episodes: recorded episodes (JSONL) to take the transitions from instead.
-        panel: a named panel to play.
-        encoder: as ``world_model_learning.encoder``, for the similarity of what the model writes;
+        panel: a named panel to collect them on.
+        encoder: as ``world_model_learning.encoder``, for the similarity of the model's predictions;
             ``None``: not measured.
         encoder_prefix: put before each text; ``None``: the run's own where it learned in the space of
             this encoder, else nothing.
@@ -69,13 +68,13 @@ def evaluate_from_args(
 
     if source_of(model) is not None:
         raise ValueError(
-            f"{model!r} does not tell the probabilities of given tokens; a world model is measured on "
+            f"{model!r} gives no probabilities of given tokens; a world model is measured on "
             "weights that run in this process: give a folder or a hub name."
         )
     if model in ("expert", "random") and not Path(model).exists():
         raise ValueError(
             f"{model!r} is an agent without a model, and predicts nothing: give a run's folder, or the "
-            f"folder or hub name of a model. Who plays is --source {model}."
+            f"folder or hub name of a model. The source of transitions is --source {model}."
         )
     if source not in SOURCES:
         raise ValueError(f"--source: unknown value {source!r}. {did_you_mean(source, SOURCES)}")
@@ -101,8 +100,10 @@ def evaluate_from_args(
         played, where = recorded, {"source": "recorded", "panel": None, "panel_hash": None}
     else:
         plan = make_plan(settings, source, {}, panel, 1)
-        with display.task(f"{source} plays", len(plan.panel.task_ids)) as advance:
-            played = _play(plan, policy, lambda done, _: advance(done))
+        with display.task(
+            f"collecting transitions ({source})", len(plan.panel.task_ids)
+        ) as advance:
+            played = _collect(plan, policy, lambda done, _: advance(done))
         where = {"source": source, "panel": plan.panel.name, "panel_hash": plan.panel.hash}
         where["environment"] = environment_record(
             plan.env, plan.split, plan.panel, agent_env_maker(plan.env, plan.split)
@@ -140,10 +141,10 @@ def _env_of(recorded: Sequence[Episode], env: EnvSettings) -> EnvSettings:
     return EnvSettings(id=env_id, history_length=own_history_length(env_id))
 
 
-def _play(plan: Plan, policy: LocalPolicy, progress: Any) -> list[Episode]:
+def _collect(plan: Plan, policy: LocalPolicy, progress: Any) -> list[Episode]:
     prepared = prepare(plan, policy)
-    played = play(plan, prepared, progress=progress).runs[plan.seeds[0]]
-    return [episode for episode in played if episode is not None]
+    found = run_panel(plan, prepared, progress=progress).runs[plan.seeds[0]]
+    return [episode for episode in found if episode is not None]
 
 
 def _default_path(model: str, what: str, run: Path | None) -> Path:

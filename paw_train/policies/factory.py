@@ -1,4 +1,4 @@
-"""From what a user names to a policy: ``openai:MODEL``, ``vllm:MODEL``, or weights that are run here."""
+"""A policy from a model's name: ``openai:MODEL``, ``vllm:MODEL``, or weights that run in this process."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SOURCES = {"openai": "endpoint", "vllm": "vllm"}
 
 def source_of(model: str) -> str | None:
     """``openai`` or ``vllm`` for a name with that prefix; ``None``: weights for this process."""
-    prefix, sign, rest = model.partition(":")
+    prefix, sign, name = model.partition(":")
     if not sign or prefix not in SOURCES or Path(model).exists():
         return None
-    if not rest:
+    if not name:
         raise ValueError(f"{model!r} names no model: expected {prefix}:MODEL.")
     return prefix
 
@@ -87,7 +87,7 @@ def open_policy(
 
 
 def rollout_policy(local: LocalPolicy, engine: str, vllm: VLLMSettings) -> Policy:
-    """What plays the rollouts of training: the policy itself, or an engine that follows its weights.
+    """The policy of training's rollouts: the policy itself, or an engine that follows its weights.
 
     Args:
         local: the policy that is trained.

@@ -1,4 +1,4 @@
-"""What every group of settings is: a pydantic model that does not change, read with one-line errors."""
+"""The base of every group of settings: an immutable pydantic model, read with one-line errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Group(BaseModel):
 
     @classmethod
     def read(cls, data: Any, where: str = "") -> Self:
-        """The settings in nested plain values, such as a recipe's; what is missing has its default.
+        """The settings in nested plain values, such as a recipe's; missing ones have their defaults.
 
         Args:
             data: by name.
@@ -48,7 +48,7 @@ class Group(BaseModel):
 
 
 def field_kinds(cls: type[Group]) -> dict[str, Any]:
-    """The types of a group's fields by name, with what is declared about their values."""
+    """The types of a group's fields by name, with the declared ranges of their values."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {name: hints[name] for name in cls.model_fields}
 
@@ -69,15 +69,15 @@ def is_group(kind: Any) -> bool:
 def _line(cls: type[Group], error: ValidationError, where: str) -> str:
     """The first of pydantic's errors, as one line."""
     first = error.errors(include_url=False)[0]
-    kind, path, rest = _place(cls, first["loc"])
+    kind, path, inner = _place(cls, first["loc"])
     name = ".".join(filter(None, (where, *path)))
     value: Any = first["input"]
     match first["type"]:
         case "extra_forbidden" | "invalid_key":
             names = list(kind.model_fields)
-            full = ".".join(filter(None, (name, str(rest[0]))))
+            full = ".".join(filter(None, (name, str(inner[0]))))
             return (
-                f"Unknown setting {full!r}. {did_you_mean(str(rest[0]), names)} "
+                f"Unknown setting {full!r}. {did_you_mean(str(inner[0]), names)} "
                 f"All{f' of {name}' if name else ''}: {', '.join(names)}."
             )
         case "value_error":
@@ -89,11 +89,11 @@ def _line(cls: type[Group], error: ValidationError, where: str) -> str:
             return f"{name}: {value!r} is not available. {did_you_mean(str(value), choices)}"
         case "finite_number":
             return f"{name} is a finite number, got {value!r}."
-        case "missing" if not rest:
+        case "missing" if not inner:
             return f"{name} is needed: {type_name(kind)}."
         case problem if problem.startswith(("greater_than", "less_than", "string_too_short")):
             return f"{name} is {allowed(kind)}, got {value!r}."
-    inside = " in it" if rest and first["type"] != "missing" else ""
+    inside = " in it" if inner and first["type"] != "missing" else ""
     return f"{name}: expected {type_name(kind)}, got {value!r} ({type(value).__name__}){inside}."
 
 
@@ -102,7 +102,7 @@ def _no_group(name: str, value: Any) -> str:
 
 
 def _place(cls: type[Group], loc: tuple[int | str, ...]) -> tuple[Any, list[str], list[int | str]]:
-    """What an error's place leads to: (type of the setting, its names, what is inside its value)."""
+    """The setting at an error's location: (its type, its names, the location inside its value)."""
     kind: Any = cls
     for depth, part in enumerate(loc):
         if not is_group(kind) or part not in kind.model_fields:

@@ -1,4 +1,4 @@
-"""The settings of branching rollouts: from which states episodes are continued several times."""
+"""Settings of branching rollouts: from which states episodes are continued several times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of the warm start on an expert's episodes."""
+"""Settings of the warm start on an expert's episodes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ class CloningSettings(Group):
     """The warm start: next-token learning on an expert's episodes."""
 
     episodes: Count = 0
-    """expert episodes; 0: no warm start"""
+    """number of expert episodes; 0: no warm start"""
+    episodes_per_task: Positive | None = None
+    """largest number of expert episodes per training task: an environment with few tasks then takes fewer
+    ``episodes``, and fewer ``steps`` in the same proportion; null: no limit"""
     noise: Share = 0.1
-    """share of the expert's steps replaced by a slip, so that recovering is learned as well"""
+    """share of the expert's steps replaced by a random action (a perturbed action), so that the policy also
+    learns to recover"""
     steps: Count = 400
-    """optimiser steps"""
+    """number of optimiser steps"""
     batch_tokens: Positive = 8192
-    """padded tokens an optimiser step"""
+    """padded tokens per optimiser step"""
     lr: AboveZero = 3e-3
     """peak learning rate of AdamW (embeddings and norms)"""
     matrix_lr: AboveZero | None = 0.02
@@ -25,4 +29,4 @@ class CloningSettings(Group):
     warmup: Share = 0.05
     """share of the steps over which the learning rate rises"""
     context_weight: AtLeastZero = 0.3
-    """weight of the loss on everything that is not the expert's response; the response weighs 1"""
+    """loss weight of the tokens outside the expert's responses, relative to 1 inside them"""

@@ -12,7 +12,7 @@ from paw_train.settings.ranges import AboveZero, AtLeastZero, Count, Number, Pos
 
 
 class EndpointSettings(Group):
-    """Where the model answers, and how it is asked. The key is never among the settings."""
+    """Address and use of an OpenAI-compatible endpoint. The key is never among the settings."""
 
     url: str | None = None
     """base address, such as ``http://localhost:8000/v1``; null: ``OPENAI_BASE_URL``, or OpenAI's"""
@@ -20,47 +20,47 @@ class EndpointSettings(Group):
     """environment variable that holds the key; a server that asks for none needs none"""
     api: Literal["chat", "completions"] = "chat"
     """``chat``: messages to ``/chat/completions``; ``completions``: token ids to ``/completions``, so
-    that nothing an environment prints can be taken for a control token (needs ``tokenizer``)"""
+    that no text of an environment is read as a control token (needs ``tokenizer``)"""
     tokenizer: str | None = None
     """folder or hub name of the model's tokenizer: needed for ``api=completions``; with ``chat`` it
-    counts the tokens of contexts, which are else estimated from what the server counts"""
+    counts the tokens of contexts, which are otherwise estimated from the server's counts"""
     context_tokens: Positive | None = None
-    """longest context and response of the model together, in tokens; null: what the server says
-    (``/v1/models``), else what it names when it refuses a longer one"""
+    """longest context and response of the model together, in tokens; null: the limit that the server
+    reports (``/v1/models``), else the one it names when it refuses a longer context"""
     concurrency: Positive = 16
-    """most requests at a time"""
+    """largest number of requests at a time"""
     timeout: Annotated[Number, Ge(0.001)] = 120.0
-    """seconds until a request without an answer is given up and tried again"""
+    """seconds after which a request without an answer is sent again"""
     retries: Count = 10
-    """further tries of a request that failed by chance (server error, overload, cut connection)"""
+    """further tries of a request after a temporary failure (server error, overload, lost connection)"""
     first_wait: AtLeastZero = 0.5
-    """seconds before the first of them, at most; each further wait may be twice as long"""
+    """longest wait before the first further try, in seconds; each later wait may be twice as long"""
     longest_wait: AtLeastZero = 30.0
-    """seconds that no wait exceeds, unless the server asks for more (``Retry-After``)"""
+    """longest wait before any further try, in seconds, unless the server asks for more (``Retry-After``)"""
     requests_per_minute: AboveZero | None = None
-    """limit on requests; null: none"""
+    """most requests per minute; null: no limit"""
     tokens_per_minute: AboveZero | None = None
-    """limit on tokens, prompt and response together; null: none"""
+    """most tokens per minute, prompts and responses together; null: no limit"""
     input_price: AtLeastZero | None = None
     """price of a million prompt tokens; null: the cost is not computed"""
     output_price: AtLeastZero | None = None
-    """price of a million response tokens"""
+    """price of a million response tokens; null: 0 where ``input_price`` is given"""
     budget_cost: AboveZero | None = None
-    """stop before this much is spent (needs a price); the same command goes on. null: no limit.
-    Each budget is that of one command; answers from the cache are free"""
+    """most money that one command spends (needs a price); the same command continues afterwards, and answers
+    from the cache are free. null: no limit"""
     budget_tokens: Positive | None = None
-    """stop before so many tokens are used, prompts and responses together; null: no limit"""
+    """most tokens that one command uses, prompts and responses together; null: no limit"""
     budget_requests: Positive | None = None
-    """stop after so many requests, repeated ones included; null: no limit"""
+    """most requests that one command sends, repeated ones included; null: no limit"""
     budget_minutes: AboveZero | None = None
-    """send nothing more after so many minutes; null: no limit"""
+    """minutes after which a command sends no further requests; null: no limit"""
     cache: str | None = "auto"
-    """file that keeps every answer, so that the same request is asked once; ``auto``: in the user's
-    cache folder; null: none"""
+    """file that keeps every answer, so that the same request is sent once; ``auto``: in the user's
+    cache folder; null: no cache"""
     send_seed: bool = True
-    """send each response's seed when sampling; some servers refuse the field"""
+    """whether each sampled response's seed is sent; some servers refuse the field"""
     send_stop: bool = True
-    """send the stop texts; without them responses go on after the action and are cut here"""
+    """whether stop texts are sent; without them responses continue after the action and are truncated here"""
     token_limit_field: str = "max_tokens"
     """name of the field for the longest response; newer OpenAI models want ``max_completion_tokens``,
     which is tried where a server refuses ``max_tokens``"""

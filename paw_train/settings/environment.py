@@ -1,4 +1,4 @@
-"""The settings of the environment, and of how the agent meets it."""
+"""Settings of the environment and of the agent's interface to it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from paw_train.settings.secrets import refuse_secrets
 
 
 class EnvSettings(Group):
-    """The environment and how the agent meets it."""
+    """The environment and the agent's interface to it."""
 
     id: Text = "paw_gym/ALFWorld-v0"
-    """registered id"""
+    """registered id of the environment"""
     kwargs: dict[str, Any] = {}
     """arguments of the environment, such as ``data_dir``, but for ``split`` (``train_split``,
     ``evaluation.split``); a secret is given as ``env:NAME``, the name of an environment variable that
     holds it"""
     train_kwargs: dict[str, Any] = {}
-    """more of them for training's rollouts only, such as a smaller ``max_steps``"""
+    """further arguments of the environment in training's rollouts only, such as a smaller ``max_steps``"""
     train_split: Text = "train"
-    """split that training draws its tasks from"""
+    """split that training samples its tasks from"""
     template: str | None = None
     """prompt template: a built-in name or a ``.toml`` file; null: the environment's own"""
     mode: Literal["window", "conversation"] = "window"
@@ -33,7 +33,7 @@ class EnvSettings(Group):
     require_admissible: bool = False
     """whether an action that is not listed is invalid before the environment sees it"""
     reward: Literal["agent", "environment"] = "agent"
-    """``agent``: what the environment declares for agents, such as 10 on success and else 0;
+    """``agent``: the reward that the environment declares for agents, such as 10 on success and else 0;
     ``environment``: its own, such as WebShop's score in [0, 1], which pays for a partial fit"""
     invalid_penalty: Number | None = None
     """reward added for an invalid response; null: the environment's own (-0.1 for ALFWorld)"""

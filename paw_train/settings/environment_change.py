@@ -1,7 +1,7 @@
 """Settings that were written for one environment, used with another.
 
-A recipe holds arguments, splits and limits of its own environment. ``env.id=...`` on the command line
-leaves them out, and the other environment's defaults take their place.
+A recipe has arguments, splits and limits for its own environment. ``env.id=...`` on the command line
+replaces them with the defaults of the other environment.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ BELONGING = (
     *("evaluation.split", "evaluation.selection_split", "rollout.max_response_tokens"),
 )
 """settings (dotted) that belong to one environment"""
+_EPISODES_PER_TASK = 16
+"""expert episodes per task that a warm start on another environment takes, unless ``cloning`` is given"""
 _RESPONSE_TOKENS = 48
 """longest response of a model trained from scratch: the most that a recipe of the project gives one"""
 
@@ -51,9 +53,11 @@ def change_environment(data: dict[str, Any], given: Mapping[str, Any], own_id: s
     if has_splits(wanted):
         own["evaluation.selection_split"], own["evaluation.split"] = of.held_out_splits
     if (_value(given, "model.path") or _value(data, "model.path")) is None:
-        # what a recipe sets for its small model, this environment's small model needs as well
+        # the settings that a recipe has for its small model are needed for this environment's too
         small = {"env.template": of.small_template, "rollout.max_response_tokens": _RESPONSE_TOKENS}
         own |= {key: new for key, new in small.items() if _value(data, key) is not None}
+    if _value(given, "cloning.episodes") is None and _value(given, "cloning.steps") is None:
+        own["cloning.episodes_per_task"] = _EPISODES_PER_TASK
     left_out = [name for key in BELONGING for name in _take_out(data, key)]
     for name, value in own.items():
         group, _, key = name.partition(".")

@@ -1,4 +1,4 @@
-"""The settings of evaluation: before, during and after training."""
+"""Settings of evaluation: before, during and after training."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from paw_train.settings.ranges import AtLeastZero, Count, Positive, Text
 
 
 class EvalSettings(Group):
-    """Which tasks success is measured on."""
+    """The tasks on which success is measured."""
 
     split: Text = "valid_unseen"
-    """split that the panel is drawn from, once, by ``seed``"""
+    """split that the evaluation panel is sampled from, once, by ``seed``"""
     tasks: Count = 200
-    """panel size; at most the split's"""
+    """number of tasks of the evaluation panel, at most those of the split"""
     plays: Positive = 1
-    """how often the panel is played before and after RL, each time with sampling of its own; the
-    validations during training play theirs once"""
+    """number of episodes of each task before and after RL, each sampled independently; the validations
+    during training have one"""
     seed: Count = 1234
-    """of the panel and of sampling"""
+    """seed of the panel and of sampling"""
     temperature: AtLeastZero = 0.4
-    """of the answers; the paper's validation value"""
+    """sampling temperature in evaluations; 0.4 is the paper's for validation"""
     batch: Positive = 128
-    """episodes played together"""
+    """episodes that run at the same time"""
     every: Count = 0
-    """updates between validations on the selection panel; 0: none"""
+    """number of updates between validations on the selection panel; 0: none"""
     selection_split: Text = "valid_seen"
-    """split that validation during training, and the choice of the checkpoint, use"""
+    """split of the selection panel, for validation during training and the choice of the checkpoint"""
     selection_tasks: Count = 64
-    """size of that panel"""
+    """number of tasks of the selection panel"""
     select_by: Literal["success_rate", "score"] = "success_rate"
-    """``success_rate`` or ``score`` (the mean score): what the checkpoint with the most of it is kept for"""
+    """the checkpoint with the highest value on the selection panel is kept as the best: ``success_rate``, or
+    ``score`` (the mean score)"""

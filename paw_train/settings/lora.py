@@ -1,4 +1,4 @@
-"""The settings of low-rank adapters."""
+"""Settings of low-rank adapters."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ class LoraSettings(Group):
     rank: Count = 0
     """rank of the adapters; 0: none, every weight is trained"""
     alpha: AboveZero | None = None
-    """scale of their output, over the rank; null: twice the rank"""
+    """scale of the adapters' output, divided by the rank; null: twice the rank"""
     dropout: ShareBelowOne = 0.0
-    """on their input, in the warm start only: RL compares with the policy that sampled"""
+    """dropout on the adapters' input, in the warm start only: in RL the ratio compares with the policy that
+    sampled, which has none"""
     targets: Text = "all-linear"
-    """``all-linear`` (all but the head), or names of layers with commas: ``q_proj,v_proj``"""
+    """adapted layers: ``all-linear`` (all but ``lm_head``), or names separated by commas:
+    ``q_proj,v_proj``"""

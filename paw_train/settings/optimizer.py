@@ -1,4 +1,4 @@
-"""The settings of the policy's optimiser."""
+"""Settings of the policy's optimiser."""
 
 from __future__ import annotations
 
@@ -11,31 +11,33 @@ from paw_train.settings.ranges import AboveZero, AtLeastZero, Count, Positive, S
 
 
 class OptimizerSettings(Group):
-    """AdamW and how an update is split."""
+    """AdamW, and how an update is divided into optimiser steps."""
 
     lr: AtLeastZero = 1e-6
-    """peak learning rate"""
+    """peak learning rate of AdamW"""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """``constant``, ``linear`` (to ``final_lr``) or ``cosine`` (to ``final_lr``), by update"""
+    """learning rate schedule by update: ``constant``, ``linear`` (to ``final_lr``) or ``cosine`` (to
+    ``final_lr``)"""
     final_lr: AtLeastZero = 0.0
     """learning rate after the last update, as a share of ``lr``"""
     warmup_updates: Count = 0
-    """updates over which the learning rate rises"""
+    """number of updates over which the learning rate rises"""
     weight_decay: AtLeastZero = 0.0
-    """AdamW's"""
+    """weight decay of AdamW"""
     betas: Annotated[tuple[ShareBelowOne, ShareBelowOne], Field(strict=False)] = (0.9, 0.999)
-    """AdamW's"""
+    """betas of AdamW"""
     max_grad_norm: AboveZero = 1.0
-    """gradient clipping"""
+    """largest gradient norm; above it gradients are scaled down"""
     minibatches: Positive = 1
-    """optimiser steps an update"""
+    """optimiser steps per update"""
     minibatch_size: Positive | None = None
     """sequences of one optimiser step, as the papers give it: responses in window mode, episodes in
     conversation mode, where a sequence is a whole dialogue. An update then takes as many steps as its
     sequences need, all of nearly equal size; null: ``minibatches`` decides"""
     micro_batch_tokens: Positive = 16384
-    """padded tokens of one forward pass: memory, not results"""
+    """padded tokens of one forward pass, which decide memory, not results"""
     max_skipped: Count = 3
-    """optimiser steps in a row that may be skipped for a loss or gradient that is not finite"""
+    """largest number of consecutive optimiser steps skipped for a loss or gradient that is not finite"""
     measure_gradients: bool = False
-    """also log the gradient norms of the policy and the world-model term apart (a second backward)"""
+    """whether the gradient norms of the policy and the world-model term are logged separately (a second
+    backward pass)"""

@@ -1,4 +1,4 @@
-"""Which values a setting may have, declared at its field (``lr: AtLeastZero``), and the words for them.
+"""The values that a setting may have, declared at its field (``lr: AtLeastZero``), and their descriptions.
 
 Pydantic checks the declarations; errors and the page of settings describe them in the same words.
 """

@@ -15,7 +15,7 @@ from paw_train.settings.environment_change import change_environment, explain
 from paw_train.settings.run import Settings
 
 Say = Callable[[str], None]
-"""gets a sentence for the user"""
+"""called with a sentence for the user"""
 Kind = Literal["recipe", "grid"]
 """``grid``: what ``paw compare`` runs"""
 
@@ -25,12 +25,12 @@ def load_settings(
 ) -> Settings:
     """Settings from a recipe and ``key=value`` overrides (``optimizer.lr=1e-4``).
 
-    An ``env.id`` other than the recipe's leaves out what the recipe sets for its own environment.
+    An ``env.id`` other than the recipe's leaves out the recipe's settings for its own environment.
 
     Args:
         recipe: the name of a recipe that comes with the project, or a ``.yaml`` path.
         overrides: values are read as YAML.
-        say: gets a sentence about what was left out.
+        say: called with a sentence about settings that were left out.
 
     Raises:
         ValueError: unknown recipe, key or environment (names the nearest), or a value of the wrong
@@ -50,8 +50,8 @@ def overridden(
     Args:
         data: of a recipe or a run; changed in place.
         overrides: values are read as YAML.
-        of: what ``data`` is, for ``say``.
-        say: gets a sentence about what was left out for another environment.
+        of: a name for ``data``, for ``say``.
+        say: called with a sentence about settings that were left out for another environment.
     """
     given: dict[str, Any] = {}
     for override in overrides:
@@ -95,7 +95,7 @@ def read_yaml(text: str, what: str) -> Any:
     """The plain values in a YAML text.
 
     Raises:
-        ValueError: it is none, or refers to itself; says what and where.
+        ValueError: it is not YAML, or refers to itself; the message gives the place.
     """
     try:
         value = yaml.safe_load(text)

@@ -1,4 +1,4 @@
-"""The settings of what a run keeps to look at."""
+"""Settings of the episodes that a run records."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from paw_train.settings.ranges import Count, Positive
 
 
 class RecordSettings(Group):
-    """Which of training's episodes a run keeps to look at (``paw view``); results do not depend on it."""
+    """The training episodes that a run records for ``paw view``; results do not depend on them."""
 
     every: Count = 10
-    """updates between those that keep episodes: the first, and then every so many; 0: none do"""
+    """number of updates between those whose episodes are recorded, from the first on; 0: none"""
     groups: Positive = 1
-    """groups of such an update that are kept"""
+    """groups of such an update that are recorded"""
     tokens: bool = True
-    """with the probability of every token of their next observations, entropies, advantages and the
-    world model's selection and weights: one forward pass over the kept episodes"""
+    """whether token probabilities of the next observations, entropies, advantages and the world model's
+    selection and weights are recorded with them: one forward pass over these episodes"""

@@ -1,4 +1,4 @@
-"""The settings of rollouts: how experience is collected, and how responses are sampled."""
+"""Settings of rollouts: how experience is collected, and how responses are sampled."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from paw_train.settings.ranges import AtLeastZero, Count, Positive, PositiveShar
 from paw_train.settings.vllm import VLLMSettings
 
 PREFILL_TOKENS = 8192
-"""most padded context tokens of one forward pass, unless told otherwise"""
+"""default of the padded context tokens of one forward pass"""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How responses are drawn."""
+    """How responses are sampled."""
 
     temperature: float = 1.0
     """0 takes the most likely token"""
@@ -28,11 +28,11 @@ class Sampling:
     stop: tuple[str, ...] = ("</action>",)
     """texts that end a response (and belong to it)"""
     top_p: float = 1.0
-    """draw from the fewest tokens that hold this probability (nucleus sampling); 1: from all"""
+    """sample from the fewest tokens that hold this probability (nucleus sampling); 1: from all"""
     top_k: int = 0
-    """draw from this many most likely tokens; 0: from all"""
+    """sample from this many most likely tokens; 0: from all"""
     min_p: float = 0.0
-    """draw from tokens at least this fraction as likely as the most likely one; 0: from all"""
+    """sample from tokens at least this fraction as likely as the most likely one; 0: from all"""
 
     def __post_init__(self) -> None:
         checks = {
@@ -48,7 +48,7 @@ class Sampling:
 
     @property
     def truncated(self) -> bool:
-        """Whether some tokens cannot be drawn although the model gives them probability."""
+        """Whether some tokens cannot be sampled although the model gives them probability."""
         return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0 or self.min_p > 0)
 
 
@@ -56,11 +56,11 @@ class RolloutSettings(Group):
     """How experience is collected."""
 
     groups: Positive = 16
-    """tasks an update"""
+    """tasks per update"""
     group_size: Positive = 8
-    """episodes of each task"""
+    """episodes of each task, compared with each other"""
     temperature: AtLeastZero = 1.0
-    """of sampling; log-probabilities are those of the tempered distribution"""
+    """sampling temperature in training; log-probabilities are those of the tempered distribution"""
     top_p: PositiveShare = 1.0
     """sample from the fewest tokens that hold this probability; 1: from all"""
     top_k: Count = 0
@@ -68,22 +68,23 @@ class RolloutSettings(Group):
     min_p: ShareBelowOne = 0.0
     """sample from tokens at least this fraction as likely as the most likely one; 0: from all"""
     allow_truncated_sampling: bool = False
-    """train although ``top_p``, ``top_k`` or ``min_p`` cut the distribution: the sampled
-    log-probabilities are then not those that the policy is updated on"""
+    """whether training is allowed although ``top_p``, ``top_k`` or ``min_p`` truncate the distribution: the
+    sampled log-probabilities are then not those that the policy is updated on"""
     max_response_tokens: Positive = 512
-    """longest response"""
+    """longest response, in tokens"""
     max_context_tokens: Positive = 4096
-    """longest sequence, prompt and response together: a window-mode prompt that leaves no room for
+    """longest sequence in tokens, prompt and response together: a window-mode prompt that leaves no room for
     ``max_response_tokens`` loses its oldest history (never the task), a dialogue ends"""
     prefill_tokens: Positive = PREFILL_TOKENS
-    """most padded context tokens read in one forward pass: memory, not results"""
+    """padded context tokens of one forward pass, which decide memory, not results"""
     stop_at_tags: bool = True
-    """end a response at its closing tag; false: only where the policy samples its end token, which is
-    then trained like every other token of the response (as in verl, and so in the published runs)"""
+    """whether a response ends at its closing tag; false: only where the policy samples its end token,
+    which is then trained like every other token of the response (as in verl, and so in the published
+    runs)"""
     engine: Literal["local", "vllm"] = "local"
-    """what plays training's episodes: ``local``, the policy itself, or ``vllm``, with its weights"""
+    """engine of training's rollouts: ``local``, the policy itself, or ``vllm``, with its weights"""
     vllm: VLLMSettings = VLLMSettings()
-    """of that engine"""
+    """settings of vLLM, for ``rollout.engine=vllm``"""
     branching: BranchingSettings = BranchingSettings()
     """branching rollouts, in training only"""
 
@@ -99,11 +100,11 @@ class RolloutSettings(Group):
 
     @property
     def max_prompt_tokens(self) -> int:
-        """What ``max_context_tokens`` leaves for a prompt."""
+        """Tokens that ``max_context_tokens`` leaves for a prompt."""
         return self.max_context_tokens - self.max_response_tokens
 
     def sampling(self, stop: Sequence[str]) -> Sampling:
-        """How responses are drawn, given the texts that may end one."""
+        """How responses are sampled, given the texts that may end one."""
         return Sampling(
             self.temperature, self.max_response_tokens, tuple(stop) if self.stop_at_tags else (),
             self.top_p, self.top_k, self.min_p,

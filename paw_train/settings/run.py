@@ -36,24 +36,24 @@ class Settings(Group):
     """All settings of a training run."""
 
     name: Text = "run"
-    """names the folder below ``out``"""
+    """name of the run, and of its folder below ``out``"""
     out: Text = "runs"
-    """where runs are written"""
+    """folder in which runs are written"""
     seed: Count = 0
-    """of everything that is random"""
+    """seed of everything that is random"""
     threads: Positive | None = None
-    """CPU threads; null: as many as cores"""
+    """number of CPU threads; null: as many as cores"""
     updates: Count = 100
-    """RL updates"""
+    """number of RL updates"""
     checkpoint_every: Positive = 5
-    """updates between checkpoints"""
+    """number of updates between checkpoints"""
     keep_episodes: Count = 6
     """episodes written before and after training, for the report"""
     engine: Literal["local", "openrlhf"] = "local"
-    """what trains: ``local``, one process; or ``openrlhf``, a Ray cluster (settings: ``openrlhf``)"""
+    """training engine: ``local``, one process; or ``openrlhf``, a Ray cluster (settings: ``openrlhf``)"""
     warm_starts: str | None = None
-    """folder in which runs share warm starts (and the evaluation before RL), each under the hash of
-    the settings it was made by; null: each run makes its own"""
+    """folder in which runs share warm starts (and the evaluation before RL), each under the hash of the
+    settings that determine it; null: each run has its own"""
     env: EnvSettings = EnvSettings()
     model: ModelSettings = ModelSettings()
     cloning: CloningSettings = CloningSettings()

@@ -1,4 +1,4 @@
-"""The settings of a small model that is trained from scratch."""
+"""Settings of a small model that is trained from scratch."""
 
 from __future__ import annotations
 
@@ -11,29 +11,31 @@ from paw_train.settings.base import Group
 from paw_train.settings.ranges import Positive
 
 FEWEST_PIECES = 512
-"""256 bytes, what marks a dialogue, and some pieces"""
+"""256 bytes, the markers of a dialogue, and some pieces"""
 
 
 class ScratchModelSettings(Group):
     """Size of a model that is trained from scratch (Llama architecture)."""
 
     hidden: Positive = 128
-    """width"""
+    """width of the model"""
     layers: Positive = 3
-    """transformer blocks"""
+    """number of transformer blocks"""
     heads: Positive = 4
-    """attention heads"""
+    """number of attention heads"""
     kv_heads: Positive = 1
-    """key-value heads; one keeps the cache small, and reading the cache is what sampling costs"""
+    """number of key-value heads; one keeps the cache small, and reading it is the main cost of sampling"""
     intermediate: Positive = 384
     """width of the feed-forward layers"""
     max_positions: Positive = 4096
     """longest context, in tokens"""
     tokenizer: Literal["words", "pieces"] = "words"
-    """``words``: those of the training tasks, any other is unknown; ``pieces``: byte-level BPE, which
-    knows every text, for environments whose held-out tasks have names of their own"""
+    """kind of tokenizer: ``words``, those of the training tasks, any other is unknown; ``pieces``,
+    byte-level BPE, which covers every text, for environments whose held-out tasks have names of their
+    own"""
     pieces: Annotated[int, Ge(FEWEST_PIECES)] = 1024
-    """vocabulary of ``tokenizer: pieces``; fewer leave names in more, and more familiar, pieces"""
+    """vocabulary size of ``tokenizer: pieces``; a smaller one splits names into more, and more frequent,
+    pieces"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

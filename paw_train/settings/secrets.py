@@ -17,7 +17,7 @@ _VARIABLE = "env:"
 
 
 def refuse_secrets(values: Mapping[str, Any], where: str) -> None:
-    """Raises ``ValueError`` for a secret that stands there itself; the message does not repeat it.
+    """Raises ``ValueError`` for a secret among the values; the message does not repeat it.
 
     Args:
         values: settings, nested.

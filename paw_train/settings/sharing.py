@@ -1,7 +1,7 @@
-"""Where runs share what they would compute alike: the warm start, and the evaluation before RL.
+"""The folders of results that runs share: the warm start, and the evaluation before RL.
 
-The folder's name is the hash of every setting that the result depends on, so a run finds exactly
-its own or nothing.
+A folder's name is the hash of every setting that the result depends on, so runs share a result only if
+it is the same for both.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from paw_train.settings import Settings
 
 
 def shared_warm_start(settings: Settings) -> Path | None:
-    """The folder of the warm start that these settings make; ``None``: nothing is shared."""
+    """The folder of the warm start of these settings; ``None``: nothing is shared."""
     return _folder(settings, _warm_start(settings))
 
 
 def shared_evaluation(settings: Settings) -> Path | None:
     """The folder of the evaluation of that warm start."""
-    # what is left out does not change how an episode of the panel is played
+    # the settings left out do not change an episode of the panel
     selection, sizes = {"every", "selection_split", "selection_tasks"}, {"groups", "group_size"}
     parts = {
         "evaluation": settings.evaluation.model_dump(exclude=selection),
         "rollout": settings.rollout.model_dump(exclude={*sizes, "temperature"}),
     }
     if settings.world_model_learning.method != "off":
-        # what is evaluated is then no longer the warm start alone
+        # the evaluated policy is then not the warm start alone
         parts["world_model_learning"] = settings.world_model_learning.model_dump()
         parts["transitions"] = _transitions(settings)
     return _folder(settings, {**_warm_start(settings), **parts}, "-evaluation")
 
 
 def shared_transitions(settings: Settings) -> Path | None:
-    """The folder of what that warm start plays for world-model learning, and its measurement."""
+    """The folder of the warm start's episodes for world-model learning, and of its measurement."""
     return _folder(settings, {**_warm_start(settings), **_transitions(settings)}, "-transitions")
 
 
@@ -44,7 +44,8 @@ def _warm_start(settings: Settings) -> dict[str, Any]:
     return {
         "env": settings.env.model_dump(exclude={"train_kwargs", "max_return"}),
         "model": settings.model.model_dump(),
-        "cloning": settings.cloning.model_dump(),
+        # the limit has its effect in `episodes` and `steps`
+        "cloning": settings.cloning.model_dump(exclude={"episodes_per_task"}),
         "seed": settings.seed,
         "threads": settings.threads,
         "version": __version__,

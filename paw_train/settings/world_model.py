@@ -1,4 +1,4 @@
-"""The settings of world-model supervision."""
+"""Settings of world-model supervision."""
 
 from __future__ import annotations
 
@@ -20,58 +20,59 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 class WorldModelSettings(Group):
-    """How the policy is trained on the observations that follow its own actions.
+    """World-model supervision: training on the observations that follow the policy's own actions.
 
     The defaults are PaW as published (arXiv 2606.02388, Appendix A.1). The key `world_model.preset` sets
     several fields at once: `paw` (the defaults), `echo` (cross-entropy on every transition, without
-    adaptive weight) or `off`; what is given beside it wins.
+    adaptive weight) or `off`; fields given beside it take precedence.
     """
 
     enabled: bool = True
     """whether the policy learns from the observations that follow its actions; false is the plain RL
     algorithm"""
     loss: Text = "cmae"
-    """`cmae` clipped mean absolute error (Eq. 8), `mae` the same unclipped, `ce` cross-entropy (Eq.
-    5), `gce` generalised cross-entropy (our extension), between `ce` and `mae` by `q`, or one that
-    another package adds"""
+    """loss of an observation: `cmae` clipped mean absolute error (Eq. 8), `mae` the same unclipped, `ce`
+    cross-entropy (Eq. 5), `gce` generalised cross-entropy (our extension), between `ce` and `mae` by `q`,
+    or one that another package adds"""
     alpha: PositiveShare = 0.75
-    """fraction of the update's transitions supervised; (0, 1]"""
+    """fraction of the update's transitions that is supervised; (0, 1]"""
     rho: PositiveShare = 0.2
-    """`cmae` drops tokens predicted with a probability above this (Eq. 7); (0, 1]"""
+    """probability above which a token is predicted well and `cmae` leaves it out (Eq. 7); (0, 1]"""
     adaptive: bool = True
-    """weigh each group by 1 - mean return / R_max (Eq. 10); False: every group weighs 1"""
+    """whether each group is weighted by 1 - mean return / R_max (Eq. 10); false: every group weighs 1"""
     coef: AtLeastZero = 1.0
-    """factor on the whole term; 1 is Eq. 11; 0 or more"""
+    """coefficient of the whole term; 1 is Eq. 11; 0 or more"""
     entropy: Literal["sampled", "full"] = "sampled"
-    """`sampled`: the paper's estimate from the sampled tokens; `full`: Shannon entropy over the
-    vocabulary (one more forward pass over the update)"""
+    """action entropy for the selection: `sampled`, the paper's estimate from the sampled tokens; `full`,
+    Shannon entropy over the vocabulary (one more forward pass over the update)"""
     horizon: Positive = 1
-    """observations supervised for each action: 1 is the paper; k supervises o_{t+1} to o_{t+k} along
-    the actions that were really taken (our extension)"""
+    """number of observations supervised for each action: 1 is the paper; k supervises o_{t+1} to o_{t+k}
+    along the actions that were taken (our extension)"""
     discount: PositiveShare = 0.5
     """weight of each further observation relative to the one before it; (0, 1]"""
     dedup: Annotated[Literal["off", "once", "weighted"], BeforeValidator(yaml_switch)] = "off"
-    """identical (h_t, a_t, o_{t+1}) of one update (our extension): `off` each counts; `once` only the
-    first can be selected; `weighted` each weighs 1 / its number of copies"""
+    """treatment of identical (h_t, a_t, o_{t+1}) of one update (our extension): `off`, each counts;
+    `once`, only the first can be selected; `weighted`, each weighs 1 / its number of copies"""
     q: PositiveShare = 0.5
     """`gce` only: exponent of `(1 - p^q) / q`; 1 is `mae`, towards 0 it becomes `ce`; (0, 1]"""
     gradient_ratio: AtLeastZero | None = None
-    """keep the term's gradient norm at this multiple of the policy term's, in each optimiser step (our
-    extension; local engine); `coef` then has no effect; null: `coef` decides"""
+    """ratio of the term's gradient norm to the policy term's, held in each optimiser step (our extension;
+    local engine); `coef` then has no effect; null: `coef` decides"""
     weighting: Literal["transition", "token"] = "transition"
-    """`transition`: every selected transition of a group weighs the same, its tokens 1 / |o| (Eq. 8);
-    `token`: every observation token of the group's selected transitions does (our extension)"""
+    """weights inside a group: `transition`, every selected transition of a group weighs the same, its
+    tokens 1 / |o| (Eq. 8); `token`, every observation token of its selected transitions weighs the same
+    (our extension)"""
     filter: Annotated[Literal["off", "warnings"], BeforeValidator(yaml_switch)] = "off"
-    """`warnings` leaves out what follows a malformed response: the interface complains there, the
-    environment says nothing (the published ECHO's filter); `off`: all count"""
+    """transitions left out: `warnings`, those after a malformed response, where the interface answers in
+    place of the environment (the filter of the published ECHO); `off`, none"""
     selection: Text = "top_entropy"
-    """which transitions are supervised: `top_entropy`, the `alpha` of highest action entropy (Eq. 4), or a
-    selection that another package adds"""
+    """rule that selects the supervised transitions: `top_entropy`, the `alpha` of highest action entropy
+    (Eq. 4), or a selection that another package adds"""
 
     @model_validator(mode="before")
     @classmethod
     def _expand_preset(cls, data: Any) -> Any:
-        """A recipe's ``preset`` stands for its fields; what is given beside it wins."""
+        """Replaces ``preset`` by its fields; fields given beside it take precedence."""
         if not isinstance(data, Mapping) or "preset" not in data:
             return data
         name = yaml_switch(data["preset"])

@@ -257,7 +257,7 @@ class Run:
             return [t.episode for t in demonstrations(pool, None, task_ids, 0.2, rng)]
         episodes: list[Episode] = []
         agent = make_agent("random", None, self.settings.rollout, {})
-        agent.play(pool, task_ids, self.settings.seed, episodes.append)
+        agent.run(pool, task_ids, self.settings.seed, episodes.append)
         return episodes
 
     # --- warm start ------------------------------------------------------------------------------

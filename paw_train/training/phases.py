@@ -160,7 +160,7 @@ def cluster_phases(settings: Settings, shape: ModelShape, available: float) -> l
     score = scoring_bytes(shape, _micro(settings)) / GIB
     scoring = {"reference": reference, "activations": score}
     if o.colocate == "all":
-        # whoever is not at work has its weights here, and its optimiser in the machine's memory
+        # an idle model keeps its weights here, and its optimiser in the machine's memory
         asleep = {"critic": weights} if has_critic(settings) else {}
         beside = {**asleep, "reference": resident}
         phases = [

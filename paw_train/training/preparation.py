@@ -15,6 +15,9 @@ from paw_train.environments import agent_env_maker, has_solver, training_env
 from paw_train.rollouts.rollout import require_whole_distribution
 from paw_train.settings import EnvSettings, Settings
 
+_FEWEST_STEPS = 150
+"""of a warm start on few tasks: a model that is trained from scratch learns the form of answers in these"""
+
 
 def prepared(settings: Settings, report: Callable[[str], None]) -> Settings:
     """The settings as the run will use them.
@@ -44,7 +47,27 @@ def prepared(settings: Settings, report: Callable[[str], None]) -> Settings:
         )
         cloning = settings.cloning.replace(episodes=0)
         settings = settings.replace(cloning=cloning)
-    return settings
+    return _with_fewer_episodes(settings, report)
+
+
+def _with_fewer_episodes(settings: Settings, report: Callable[[str], None]) -> Settings:
+    """The settings with the warm start that ``cloning.episodes_per_task`` allows."""
+    own = settings.cloning
+    if own.episodes_per_task is None or not own.episodes:
+        return settings
+    made = agent_env_maker(training_env(settings.env), settings.env.train_split)()
+    tasks = len(made.tasks)
+    made.close()
+    episodes = min(own.episodes, own.episodes_per_task * tasks)
+    if episodes == own.episodes:
+        return settings
+    steps = min(own.steps, max(_FEWEST_STEPS, round(own.steps * episodes / own.episodes)))
+    report(
+        f"{settings.env.id} has {tasks} training task(s): {episodes} expert episodes and {steps} steps "
+        f"for the warm start, in place of {own.episodes} and {own.steps} (cloning.episodes, "
+        "cloning.steps)."
+    )
+    return settings.replace(cloning=own.replace(episodes=episodes, steps=steps))
 
 
 def _require_packages(settings: Settings) -> None:

@@ -1,7 +1,7 @@
-"""Leaves out most of the transitions that the start policy predicts already, or that are all alike.
+"""Leaves out most transitions that the start policy predicts already, or that have the same observation.
 
-Their predictions are all right, so a group of them has nothing to compare, and cross-entropy on them teaches
-what is known. A few stay, so that they are not forgotten.
+Their predictions are all right, so a group of them has no advantage, and cross-entropy on them teaches
+nothing new. A few stay, so that they are not forgotten.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ def kept(shares: np.ndarray, settings: EasyFilterSettings, rng: np.random.Genera
 
     Args:
         shares: [N] of ``solved_shares``.
-        settings: what is easy.
-        rng: one number is drawn from it for each of the N.
+        settings: which ones are easy.
+        rng: gives one number for each of the N.
     """
-    lucky = rng.random(len(shares)) < settings.keep
-    result: np.ndarray = (shares < settings.solved) | lucky
+    retained = rng.random(len(shares)) < settings.keep
+    result: np.ndarray = (shares < settings.solved) | retained
     return result
 
 
 def balanced(texts: Sequence[str], max_share: float, rng: np.random.Generator) -> np.ndarray:
-    """[N] bool: so many of each text, at random, that none has more than ``max_share`` of what is kept.
+    """[N] bool: as many of each text, at random, as keep its share of the kept ones at ``max_share``.
 
     Where there are too few different texts for that share, as many of each as of the rarest.
     """

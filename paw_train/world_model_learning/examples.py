@@ -2,7 +2,7 @@
 
 The layout is that of co-training and of ``paw eval-wm``: the observation is written where the environment
 would put it, behind the agent's action. One token ends it, the first of those that ask for the next answer,
-so that a model can say that its prediction is complete.
+so that a model can mark the end of its prediction.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class Guess:
     response: Response
     """as sampled, the ending token included"""
     text: str
-    """what it says the observation is"""
+    """the predicted observation"""
     complete: bool
     """whether it ended by itself, within the limit of tokens"""
 
@@ -42,7 +42,7 @@ def predict(
         each: K predictions of each.
         temperature: of sampling.
         max_tokens: longest prediction.
-        seed: of sampling; a prediction hangs on it and its own number alone.
+        seed: of sampling; a prediction depends on it and its own number alone.
         batch: predictions sampled together (those of one example at least).
         prefill_tokens: most padded context tokens of one forward pass.
         progress: called with the number of examples done.

@@ -1,4 +1,4 @@
-"""RWML's second stage: GRPO on sampled predictions, rewarded by similarity to what came true."""
+"""RWML's second stage: GRPO on sampled predictions, rewarded by similarity to the true observation."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import torch
 
 from paw_train.algorithms.advantages import grpo
 from paw_train.algorithms.experience import Experience
-from paw_train.algorithms.update import Updater, update_seed
+from paw_train.algorithms.update import Updater
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.tokens import StepSpans, TokenRow
-from paw_train.settings import OptimizerSettings, Settings
+from paw_train.settings import Settings
 from paw_train.settings.world_model import WorldModelSettings
 from paw_train.world_model_learning.examples import Example
+from paw_train.world_model_learning.learner import Learner, stage_optimizer
 from paw_train.world_model_learning.predicting import Guess, predict
 from paw_train.world_model_learning.similarity import Similarity
 
 
-class RWMLLearner:
-    """Learns to predict by the rewards of predictions.
+class RWMLLearner(Learner):
+    """Learns from the rewards of sampled predictions.
 
     Args:
         policy: the start policy; is changed in place.
@@ -39,7 +40,6 @@ class RWMLLearner:
         settings: Settings,
     ) -> None:
         self.policy, self.examples, self.similarity = policy, examples, similarity
-        self.settings = settings
         self.own = settings.world_model_learning.rwml
         objective = settings.objective.replace(
             kl_coef=self.own.kl_coef,
@@ -50,7 +50,7 @@ class RWMLLearner:
         reference = (
             policy.reference(settings.model.reference_offload) if self.own.kl_coef > 0 else None
         )
-        self.updater = Updater(
+        updater = Updater(
             policy,
             reference,
             stage_optimizer(settings, self.own, self.own.minibatches),
@@ -59,18 +59,19 @@ class RWMLLearner:
             self.own.temperature,
             self.own.updates,
         )
+        super().__init__(settings, updater)
 
     def update(self, number: int) -> dict[str, Any]:
-        """One update; everything random in it follows from the seed and its number."""
+        """See ``Learner.update``."""
         own = self.own
         started = time.perf_counter()
-        seed = stage_seed(self.settings.seed, number)
+        seed = self.seed(number)
         rng = np.random.default_rng(seed)
         count = min(own.transitions, len(self.examples))
-        drawn = [self.examples[int(i)] for i in rng.choice(len(self.examples), count, False)]
+        sampled = [self.examples[int(i)] for i in rng.choice(len(self.examples), count, False)]
         guesses = predict(
             self.policy,
-            drawn,
+            sampled,
             own.group_size,
             own.temperature,
             own.max_tokens,
@@ -78,13 +79,13 @@ class RWMLLearner:
             self.settings.world_model_learning.batch,
             self.settings.rollout.prefill_tokens,
         )
-        sampled = time.perf_counter()
+        predicted = time.perf_counter()
         texts = [guess.text for group in guesses for guess in group]
-        truth = [example.text for example in drawn for _ in range(own.group_size)]
+        truth = [example.text for example in sampled for _ in range(own.group_size)]
         cosines = self.similarity(texts, truth)
         rewarded = time.perf_counter()
         experience, metrics = make_experience(
-            drawn,
+            sampled,
             guesses,
             self.similarity.rewards(cosines),
             own.normalize,
@@ -102,22 +103,10 @@ class RWMLLearner:
             "exact_share": float(np.mean([a == b for a, b in zip(texts, truth, strict=True)])),
             "complete_share": float(np.mean([g.complete for group in guesses for g in group])),
             "different_share": len(set(texts)) / len(texts),
-            "seconds_predict": sampled - started,
-            "seconds_embed": rewarded - sampled,
+            "seconds_predict": predicted - started,
+            "seconds_embed": rewarded - predicted,
             "seconds_train": time.perf_counter() - rewarded,
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Of the optimiser."""
-        return self.updater.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Inverse of ``state_dict``."""
-        self.updater.load_state_dict(state)
-
-    def close(self) -> None:
-        """Leaves the policy to whatever trains it next."""
-        self.updater.weights.close()
 
 
 _LOGGED = ("policy_loss", "kl", "clip_fraction", "grad_norm", "lr", "skipped")
@@ -170,20 +159,3 @@ def make_experience(
         rows, advantages[keep].float(), torch.zeros(len(rows)), lengths, metrics
     )
     return experience, metrics
-
-
-def stage_optimizer(settings: Settings, own: Any, minibatches: int) -> OptimizerSettings:
-    """The run's optimiser with the stage's own rate, schedule and cutting."""
-    return settings.optimizer.replace(
-        lr=own.lr,
-        schedule=own.schedule,
-        warmup_updates=own.warmup_updates,
-        minibatches=minibatches,
-        minibatch_size=None,
-        measure_gradients=False,
-    )
-
-
-def stage_seed(seed: int, number: int) -> int:
-    """The seed of one update of the second stage."""
-    return update_seed(seed, 2, number)

@@ -20,11 +20,11 @@ from paw_train.rollouts.tokens import StepSpans, TokenRow
 from paw_train.settings import Settings
 from paw_train.settings.world_model import WorldModelSettings
 from paw_train.world_model_learning.examples import Example, packed
-from paw_train.world_model_learning.rwml import stage_optimizer, stage_seed
+from paw_train.world_model_learning.learner import Learner, stage_optimizer
 
 
-class SFTLearner:
-    """Learns to predict by the likelihood of what came true.
+class SFTLearner(Learner):
+    """Learns from the likelihood of the true observations.
 
     Args:
         policy: the start policy; is changed in place.
@@ -35,7 +35,6 @@ class SFTLearner:
     def __init__(
         self, policy: LocalPolicy, examples: Sequence[Example], settings: Settings
     ) -> None:
-        self.settings = settings
         self.own = settings.world_model_learning.sft
         self.rows = packed(examples)
         objective = settings.objective.replace(
@@ -45,14 +44,16 @@ class SFTLearner:
         )
         optimizer = stage_optimizer(settings, self.own, 1)
         echo = WorldModelSettings.preset("echo")
-        self.updater = Updater(policy, None, optimizer, objective, echo, 1.0, self.own.updates)
+        super().__init__(
+            settings, Updater(policy, None, optimizer, objective, echo, 1.0, self.own.updates)
+        )
 
     def update(self, number: int) -> dict[str, Any]:
-        """One optimiser step; its rows follow from the seed and its number."""
+        """See ``Learner.update``; one optimiser step."""
         started = time.perf_counter()
-        seed = stage_seed(self.settings.seed, number)
+        seed = self.seed(number)
         experience = make_experience(
-            drawn(self.rows, self.own.batch_tokens, np.random.default_rng(seed))
+            sampled_rows(self.rows, self.own.batch_tokens, np.random.default_rng(seed))
         )
         learned = self.updater.step(experience, number, seed)
         return {
@@ -63,21 +64,9 @@ class SFTLearner:
             "seconds_train": time.perf_counter() - started,
         }
 
-    def state_dict(self) -> dict[str, Any]:
-        """Of the optimiser."""
-        return self.updater.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Inverse of ``state_dict``."""
-        self.updater.load_state_dict(state)
-
-    def close(self) -> None:
-        """Leaves the policy to whatever trains it next."""
-        self.updater.weights.close()
-
-
-def drawn(rows: Sequence[TokenRow], budget: int, rng: np.random.Generator) -> list[TokenRow]:
-    """Rows without replacement, of ``budget`` tokens together at most (one row at least)."""
+def sampled_rows(rows: Sequence[TokenRow], budget: int, rng: np.random.Generator) -> list[TokenRow]:
+    """Rows sampled without replacement, at least one, with at most ``budget`` tokens."""
     taken: list[TokenRow] = []
     total = 0
     for i in rng.permutation(len(rows)):
@@ -89,7 +78,7 @@ def drawn(rows: Sequence[TokenRow], budget: int, rng: np.random.Generator) -> li
 
 
 def make_experience(rows: Sequence[TokenRow]) -> Experience:
-    """Rows as an update reads them: no advantage, every transition's observation weighs the same."""
+    """Rows in the form of an update: no advantage, and equal weights for all observations."""
     numbered: list[TokenRow] = []
     lengths: list[list[int]] = []
     for row in rows:

@@ -25,8 +25,8 @@ class Similarity:
         """[N] cosines in [-1, 1], to four digits; a blank prediction has -1, whatever its embedding."""
         vectors = self.embed([*predicted, *realised])
         ours, theirs = vectors[: len(predicted)], vectors[len(predicted) :]
-        # an embedding's last digits hang on the batch it was computed in, which a resumed run cuts
-        # elsewhere: four digits are enough for a reward, and equal
+        # an embedding's last digits depend on its batch, and a resumed run has other batches: four
+        # digits suffice for a reward, and are equal
         cosines = np.clip((ours * theirs).sum(1).round(4), -1.0, 1.0)
         blank = np.array([not text.strip() for text in predicted], bool)
         return np.where(blank, -1.0, cosines)

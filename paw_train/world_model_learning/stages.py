@@ -1,26 +1,25 @@
 """The two stages before policy RL, in a run's folder: collect transitions, then learn the world model.
 
-Everything that is finished lies in a file, written whole: ``world_model/transitions.jsonl`` (what the start
-policy lived through), ``world_model/held_out.jsonl``, ``world_model/chosen.json`` (which transitions are
+Everything that is finished is in a file, written whole: ``world_model/transitions.jsonl`` (the start
+policy's transitions), ``world_model/held_out.jsonl``, ``world_model/chosen.json`` (which transitions are
 learned from), ``checkpoints/world_model-latest`` (in between) and ``checkpoints/world_model`` (the start of
-policy RL). Called again after a kill, a stage goes on from there.
+policy RL). Called again after a kill, a stage continues from there.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
-from paw_gym.files import append_jsonl, truncate_jsonl, write_json
+from paw_gym.files import append_jsonl, truncate_jsonl, write_json, write_text
 from paw_gym.transition import Episode, read_jsonl, write_jsonl
 from paw_train.environments import agent_env_maker, make_pool, training_env
 from paw_train.evaluation import world_model
@@ -34,6 +33,7 @@ from paw_train.settings import EnvSettings, Settings
 from paw_train.settings.sharing import shared_transitions
 from paw_train.world_model_learning.easy import balanced, kept, solved_shares
 from paw_train.world_model_learning.examples import Example, examples_of, unique
+from paw_train.world_model_learning.learner import Learner
 from paw_train.world_model_learning.predicting import predict
 from paw_train.world_model_learning.rwml import RWMLLearner
 from paw_train.world_model_learning.sft import SFTLearner
@@ -42,23 +42,7 @@ from paw_train.world_model_learning.similarity import Similarity
 METRICS_FILE = "world_model.jsonl"
 """in a run's folder: one line an update of the second stage"""
 _COLLECT, _FILTER, _HELD_OUT, _BALANCE = 10, 11, 12, 13
-"""what sets the seeds of these apart from each other's"""
-
-
-class Learner(Protocol):
-    """What learns a world model, an update at a time."""
-
-    def update(self, number: int) -> dict[str, Any]:
-        """One update and its metrics."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds besides the weights."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Inverse of ``state_dict``."""
-
-    def close(self) -> None:
-        """Leaves the policy to whatever trains it next."""
+"""parts of the seeds of these, so that they differ"""
 
 
 @dataclass
@@ -87,7 +71,7 @@ class WorldModelStages:
     # --- top to bottom ----------------------------------------------------------------------------
 
     def learn(self) -> bool:
-        """Both stages, or what is left of them; False when interrupted before their end.
+        """Both stages, or the missing part of them; False when interrupted before their end.
 
         Afterwards the policy is the start of policy RL.
         """
@@ -119,7 +103,7 @@ class WorldModelStages:
             return
         episodes = self._held_out()
         shared = self._shared("start.json") if when == "start" else None
-        if _taken(shared, path):
+        if _copied(shared, path):
             return
         started = time.perf_counter()
         s = self.settings
@@ -137,9 +121,9 @@ class WorldModelStages:
         if shared is not None:
             shared.parent.mkdir(parents=True, exist_ok=True)
             write_json(shared, result)
-        cells = zip(world_model.COLUMNS, world_model.describe_row(result), strict=True)
+        entries = zip(world_model.COLUMNS, world_model.describe_row(result), strict=True)
         self.display.say(
-            f"World model ({when}): " + ", ".join(f"{name} {value}" for name, value in cells)
+            f"World model ({when}): " + ", ".join(f"{name} {value}" for name, value in entries)
         )
 
     # --- stage 1 -----------------------------------------------------------------------------------
@@ -165,7 +149,7 @@ class WorldModelStages:
         if path.exists():
             return list(read_jsonl(path))
         self.place.mkdir(parents=True, exist_ok=True)
-        if _taken(shared, path):
+        if _copied(shared, path):
             return list(read_jsonl(path))
         numbers = np.random.SeedSequence([self.settings.seed, purpose]).generate_state(2)
         pool = make_pool(env, split, count, 1, int(numbers[0]))
@@ -272,7 +256,7 @@ class WorldModelStages:
             state = load_checkpoint(saved, self.policy)
             learner.load_state_dict(state["optimizer"])
             start = int(state["update"])
-            self.display.say(f"Learning the world model goes on after update {start}.")
+            self.display.say(f"Learning the world model continues after update {start}.")
         truncate_jsonl(log, "update", start + 1)
         total = self.own.updates
         with self.display.task(f"learning the world model ({self.own.method})", total) as advance:
@@ -304,13 +288,11 @@ class WorldModelStages:
         return Similarity(self._embed(), self.own.rwml.threshold, self.own.rwml.binary)
 
 
-def _taken(shared: Path | None, path: Path) -> bool:
-    """Takes a file over that another run has made, whole or not at all; whether there was one."""
+def _copied(shared: Path | None, path: Path) -> bool:
+    """Copies a file of another run, whole or not at all; whether there was one."""
     if shared is None or not shared.exists():
         return False
-    scratch = path.with_name(path.name + ".part")
-    shutil.copyfile(shared, scratch)
-    os.replace(scratch, path)
+    write_text(path, shared.read_text(encoding="utf-8"))
     return True
 
 

@@ -121,7 +121,7 @@ class Table:
         done: list[Episode] = []
         seeds = {task_id: i for i, task_id in enumerate(self.task_ids)}
         pool = EnvPool(self.make_env, len(ids), self.agent.group_size, seeds=seeds)
-        self.agent.play(pool, ids, seed, done.append)
+        self.agent.run(pool, ids, seed, done.append)
         pool.close()
         assert sorted(e.task_id for e in done) == sorted(ids)
         return {e.task_id: e for e in done}

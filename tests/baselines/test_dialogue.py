@@ -50,8 +50,8 @@ def test_a_session_that_keeps_its_work_answers_as_one_that_does_not() -> None:
         (kept,) = growing.respond([request])
         (anew,) = policy.session(sampling, False).respond([request])
         assert kept.ids == anew.ids
-        talk.say(kept)
-        talk.hear(message)
+        talk.add_response(kept)
+        talk.add_message(message)
     assert [m["role"] for m in talk.messages] == ["user", "assistant"] * 3 + ["user"]
     assert talk.tokens == len(talk.ids or [])
 
@@ -65,8 +65,8 @@ def test_what_is_forgotten_is_whole_turns_from_the_start() -> None:
         talk = Dialogue(with_chat, "The task.")
         for i in range(6):
             text = f"answer {i} " * 6
-            talk.say(Response(chat.content(text), [], text))
-            talk.hear(f"observation {i} " * 4)
+            talk.add_response(Response(chat.content(text), [], text))
+            talk.add_message(f"observation {i} " * 4)
         return talk
 
     for with_chat, limit in ((chat, 500), (None, 125)):

@@ -72,7 +72,7 @@ def played(
     agent.prepare(ExampleSource(make_env, ids))
     done: list[Any] = []
     pool = EnvPool(make_env, count, seeds=dict.fromkeys(ids, 0))
-    agent.play(pool, ids, 0, done.append)
+    agent.run(pool, ids, 0, done.append)
     assert all(e.error is None for e in done), done[0].error
     return sorted(done, key=lambda e: e.task_id)
 

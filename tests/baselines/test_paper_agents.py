@@ -50,12 +50,12 @@ class TestReactPaper:
     def test_a_task_is_shown_two_examples_of_its_own_type(self, table: Any) -> None:
         players = table("react_paper", lambda _: "look\n", ALFWORLD, "train", 6)
         players.play()
-        types = {e.task_type for e in players.agent.examples}
+        types = {e.type for e in players.agent.examples}
         assert len(types) == 6
         for request in players.policy.requests[:6]:
             task_id = request.episode.rpartition("#")[0]
             kind = task_id.split("/")[2]
-            of_type = [e.text for e in players.agent.examples if e.task_type == kind]
+            of_type = [e.text for e in players.agent.examples if e.type == kind]
             assert len(of_type) == 2
             first = users(request)[0]
             assert all(text in first for text in of_type)
@@ -180,13 +180,14 @@ class TestExamplesFile:
         ("text", "message"),
         [
             ("", r"holds no \[\[example\]\]"),
-            ("[[exmaple]]\ntext = 'x'", "unknown key 'exmaple'.*example"),
-            ("[[example]]\ntxt = 'x'", "example 1 has the unknown key 'txt'"),
-            ("[[example]]\ntype = 'x'", "example 1 has no 'text'"),
-            ("[[example]]\ntext = 3", "'text' of example 1 is a text"),
-            ("example = ['x']", "example 1 is a table"),
-            ("rules = 1\n[[example]]\ntext = 'x'", "'rules' of the file is a text"),
-            ("[[", "not valid TOML"),
+            ("[[exmaple]]\ntext = 'x'", "'exmaple'. Did you mean 'example'"),
+            ("[[example]]\ntext = 'x'\ntxt = 'x'", "'example 1.txt'. Did you mean 'text'"),
+            ("[[example]]\ntext = 'x'\n[[example]]\ntype = 'x'", "example 2.text is needed"),
+            ("[[example]]\ntext = 3", "example 1.text: expected str, got 3"),
+            ("[[example]]\ntext = '  '", "example 1.text is not empty"),
+            ("example = ['x']", "example 1 is a group"),
+            ("rules = 1\n[[example]]\ntext = 'x'", "rules: expected str"),
+            ("[[", "examples_file=.*Invalid initial character"),
         ],
     )
     def test_a_damaged_file_is_refused(self, tmp_path: Path, text: str, message: str) -> None:

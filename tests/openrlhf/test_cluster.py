@@ -112,7 +112,7 @@ def _check(rows: list[dict[str, Any]]) -> None:
 
 
 def test_a_run_survives_a_dead_engine_and_being_killed(out: Path) -> None:
-    """GRPO, dialogues, ZeRO-2, one rank, padded."""
+    """GRPO, dialogues, ZeRO-2, one rank, padded, the reference offloaded."""
     settings = (
         "name=grpo",
         *EIGHT,
@@ -120,6 +120,7 @@ def test_a_run_survives_a_dead_engine_and_being_killed(out: Path) -> None:
         "checkpoint_every=1",
         "evaluation.every=2",
         "evaluation.tasks=3",
+        "model.reference_offload=true",
     )
     faults = f"{out};2:die;2:hang"
     Run(out, *settings, PAW_FAULTS=faults).kill_at(out / "fault-1")

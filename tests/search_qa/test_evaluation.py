@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 from rich.console import Console
 
 from paw_train.environments import agent_env_maker
-from paw_train.evaluation import Plan, evaluate_from_args, make_panel, run
+from paw_train.evaluation import Plan, evaluate_from_args, evaluate_plan, make_panel
 from paw_train.evaluation.terminal import Display
 from paw_train.rollouts.policy import Request, Response
 from paw_train.settings import EnvSettings
@@ -61,7 +61,7 @@ def _plan(folder: Path, dataset: list[str], seeds: tuple[int, ...] = (0,)) -> Pl
 
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])
 def test_averages_are_those_computed_by_hand(folder: Path, seeds: tuple[int, ...]) -> None:
-    result, _ = run(_plan(folder, list(QUESTIONS), seeds), YesMan(), "yes", records=False)
+    result, _ = evaluate_plan(_plan(folder, list(QUESTIONS), seeds), YesMan(), "yes", records=False)
     assert {k: (v["n"], v["success_rate"]) for k, v in result["by_type"].items()} == {
         name: (count, yes / count) for name, (yes, count) in QUESTIONS.items()
     }
@@ -84,7 +84,7 @@ def test_averages_are_those_computed_by_hand(folder: Path, seeds: tuple[int, ...
 
 
 def test_one_data_set_has_no_averages(folder: Path) -> None:
-    result, _ = run(_plan(folder, ["nq"]), YesMan(), "yes", records=False)
+    result, _ = evaluate_plan(_plan(folder, ["nq"]), YesMan(), "yes", records=False)
     assert result["averages"] == {} and list(result["by_type"]) == ["nq"]
 
 

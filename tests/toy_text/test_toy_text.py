@@ -142,6 +142,11 @@ def test_words_of_an_episode() -> None:
     observation, reward, *_, info = env.step("fly")
     assert reward == 0 and not info["action_is_valid"] and "not an action" in observation
 
+    encode, decode = TaxiEnv().encode, TaxiEnv().decode
+    assert [tuple(decode(state)) for state in (0, 499)] == [(0, 0, 0, 0), (4, 4, 4, 3)]
+    shown = taxi().show(encode(2, 3, 4, 1)).split("\n")
+    assert shown[3][7] == "@" and shown[-1] == "Passenger: in the taxi. Destination: G."
+
     lake = frozen_lake(MAP, False)
     assert lake.show(0).split("\n")[0] == "@FFF"
     assert lake.useful(0) == ["down", "right"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -63,3 +63,18 @@ def _trajectories(conversation: bool) -> list[Any]:
             )
         made.append(Trajectory(episode, rows))
     return made
+
+
+@pytest.fixture
+def own_environments() -> Iterator[None]:
+    """Environments that a test registers are forgotten after it."""
+    import gymnasium as gym
+
+    from paw_gym import registration
+
+    registries = (registration._REGISTERED, gym.registry)
+    before = [dict(registry) for registry in registries]
+    yield
+    for registry, kept in zip(registries, before, strict=True):
+        registry.clear()  # type: ignore[attr-defined]
+        registry.update(kept)  # type: ignore[attr-defined]

@@ -28,7 +28,7 @@ from paw_train.evaluation.conversation import exchanges
 from paw_train.evaluation.terminal import EvaluationBar, result_lines
 from paw_train.policies.endpoint.budget import Budget, BudgetReached
 from paw_train.policies.endpoint.failures import Fallbacks, overflow_limit
-from paw_train.policies.endpoint.model_info import context_tokens
+from paw_train.policies.endpoint.reply import context_tokens
 from paw_train.rollouts.policy import Request, Response
 from paw_train.settings.endpoint import EndpointSettings
 
@@ -130,7 +130,7 @@ def test_a_budget_stops_cleanly_and_the_same_command_goes_on(
     given = ["endpoint.concurrency=1", *budget]
     code, output, _ = evaluate(capsys, server, "cot", *given)
     assert code == 3
-    assert "1 of 2 tasks were played" in output
+    assert "1 of 2 tasks were run" in output
     assert budget[0] in output
     partial = result()
     assert (partial["n"], partial["complete"], partial["unplayed"]) == (1, False, 1)
@@ -455,7 +455,7 @@ def test_tasks_that_failed_are_no_part_of_the_rate_and_are_played_again(capsys: 
         assert code == 1
         assert "1 episodes failed by an error. The first reason: InternalServerError" in output
         assert "no exit here" in output
-        assert "1 of 2 tasks were played" in output
+        assert "1 of 2 tasks were run" in output
         found = result()
         assert (found["n"], found["success_rate"], found["errors"]) == (1, 1.0, 1)
         assert found["runs"][0]["successes"] == "1-"
@@ -517,13 +517,13 @@ def test_the_output_names_score_forgetting_and_causes(server: Any, capsys: Captu
     evaluate(capsys, server, "cot")
     found = result() | {
         "score": {"mean": 0.625, "ci95": [0.5, 0.75]},
-        "invalid_causes": {"cut by length": 3, "no <action> block": 1},
+        "invalid_causes": {"truncated": 3, "no <action> block": 1},
         "forgotten": {"episodes": 1, "turns": 4, "ended_episodes": 2},
         "context_tokens": 4096,
     }
     lines = "\n".join(result_lines(found))
     assert "score 0.625 (95 % interval 0.500 to 0.750)" in lines
-    assert "invalid turns: cut by length (3), no <action> block (1)" in lines
+    assert "invalid turns: truncated (3), no <action> block (1)" in lines
     assert "rollout.max_response_tokens=N" in lines
     assert "4 turns were left out, in 1 episodes (the context limit is 4,096 tokens)" in lines
     assert "2 episodes ended at it" in lines

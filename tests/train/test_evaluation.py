@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,24 @@ import pytest
 
 pytest.importorskip("torch")
 
+from paw_gym import Outcome, Task, register_text_env
+from paw_gym.transition import Episode, Transition
 from paw_train.environments import agent_env_maker
-from paw_train.evaluation import PANELS, Plan, evaluate_from_args, make_panel, program, run
+from paw_train.evaluation import (
+    PANELS,
+    Plan,
+    evaluate_from_args,
+    evaluate_plan,
+    make_panel,
+    program,
+)
 from paw_train.evaluation.comparison import compare, load_result, reasons_against
 from paw_train.evaluation.fingerprint import behaviour_hash, public
 from paw_train.evaluation.leaderboard import add_result, page
-from paw_train.evaluation.playing import evaluation_key, prepare
+from paw_train.evaluation.panels import Panel
+from paw_train.evaluation.runner import evaluation_key, prepare
 from paw_train.evaluation.statistics import pass_at_k, wilson_interval
-from paw_train.evaluation.summary import pass_at
+from paw_train.evaluation.summary import pass_at, summarise
 from paw_train.rollouts.policy import Request, Response
 from paw_train.settings import EnvSettings
 from paw_train.settings.rollout import RolloutSettings
@@ -80,14 +90,14 @@ def timeless(result: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("agent", ["policy", "react", "best_of_n"])
 def test_an_evaluation_that_was_cut_ends_as_one_that_was_not(tmp_path: Path, agent: str) -> None:
     plan = make_plan(agent=agent, batch=2)
-    whole, episodes = run(plan, Scripted(), "m")
+    whole, episodes = evaluate_plan(plan, Scripted(), "m")
     log = tmp_path / "episodes.jsonl.part"
     given = []
     calls = whole["model_calls"]
     for stop in (calls // 3, calls // 4, 1, None):
         policy = Scripted(stop)
         try:
-            result, again = run(plan, policy, "m", log)
+            result, again = evaluate_plan(plan, policy, "m", log)
         except KeyboardInterrupt:
             with log.open("a") as file:
                 file.write('{"seed": 1, "episo')  # and a line that a kill cut short
@@ -101,11 +111,11 @@ def test_an_evaluation_that_was_cut_ends_as_one_that_was_not(tmp_path: Path, age
 def test_failed_episodes_are_played_again(tmp_path: Path) -> None:
     plan = make_plan(batch=2)
     log = tmp_path / "log"
-    result, _ = run(plan, Scripted(fails=5), "m", log)
+    result, _ = evaluate_plan(plan, Scripted(fails=5), "m", log)
     assert result["errors"] > 0
     assert log.exists()
-    healed, episodes = run(plan, Scripted(), "m", log)
-    whole, wanted = run(plan, Scripted(), "m")
+    healed, episodes = evaluate_plan(plan, Scripted(), "m", log)
+    whole, wanted = evaluate_plan(plan, Scripted(), "m")
     assert timeless(healed) == timeless(whole)
     assert [e.to_dict() for e in episodes] == [e.to_dict() for e in wanted]
 
@@ -114,11 +124,11 @@ def test_another_evaluation_does_not_take_over_the_episodes(tmp_path: Path) -> N
     log = tmp_path / "log"
     plan = make_plan(seeds=(1,))
     with pytest.raises(KeyboardInterrupt):
-        run(dataclasses.replace(plan, batch=1), Scripted(10), "m", log)
+        evaluate_plan(dataclasses.replace(plan, batch=1), Scripted(10), "m", log)
     assert len(log.read_text().splitlines()) > 1
     hotter = dataclasses.replace(plan, rollout=RolloutSettings(temperature=0.5))
     policy = Scripted()
-    result, _ = run(hotter, policy, "m", log)
+    result, _ = evaluate_plan(hotter, policy, "m", log)
     assert policy.given == result["model_calls"]
     keys = {
         evaluation_key(changed, prepare(changed, Scripted()), model, None)
@@ -136,7 +146,7 @@ def test_another_evaluation_does_not_take_over_the_episodes(tmp_path: Path) -> N
 def test_the_summary_is_what_the_episodes_say() -> None:
     plan = make_plan(size=8, seeds=(1, 2, 3), agent="random")
     plan = dataclasses.replace(plan, env=ENV.replace(kwargs={"max_steps": 40}))
-    result, episodes = run(plan, None, "")
+    result, episodes = evaluate_plan(plan, None, "")
     table = np.array([e.success for e in episodes]).reshape(3, 8)
     assert result["n"] == 8
     assert result["success_rate"] == pytest.approx(table.mean())
@@ -151,7 +161,7 @@ def test_the_summary_is_what_the_episodes_say() -> None:
 
 def test_tokens_and_calls_are_counted_by_hand() -> None:
     plan = make_plan(size=3, seeds=(4,))
-    result, episodes = run(plan, Scripted(), "m")
+    result, episodes = evaluate_plan(plan, Scripted(), "m")
     steps = [t for e in episodes for t in e.transitions]
     assert result["model_calls"] == len(steps)
     assert result["tokens"] == {
@@ -176,7 +186,7 @@ def test_all_success_is_not_certainty() -> None:
     plan = make_plan(
         size=5, seeds=(1, 2), agent="expert", env=EnvSettings(kwargs={"num_tasks": 40})
     )
-    result, _ = run(plan, None, "")
+    result, _ = evaluate_plan(plan, None, "")
     assert result["success_rate"] == 1.0
     assert result["ci95"] == list(wilson_interval(5, 5))
 
@@ -275,7 +285,7 @@ def test_the_command_line_takes_agents_and_their_settings(
     ]
     path = evaluate_from_args("some/model", settings, str(tmp_path), agent="reflexion", seeds=2)
     result = load_result(path)
-    assert (result["agent"], result["model"], result["told"]) == (
+    assert (result["agent"], result["model"], result["privileged"]) == (
         "reflexion",
         "some/model",
         "success",
@@ -321,7 +331,7 @@ class TestComparison:
         assert found.p_value == pytest.approx(2 / 2**12)
         assert compare(expert, random).difference == -1.0
         assert compare(expert, expert).p_value == 1.0
-        assert "the second knows more than a player is told: rules" in found.notes
+        assert "the second uses privileged information: rules" in found.notes
 
     def test_several_seeds_against_one(self, results: Results) -> None:
         found = compare(results("random"), results("expert", seeds=2))
@@ -355,7 +365,7 @@ class TestComparison:
             "3 episodes of the second failed" in reasons_against(first, {**first, "errors": 3})[0]
         )
         (reason,) = reasons_against(first, {**first, "environment": None})
-        assert "the second does not say" in reason
+        assert "the second has no record" in reason
 
     def test_damaged_files_are_told(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="There is no result"):
@@ -376,6 +386,21 @@ class TestFingerprint:
 
         assert hashed() == hashed(max_steps=30)  # the walk is shorter than both
         assert len({hashed(), hashed(grammar="move"), hashed(max_steps=3)}) == 3
+
+    def test_an_environment_without_splits_has_none_in_its_result(
+        self, own_environments: None, tmp_path: Path
+    ) -> None:
+        def greet(task: Task, rng: np.random.Generator) -> Iterator[Outcome]:
+            yield Outcome("Hello.")
+            yield Outcome("Bye.", reward=1.0, terminated=True, success=True)
+
+        register_text_env("test/Greeting-v0", greet, tasks=[Task("0", "Greet.")])
+        settings = ["env.id=test/Greeting-v0", "evaluation.tasks=1"]
+        result = load_result(evaluate_from_args("random", settings, str(tmp_path)))
+        assert result["environment"]["split"] is None
+        assert result["panel"] == "test/Greeting-v0/1"
+        add_result(tmp_path, tmp_path / "results")
+        assert "1 tasks of `test/Greeting-v0`; " in page(tmp_path / "results")
 
     def test_two_engines_that_answer_alike_have_one_hash(self, alfworld_data: Path) -> None:
         pytest.importorskip("textworld")
@@ -481,3 +506,32 @@ def test_the_programs_say_no_with_a_status(results: Results, tmp_path: Path) -> 
     assert CliRunner().invoke(app, ["leaderboard", a, b, *places]).exit_code == 0
     assert (tmp_path / "page.md").read_text() == page(tmp_path / "published")
     assert (tmp_path / "page.md").read_text().count("| random") == 2
+
+
+@pytest.mark.parametrize(
+    ("scores", "inside"),
+    [
+        ([[0.0, 0.0, 0.0, 0.4], [0.0, 0.0, 0.0, 0.0]], True),
+        ([[1.0, 1.0, 1.0, 0.6], [1.0, 1.0, 1.0, 1.0]], True),
+        ([[-0.5, 0.0, 0.0, 0.5], [0.0, 0.0, 0.0, 0.0]], False),
+    ],
+)
+def test_the_interval_of_a_mean_score_stays_where_scores_can_be(
+    scores: list[list[float]], inside: bool
+) -> None:
+    def episode(number: int, score: float) -> Episode:
+        step = Transition(
+            "e", str(number), "x", 0, "", "", "", "", 0.0, "", True, False, True, {"score": score}
+        )
+        return Episode("e", str(number), "x", transitions=[step])
+
+    runs = {
+        seed: [episode(i, score) for i, score in enumerate(row)] for seed, row in enumerate(scores)
+    }
+    panel = Panel("p", ("0", "1", "2", "3"), "")
+    score = summarise(runs, panel, "a", "m", "", {}, 1.0)["score"]
+    low, high = score["ci95"]
+    assert low <= score["mean"] <= high
+    assert (low >= 0 and high <= 1) == inside
+    if inside:
+        assert low == 0 or high == 1, "widened for two seeds, and then clipped"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -12,10 +14,12 @@ pytest.importorskip("torch")
 from annotated_types import Ge, Gt, Interval
 from pydantic import create_model
 
+from paw_gym import Outcome, Task, register_text_env
 from paw_train.settings import Settings, load_settings
 from paw_train.settings.base import Group
 from paw_train.settings.ranges import allowed
 from paw_train.training.local import train_from_recipe
+from paw_train.training.preparation import prepared
 
 TINY = ["env.kwargs.num_tasks=6", "updates=0", "evaluation.tasks=0", "evaluation.every=0"]
 
@@ -54,6 +58,44 @@ class TestAnotherEnvironment:
     def test_one_that_there_is_not_is_named(self) -> None:
         with pytest.raises(ValueError, match="Did you mean 'paw_gym/WebShop-v0'"):
             load_settings("embedded", ["env.id=paw_gym/WebShp-v0"])
+
+
+@pytest.mark.usefixtures("own_environments")
+class TestAWarmStartOnFewTasks:
+    """``paw train embedded env.id=OWN`` must not take the time that thousands of games are worth."""
+
+    def settings(self, tasks: int, *overrides: str) -> tuple[Settings, list[str]]:
+        env_id = f"test/{tasks}Tasks-v0"
+
+        @register_text_env(
+            env_id, tasks=[Task(str(i), "Go.") for i in range(tasks)], solve=lambda *_: ["go"]
+        )
+        def go(task: Task, rng: np.random.Generator) -> Iterator[Outcome]:
+            yield Outcome("A road.")
+            yield Outcome("The end.", reward=1.0, terminated=True, success=True)
+
+        reported: list[str] = []
+        given = load_settings("embedded", [f"env.id={env_id}", "evaluation.every=0", *overrides])
+        return prepared(given, reported.append), reported
+
+    def test_is_as_long_as_its_tasks_are_many(self) -> None:
+        settings, (sentence,) = self.settings(200)
+        assert (settings.cloning.episodes, settings.cloning.steps) == (3200, 1200)
+        assert "200 training task(s): 3200 expert episodes and 1200 steps" in sentence
+
+    def test_is_long_enough_to_learn_the_form_of_answers(self) -> None:
+        settings, _ = self.settings(3)
+        assert (settings.cloning.episodes, settings.cloning.steps) == (48, 150)
+        again: list[str] = []
+        assert prepared(settings, again.append) == settings and again == [], "a run that continues"
+
+    def test_is_as_the_user_wants_it(self) -> None:
+        settings, reported = self.settings(3, "cloning.steps=700")
+        assert (settings.cloning.episodes, settings.cloning.steps) == (4000, 700)
+        assert reported == []
+
+    def test_is_the_recipes_on_the_recipes_environment(self) -> None:
+        assert load_settings("embedded").cloning.episodes_per_task is None
 
 
 class TestTheFolderOfARun:

@@ -281,6 +281,15 @@ def test_the_report_says_which_checkpoint_it_speaks_of(tmp_path: Path) -> None:
     assert "The evaluation after RL is of the last checkpoint, update 30." in page_of(run).text
 
 
+def test_an_environment_without_splits_shows_none(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    for name in ("eval_before.json", "eval_after.json"):
+        result = json.loads((run / name).read_text())
+        write_json(run / name, {**result, "panel": "me/Parrot-v0/64"})
+    text = page_of(run).text
+    assert "the best on the selection panel: " in text and "(valid_seen)" not in text
+
+
 def test_alarms_stand_in_the_report_and_in_the_summary(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     assert "Alarms" not in page_of(run).text

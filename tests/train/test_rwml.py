@@ -404,7 +404,7 @@ def test_drawn_rows_fit_the_budget() -> None:
 
     rows = [TokenRow(list(range(n))) for n in (5, 50, 7, 9, 3)]
     for seed in range(20):
-        taken = sft.drawn(rows, 20, np.random.default_rng(seed))
+        taken = sft.sampled_rows(rows, 20, np.random.default_rng(seed))
         assert taken and len({id(row) for row in taken}) == len(taken)
         assert len(taken) == 1 or sum(len(row.ids) for row in taken) <= 20
 

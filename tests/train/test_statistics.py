@@ -210,30 +210,6 @@ def test_tests_and_intervals_of_paired_differences_are_scipys(values: list[float
 # --- intervals over seeds ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("df", "p", "t"),
-    [
-        # any printed table of Student's t
-        (1, 0.975, 12.7062),
-        (2, 0.975, 4.3027),
-        (3, 0.95, 2.3534),
-        (4, 0.975, 2.7764),
-        (5, 0.995, 4.0321),
-        (9, 0.975, 2.2622),
-        (30, 0.975, 2.0423),
-        (120, 0.975, 1.9799),
-    ],
-)
-def test_t_quantiles_are_those_of_the_tables(df: int, p: float, t: float) -> None:
-    assert stats.student_t_quantile(p, df) == pytest.approx(t, abs=6e-5)
-    assert stats.student_t_quantile(1 - p, df) == pytest.approx(-t, abs=6e-5)
-
-
-@given(st.integers(1, 200), st.floats(0.001, 0.999))
-def test_t_quantile_inverts_the_distribution(df: int, p: float) -> None:
-    assert stats.student_t_cdf(stats.student_t_quantile(p, df), df) == pytest.approx(p, abs=1e-10)
-
-
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_t_interval_covers_the_mean_as_often_as_it_says_even_for_two_seeds(n: int) -> None:
     rng = np.random.default_rng(n)
@@ -301,8 +277,6 @@ def test_holm_is_the_step_down_rule() -> None:
         lambda: stats.mean_interval([1.0, math.nan]),
         lambda: stats.mean_interval([1.0, 2.0], 1.5),
         lambda: stats.paired_t_p_value([1.0]),
-        lambda: stats.student_t_quantile(1.0, 3),
-        lambda: stats.student_t_cdf(0.0, 0),
         lambda: stats.crossed_bootstrap_interval([[1.0], [1.0, 2.0]], 0),
         lambda: stats.crossed_bootstrap_interval([], 0),
     ],

@@ -1,4 +1,4 @@
-"""A policy behind an OpenAI-compatible endpoint: what a reply says, what a failure means, what may be spent.
+"""A policy behind an OpenAI-compatible endpoint: its replies, failures and budgets.
 
 Needs no torch.
 """

@@ -1,4 +1,4 @@
-"""What a run may spend at an endpoint: money, tokens, requests and time, none of them exceeded."""
+"""The budgets of a run at an endpoint: money, tokens, requests and time, none of them exceeded."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class Budget:
         self._freed = asyncio.Condition()
 
     async def enter(self, prompt_tokens: float, completion_tokens: float) -> Claim:
-        """Waits until a request fits, and claims what it may take.
+        """Waits until a request fits, and reserves the most that it may take.
 
         Raises:
-            BudgetReached: it does not fit, whatever the requests under way come to.
+            BudgetReached: it does not fit, even if the requests under way take nothing.
         """
         cost = self._settings.cost(prompt_tokens, completion_tokens)
         claim = Claim(prompt_tokens + completion_tokens, cost)

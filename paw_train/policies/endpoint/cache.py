@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _FORMAT = 2
-"""of what is kept of an answer; answers in another format are asked again"""
+"""of a recorded answer; requests with answers in another format are sent again"""
 
 
 class AnswerCache:

@@ -1,4 +1,4 @@
-"""What a failed request means: in words, with the setting that helps, and what can be sent instead."""
+"""The meaning of a failed request: a sentence, the setting that helps, and what can be sent instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNKNOWN = re.compile(
     r"unsupported|not supported|does(n't| not) support|not compatible|unrecogni[sz]ed|unknown"
     r"|unexpected|not permitted|not allowed|extra (inputs|fields)|deprecated|not available"
 )
-"""how servers say that they do not know a field of the body"""
+"""the words of servers that refuse a field of the body"""
 _OVERFLOW = re.compile(
     r"context.?length|context window|context.?size|n_ctx|prompt is too long|input is too long"
     r"|too many (input )?tokens"
@@ -40,7 +40,7 @@ def overflow_limit(error: Exception) -> int | None:
 
 
 class Fallbacks:
-    """Fields of the body that a server refuses, and what is sent instead of them.
+    """Fields of the body that a server refuses, and their replacements.
 
     Args:
         token_limit_field: the setting's value.
@@ -52,7 +52,7 @@ class Fallbacks:
 
     @property
     def taken(self) -> list[str]:
-        """Sentences on what is sent otherwise than the settings say, for logs and results."""
+        """Sentences on what is sent in place of the settings, for logs and results."""
         return [_SENTENCES[name] for name in sorted(self._refused)]
 
     def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,12 +101,12 @@ class Fallbacks:
 _SENTENCES = {
     "max_tokens": "The server refuses `max_tokens`; `max_completion_tokens` is sent instead "
     "(endpoint.token_limit_field=max_completion_tokens).",
-    "stop": "The server refuses `stop`; responses are cut here at the stop text "
+    "stop": "The server refuses `stop`; responses are truncated here at the stop text "
     "(endpoint.send_stop=false).",
     "seed": "The server refuses `seed`; none is sent, and sampled responses cannot be repeated there "
     "(endpoint.send_seed=false).",
 }
-"""by field of the body: what is done without it, and the setting that says so from the start"""
+"""the fallback for each field of the body, and the setting that chooses it from the start"""
 
 _HINTS = (
     (r"stream", "endpoint.extra={stream: false} asks for a reply in one piece."),
@@ -149,7 +149,7 @@ def hint(error: Exception, known_limit: int | None = None) -> str | None:
             "limits; endpoint.retries waits longer for them."
         )
     if isinstance(status, int) and status >= 500:
-        return "The server's own log says more."
+        return "The server's own log has the details."
     if status in _REFUSED or isinstance(error, MalformedAnswer):
         text = str(error).lower()
         return next((advice for words, advice in _HINTS if re.search(words, text)), None)

@@ -1,7 +1,7 @@
 """A policy behind any OpenAI-compatible endpoint: OpenAI's own, vLLM's, llama.cpp's, a gateway's.
 
-All requests of a turn are under way together. What fails by chance is asked again; what was
-answered once is read from disk, so a run that was cut goes on where it stopped, for nothing. A
+All requests of a turn are under way together. A temporary failure is tried again; what was
+answered once is read from disk, so an interrupted run continues at no cost. A
 request that fails for good fails its episode; an endpoint that cannot serve the run ends it at once.
 """
 
@@ -21,8 +21,7 @@ from urllib.parse import urlsplit
 from paw_train.policies.endpoint.budget import Budget, BudgetReached
 from paw_train.policies.endpoint.cache import AnswerCache, request_key
 from paw_train.policies.endpoint.failures import Fallbacks, hint, is_overflow, overflow_limit
-from paw_train.policies.endpoint.model_info import context_tokens
-from paw_train.policies.endpoint.reply import finish_text, read_reply
+from paw_train.policies.endpoint.reply import context_tokens, finish_text, read_reply
 from paw_train.policies.endpoint.retry import (
     Backoff,
     EndpointError,
@@ -56,7 +55,7 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class Usage:
-    """What was asked and what it took."""
+    """Requests, tokens and cost."""
 
     requests: int = 0
     """answered by the server"""
@@ -177,7 +176,7 @@ class EndpointPolicy:
         return self._all([self._score(request) for request in requests])
 
     def _all(self, work: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
-        """What all of some requests, under way together, come to."""
+        """The results of some requests, sent together."""
         return self._thread.run(self._gather(work))
 
     async def _gather(self, work: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
@@ -292,7 +291,7 @@ class EndpointPolicy:
         await asyncio.sleep(self._backoff.wait(failures, error))
 
     def _given_up(self, error: Exception, failures: int) -> dict[str, Any]:
-        """What stands for the answer to a request that failed for good."""
+        """The entry in place of an answer to a request that failed for good."""
         self.usage.failed += 1
         overflow = is_overflow(error)
         if overflow and self._context_tokens is None:
@@ -325,7 +324,7 @@ class EndpointPolicy:
             self._gate.leave(sum(used) - prompt - most)
 
     async def _ask_context_tokens(self) -> int | None:
-        """What the server says of the model's context limit; a server need not say anything."""
+        """The model's context limit by the server's report, if it gives one."""
         key = request_key(self.url, "models", {"model": self.model}, None)
         known = self._cache.get(key) if self._cache else None
         if known is not None:
@@ -338,7 +337,7 @@ class EndpointPolicy:
             except Exception as error:
                 failures += 1
                 if not is_passing(error) or failures > _FIRST_CONTACT_RETRIES:
-                    return None  # a request of the run says what is wrong, if something is
+                    return None  # a request of the run reports what is wrong, if something is
                 await asyncio.sleep(self._backoff.wait(failures, error))
                 continue
             limit = context_tokens(reply, self.model)
@@ -376,7 +375,7 @@ class EndpointPolicy:
             "OpenAI-compatible API (it usually ends in /v1).",
         }
         advice = hints.get(error.status_code, "The account's quota is used up.")
-        return f"{self.url} refuses: {advice} It says: {self._in_words(error, 1)}"
+        return f"{self.url} refuses: {advice} Its message: {self._in_words(error, 1)}"
 
     def _in_words(self, error: Exception, tries: int) -> str:
         """An error in words, without the key."""

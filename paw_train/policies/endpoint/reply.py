@@ -1,4 +1,4 @@
-"""What a server's reply holds: text, thought, tool calls, why it ended, and what it took."""
+"""The contents of a server's reply: text, thought, tool calls, finish reason, usage, context limit."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from paw_train.policies.endpoint.retry import MalformedAnswer
 _THOUGHT_FIELDS = ("reasoning_content", "reasoning")
 """where servers put a thought that they give apart from the content (vLLM, DeepSeek; OpenRouter)"""
 _THOUGHT_END = "</think>"
+_CONTEXT_FIELDS = ("max_model_len", "context_length", "context_window", "max_context_length")
+"""of an entry of ``/v1/models``: vLLM's; OpenRouter's and others', Groq's, Mistral's"""
 
 
 def read_reply(reply: Any, chat: bool) -> dict[str, Any]:
@@ -20,7 +22,7 @@ def read_reply(reply: Any, chat: bool) -> dict[str, Any]:
         chat: of ``/chat/completions``, not ``/completions``.
 
     Raises:
-        MalformedAnswer: there is no answer in it; says what came instead.
+        MalformedAnswer: there is no answer in it; the message has its beginning.
     """
     if isinstance(reply, str):
         raise MalformedAnswer(_named(reply))
@@ -84,10 +86,10 @@ def _sendable(text: Any) -> str:
 def finish_text(answer: Mapping[str, Any], stops: Sequence[str]) -> tuple[str, str | None]:
     """A response's text up to and with the stop text, and why it ended.
 
-    Servers leave the stop text out. Which one it was, vLLM says; elsewhere a closing tag is put back
-    where its opening tag stands alone and the server says it stopped. (So a model that ends its turn
-    inside the tag is given the benefit of the doubt.) A response that went on after a stop text is
-    cut there, and has then stopped, whatever the server says.
+    Servers leave the stop text out. vLLM reports which one it was; elsewhere a closing tag is appended
+    where its opening tag has none and the finish reason is ``stop``. (A model that ends its turn inside
+    the tag is then read as if it had closed it.) A response that continues after a stop text is
+    truncated there, and its finish reason is ``stop``, whatever the server reports.
 
     Args:
         answer: of ``read_reply``.
@@ -113,3 +115,21 @@ def finish_text(answer: Mapping[str, Any], stops: Sequence[str]) -> tuple[str, s
 
 def _opening(closing: str) -> str:
     return closing.replace("</", "<", 1)
+
+
+def context_tokens(reply: Any, model: str) -> int | None:
+    """The model's context limit in the reply of ``/v1/models``, in tokens; ``None``: it is not there.
+
+    A server that has one model only and calls it otherwise (llama.cpp does) means that one.
+    """
+    entries = reply.get("data") if isinstance(reply, Mapping) else None
+    entries = [e for e in entries if isinstance(e, Mapping)] if isinstance(entries, list) else []
+    named = [e for e in entries if e.get("id") == model] or (entries if len(entries) == 1 else [])
+    for entry in named:
+        meta = entry.get("meta")
+        found = [entry.get(name) for name in _CONTEXT_FIELDS]
+        found.append(meta.get("n_ctx") if isinstance(meta, Mapping) else None)  # llama.cpp's
+        for value in found:
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                return value
+    return None

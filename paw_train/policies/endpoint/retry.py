@@ -47,7 +47,7 @@ def _code(error: Any) -> str | None:
 
 
 class MalformedAnswer(Exception):
-    """A reply of status 200 that is no answer: cut off, or an error page of something in between."""
+    """A reply of status 200 that is no answer: incomplete, or an error page of a proxy."""
 
 
 def asked_wait(error: Exception, now: float) -> float | None:
@@ -76,7 +76,7 @@ def _number(text: str) -> float | None:
 
 
 class Backoff:
-    """Waits between the tries of requests: exponential with full jitter, or what the server asks.
+    """Waits between the tries of requests: exponential with full jitter, or as long as the server asks.
 
     Full jitter (a uniform number below the exponential bound) keeps requests that failed together
     from coming back together (M. Brooker, "Exponential Backoff and Jitter", AWS 2015).
@@ -92,7 +92,7 @@ class Backoff:
         bound = min(s.longest_wait, s.first_wait * 2.0 ** (failures - 1))
         asked = asked_wait(error, time.time())
         own = self._random.uniform(0.0, bound)
-        # all that were told the same moment would return in that moment: spread them
+        # requests with the same waiting time would return at the same moment: jitter separates them
         return own if asked is None else asked + self._random.uniform(0.0, min(bound, 1.0))
 
 

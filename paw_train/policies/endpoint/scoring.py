@@ -33,7 +33,7 @@ def scoring_body(model: str, request: ScoreRequest, limit_field: str) -> dict[st
 
     Args:
         model: its name at the server.
-        request: what is scored.
+        request: the context and its continuations.
         limit_field: the field that limits a response; servers refuse 0, so one token is written.
     """
     prompts = [[*request.ids, *continuation] for continuation in request.continuations]

@@ -132,7 +132,10 @@ def checkpoint_sentence(run: RunData) -> tuple[str, ...]:
     # of equal ones the later, as training keeps them
     best, last = max(rated, key=lambda r: (r[by], r["update"])), rated[-1]
     split = run.setting("evaluation.selection_split")
-    panel = "the selection panel" + (f" ({split})" if split else "")
+    result = run.after or run.before
+    # the panel of an environment without splits names none
+    named = result is None or str(run.setting("evaluation.split")) in result.panel
+    panel = "the selection panel" + (f" ({split})" if split and named else "")
     found = f"the best on {panel}: {_validated(best, by)}."
     if done not in (None, last["update"]):
         last_one = f"The last checkpoint, update {done:.0f}, was not validated."

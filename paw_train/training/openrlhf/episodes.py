@@ -17,7 +17,7 @@ from paw_gym.core import TaskSet
 from paw_gym.files import write_text
 from paw_train.environments import agent_env_maker
 from paw_train.evaluation.panels import make_panel
-from paw_train.evaluation.playing import environment_seeds
+from paw_train.evaluation.runner import environment_seeds
 from paw_train.settings import Settings
 
 

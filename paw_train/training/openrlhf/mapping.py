@@ -18,7 +18,7 @@ from paw_train.settings import Settings
 from paw_train.settings.base import field_kinds, groups_of, is_group
 
 FLASH_ATTENTION = "flash_attention_2"
-"""what attends where ``model.attention`` is null"""
+"""the attention where ``model.attention`` is null"""
 
 Options = dict[str, Any]
 """option name without dashes: its value; True: a switch that is on; None or False: left out"""

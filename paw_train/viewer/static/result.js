@@ -6,7 +6,7 @@ import { format } from "./state.js";
 
 const LABELS = {
   mean_steps: "turns an episode", mean_reward: "mean return", invalid_rate: "invalid actions", truncated_rate: "truncated answers",
-  errors: "failed episodes", seconds: "wall time", model_calls: "model calls", told: "given beforehand", fingerprint: "tasks (fingerprint)",
+  errors: "failed episodes", seconds: "wall time", model_calls: "model calls", privileged: "privileged information", told: "privileged information", fingerprint: "tasks (fingerprint)",
   tasks: "tasks of the panel", unplayed: "episodes not run", complete: "complete", panel_hash: "panel (hash)", prompt_hash: "prompts (hash)", model_hash: "weights (hash)",
 };
 const DETAILS = { agent_settings: "Agent", sampling: "Sampling", endpoint: "Endpoint", environment: "Environment", settings: "Settings",

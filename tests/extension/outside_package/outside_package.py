@@ -25,7 +25,7 @@ class FirstChoice(TurnAgent):
     name = "first_choice"
     needs_policy = False
 
-    def player(self, seed):
+    def responder(self, seed):
         def answer(view):
             return Answer(view.template.response_for((view.admissible or ["look"])[0]))
 

@@ -44,6 +44,7 @@ SETTINGS = (
     "openrlhf.enforce_eager=true",
     "openrlhf.gpu_memory=0.3",
     "openrlhf.prefix_caching=false",
+    "openrlhf.checksum_every=1",  # faults are planted where weights are compared
 )
 
 

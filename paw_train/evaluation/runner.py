@@ -1,4 +1,4 @@
-"""An agent plays a panel, seed by seed, and what it did becomes a result."""
+"""Runs an agent on a panel, seed by seed, and summarises its episodes as a result."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ UNKNOWN_CONTEXT = 10**9
 """``max_context_tokens`` of a model whose limit nobody knows: nothing is left out until it refuses"""
 
 
-class NothingPlayed(ValueError):
-    """No task could be played, so there is nothing to measure; says why."""
+class EveryEpisodeFailedError(ValueError):
+    """Every episode of the first batch failed, so there is nothing to measure; gives the first reason."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is evaluated, but for the model."""
+    """The settings of an evaluation, apart from the model."""
 
     env: EnvSettings
     split: str
@@ -52,18 +52,18 @@ class Plan:
     panel_seed: int
     rollout: RolloutSettings
     seeds: tuple[int, ...]
-    """of sampling and of the environments; the panel is played once with each"""
+    """of sampling and of the environments; the panel is run once with each"""
     agent: str = "policy"
     agent_settings: dict[str, Any] = field(default_factory=dict)
     batch: int = 128
-    """tasks played together"""
+    """tasks whose episodes run together"""
     action_format: str = "tags"
     """how the model acts: ``tags`` in its text, or native ``tools``"""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """An agent that is ready to play, and how it meets the environment."""
+    """An agent that is ready to run, and its environment."""
 
     agent: Agent
     make_env: Callable[[], AgentInterface]
@@ -72,13 +72,13 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class Played:
-    """What came of playing a panel."""
+class PanelEpisodes:
+    """The episodes of a panel."""
 
     runs: dict[int, list[Episode | None]]
-    """episodes by seed, in the panel's order; ``None``: not played"""
+    """episodes by seed, in the panel's order; ``None``: the run stopped before it"""
     stopped: str | None = None
-    """the budget that ended it"""
+    """the budget that ended the run"""
 
 
 def prepare(plan: Plan, policy: Policy | None) -> Prepared:
@@ -107,7 +107,7 @@ def prepare(plan: Plan, policy: Policy | None) -> Prepared:
 
 
 def _interface(plan: Plan, agent: Agent) -> dict[str, Any]:
-    """How the agent meets environments: settings of ``make_agent_env``."""
+    """The settings of ``make_agent_env`` that the agent and the action format need."""
     if plan.action_format not in FORMATS:
         raise ValueError(
             f"agent.action_format is one of {', '.join(FORMATS)}; got {plan.action_format!r}."
@@ -128,7 +128,7 @@ def _interface(plan: Plan, agent: Agent) -> dict[str, Any]:
     return {"template": asking, **agent.interface(asking)}
 
 
-def play(
+def run_panel(
     plan: Plan,
     prepared: Prepared,
     log: EpisodeLog | None = None,
@@ -136,11 +136,11 @@ def play(
     watch: Watch | None = None,
     messages: bool = False,
     pool_class: type[MeteredPool] = MeteredPool,
-) -> Played:
-    """Plays the panel once with each seed; what the log holds already is not played again.
+) -> PanelEpisodes:
+    """Runs an episode of every task with each seed, except for those that the log already holds.
 
     Args:
-        plan: what is played.
+        plan: the tasks and settings.
         prepared: the agent.
         log: holds episodes of an earlier call, and takes those of this one.
         progress: called after each episode.
@@ -149,54 +149,50 @@ def play(
         pool_class: of the environments.
 
     Raises:
-        NothingPlayed: every episode of the first batch failed.
+        EveryEpisodeFailedError: every episode of the first batch failed.
     """
-    panel = _Panel(plan, prepared, log, progress, watch, messages)
-    panel.pool_class = pool_class
-    return panel.play()
+    return _PanelRun(plan, prepared, log, progress, watch, messages, pool_class).run()
 
 
-class _Panel:
-    """The panel while it is played."""
+@dataclass
+class _PanelRun:
+    """A run over a panel; the fields are the arguments of ``run_panel``."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        prepared: Prepared,
-        log: EpisodeLog | None,
-        progress: Progress | None,
-        watch: Watch | None,
-        messages: bool,
-    ) -> None:
-        self.plan, self.prepared, self.log = plan, prepared, log
-        self.progress, self.watch, self.messages = progress, watch, messages
-        ids = plan.panel.task_ids
+    plan: Plan
+    prepared: Prepared
+    log: EpisodeLog | None
+    progress: Progress | None
+    watch: Watch | None
+    messages: bool
+    pool_class: type[MeteredPool]
+
+    def __post_init__(self) -> None:
+        ids, log = self.plan.panel.task_ids, self.log
         self.found: dict[int, dict[str, Episode]] = {
-            seed: {i: e for i in ids if log and (e := log.get(seed, i))} for seed in plan.seeds
+            seed: {i: e for i in ids if log and (e := log.get(seed, i))} for seed in self.plan.seeds
         }
         self.turns = 0
-        self.pool_class = MeteredPool
 
-    def play(self) -> Played:
-        """Plays what is not there yet."""
+    def run(self) -> PanelEpisodes:
+        """Runs the episodes that are missing."""
         self._report()
         for seed in self.plan.seeds:
             if self.stopped is None:
-                self._play_seed(seed)
+                self._run_seed(seed)
         ids = self.plan.panel.task_ids
         runs = {seed: [found.get(i) for i in ids] for seed, found in self.found.items()}
         for episodes in runs.values():
             for number, episode in enumerate(episodes):
                 if episode is not None:
                     episode.group = number
-        return Played(runs, self.stopped)
+        return PanelEpisodes(runs, self.stopped)
 
     @property
     def stopped(self) -> str | None:
         """The budget that is used up."""
         return self.prepared.meter.stopped if self.prepared.meter else None
 
-    def _play_seed(self, seed: int) -> None:
+    def _run_seed(self, seed: int) -> None:
         plan, agent = self.plan, self.prepared.agent
         left = [i for i in plan.panel.task_ids if i not in self.found[seed]]
         if not left:
@@ -214,7 +210,7 @@ class _Panel:
         try:
             for start in range(0, len(left), plan.batch):
                 part = left[start : start + plan.batch]
-                agent.play(pool, part, seed, lambda episode: self._finished(seed, episode))
+                agent.run(pool, part, seed, lambda episode: self._finished(seed, episode))
                 self._require_some()
                 if self.stopped is not None:
                     break
@@ -228,7 +224,7 @@ class _Panel:
             if spent.calls:
                 note(episode, spent=spent.to_dict())
         if episode.error is not None and episode.error == self.stopped:
-            return  # it is not failed but left for the next time
+            return  # the episode did not fail: the budget leaves it for the next run
         self.found[seed][episode.task_id] = episode
         if self.log:
             self.log.add(seed, episode)
@@ -246,12 +242,12 @@ class _Panel:
             self.progress(done, len(self.plan.panel.task_ids) * len(self.plan.seeds))
 
     def _require_some(self) -> None:
-        """Ends what fails from its very beginning: the rest would fail as well."""
+        """Ends a run that fails from the start: the remaining episodes would fail as well."""
         episodes = [e for found in self.found.values() for e in found.values()]
         errors = [e.error for e in episodes if e.error is not None]
         if episodes and len(errors) == len(episodes):
-            raise NothingPlayed(
-                f"None of the first {len(errors)} task(s) could be played, so there is nothing to "
+            raise EveryEpisodeFailedError(
+                f"Every one of the first {len(errors)} episode(s) failed, so there is nothing to "
                 f"measure. The first reason: {reason_of(errors[0])}"
             )
 
@@ -262,15 +258,15 @@ def reason_of(error: str) -> str:
 
 
 def environment_seeds(panel: Panel, seed: int) -> dict[str, int]:
-    """The environment's seed of each task: the same whatever part of the panel is played."""
+    """The environment's seed of each task: the same whatever part of the panel is run."""
     rng = np.random.default_rng(seed)
     return {task_id: int(rng.integers(2**31)) for task_id in panel.task_ids}
 
 
 def evaluation_key(plan: Plan, prepared: Prepared, model: str, weights: str | None) -> str:
-    """Equal for evaluations of which one can go on with the other's episodes.
+    """Equal for evaluations that can continue with each other's episodes.
 
-    More seeds, or other batches, do not change what an episode comes to.
+    More seeds, or other batches, do not change an episode.
     """
     parts = asdict(plan) | {"env": plan.env.model_dump(), "rollout": plan.rollout.model_dump()}
     for name in ("seeds", "batch"):
@@ -282,7 +278,7 @@ def evaluation_key(plan: Plan, prepared: Prepared, model: str, weights: str | No
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def run(
+def evaluate_plan(
     plan: Plan,
     policy: Policy | None,
     model: str,
@@ -292,16 +288,17 @@ def run(
     watch: Watch | None = None,
     prepared: Prepared | None = None,
 ) -> tuple[dict[str, Any], list[Episode]]:
-    """Plays a panel and sums it up.
+    """Runs an agent on a panel and summarises the episodes.
 
     Args:
-        plan: what is evaluated.
+        plan: the tasks and settings.
         policy: answers; ``None`` for agents that need no model.
         model: its name in the result.
-        log_path: keeps finished episodes there until all are, and goes on with those that are there.
+        log_path: holds finished episodes until the evaluation is complete; those that it holds already
+            are not run again.
         progress: called after each episode.
-        records: whether the result says what the environment and the model are, which takes a few
-            steps in the environment, episodes hold what was sent to the model, and tasks that failed
+        records: whether the result describes the environment and the model, which takes a few steps in
+            the environment, episodes hold what was sent to the model, and tasks that failed
             by an error are left out of rates. Without, as in training, such a task is no success.
         watch: called after each turn.
         prepared: of ``prepare``, where that was done already.
@@ -310,7 +307,7 @@ def run(
         (the contents of ``result.json``, the episodes: seeds in turn, each in the panel's order)
 
     Raises:
-        NothingPlayed: every episode of the first batch failed.
+        EveryEpisodeFailedError: every episode of the first batch failed.
     """
     prepared = prepared or prepare(plan, policy)
     weights = model_hash(policy) if records else None
@@ -320,23 +317,28 @@ def run(
         log = EpisodeLog(log_path, key)
     started = time.perf_counter()
     try:
-        played = play(plan, prepared, log, progress, watch, records)
+        found = run_panel(plan, prepared, log, progress, watch, records)
     except BaseException:
         if log:
             log.discard_empty()
         raise
     seconds = log.seconds if log else time.perf_counter() - started
-    result = _result(plan, prepared, played, model, seconds, records)
+    result = _result(plan, prepared, found, model, seconds, records)
     if records:
         result |= {"evaluation": key, **_records(plan, prepared, weights)}
     if log:
         log.close(complete=result["complete"])
-    episodes = [e for episodes in played.runs.values() for e in episodes if e is not None]
+    episodes = [e for episodes in found.runs.values() for e in episodes if e is not None]
     return result, episodes
 
 
 def _result(
-    plan: Plan, prepared: Prepared, played: Played, model: str, seconds: float, measured_only: bool
+    plan: Plan,
+    prepared: Prepared,
+    found: PanelEpisodes,
+    model: str,
+    seconds: float,
+    measured_only: bool,
 ) -> dict[str, Any]:
     probe = prepared.make_env()
     fingerprint = probe.tasks.fingerprint
@@ -345,13 +347,13 @@ def _result(
     env_id = probe.env_id
     probe.close()
     result = summarise(
-        played.runs, plan.panel, plan.agent, model, fingerprint, described(plan), seconds, groups,
+        found.runs, plan.panel, plan.agent, model, fingerprint, described(plan), seconds, groups,
         measured_only, env_id,
     )  # fmt: skip
     known = plan.rollout.max_context_tokens != UNKNOWN_CONTEXT
     return result | {
-        "stopped": played.stopped,
-        "told": prepared.agent.told,
+        "stopped": found.stopped,
+        "privileged": prepared.agent.privileged,
         "agent_settings": prepared.agent.settings.model_dump(),
         "action_format": plan.action_format,
         "context_tokens": plan.rollout.max_context_tokens if known else None,

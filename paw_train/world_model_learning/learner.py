@@ -1,0 +1,53 @@
+"""The part of the second stage that both of its methods share: an updater, its seeds and its state."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from paw_train.algorithms.update import Updater, update_seed
+from paw_train.settings import OptimizerSettings, Settings
+
+
+class Learner(ABC):
+    """Learns a world model, an update at a time.
+
+    Args:
+        settings: of the run.
+        updater: of the start policy, which it changes in place.
+    """
+
+    def __init__(self, settings: Settings, updater: Updater) -> None:
+        self.settings, self.updater = settings, updater
+
+    @abstractmethod
+    def update(self, number: int) -> dict[str, Any]:
+        """One update and its metrics; everything random in it follows from the seed and its number."""
+
+    def seed(self, number: int) -> int:
+        """The seed of an update."""
+        return update_seed(self.settings.seed, 2, number)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the optimiser, for a checkpoint."""
+        return self.updater.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Inverse of ``state_dict``."""
+        self.updater.load_state_dict(state)
+
+    def close(self) -> None:
+        """Releases the policy for the next stage."""
+        self.updater.weights.close()
+
+
+def stage_optimizer(settings: Settings, own: Any, minibatches: int) -> OptimizerSettings:
+    """The run's optimiser with the learning rate, schedule and optimiser steps of the stage."""
+    return settings.optimizer.replace(
+        lr=own.lr,
+        schedule=own.schedule,
+        warmup_updates=own.warmup_updates,
+        minibatches=minibatches,
+        minibatch_size=None,
+        measure_gradients=False,
+    )

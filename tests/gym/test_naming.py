@@ -1,0 +1,26 @@
+"""Errors that offer a name offer one that may have been meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from paw_gym.naming import did_you_mean
+
+
+@pytest.mark.parametrize(
+    ("typed", "valid", "offered"),
+    [
+        ("serach", ["answer", "search"], "Did you mean 'search'?"),
+        ("top", ["top_entropy", "random"], "Did you mean 'top_entropy'?"),
+        ("Boxs", ["tests/Boxes-v0", "tests/Doors-v0"], "Did you mean 'tests/Boxes-v0'?"),
+        ("variation", ["numbers", "render_mode"], "Valid: 'numbers', 'render_mode'."),
+        ("x", [], "There are none."),
+    ],
+)
+def test_only_similar_names_are_offered(typed: str, valid: list[str], offered: str) -> None:
+    assert did_you_mean(typed, valid) == offered
+
+
+def test_a_long_list_is_shortened() -> None:
+    text = did_you_mean("q", [f"name{i}" for i in range(30)])
+    assert text.endswith("'name11' and 18 more.")
