@@ -65,8 +65,16 @@ def difference(name: str, folder: Path) -> list[str]:
     again = folder / recorded.name
     shutil.copy(recorded, again)
     compile_set(name, again)
-    before, after = (path.read_text(encoding="utf-8").splitlines() for path in (recorded, again))
-    return list(difflib.unified_diff(before, after, f"{FOLDER}/{recorded.name}", "resolved", n=0))
+    before, after = (pins(path.read_text(encoding="utf-8")) for path in (recorded, again))
+    changes = difflib.unified_diff(
+        before, after, str(FOLDER / recorded.name), "resolved", "", "", 0, ""
+    )
+    return list(changes)
+
+
+def pins(text: str) -> list[str]:
+    """The lines of a set without its comments, which also name who asks for a package."""
+    return [line for raw in text.splitlines() if (line := raw.partition("#")[0].strip())]
 
 
 def index_answers() -> bool:

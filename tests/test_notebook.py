@@ -56,9 +56,7 @@ def test_it_is_a_notebook_without_outputs(notebook: Path) -> None:
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.name)
-def test_a_hosted_runtime_without_the_package_is_told_what_to_do(
-    notebook: Path, tmp_path: Path
-) -> None:
+def test_in_a_hosted_runtime_it_installs_from_the_clone(notebook: Path, tmp_path: Path) -> None:
     """Its first cell finds the clone and installs from it, or names what is missing."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     first = "".join(next(cell for cell in cells if cell["cell_type"] == "code")["source"])

@@ -153,7 +153,7 @@ def episode_reward(completions: Sequence[Any], reward: Sequence[float], **_: Any
 # --- the loss ---------------------------------------------------------------------------------------
 
 
-class PaWTrainer(GRPOTrainer):  # type: ignore[misc]
+class PaWTrainer(GRPOTrainer):
     """``GRPOTrainer`` whose policy also learns the observations that follow its actions.
 
     Takes the arguments of ``GRPOTrainer`` and:
@@ -165,6 +165,10 @@ class PaWTrainer(GRPOTrainer):  # type: ignore[misc]
     Raises:
         ValueError: a setting that is not available inside TRL; the message names it.
     """
+
+    args: Any
+    """a ``GRPOConfig``, which the types of transformers do not state"""
+    model: Any
 
     def __init__(
         self,
@@ -224,7 +228,7 @@ class PaWTrainer(GRPOTrainer):  # type: ignore[misc]
             turns,
             self._sampled_logps(output),
             self._returns,
-            torch.arange(len(turns)) // self.num_generations,
+            torch.arange(len(turns)) // self.args.num_generations,
             self.world_model,
             self.max_return,
         )
@@ -268,7 +272,8 @@ class PaWTrainer(GRPOTrainer):  # type: ignore[misc]
         steps = self.args.steps_per_generation / self.args.gradient_accumulation_steps
         term = steps * self.world_model.coef * term
         self._metrics["train"]["wm/term"].append(term.detach().item())
-        return loss + term
+        total: Tensor = loss + term
+        return total
 
 
 def _require_available(settings: WorldModelSettings, temperature: float, processes: int) -> None:

@@ -37,7 +37,7 @@ SIZE = ScratchModelSettings(hidden=32, layers=1, heads=2, kv_heads=1, intermedia
 TEXT = "Nothing happens .\nYou hear hello . red green blue < > / action think"
 
 
-def play(task: Task, rng: Any) -> Any:
+def three_turns(task: Task, rng: Any) -> Any:
     for turn in range(3):
         yield Outcome(f"You hear hello {turn} .", admissible_actions=["red", "green"])
     yield Outcome("Nothing happens .", reward=1.0, terminated=True, success=True)
@@ -47,7 +47,7 @@ def play(task: Task, rng: Any) -> Any:
 def environment() -> Iterator[None]:
     before = dict(registration._REGISTERED), dict(gym.registry)
     tasks = [Task(name, "Say something.") for name in ("one", "two")]
-    register_text_env(ENV, play, tasks=tasks, solve=lambda task, rng: ["red"] * 3)
+    register_text_env(ENV, three_turns, tasks=tasks, solve=lambda task, rng: ["red"] * 3)
     yield
     for registry, old in zip((registration._REGISTERED, gym.registry), before, strict=True):
         registry.clear()  # type: ignore[attr-defined]
@@ -101,10 +101,10 @@ def text_trainer(folder: Path, reward: Any = by_place, **settings: Any) -> Any:
 def generation(trainer: Any) -> tuple[list[Any], dict[str, Any]]:
     """One generation of two groups of two: our trajectories, and TRL's batch made from them."""
     kept: list[Any] = []
-    played = ours.rollout
+    original = ours.rollout
 
     def recording(*args: Any) -> Any:
-        kept.extend(played(*args))
+        kept.extend(original(*args))
         return kept
 
     with pytest.MonkeyPatch.context() as patch:
@@ -216,7 +216,7 @@ CONTROL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_call>", "</tool
 CALL = '<tool_call>\n{"name": "act", "arguments": {"action": "red"}}\n</tool_call><|im_end|>'
 
 
-def test_tools_play_the_episode_and_their_answers_are_the_observations(tmp_path: Path) -> None:
+def test_by_tools_the_answers_are_the_observations(tmp_path: Path) -> None:
     """A model that calls the tool three times and then answers."""
     templates = Path(trl.__file__).parent / "chat_templates"
     tokenizer = piece_tokenizer([TEXT], 512)
