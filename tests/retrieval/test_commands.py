@@ -60,7 +60,7 @@ def test_a_retriever_is_served(
 
     started: list[tuple[Any, service.ServiceSettings]] = []
     monkeypatch.setattr(
-        service, "run", lambda app, settings, verbose=False: started.append((app, settings))
+        service, "run", lambda app, settings, **options: started.append((app, settings))
     )
     code, told = paw("serve", "retriever", "--corpus", small_corpus, "--port", 0, "-k", "k1=1.2")
     assert code == 0, told

@@ -188,7 +188,7 @@ def test_another_corpus_model_or_form_is_refused(corpus: Corpus, tmp_path: Path)
 def test_bad_settings_are_named(corpus: Corpus, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Did you mean 'hnsw'"):
         VectorIndexSettings("hnws")
-    with pytest.raises(ValueError, match="Did you mean 'float16'"):
+    with pytest.raises(ValueError, match="Unknown storage 'fp16'. Valid: .*'float16'"):
         encode_corpus(corpus, WordEncoder(), tmp_path, "fp16")
     with pytest.raises(ValueError, match="code_bytes must divide"):
         new_index(48, 1500, VectorIndexSettings("ivfpq", code_bytes=7))

@@ -77,7 +77,7 @@ def test_a_hybrid_by_name(small_corpus: Path) -> None:
     )
     assert isinstance(hybrid, HybridRetriever)
     assert hybrid.search(["river Sel"], 1)[0][0].id == "b"
-    with pytest.raises(ValueError, match="no part 'e6'. Did you mean 'e5'"):
+    with pytest.raises(ValueError, match="no part 'e6'. Valid: 'bm25', 'e5'"):
         make_retriever("hybrid", corpus=small_corpus, settings={"e6": {}})
 
 

@@ -202,7 +202,7 @@ class TestPanels:
             "    if s.hash:\n"
             "        env = EnvSettings(id=s.env_id, kwargs=dict(s.kwargs))\n"
             "        tasks = agent_env_maker(env, s.split)().tasks\n"
-            "        print(name, make_panel(tasks, 'x', s.size, s.seed).hash)\n"
+            "        print(name, make_panel(tasks, 'x', s.size or len(tasks), s.seed).hash)\n"
         )
         places = {"PYTHONHASHSEED": "1", "PYTHONPATH": str(ROOT), "PAW_CACHE_DIR": str(tmp_path)}
         answer = subprocess.run(

@@ -183,7 +183,7 @@ def test_the_program_measures_played_and_recorded_transitions(
     second = json.loads(recorded.read_text())
     assert second["source"] == "recorded"
     assert second["transitions"] == sum(len(t.episode.transitions) for t in trajectories)
-    with pytest.raises(ValueError, match="does not tell the probabilities"):
+    with pytest.raises(ValueError, match="gives no probabilities of given tokens"):
         world_model_program.evaluate_from_args("openai:m", [])
     with pytest.raises(ValueError, match="Did you mean 'expert'"):
         world_model_program.evaluate_from_args(str(tmp_path / "model"), [], source="exprt")
