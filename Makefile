@@ -47,6 +47,8 @@ test: $(VENV)/.dev ## run every test
 test-openrlhf: export OMP_NUM_THREADS = 1
 test-openrlhf: export DS_ACCELERATOR = cpu
 test-openrlhf: export HF_HUB_OFFLINE = 1
+# DeepSpeed builds kernels at the first use; in a folder of its own no other build's lock is waited for.
+test-openrlhf: export TORCH_EXTENSIONS_DIR = $(CURDIR)/$(CLUSTER_VENV)/torch_extensions
 test-openrlhf: export PYTHONPATH = $(CURDIR)/tests/openrlhf/cpu:$(CURDIR)
 test-openrlhf: $(CLUSTER_VENV)/.ready ## the cluster engine, with real Ray, vLLM and DeepSpeed on a CPU
 	PAW_CLUSTER_TESTS=1 $(CLUSTER_VENV)/bin/python -m pytest tests/openrlhf $(ARGS)
