@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path as File
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import hostile  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from paw_gym import Outcome, Task  # noqa: E402
@@ -23,11 +22,6 @@ from paw_train.rollouts.policy import Request, response_seed  # noqa: E402
 from paw_train.rollouts.rollout import Trajectory, rollout, sampled_tokens  # noqa: E402
 from paw_train.settings import BranchingSettings  # noqa: E402
 from paw_train.settings.rollout import RolloutSettings  # noqa: E402
-
-_spec = importlib.util.spec_from_file_location("hostile", File(__file__).with_name("hostile.py"))
-assert _spec and _spec.loader
-hostile = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(hostile)
 
 MODES = ["window", "conversation"]
 

@@ -6,7 +6,6 @@ import email.utils
 import importlib.util
 import json
 import sqlite3
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +16,8 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("openai")
+
+import fake_endpoint as fake
 
 from paw_train.evaluation import evaluate_from_args
 from paw_train.policies.endpoint.cache import AnswerCache, request_key
@@ -32,14 +33,6 @@ from paw_train.rollouts.policy import Policy, Request, Sampling, complete
 from paw_train.rollouts.rollout import rollout
 from paw_train.settings.endpoint import EndpointSettings
 from paw_train.settings.rollout import RolloutSettings
-
-_spec = importlib.util.spec_from_file_location(
-    "fake_endpoint", Path(__file__).with_name("fake_endpoint.py")
-)
-assert _spec and _spec.loader
-fake = importlib.util.module_from_spec(_spec)
-sys.modules["fake_endpoint"] = fake  # dataclasses look their module up
-_spec.loader.exec_module(fake)
 
 SAMPLING = Sampling(0.0, 32)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from importlib import resources
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import hostile  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from paw_gym.transition import Episode, write_jsonl  # noqa: E402
@@ -24,10 +24,6 @@ from paw_train.rollouts.rollout import demonstrations  # noqa: E402
 from paw_train.rollouts.tokens import collate  # noqa: E402
 from paw_train.settings import EnvSettings  # noqa: E402
 
-_spec = importlib.util.spec_from_file_location("hostile", Path(__file__).with_name("hostile.py"))
-assert _spec and _spec.loader
-hostile = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(hostile)
 TOKENIZER = hostile.byte_tokenizer()
 
 

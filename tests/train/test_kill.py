@@ -40,7 +40,8 @@ out, updates, *kill = sys.argv[1:]
 if kill:
     arm(kill[0], int(kill[1]))
 train_from_recipe(
-    "smoke", [f"out={out}", f"updates={updates}", "checkpoint_every=1", "evaluation.every=3"], quiet=True
+    "smoke", [f"out={out}", f"updates={updates}", "checkpoint_every=1", "cloning.checkpoint_every=2",
+     "evaluation.every=3"], quiet=True
 )
 """
 
