@@ -6,8 +6,8 @@
 Writes into `paw_train/conformance/recorded/`. A word-level model is trained from scratch on an expert's
 episodes of `paw_gym/ToyText-v0` (frozen lakes of 4 x 4, at most seven steps), a little longer for the sampler
 than for the reference; the policy is the sampler with noise on its weights, as after some optimiser steps.
-Kept are the first three groups whose four episodes differ in their returns, provided that together they hold
-an invalid and a malformed response, a truncated episode, and responses that tokenise otherwise from their text.
+Kept are the first three groups whose four episodes differ in their returns and that together hold an
+invalid and a malformed response, a truncated episode, and one that tokenises otherwise from its text.
 """
 
 from __future__ import annotations

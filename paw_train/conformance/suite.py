@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
@@ -53,6 +56,10 @@ class Result:
     deviations: dict[str, list[Deviation]]
     """by objective: where the trainer, without a fault, differs from the known-good values"""
     findings: list[Finding]
+    seconds: float
+    """of the whole run, on the clock"""
+    versions: dict[str, str]
+    """of the packages that compute"""
 
     @property
     def conforms(self) -> bool:
@@ -108,6 +115,7 @@ def run(
         faults: names of the faults to plant.
         progress: called with what is done next.
     """
+    started = time.perf_counter()
     deviations = {}
     for objective in trainer.objectives:
         progress(f"{name} as it is, objective {objective}")
@@ -116,7 +124,13 @@ def run(
     for fault in faults:
         progress(f"{name} with the fault {fault}")
         findings.append(plant(trainer, FAULTS[fault]))
-    return Result(name, deviations, findings)
+    return Result(name, deviations, findings, round(time.perf_counter() - started, 1), _versions())
+
+
+def _versions() -> dict[str, str]:
+    """Of those packages that were imported."""
+    packages = ("torch", "transformers", "trl", "openrlhf", "deepspeed")
+    return {name: importlib.metadata.version(name) for name in packages if name in sys.modules}
 
 
 def plant(trainer: Trainer, fault: Fault) -> Finding:

@@ -93,8 +93,8 @@ class TextRollouts:
         finally:
             pool.close()
             trainer.model.train(training)  # sampling is done without dropout
-        columns = [_columns(trajectory) for trajectory in trajectories]
-        return {name: [column[name] for column in columns] for name in columns[0]}
+        found = [columns(trajectory) for trajectory in trajectories]
+        return {name: [column[name] for column in found] for name in found[0]}
 
     def _of(self, trainer: Any) -> LocalPolicy:
         model = trainer.accelerator.unwrap_model(trainer.model)
@@ -120,8 +120,8 @@ def _by_group(task_ids: Sequence[str], size: int) -> list[str]:
     return found
 
 
-def _columns(trajectory: Trajectory) -> dict[str, Any]:
-    """What TRL reads of one episode."""
+def columns(trajectory: Trajectory) -> dict[str, Any]:
+    """What a ``rollout_func`` returns for one episode (see ``TextRollouts.__call__``)."""
     episode = trajectory.episode
     if episode.error is not None:
         raise RuntimeError(f"The environment failed on task {episode.task_id!r}:\n{episode.error}")

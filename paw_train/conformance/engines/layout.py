@@ -139,7 +139,7 @@ def experience_of(rows: Sequence[Row], advantages: Tensor, weights: Tensor) -> E
 
 def _steps(row: Row) -> list[tuple[int, StepSpans]]:
     """(transition, spans) of each run of action tokens, in order."""
-    actions, observations = _runs(row, "action"), dict(_runs(row, "env_output"))
+    actions, observations = runs(row, "action"), dict(runs(row, "env_output"))
     return [
         (
             number,
@@ -149,7 +149,7 @@ def _steps(row: Row) -> list[tuple[int, StepSpans]]:
     ]
 
 
-def _runs(row: Row, role: str) -> list[tuple[int, Span]]:
+def runs(row: Row, role: str) -> list[tuple[int, Span]]:
     """(transition, span) of each run of tokens with a role."""
     found, at = [], 0
     marks = zip(row.roles, row.transitions, strict=True)

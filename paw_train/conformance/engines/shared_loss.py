@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,25 +10,11 @@ import torch
 from torch import Tensor
 
 from paw_train.algorithms import advantages
+from paw_train.conformance.engines.patching import patched
 from paw_train.losses import objective
 from paw_train.losses.inputs import MiniBatchTotals
 from paw_train.losses.objective import Surrogate
 from paw_train.rollouts.tokens import TokenBatch, TokenRow
-
-
-@contextmanager
-def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """The attribute of a module, class or object is another one while the context is open.
-
-    Raises:
-        AttributeError: there is no such attribute.
-    """
-    before = vars(owner)[name] if name in vars(owner) else getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
 
 
 def planted(fault: str, collating: Any) -> Any:
