@@ -33,6 +33,8 @@ def conformance(
     Exit code 1: the trainer differs without a fault, or a fault was missed.
     """
     import json
+    import sys
+    from contextlib import redirect_stdout
 
     from rich.console import Console
 
@@ -42,9 +44,10 @@ def conformance(
 
     for name in fault or ():
         require_choice("--fault", name, tuple(FAULTS))
-    trainer = trainer_of(engine)
     waiting = Console(stderr=True)
-    with waiting.status("starting") as status:
+    # what libraries print while they are imported is no part of the result
+    with redirect_stdout(sys.stderr), waiting.status("starting") as status:
+        trainer = trainer_of(engine)
         result = run(trainer, engine, fault or tuple(FAULTS), status.update)
     if as_json:
         typer.echo(json.dumps(result.to_dict(), indent=1))

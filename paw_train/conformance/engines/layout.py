@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from paw_gym.transition import Episode, Transition
 from paw_train.algorithms.experience import Experience
-from paw_train.conformance.protocol import Row
+from paw_train.conformance.protocol import Outcome, Row
 from paw_train.conformance.recording import Objective, Recording, Role
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.rollout import Trajectory
@@ -159,3 +159,11 @@ def runs(row: Row, role: str) -> list[tuple[int, Span]]:
             found.append((number, (at, at + size)))
         at += size
     return found
+
+
+def outcome_of(
+    metrics: Mapping[str, float], gradients: dict[str, Tensor], objective: Objective
+) -> Outcome:
+    """The outcome of an optimiser step, by its metrics (``paw_train.metrics``) and gradients."""
+    policy_loss = metrics["policy_loss"] + objective.kl_coef * metrics["kl"]
+    return Outcome(policy_loss, metrics.get("wm_term", 0.0), gradients)

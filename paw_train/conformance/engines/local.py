@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor
 
@@ -14,6 +13,7 @@ from paw_train.conformance.engines.layout import (
     experience_of,
     max_return,
     objective_settings,
+    outcome_of,
     protocol_rows,
     trajectories,
     world_model_settings,
@@ -80,14 +80,6 @@ class LocalTrainer:
         """In the code that both engines share."""
         found: Planting = planted(fault, scoring)
         return found
-
-
-def outcome_of(
-    metrics: dict[str, Any], gradients: dict[str, Tensor], objective: Objective
-) -> Outcome:
-    """From the metrics of a step."""
-    policy_loss = metrics["policy_loss"] + objective.kl_coef * metrics["kl"]
-    return Outcome(policy_loss, metrics.get("wm_term", 0.0), gradients)
 
 
 def _prepared(recording: Recording, objective: Objective) -> Experience:
