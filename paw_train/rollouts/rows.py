@@ -120,8 +120,10 @@ def look_ahead(rows: Sequence[TokenRow], horizon: int, ask: Sequence[int]) -> li
 
 def _within(row: TokenRow, horizon: int) -> TokenRow:
     observations = [step.observation for step in row.steps]
+    gone = [span for step in row.steps for span in step.left_out]
     steps = [
-        replace(step, later=observations[i + 1 : i + horizon]) for i, step in enumerate(row.steps)
+        replace(step, later=observations[i + 1 : i + horizon], left_out=gone)
+        for i, step in enumerate(row.steps)
     ]
     return TokenRow(row.ids, steps)
 
@@ -133,6 +135,7 @@ def _appended(rows: Sequence[TokenRow], ask: Sequence[int]) -> TokenRow:
         return first
     longer = TokenRow(list(first.ids))
     later: list[Span] = []
+    gone = list(first.steps[0].left_out)
     for row in rows[1:]:
         if not row.steps:
             break  # the environment failed here
@@ -141,7 +144,8 @@ def _appended(rows: Sequence[TokenRow], ask: Sequence[int]) -> TokenRow:
         shift = len(longer.ids) - step.action[0]
         longer.extend(row.ids[step.action[0] : step.observation[1]])
         later.append((step.observation[0] + shift, step.observation[1] + shift))
-    longer.steps = [replace(first.steps[0], later=later)]
+        gone += [(start + shift, end + shift) for start, end in step.left_out]
+    longer.steps = [replace(first.steps[0], later=later, left_out=gone)]
     return longer
 
 
