@@ -86,7 +86,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if it would change")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail if it would change"
+    )
     chosen = parser.parse_args()
     text = page()
     if chosen.check:

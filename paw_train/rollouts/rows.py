@@ -62,9 +62,7 @@ def recorded_row(
     template: PromptTemplate,
     limit: int | None = None,
 ) -> TokenRow | None:
-    """A transition of a record as training read it: context, response, next observation.
-
-    The response is tokenised from its text, since records keep no ids; its log-probabilities are 0.
+    """``recorded_transition``, where there is an observation to predict.
 
     Args:
         chat: the model's format.
@@ -79,6 +77,22 @@ def recorded_row(
     """
     if not chat.content(shown):
         return None
+    return recorded_transition(chat, episode, step, shown, template, limit)
+
+
+def recorded_transition(
+    chat: ChatFormat,
+    episode: Episode,
+    step: int,
+    shown: str,
+    template: PromptTemplate,
+    limit: int | None = None,
+) -> TokenRow:
+    """A transition of a record as training read it: context, response, next observation.
+
+    The response is tokenised from its text, since records keep no ids; its log-probabilities are 0.
+    Arguments as of ``recorded_row``.
+    """
     row = TokenRow(chat.context(episode.messages(step), episode.instruction, limit))
     response = chat.content(episode.transitions[step].response)
     before = _before(episode, step, shown, template)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from paw_gym.naming import did_you_mean
 from paw_train.settings.base import Group
@@ -19,8 +19,8 @@ def _compiled(pattern: str) -> str:
         re.compile(pattern)
     except re.error as error:
         raise ValueError(
-            f"{pattern!r} is not a regular expression of Python ({error}); a literal character such as "
-            "( or * needs a backslash before it."
+            f"world_model.filter_patterns: {pattern!r} is not a regular expression of Python ({error}); a "
+            "literal character such as ( or * needs a backslash before it."
         ) from error
     return pattern
 
@@ -85,7 +85,7 @@ class WorldModelSettings(Group):
     filter_echoes: bool = False
     """whether the tokens of an observation that repeat the action word for word are left out of its loss
     (terminals and parsers echo their input)"""
-    filter_patterns: tuple[Pattern, ...] = ()
+    filter_patterns: Annotated[tuple[Pattern, ...], Field(strict=False)] = ()
     """regular expressions of Python (noise rules); the tokens of an observation that a match covers, in
     whole or in part, are left out of its loss: timestamps, identifiers, progress bars"""
     selection: Text = "top_entropy"
