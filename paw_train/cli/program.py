@@ -12,6 +12,7 @@ from paw_train.cli import (
     check,
     compare,
     compare_results,
+    conformance,
     data,
     envs,
     eval_wm,
@@ -82,6 +83,7 @@ app.command("eval", rich_help_panel=_TRAINING)(evaluate.evaluate)
 app.command("eval-wm", rich_help_panel=_TRAINING)(eval_wm.eval_wm)
 app.command("compare-results", rich_help_panel=_TRAINING)(compare_results.compare_results)
 app.command("leaderboard", rich_help_panel=_TRAINING)(leaderboard.leaderboard)
+app.command("conformance", rich_help_panel=_TRAINING)(conformance.conformance)
 app.command("report", rich_help_panel=_TRAINING)(report.report)
 app.command("view", rich_help_panel=_TRAINING)(view.view)
 app.command("export", rich_help_panel=_DATA)(export.export)
