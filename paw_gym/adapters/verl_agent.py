@@ -28,7 +28,7 @@ from paw_gym.pool import EnvPool, Slot
 from paw_gym.transition import Episode
 from paw_gym.wrappers import make_agent_env
 
-__all__ = ["EnvironmentManager", "make_envs"]
+__all__ = ["EnvironmentManager", "make_envs", "planned_seeds"]
 
 Observations = dict[str, Any]
 
@@ -67,8 +67,10 @@ class EnvironmentManager:
         probe = make_agent_env(env_id, **agent_kwargs)
         for task_id in task_ids or ():
             if task_id not in probe.tasks:
-                probe.tasks[task_id]  # raises with the nearest ids; a task that is there stays unloaded
-        seeds = _seeds(probe.tasks.ids, seed)
+                probe.tasks[
+                    task_id
+                ]  # raises with the nearest ids; a task that is there stays unloaded
+        seeds = planned_seeds(probe.tasks.ids, seed)
         probe.close()
         self._pool = EnvPool(env_id, groups, group_size, seed=seed, seeds=seeds, **agent_kwargs)
         self.groups, self.group_size = groups, group_size
@@ -131,7 +133,7 @@ class EnvironmentManager:
 
     def step(
         self, text_actions: Sequence[str]
-    ) -> tuple[Observations, NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]:
+    ) -> tuple[Observations, NDArray[np.float64], NDArray[np.bool_], list[dict[str, Any]]]:
         """Takes a response for each environment; those whose episode is over ignore it.
 
         Args:
@@ -153,7 +155,7 @@ class EnvironmentManager:
         if running:
             going = {s.index for s in self._pool.step([text_actions[i] for i in running])}
             self._require_running()
-        rewards = np.zeros(len(self._slots), np.float32)
+        rewards = np.zeros(len(self._slots))
         for i in running:
             slot = self._slots[i]
             rewards[i] = slot.info["transition"].reward
@@ -230,8 +232,8 @@ class EnvironmentManager:
         self._pool.close()
 
 
-def _seeds(task_ids: Sequence[str], seed: int) -> dict[str, int]:
-    """A seed for each task, so that the episodes of a group start the same."""
+def planned_seeds(task_ids: Sequence[str], seed: int) -> dict[str, int]:
+    """The seed of each task's episodes, so that those of a group start the same."""
     digests = (hashlib.blake2b(f"{seed}/{i}".encode(), digest_size=4).digest() for i in task_ids)
     return {i: int.from_bytes(d, "big") >> 1 for i, d in zip(task_ids, digests, strict=True)}
 
