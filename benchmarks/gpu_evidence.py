@@ -211,13 +211,19 @@ def machine(device: str) -> dict[str, Any]:
     found: dict[str, Any] = {"python": platform.python_version(), "cpus": os.cpu_count()}
     for name in VERSIONS:
         if importlib.util.find_spec(name) is not None:
-            found[name] = importlib.metadata.version(name)
+            found[name] = _version(name)
     if device.startswith("cuda"):
         properties = torch.cuda.get_device_properties(device)
         found["gpu"] = properties.name
         found["gpu_gib"] = properties.total_memory / 2**30
         found["cuda"] = torch.version.cuda
     return found
+
+
+def _version(name: str) -> str:
+    """Of an installed module; a build for CPUs may be a distribution of another name."""
+    names = importlib.metadata.packages_distributions().get(name, [name])
+    return importlib.metadata.version(names[0])
 
 
 def write_evidence(request: Request) -> None:

@@ -32,7 +32,6 @@ GAP = 0.05
 def run(task: Task) -> Findings:
     """Starts an engine and takes it through an update."""
     shape = SMALL if task.small else FULL
-    # vLLM for CPUs packs float32 matrices away, so that nothing is left to sum
     policy = policy_of(qwen2(shape, 0, torch.bfloat16, spread=0.05), task.device)
     settings = VLLMSettings(
         max_model_len=256 if task.small else 4096,
@@ -53,18 +52,20 @@ def _exchange(task: Task, policy: LocalPolicy, engine: VLLMPolicy, findings: Fin
     """Changes the trainer's weights, looks whether that is noticed, and hands them over."""
     with torch.no_grad():
         for parameter in policy.model.parameters():
-            parameter.mul_(1.0625)  # exact in bfloat16's 8 bits for few values: most change
-    stale = _engine_sums(engine).equal(_sums(policy.model))
+            parameter.mul_(1.0625)
+    if task.on_gpu:
+        stale = _engine_sums(engine).equal(_sums(policy.model))
+        findings.checks.append(Check("old weights pass for new ones", float(stale), high=0.0))
     task.wait()
     started = time.perf_counter()
     engine.load_weights(policy.model.state_dict().items())
     task.wait()
     findings.values["weight_exchange_seconds"] = time.perf_counter() - started
-    started = time.perf_counter()
-    fresh = _engine_sums(engine).equal(_sums(policy.model))
-    findings.values["checksum_seconds"] = time.perf_counter() - started
-    findings.checks.append(Check("old weights pass for new ones", float(stale), high=0.0))
-    findings.checks.append(Check("new weights are recognised", float(fresh), low=1.0))
+    if task.on_gpu:  # vLLM for CPUs packs matrices away, so that nothing is left to sum
+        started = time.perf_counter()
+        fresh = _engine_sums(engine).equal(_sums(policy.model))
+        findings.values["checksum_seconds"] = time.perf_counter() - started
+        findings.checks.append(Check("new weights are recognised", float(fresh), low=1.0))
 
 
 def _sums(model: Any) -> Sums:
