@@ -191,7 +191,7 @@ def test_an_environment_that_raises_costs_its_episode_only(out: Path) -> None:
 
 
 def test_the_world_model_learns(out: Path) -> None:
-    """GiGPO, dialogues, ZeRO-2, two ranks, padded."""
+    """GiGPO, dialogues, ZeRO-2, two ranks, padded; two engines with prefix caches, episodes beside them."""
     _run(
         out,
         "name=gigpo",
@@ -199,6 +199,9 @@ def test_the_world_model_learns(out: Path) -> None:
         "updates=6",
         "algorithm.name=gigpo",
         "openrlhf.gpus_per_node=2",
+        "openrlhf.engines=2",
+        "openrlhf.prefix_caching=true",
+        "openrlhf.environment_workers=1",
         "optimizer.schedule=constant",
         "optimizer.micro_batch_tokens=512",
         NO_REFERENCE,
@@ -212,7 +215,7 @@ def test_the_world_model_learns(out: Path) -> None:
 
 
 def test_packed_prompts_of_one_rank_that_holds_all_of_a_split_model(out: Path) -> None:
-    """GRPO, a prompt for each turn, ZeRO-3, one rank, packed, with a reference."""
+    """GRPO, a prompt for each turn, ZeRO-3, one rank, packed, with a reference, dynamic sampling."""
     _run(
         out,
         "name=grpo-window",
@@ -224,6 +227,7 @@ def test_packed_prompts_of_one_rank_that_holds_all_of_a_split_model(out: Path) -
         "model.attention=sdpa",
         "optimizer.micro_batch_tokens=1024",
         "optimizer.lr=1e-8",
+        "algorithm.dynamic_sampling=1",
         NO_VALIDATION,
     )
     rows = _records(out, "grpo-window")
