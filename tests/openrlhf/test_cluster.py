@@ -191,7 +191,7 @@ def test_an_environment_that_raises_costs_its_episode_only(out: Path) -> None:
 
 
 def test_the_world_model_learns(out: Path) -> None:
-    """GiGPO, dialogues, ZeRO-2, two ranks, padded; two engines with prefix caches, episodes beside them."""
+    """GiGPO, dialogues, ZeRO-2, two ranks, padded."""
     _run(
         out,
         "name=gigpo",
@@ -199,9 +199,6 @@ def test_the_world_model_learns(out: Path) -> None:
         "updates=6",
         "algorithm.name=gigpo",
         "openrlhf.gpus_per_node=2",
-        "openrlhf.engines=2",
-        "openrlhf.prefix_caching=true",
-        "openrlhf.environment_workers=1",
         "optimizer.schedule=constant",
         "optimizer.micro_batch_tokens=512",
         NO_REFERENCE,
@@ -268,13 +265,19 @@ def test_a_critic_learns_alone_and_then_beside_the_policy(out: Path) -> None:
 
 
 def test_an_adapter_trains_and_is_sent_as_a_whole_model(out: Path) -> None:
-    """GRPO, dialogues, ZeRO-2, one rank, LoRA: the sums compared are of the adapter worked in."""
+    """GRPO, dialogues, ZeRO-2, one rank, LoRA: the sums compared are of the adapter worked in.
+
+    Two engines with prefix caches, and episodes in processes beside them.
+    """
     _run(
         out,
         "name=lora",
         *EIGHT,
         "updates=2",
         "model.lora.rank=4",
+        "openrlhf.engines=2",
+        "openrlhf.prefix_caching=true",
+        "openrlhf.environment_workers=1",
         NO_REFERENCE,
         NO_VALIDATION,
     )
