@@ -183,6 +183,8 @@ class Run:
         started = time.perf_counter()
         with _graceful(self):
             warm = self._warm_start()
+            if warm is None:
+                return self._stopped(started)
             stages = WorldModelStages(
                 self.settings, self.folder, warm, self.display, lambda: self.interrupted
             )
@@ -198,9 +200,12 @@ class Run:
                 self._evaluate("after", self.policy)
         self._report()
         if not finished:
-            self.display.say(
-                f"Stopped and saved; the same command goes on from here. ({self.folder})"
-            )
+            return self._stopped(started)
+        self.display.say(f"{time.perf_counter() - started:.0f} s in this process.")
+        return self.folder
+
+    def _stopped(self, started: float) -> Path:
+        self.display.say(f"Stopped and saved; the same command goes on from here. ({self.folder})")
         self.display.say(f"{time.perf_counter() - started:.0f} s in this process.")
         return self.folder
 
@@ -262,8 +267,11 @@ class Run:
 
     # --- warm start ------------------------------------------------------------------------------
 
-    def _warm_start(self) -> LocalPolicy:
-        """Clones the expert (once) and returns the policy that RL starts from and KL is measured to."""
+    def _warm_start(self) -> LocalPolicy | None:
+        """Clones the expert (once) and returns the policy that RL starts from and KL is measured to.
+
+        ``None``: it was interrupted before its last step.
+        """
         settings, folder = self.settings.cloning, self.folder / "checkpoints" / "warm"
         saved = self._made_before()
         if saved is not None:
@@ -274,8 +282,7 @@ class Run:
             return self.policy
         if settings.episodes:
             env = self.settings.env
-            log = self.folder / "warmstart.jsonl"
-            log.unlink(missing_ok=True)
+            latest = folder.with_name("warm-latest")
             with self.display.task("expert episodes", settings.episodes) as advance:
                 pool = make_pool(env, env.train_split, 1, 1, self.settings.seed)
                 rng = np.random.default_rng([self.settings.seed, 1])
@@ -293,17 +300,23 @@ class Run:
                 )
                 pool.close()
             with self.display.task("cloning the expert", settings.steps) as advance:
-                clone(
+                finished = clone(
                     self.policy,
                     rows,
                     settings,
                     self.settings.seed,
-                    log,
+                    self.folder / "warmstart.jsonl",
                     lambda step, _, loss: advance(step, f"loss {loss:.3f}"),
+                    latest,
+                    lambda: self.interrupted,
                 )
+            if not finished:
+                return None
         for place in (folder, shared_warm_start(self.settings)):
             if place is not None:
                 save_checkpoint(place, self.policy, {"update": 0})
+        for left in ("warm-latest", "warm-latest.old"):
+            shutil.rmtree(folder.with_name(left), ignore_errors=True)
         return self.policy
 
     def _made_before(self) -> Path | None:
@@ -594,7 +607,7 @@ class _graceful:
         if self.run.interrupted:
             raise KeyboardInterrupt
         self.run.interrupted = True
-        self.run.display.say("Stopping after this update (again: at once) ...")
+        self.run.display.say("Stopping after the current step (again: at once) ...")
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self.previous.items():

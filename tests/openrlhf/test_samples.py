@@ -52,7 +52,9 @@ class Engines:
     def _response(self, prompt: str, label: GroupLabel) -> dict[str, Any]:
         step = Transition("e", label.task_id, f"{label.group}-{label.member}", 0, "", "", "", "",
                           self.returns(label), "", True, False, True)  # fmt: skip
-        episode = Episode("e", label.task_id, step.episode_id, group=label.group, transitions=[step])
+        episode = Episode(
+            "e", label.task_id, step.episode_id, group=label.group, transitions=[step]
+        )
         row = TokenRow([5, 6, 7, 8], [StepSpans((1, 3), (3, 4), [-0.5, -0.5])])
         return response(Trajectory(episode, [row]), prompt, label)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import os
 import subprocess
@@ -15,6 +15,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import claimed_device  # noqa: E402
+from files import load  # noqa: E402
+
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 
@@ -26,16 +29,6 @@ def evidence(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     for name in [name for name in sys.modules if name.startswith("gpu_")]:
         monkeypatch.delitem(sys.modules, name)
     return importlib.import_module("gpu_evidence")
-
-
-@pytest.fixture(scope="module")
-def claimed_device() -> ModuleType:
-    path = Path(__file__).with_name("claimed_device.py")
-    spec = importlib.util.spec_from_file_location("claimed_device", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def _part(name: str) -> Any:
@@ -82,7 +75,6 @@ def test_a_device_that_computes_wrong_does_not(
 @pytest.mark.parametrize("name", ["gpu_correctness", "gpu_throughput"])
 def test_a_part_stays_on_its_device(
     evidence: ModuleType,
-    claimed_device: ModuleType,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
@@ -259,11 +251,7 @@ def test_the_whole_program_without_a_network(tmp_path: Path) -> None:
 
 
 def _page() -> Any:
-    spec = importlib.util.spec_from_file_location("gpu_page", ROOT / "scripts" / "gpu_page.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("scripts/gpu_page.py")
 
 
 def test_the_page_is_current() -> None:
