@@ -29,7 +29,7 @@ define INSTALL
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-openrlhf lint format types audit lock check-locks docs serve-docs examples bench build clean
+.PHONY: help train test test-openrlhf lint format types audit lock check-locks docs serve-docs examples bench gpu-evidence build clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +93,11 @@ examples: $(VENV)/.dev ## run every example and the notebook
 
 bench: $(VENV)/.dev ## measure the environments
 	$(BIN)/python benchmarks/alfworld.py $(ARGS)
+
+# For a machine without a network: the Python that has torch for its GPU, and no environment of our own.
+GPU_PYTHON ?= python3
+gpu-evidence: ## measure what needs a GPU, into runs/gpu-evidence/evidence.json; installs nothing
+	PYTHONPATH=$(CURDIR) $(GPU_PYTHON) benchmarks/gpu_evidence.py $(ARGS)
 
 build: $(VENV)/.dev ## source distribution and wheel, into dist/
 	$(BIN)/hatchling build
