@@ -31,6 +31,10 @@ _REGISTERED: dict[str, TextEnvSpec] = {}
 """grows with Gymnasium's own registry, which has no room for a description"""
 
 _OWN = {
+    "paw_gym/2048-v0": (
+        "paw_gym.envs.game_2048:Game2048Env",
+        "slide equal tiles together until the target tile appears; new tiles are random",
+    ),
     "paw_gym/ALFWorld-v0": (
         "paw_gym.envs.alfworld.env:ALFWorldEnv",
         "household tasks in six types: real games, or procedural ones with nothing to download",
@@ -42,6 +46,10 @@ _OWN = {
     "paw_gym/Sokoban-v0": (
         "paw_gym.envs.sokoban:SokobanEnv",
         "push boxes onto goals in rooms made by seed, each of them solvable",
+    ),
+    "paw_gym/Sudoku-v0": (
+        "paw_gym.envs.sudoku:SudokuEnv",
+        "4x4 and 9x9 puzzles made by seed, each with one solution",
     ),
     "paw_gym/Tau2-v0": (
         "paw_gym.envs.tau2.env:Tau2Env",
