@@ -19,6 +19,9 @@ TASKS = {"train": 20_000, "valid": 1_000, "test": 1_000}
 _KEPT = 256
 """tasks of a set that stay in memory: the episodes of a group share one"""
 
+_TRIES = 1_000
+"""candidates until a split counts as empty; one of its share is found in ten on average"""
+
 T = TypeVar("T")
 
 
@@ -59,12 +62,19 @@ def sample_of_split(
         split: the split that the hash of the sample's key must give.
         sample: makes a candidate.
         key: names a candidate; those with equal keys are in the same split, whatever the seed.
+
+    Raises:
+        ValueError: the generator makes so few different candidates that none is in the split.
     """
     rng = random.Random(f"{seed}/{split}")
-    while True:
+    for _ in range(_TRIES):
         candidate = sample(rng)
         if split_of_key(key(candidate), SPLITS) == split:
             return candidate
+    raise ValueError(
+        f"None of {_TRIES} candidates of {seed} is in split {split!r}: there are too few different ones. "
+        "Choose a larger size."
+    )
 
 
 def require_in(name: str, value: int, valid: range) -> None:

@@ -112,6 +112,7 @@ _OWN: Mapping[str, PanelSpec] = {
         200,
         hash="80e7dbea17f16c42d532e78cf66722fd3695409c9b9e7a8fcf32bf1602aa78bb",
     ),
+    "babyai/go_to_local": PanelSpec("paw_gym/BabyAI-v0", "test", 200),
     "toy_text/frozen_lake": PanelSpec(
         _TOY_TEXT,
         "test",
@@ -138,6 +139,10 @@ _OWN: Mapping[str, PanelSpec] = {
         {"game": "blackjack"},
         hash="e103a37bae52507f8b049e91264abffd016ef0895f9fe884f4364ff6f8be4646",
     ),
+    **{
+        f"textworld/{game}": PanelSpec("paw_gym/TextWorld-v0", "test", 200, {"game": game})
+        for game in ("treasure_hunter", "coin_collector", "cooking")
+    },
     # all tasks, which is what papers report on, and the part to hold out from training
     **{
         f"tau2/{name}": PanelSpec(_TAU2, "base", kwargs={"domain": name})
