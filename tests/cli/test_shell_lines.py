@@ -67,7 +67,11 @@ NOT_RUN = {
     r"export OPENAI_API_KEY=.*": "a key",
 }
 """lines that are not run, and why"""
-NEEDS = {r"paw eval expert --panel tau2/mock": "tau2"}
+NEEDS = {
+    r"paw eval expert --panel babyai/.*": "minigrid",
+    r"paw eval expert --panel tau2/mock": "tau2",
+    r"paw eval expert --panel textworld/.*": "textworld",
+}
 """lines that need a package which not everyone has"""
 
 SMALL = (
