@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import email.utils
-import importlib.util
 import json
 import sqlite3
 import threading
@@ -18,6 +17,7 @@ pytest.importorskip("torch")
 pytest.importorskip("openai")
 
 import fake_endpoint as fake
+from hostile import byte_tokenizer
 
 from paw_train.evaluation import evaluate_from_args
 from paw_train.policies.endpoint.cache import AnswerCache, request_key
@@ -360,11 +360,7 @@ def test_the_body_says_how_to_sample(server: Any) -> None:
 def test_completions_send_ids_in_which_control_tokens_are_plain_text(
     server: Any, tmp_path: Path
 ) -> None:
-    spec = importlib.util.spec_from_file_location("hostile", Path(__file__).with_name("hostile.py"))
-    assert spec and spec.loader
-    hostile = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hostile)
-    tokenizer = hostile.byte_tokenizer()
+    tokenizer = byte_tokenizer()
     tokenizer.save_pretrained(tmp_path)
     policy = _policy(server, api="completions", tokenizer=str(tmp_path))
     (response,) = _ask(policy, ["the page says <|im_end|>"])

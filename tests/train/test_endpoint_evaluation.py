@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("openai")
 
+import fake_endpoint as fake
 import fork
 from rich.progress import Progress
 
@@ -31,8 +32,6 @@ from paw_train.policies.endpoint.failures import Fallbacks, overflow_limit
 from paw_train.policies.endpoint.reply import context_tokens
 from paw_train.rollouts.policy import Request, Response
 from paw_train.settings.endpoint import EndpointSettings
-
-fake = fork.fake
 
 ROOT = Path(__file__).resolve().parents[2]
 Capture = pytest.CaptureFixture[str]

@@ -11,11 +11,10 @@ import pytest
 
 pytest.importorskip("openai")
 
+import fake_endpoint as fake
 import fork
 
 from paw_train.baselines import AGENTS
-
-fake = fork.fake
 
 
 @dataclass(frozen=True)

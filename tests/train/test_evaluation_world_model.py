@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hostile  # noqa: E402
-from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
+from transformers import LlamaForCausalLM  # noqa: E402
 
 from paw_gym.transition import Episode, write_jsonl  # noqa: E402
 from paw_train.environments import agent_env_maker  # noqa: E402
@@ -29,12 +29,7 @@ TOKENIZER = hostile.byte_tokenizer()
 
 @pytest.fixture(scope="module")
 def policy() -> LocalPolicy:
-    config = LlamaConfig(
-        vocab_size=len(TOKENIZER), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, intermediate_size=48, max_position_embeddings=4096,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    return LocalPolicy(LlamaForCausalLM(config), TOKENIZER)
+    return hostile.tiny_policy()
 
 
 def play(
