@@ -54,7 +54,7 @@ def test_the_page_of_settings_is_current(script: ModuleType) -> None:
 
 
 def test_the_page_of_conformance_is_that_of_the_results() -> None:
-    page = load_script("conformance_page")
+    page = load("scripts/conformance_page.py")
     written = (DOCS / "conformance.md").read_text(encoding="utf-8")
     assert written == page.page(), "run: python scripts/conformance_page.py"
     for name, result in page.results().items():
