@@ -107,6 +107,14 @@ def test_every_fault_in_the_local_engine_is_caught() -> None:
     assert result.count("caught", "refused") == len(FAULTS) == 30
 
 
+@pytest.mark.slow
+def test_trl_conforms_and_faults_in_it_are_caught() -> None:
+    pytest.importorskip("trl", reason="the extra `sft`")
+    result = suite.run(suite.trainer_of("trl"), "trl", ("k1_for_k3", "weights_unscaled"))
+    assert result.conforms, result.deviations
+    assert [finding.state for finding in result.findings] == ["caught"] * 2
+
+
 def test_a_trainer_of_another_project_runs_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     faults = [f"--fault={name}" for name in ("statistics_across_groups", "clip_on_wrong_side")]

@@ -86,6 +86,7 @@ def text_trainer(folder: Path, reward: Any = by_place, **settings: Any) -> Any:
     model = scratch_model(SIZE, len(tokenizer), seed=0)
     rows = task_rows(ENV, "text")
     world_model = settings.pop("world_model", WorldModelSettings(alpha=0.6, rho=1.0))
+    coefficient = settings.pop("world_model_coeff", None)
     return PaWTrainer(
         model,
         reward_funcs=reward,
@@ -94,6 +95,7 @@ def text_trainer(folder: Path, reward: Any = by_place, **settings: Any) -> Any:
         processing_class=tokenizer,
         args=config(folder, **settings),
         world_model=world_model,
+        world_model_coeff=coefficient,
         max_return=2.0,
     )
 
@@ -186,6 +188,17 @@ def test_off_is_trl_s_own_loss(tmp_path: Path) -> None:
     assert "wm_weights" not in batch
     plain = trl.GRPOTrainer._compute_loss(trainer, trainer.model, batch)
     assert torch.equal(trainer._compute_loss(trainer.model, batch), plain)
+
+
+@pytest.mark.parametrize("coefficient", [0.0, 0.3])
+def test_the_coefficient_of_the_roles_protocol(tmp_path: Path, coefficient: float) -> None:
+    trainer = text_trainer(tmp_path, world_model_coeff=coefficient)
+    assert trainer.world_model.enabled == (coefficient > 0)
+    if coefficient:
+        assert trainer.world_model.coef == coefficient
+        _, batch = generation(trainer)
+        roles = batch["turns"].sign()
+        assert (roles > 0).sum() == batch["tool_mask"][batch["completion_mask"].bool()].sum()
 
 
 def test_only_tokens_of_observations_are_supervised(tmp_path: Path) -> None:
