@@ -40,6 +40,7 @@ from paw_train.policies.local.scratch import scratch_model, scratch_tokenizer
 from paw_train.reporting.run.alarms import world_model_loss
 from paw_train.reporting.terminal import RunDisplay
 from paw_train.rollouts.branching import branching_rollout
+from paw_train.rollouts.observation_filter import leave_out
 from paw_train.rollouts.policy import Policy
 from paw_train.rollouts.rollout import (
     Progress,
@@ -390,6 +391,7 @@ class Run:
         sampled, kept = self._rollouts(pool, generator, lambda run, n: show.rollout(update, run, n))
         rolled = time.perf_counter()
         show.learning(update)
+        leave_out(kept, self.policy.tokenizer, s.world_model)
         transitions = collect(kept)
         experience = prepare(
             transitions,

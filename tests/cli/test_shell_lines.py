@@ -67,7 +67,11 @@ NOT_RUN = {
     r"export OPENAI_API_KEY=.*": "a key",
 }
 """lines that are not run, and why"""
-NEEDS = {r"paw eval expert --panel tau2/mock": "tau2"}
+NEEDS = {
+    r"paw eval expert --panel babyai/.*": "minigrid",
+    r"paw eval expert --panel tau2/mock": "tau2",
+    r"paw eval expert --panel textworld/.*": "textworld",
+}
 """lines that need a package which not everyone has"""
 
 SMALL = (
@@ -204,6 +208,22 @@ def archives(folder: Path) -> None:
                 target.writestr(f"json_2.1.1/{split}/{trial}/{inside}", text)
 
 
+def trajectories() -> str:
+    """An episode as another trainer records it."""
+    import gymnasium as gym
+
+    env = gym.make("paw_gym/ALFWorld-v0", split="valid_seen")
+    first, info = env.reset(seed=0)
+    task = info["task_id"]
+    after, reward, *_ = env.step("look")
+    step = {"action": "look", "observation": after, "reward": reward}
+    lines = [
+        {"format": "paw-trajectories/1", "env_id": "paw_gym/ALFWorld-v0", "split": "valid_seen"},
+        {"task_id": task, "seed": 0, "observation": first, "steps": [step]},
+    ]
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
 def environments_of_the_page() -> str:
     """The function and the class that the page on environments registers, as one module."""
     page = (ROOT / "docs" / "register-your-environment.md").read_text(encoding="utf-8")
@@ -221,6 +241,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "my_recipe.yaml": "base: embedded\n",
         "my_module.py": "def noisy_spans(text, instruction=''):\n    return [(0, min(3, len(text)))]\n",
         "my_envs.py": environments_of_the_page(),
+        "trajectories.jsonl": trajectories(),
         "chain.pem": "",
         "key.pem": "",
         "tokens": "a-token-of-some-length\n",
@@ -254,6 +275,7 @@ def clean(
     for module in ("my_envs", "my_module"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setenv("PAW_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PAW_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.setenv("OPENAI_BASE_URL", endpoint)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setattr("uvicorn.Server.run", lambda self: None)

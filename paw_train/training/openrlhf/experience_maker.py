@@ -19,6 +19,7 @@ from paw_train.algorithms.estimators import advantage_estimator
 from paw_train.algorithms.experience import Pool, Signals, collect, prepare
 from paw_train.algorithms.update import scheduled_rate, update_seed
 from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.observation_filter import leave_out
 from paw_train.rollouts.rows import trimmed
 from paw_train.rollouts.tokens import TokenRow, micro_batches
 from paw_train.settings import Settings
@@ -58,7 +59,9 @@ class PaWExperienceMaker(RemoteExperienceMaker):
             ValueError: every episode of the update failed.
         """
         s = self.run
-        pool = collect([sample.labels[0] for sample in rollout_samples])
+        episodes = [sample.labels[0] for sample in rollout_samples]
+        leave_out(episodes, self.tokenizer, s.world_model)
+        pool = collect(episodes)
         scores = self._scored(pool.rows)
         reference = scores.reference
         gap = _take_over(pool, scores.actor, s.openrlhf.old_logprobs == "actor")
