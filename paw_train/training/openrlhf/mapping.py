@@ -81,7 +81,9 @@ def _constant(settings: Settings) -> Options:
         "ckpt.path": str(folder / "checkpoints" / "openrlhf"),
         "ckpt.load_enable": True,
         "ckpt.best_metric_key": "eval_panel_pass1" if settings.evaluation.every else "none",
-        "logger.tensorboard_dir": str(folder / "tensorboard"),
+        "logger.tensorboard_dir": (
+            str(folder / "tensorboard") if "tensorboard" in settings.tracking else None
+        ),
         # makes vLLM return log-probabilities of the tempered distribution; its loss is not used
         "algo.advantage.is_correction_level": "token",
     }
