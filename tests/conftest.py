@@ -7,15 +7,37 @@ import os
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from paw_gym.registration import _OWN
 
 # a busy machine is no failure, so an example may take as long as it takes
 settings.register_profile("paw", deadline=None, max_examples=50)
 settings.load_profile("paw")
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+EXTRAS = {
+    "paw_gym/BabyAI-v0": ("minigrid", "babyai"),
+    "paw_gym/Tau2-v0": ("tau2", "tau2"),
+    "paw_gym/TextWorld-v0": ("textworld", "textworld"),
+}
+"""by id, the package that an environment needs and the extra that brings it"""
+FEW_TASKS = {"paw_gym/TextWorld-v0": {"num_tasks": 2}}
+"""arguments of environments whose tasks take seconds to make"""
+
+
+@pytest.fixture(params=sorted(_OWN))
+def own_env(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """Each environment of the package: its id, and arguments that keep a test short."""
+    if request.param in EXTRAS:
+        package, extra = EXTRAS[request.param]
+        pytest.importorskip(package, reason=f"pip install '.[{extra}]'")
+    return request.param, FEW_TASKS.get(request.param, {})
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-NEEDS = {"docs/environments/tau2.md": "tau2"}
+NEEDS = {
+    "docs/environments/babyai.md": "minigrid",
+    "docs/environments/tau2.md": "tau2",
+    "docs/environments/textworld.md": "textworld",
+}
 """pages whose code needs a package that not everyone has"""
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

@@ -12,12 +12,9 @@ from heapq import heappop, heappush
 from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv, split_of_key
+from paw_gym.generated import SPLITS, TASKS, require_in
 from paw_gym.naming import require_choice
 
-SPLITS = {"train": 0.8, "valid": 0.1, "test": 0.1}
-"""share of all levels, by their hash"""
-TASKS = {"train": 20_000, "valid": 1_000, "test": 1_000}
-"""levels of each split; any number could be made"""
 SIZES, BOXES = range(5, 11), range(1, 4)
 GENERATOR = 1
 """grows when the generator gives other levels for the same arguments"""
@@ -204,9 +201,8 @@ def _path_back(
 def sokoban_tasks(split: str, size: int, boxes: int, num_tasks: int | None) -> TaskSet:
     """The levels of a split, each made when it is asked for."""
     require_choice("split", split, SPLITS)
-    for name, value, valid in (("size", size, SIZES), ("boxes", boxes, BOXES)):
-        if value not in valid:
-            raise ValueError(f"{name} is {valid.start} to {valid.stop - 1}, got {value!r}.")
+    require_in("size", size, SIZES)
+    require_in("boxes", boxes, BOXES)
     count = TASKS[split] if num_tasks is None else num_tasks
     key = f"sokoban {GENERATOR}/{split}/{size}x{size}/{boxes}/{count}"
 

@@ -22,12 +22,10 @@ from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, generate_random_m
 from gymnasium.envs.toy_text.taxi import MAP, TaxiEnv
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv, split_of_key
+from paw_gym.generated import SPLITS, TASKS, require_in
 from paw_gym.naming import require_choice
 
 GAMES = ("frozen_lake", "taxi", "cliff_walking", "blackjack")
-SPLITS = {"train": 0.8, "valid": 0.1, "test": 0.1}
-TASKS = {"train": 20_000, "valid": 1_000, "test": 1_000}
-"""lakes and decks of each split; any number could be made"""
 SIZES = range(4, 11)
 GENERATOR = 1
 """grows when other tasks come from the same arguments"""
@@ -369,8 +367,7 @@ def toy_tasks(game: str, split: str, size: int, slippery: bool, num_tasks: int |
     """The tasks of a split; ``data`` of a task is a game and its first state."""
     require_choice("game", game, GAMES)
     require_choice("split", split, SPLITS)
-    if size not in SIZES:
-        raise ValueError(f"size is {SIZES.start} to {SIZES.stop - 1}, got {size!r}.")
+    require_in("size", size, SIZES)
     if slippery and game not in ("frozen_lake", "cliff_walking"):
         raise ValueError(f"slippery is for frozen_lake and cliff_walking, not for {game}.")
     kind = f"{game}_slippery" if slippery else game

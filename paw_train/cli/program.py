@@ -13,6 +13,7 @@ from paw_train.cli import (
     check,
     compare,
     compare_results,
+    conformance,
     data,
     envs,
     eval_wm,
@@ -84,6 +85,7 @@ app.command("eval-wm", rich_help_panel=_TRAINING)(eval_wm.eval_wm)
 app.command("compare-results", rich_help_panel=_TRAINING)(compare_results.compare_results)
 app.command("certify", rich_help_panel=_TRAINING)(certify.certify)
 app.command("leaderboard", rich_help_panel=_TRAINING)(leaderboard.leaderboard)
+app.command("conformance", rich_help_panel=_TRAINING)(conformance.conformance)
 app.command("report", rich_help_panel=_TRAINING)(report.report)
 app.command("view", rich_help_panel=_TRAINING)(view.view)
 app.command("export", rich_help_panel=_DATA)(export.export)

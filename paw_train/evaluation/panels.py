@@ -97,6 +97,26 @@ _OWN: Mapping[str, PanelSpec] = {
         200,
         hash="0286323cf810c7fabb666450a2ceb7f8d5d207eb58d137464dc5f4f5186fe7f8",
     ),
+    "sudoku/4x4": PanelSpec(
+        "paw_gym/Sudoku-v0",
+        "test",
+        200,
+        hash="225d8fe5b917cbf2cdbed4e54175b1884d17db907c8429ddc9a15a1899924511",
+    ),
+    "sudoku/9x9": PanelSpec(
+        "paw_gym/Sudoku-v0",
+        "test",
+        200,
+        {"size": 9},
+        hash="2c4b14dc35d86b9941062552e50de3c08bf11a410507d37d07a7fb81fab21b45",
+    ),
+    "2048/test": PanelSpec(
+        "paw_gym/2048-v0",
+        "test",
+        200,
+        hash="80e7dbea17f16c42d532e78cf66722fd3695409c9b9e7a8fcf32bf1602aa78bb",
+    ),
+    "babyai/go_to_local": PanelSpec("paw_gym/BabyAI-v0", "test", 200),
     "toy_text/frozen_lake": PanelSpec(
         _TOY_TEXT,
         "test",
@@ -123,6 +143,10 @@ _OWN: Mapping[str, PanelSpec] = {
         {"game": "blackjack"},
         hash="e103a37bae52507f8b049e91264abffd016ef0895f9fe884f4364ff6f8be4646",
     ),
+    **{
+        f"textworld/{game}": PanelSpec("paw_gym/TextWorld-v0", "test", 200, {"game": game})
+        for game in ("treasure_hunter", "coin_collector", "cooking")
+    },
     # all tasks, which is what papers report on, and the part to hold out from training
     **{
         f"tau2/{name}": PanelSpec(_TAU2, "base", kwargs={"domain": name})

@@ -11,7 +11,6 @@ import pytest
 pytest.importorskip("torch")
 
 from paw_gym.prompts import PromptTemplate
-from paw_gym.registration import _OWN
 from paw_train.baselines import AGENTS, make_agent
 from paw_train.rollouts.policy import Request
 from paw_train.settings import EnvSettings
@@ -74,10 +73,12 @@ FEW: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("env_id", sorted(_OWN))
 @pytest.mark.parametrize("name", EVERYWHERE)
-def test_every_agent_plays_every_environment(table: Any, env_id: str, name: str) -> None:
-    split, kwargs = ENVIRONMENTS.get(env_id, ("train", {}))
+def test_every_agent_plays_every_environment(
+    table: Any, own_env: tuple[str, dict[str, Any]], name: str
+) -> None:
+    env_id, few = own_env
+    split, kwargs = ENVIRONMENTS.get(env_id, ("train", few))
     env = EnvSettings(id=env_id, kwargs=kwargs)
     needs_policy = AGENTS[name].needs_policy
     answers = written(name, looks_around) if needs_policy else None

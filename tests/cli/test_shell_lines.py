@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_endpoint import FakeEndpoint
 from typer.testing import CliRunner
 
 pytest.importorskip("torch", reason="the extra `train`")
@@ -66,7 +67,11 @@ NOT_RUN = {
     r"export OPENAI_API_KEY=.*": "a key",
 }
 """lines that are not run, and why"""
-NEEDS = {r"paw eval expert --panel tau2/mock": "tau2"}
+NEEDS = {
+    r"paw eval expert --panel babyai/.*": "minigrid",
+    r"paw eval expert --panel tau2/mock": "tau2",
+    r"paw eval expert --panel textworld/.*": "textworld",
+}
 """lines that need a package which not everyone has"""
 
 SMALL = (
@@ -153,20 +158,10 @@ def run(line: str, endpoint: str) -> str:
     return said
 
 
-def endpoint_class() -> Any:
-    path = ROOT / "tests" / "train" / "fake_endpoint.py"
-    spec = importlib.util.spec_from_file_location("fake_endpoint_of_lines", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module.FakeEndpoint
-
-
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
     """The address of a model that answers anything."""
-    with endpoint_class()() as server:
+    with FakeEndpoint() as server:
         yield server.url
 
 

@@ -16,7 +16,6 @@ import pytest
 
 from paw_gym import Outcome, Task, make_agent_env, register_text_env
 from paw_gym.functional import GeneratorEnv
-from paw_gym.registration import _OWN
 
 WAYS: dict[str, Callable[[Any], Any]] = {
     "deepcopy": copy.deepcopy,
@@ -44,11 +43,9 @@ def play(env: Any, steps: int, info: dict[str, Any], seed: int = 0) -> list[Any]
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("maker", MAKERS)
-@pytest.mark.parametrize("env_id", sorted(_OWN))
-def test_a_copy_goes_on_the_same(env_id: str, maker: str, way: str) -> None:
-    if "Tau2" in env_id:
-        pytest.importorskip("tau2", reason="pip install '.[tau2]'")
-    env = MAKERS[maker](env_id)
+def test_a_copy_goes_on_the_same(own_env: tuple[str, dict[str, Any]], maker: str, way: str) -> None:
+    env_id, kwargs = own_env
+    env = MAKERS[maker](env_id, **kwargs)
     assert WAYS[way](env).reset(seed=3)[0] == env.reset(seed=3)[0]  # before an episode too
     _, info = env.reset(seed=4)
     env.action_space.seed(5)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from paw_gym import check_text_env
-from paw_gym.registration import _OWN, text_env_spec
+from paw_gym.registration import text_env_spec
 
 
-@pytest.mark.parametrize("env_id", sorted(_OWN))
-def test_it_keeps_the_contract(env_id: str) -> None:
-    if "Tau2" in env_id:
-        pytest.importorskip("tau2", reason="pip install '.[tau2]'")
-    check_text_env(env_id, tasks=4, seed=1, time_limit=None).raise_for_failures()
+def test_it_keeps_the_contract(own_env: tuple[str, dict[str, Any]]) -> None:
+    env_id, kwargs = own_env
+    check_text_env(env_id, tasks=4, seed=1, time_limit=None, **kwargs).raise_for_failures()
     assert text_env_spec(env_id).description
 
 

@@ -12,7 +12,6 @@ from paw_gym import AgentInterface, EnvPool, Episode, Outcome, Task
 from paw_gym.contract.subject import choose
 from paw_gym.functional import GeneratorEnv
 from paw_gym.pool import Slot
-from paw_gym.registration import _OWN
 
 LOOK = "<think></think><action>look</action>"
 
@@ -36,11 +35,11 @@ def own_steps(episode: Episode) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("mode", ["window", "conversation"])
-@pytest.mark.parametrize("env_id", sorted(_OWN))
-def test_continuations_of_branches_are_equal_to_the_byte(env_id: str, mode: str) -> None:
-    if "Tau2" in env_id:
-        pytest.importorskip("tau2", reason="pip install '.[tau2]'")
-    pool = EnvPool(env_id, 1, 1, seed=3, mode=mode, max_steps=12)
+def test_continuations_of_branches_are_equal_to_the_byte(
+    own_env: tuple[str, dict[str, Any]], mode: str
+) -> None:
+    env_id, kwargs = own_env
+    pool = EnvPool(env_id, 1, 1, seed=3, mode=mode, max_steps=12, **kwargs)
     for seed in range(3):
         (root,) = pool.reset()
         walk(pool, [root], seed, random.Random(seed).randrange(4))
@@ -61,6 +60,29 @@ def test_continuations_of_branches_are_equal_to_the_byte(env_id: str, mode: str)
                 == root.episode.transitions[: before.steps]
             )
             assert branch.episode.error is None
+    pool.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", sorted(_OWN))
+def test_a_thousand_branches_continue_as_their_root(env_id: str) -> None:
+    if "Tau2" in env_id:
+        pytest.importorskip("tau2", reason="pip install '.[tau2]'")
+    pool = EnvPool(env_id, 1, 1, seed=5, mode="conversation", max_steps=12)
+    made, seed = 0, 0
+    while made < 1000:
+        (root,) = pool.reset()
+        walk(pool, [root], seed, seed % 5)
+        if root in pool.active:
+            before = pool.snapshot(root)
+            branches = pool.fork(root, 250)
+            walk(pool, [root, *branches], 1000 + seed, 4)
+            expected = [t.to_dict() for t in root.episode.transitions[before.steps :]]
+            for step in expected:
+                del step["episode_id"], step["parent"]
+            assert all(own_steps(branch.episode) == expected for branch in branches)
+            made += len(branches)
+        seed += 1
     pool.close()
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from paw_gym import AgentInterface, Outcome, Task
 from paw_gym.functional import GeneratorEnv
-from paw_gym.registration import _OWN
 
 LONG = "é🙂\ud800\n" * 30_000
 
@@ -26,12 +25,12 @@ def make_echo() -> GeneratorEnv:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-@pytest.mark.parametrize("env_id", sorted(_OWN))
-def test_every_environment_shows_what_one_alone_shows(env_id: str, mode: str) -> None:
-    if "Tau2" in env_id:
-        pytest.importorskip("tau2", reason="pip install '.[tau2]'")
-    vector = gym.make_vec(env_id, 2, vectorization_mode=mode)
-    alone = [gym.make(env_id) for _ in range(2)]
+def test_every_environment_shows_what_one_alone_shows(
+    own_env: tuple[str, dict[str, Any]], mode: str
+) -> None:
+    env_id, kwargs = own_env
+    vector = gym.make_vec(env_id, 2, vectorization_mode=mode, **kwargs)
+    alone = [gym.make(env_id, **kwargs) for _ in range(2)]
     try:
         observations, _ = vector.reset(seed=7)
         assert list(observations) == [env.reset(seed=7 + i)[0] for i, env in enumerate(alone)]

@@ -1,0 +1,57 @@
+"""Environments over engines without snapshots: exact save and restore by taking the actions again."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from paw_gym.core import Outcome, Task, TextEnv
+
+
+class ReplayedEnv(TextEnv):
+    """A text environment whose state is the seed of its episode and the actions taken so far.
+
+    A restored state costs nothing until the next action; only then is the engine brought there, from where
+    it stands if that is on the way. So the engine must depend on the task, the seed and the actions alone.
+    """
+
+    _opened: tuple[str, int] | None = None
+    """id of the task and seed of the episode that the engine is in"""
+    _applied: list[str]
+    """the actions that the engine was given in it"""
+
+    @abstractmethod
+    def _open(self, task: Task, seed: int) -> Outcome:
+        """Starts an episode in the engine."""
+
+    @abstractmethod
+    def _apply(self, action: str) -> Outcome:
+        """Takes an action in the engine. Must not raise on any string."""
+
+    def _start(self, task: Task) -> Outcome:
+        self.state = {"seed": int(self.np_random.integers(2**31)), "actions": []}
+        return self._reopen()
+
+    def _reopen(self) -> Outcome:
+        seed = self.state["seed"]
+        self._opened = None  # an engine that fails to start is in no episode
+        outcome = self._open(self.task, seed)
+        self._opened, self._applied = (self.task.id, seed), []
+        return outcome
+
+    def _act(self, action: str) -> Outcome:
+        self.catch_up()
+        self.state["actions"].append(action)
+        return self._take(action)
+
+    def _take(self, action: str) -> Outcome:
+        self._applied.append(action)
+        return self._apply(action)
+
+    def catch_up(self) -> None:
+        """Brings the engine to the present state: for whatever reads the engine after a restore."""
+        actions = self.state["actions"]
+        here = self._opened == (self.task.id, self.state["seed"])
+        if not here or self._applied != actions[: len(self._applied)]:
+            self._reopen()
+        for action in actions[len(self._applied) :]:
+            self._take(action)

@@ -1,0 +1,147 @@
+"""BabyAI: the view as text, what can be done, and the bot as a guide from anywhere."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+pytest.importorskip("minigrid", reason="pip install '.[babyai]'")
+
+from minigrid.core.grid import Grid
+from minigrid.core.world_object import Ball, Door, Key
+
+from paw_gym.envs import babyai
+from paw_gym.envs.babyai import ACTIONS, BabyAIEnv, babyai_tasks, levels, open_level, view
+
+
+def a_room() -> Any:
+    """A room of 5 by 5 cells; the agent looks right, at a ball behind which the wall has a door."""
+    engine = open_level("GoToObjS4", 0, 64)
+    engine.grid = Grid(7, 7)
+    engine.grid.wall_rect(0, 0, 7, 7)
+    engine.agent_pos, engine.agent_dir, engine.carrying = (2, 3), 0, None
+    engine.grid.set(4, 3, Ball("red"))
+    engine.grid.set(3, 1, Key("blue"))
+    engine.grid.set(6, 4, Door("green", is_locked=True))
+    return engine
+
+
+def test_the_view() -> None:
+    engine = a_room()
+    assert view(engine).split("\n") == [
+        "You carry nothing.",
+        "Ahead: 1 free cell, then a red ball.",
+        "To the left: 2 free cells, then a wall.",
+        "To the right: 2 free cells, then a wall.",
+        "- blue key: 1 ahead, 2 to the left",
+        "- red ball: 2 ahead",
+        "- locked green door: 4 ahead, 1 to the right",
+    ]
+    engine.agent_dir = 2
+    assert view(engine).split("\n")[-1] == "No object is in view."
+    engine.agent_dir, engine.carrying = 0, Key("green")
+    assert view(engine).startswith("You carry a green key.\n")
+
+
+@pytest.mark.parametrize(
+    ("place", "direction", "carried", "possible"),
+    [
+        ((2, 3), 0, None, {"go forward"}),
+        ((3, 3), 0, None, {"pick up"}),
+        ((3, 3), 0, Key("red"), set()),
+        ((2, 3), 0, Key("red"), {"go forward", "drop"}),
+        ((5, 4), 0, Key("red"), set()),
+        ((5, 4), 0, Key("green"), {"toggle"}),
+    ],
+)
+def test_actions_that_change_something(
+    place: tuple[int, int], direction: int, carried: Any, possible: set[str]
+) -> None:
+    env = BabyAIEnv(num_tasks=1)
+    env._engine = a_room()
+    env._engine.agent_pos, env._engine.agent_dir = place, direction
+    env._engine.carrying = carried
+    assert set(env._useful()) == possible | {"turn left", "turn right"}
+
+
+@pytest.mark.parametrize("level", ["GoToLocal", "PickupLoc", "UnlockLocal", "PutNextLocal"])
+def test_the_bot_solves_it_from_the_start_and_from_elsewhere(level: str) -> None:
+    env, rng = BabyAIEnv(level, "test", max_steps=300), random.Random(0)
+    for number in range(3):
+        env.reset(seed=number)
+        for _ in range(number * 3):
+            env.step(rng.choice(["turn left", "go forward", "hello"]))
+        act, over = env.expert(), False
+        while not over:
+            _, reward, over, truncated, info = env.step(act())
+            assert not truncated
+        assert info["success"] and 0 < reward <= 1
+
+
+def test_tasks_are_those_that_the_bot_solves() -> None:
+    """Its plan for about half of this level's grids has no end."""
+    env = BabyAIEnv("UnlockToUnlock", max_steps=300, num_tasks=3)
+    for index in range(3):
+        env.reset(seed=0, options={"task_index": index})
+        assert env.reference_solution()
+
+
+def test_the_reference_is_what_the_bot_does() -> None:
+    env = BabyAIEnv("PickupLoc")
+    _, info = env.reset(seed=1)
+    for action in env.reference_solution():
+        assert action in info["admissible_actions"]
+        _, reward, over, _, info = env.step(action)
+    assert over and info["success"] and info["admissible_actions"] == []
+    assert reward == pytest.approx(1 - 0.9 * len(env.state["actions"]) / 64)
+    assert env.reference_solution() == []
+
+
+def test_a_plan_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = BabyAIEnv()
+    env.reset(seed=0)
+    monkeypatch.setattr(babyai, "_SEARCHES", 0)
+    assert env.reference_solution() == []
+    with pytest.raises(StopIteration):
+        env.expert()()
+
+
+def test_no_grid_is_in_two_splits() -> None:
+    found = {}
+    for split in ("train", "valid", "test"):
+        starts = [
+            open_level("GoToObj", babyai_tasks("GoToObj", split, 30)[n].data, 64) for n in range(30)
+        ]
+        found[split] = {
+            (e.grid.encode().tobytes(), tuple(map(int, e.agent_pos)), int(e.agent_dir), e.mission)
+            for e in starts
+        }
+    assert all(len(grids) > 20 for grids in found.values())
+    assert not found["train"] & found["valid"] and not found["train"] & found["test"]
+    assert not found["valid"] & found["test"]
+
+
+def test_the_actions_are_those_of_minigrid() -> None:
+    actions = open_level("GoToLocal", 0, 64).actions
+    names = {
+        "left": "turn left",
+        "right": "turn right",
+        "forward": "go forward",
+        "pickup": "pick up",
+    }
+    assert tuple(names.get(a.name, a.name) for a in actions)[:6] == ACTIONS
+
+
+def test_wrong_arguments_are_named() -> None:
+    with pytest.raises(ValueError, match="Unknown level 'GoToLokal'. Did you mean 'GoToLocal'"):
+        BabyAIEnv("GoToLokal")
+    assert "BossLevel" in levels() and "KeyInBox" not in levels()
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels.cache_clear()
+    monkeypatch.setattr(babyai.util, "find_spec", lambda name: None)
+    with pytest.raises(babyai.MinigridMissingError, match=r"pip install '.\[babyai\]'"):
+        babyai.levels()
