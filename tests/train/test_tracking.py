@@ -135,6 +135,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_goes_on_in_the_same_tracked_run(
     tmp_path: Path, memory: type[Memory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +215,7 @@ def wandb_records(data: bytes) -> list[bytes]:
     return found
 
 
+@pytest.mark.slow
 def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="the extra `wandb`")
     for key, value in {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}.items():
@@ -253,6 +255,7 @@ def test_trackio_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert list((tmp_path / "trackio").rglob("report.html"))
 
 
+@pytest.mark.slow
 def test_mlflow_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow", reason="the extra `mlflow`")
     pytest.importorskip("sqlalchemy", reason="the extra `mlflow`")
