@@ -207,6 +207,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "checkpoint_every": _option("ckpt.save_steps"),
         "keep_episodes": _ours("of the report of one-machine runs; not read"),
         "record": _ours("of one-machine runs; not read"),
+        "tracking": _ours("trackers follow the run's files; tensorboard: --logger.tensorboard_dir"),
+        "tracking_project": _ours("of the trackers"),
         "engine": _ours("chooses this engine"),
         "warm_starts": _only(
             "not read",
