@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
+import importlib
 import importlib.util
 import inspect
 import json
@@ -221,7 +222,7 @@ def gateway(jobs: Sequence[Job], kwargs: Mapping[str, Any], url: str) -> list[Re
     return [_by_agent(AgentInterface(make_remote(url, ENV, **chosen)), job) for job in jobs]
 
 
-LOCAL: Mapping[str, tuple[Run, str | None]] = {
+LOCAL: Mapping[str, tuple[Any, str | None]] = {
     "our API": (our_api, None),
     "TRL tools": (trl_tools, None),
     "verl-agent manager": (verl_agent, None),
@@ -424,6 +425,8 @@ def compare(
         if package and importlib.util.find_spec(package) is None:
             rows.append({"interface": name, "not_run": f"{package} is not installed"})
             continue
+        if package:  # imported once, before the processes
+            importlib.import_module(f"paw_gym.adapters.{run.__name__}")
         expected = shown if run is trl_tools else wanted
         for count in workers:
             found = differences(in_processes(run, jobs, kwargs, count), expected)
