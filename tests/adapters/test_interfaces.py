@@ -37,7 +37,7 @@ def test_every_interface_gives_the_same(interfaces: ModuleType) -> None:
 def test_a_difference_is_found(interfaces: ModuleType) -> None:
     jobs, wanted, shown = interfaces.recorded({"split": "valid_seen"}, 2, 4)
     assert [r.rewards for r in wanted] == [r.rewards for r in shown]
-    assert any(0 > reward for record in wanted for reward in record.rewards)
+    assert any(reward < 0 for record in wanted for reward in record.rewards)
     found = interfaces.our_api(jobs, {"split": "valid_seen"})
     assert interfaces.differences(found, wanted) == []
     found[1].rewards[2] += 1e-6

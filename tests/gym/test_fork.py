@@ -64,11 +64,9 @@ def test_continuations_of_branches_are_equal_to_the_byte(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env_id", sorted(_OWN))
-def test_a_thousand_branches_continue_as_their_root(env_id: str) -> None:
-    if "Tau2" in env_id:
-        pytest.importorskip("tau2", reason="pip install '.[tau2]'")
-    pool = EnvPool(env_id, 1, 1, seed=5, mode="conversation", max_steps=12)
+def test_a_thousand_branches_continue_as_their_root(own_env: tuple[str, dict[str, Any]]) -> None:
+    env_id, kwargs = own_env
+    pool = EnvPool(env_id, 1, 1, seed=5, mode="conversation", max_steps=12, **kwargs)
     made, seed = 0, 0
     while made < 1000:
         (root,) = pool.reset()
