@@ -422,11 +422,9 @@ def compare(
     for name, (run, package) in LOCAL.items():
         if name in skip:
             continue
-        if package and importlib.util.find_spec(package) is None:
-            rows.append({"interface": name, "not_run": f"{package} is not installed"})
+        if package and (reason := _cannot_import(run.__name__)):
+            rows.append({"interface": name, "not_run": reason})
             continue
-        if package:  # imported once, before the processes
-            importlib.import_module(f"paw_gym.adapters.{run.__name__}")
         expected = shown if run is trl_tools else wanted
         for count in workers:
             found = differences(in_processes(run, jobs, kwargs, count), expected)
@@ -442,6 +440,15 @@ def compare(
                 found = in_processes(partial(gateway, url=url), jobs, kwargs, min(count, 2))
             rows.append(_row(GATEWAY, count, jobs, total, differences(found, wanted)))
     return rows
+
+
+def _cannot_import(adapter: str) -> str | None:
+    """Why an adapter cannot be used here; it is imported once, before there are processes."""
+    try:
+        importlib.import_module(f"paw_gym.adapters.{adapter}")
+    except ImportError as error:
+        return str(error)
+    return None
 
 
 def _row(
