@@ -17,7 +17,7 @@ ARGS ?=
 PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11 python, \
 	$(shell $(name) -c 'import sys; print("$(name)" * (sys.version_info >= (3, 11)))' 2>/dev/null)))
 # The extras that tests use; a test whose extra is missing is skipped and says which.
-TESTED := train,alfworld,babyai,eval,server,retrieval,dense,webshop,lucene,export,sft,tau2,textworld
+TESTED := train,alfworld,babyai,certify,eval,server,retrieval,dense,webshop,lucene,export,sft,tau2,textworld
 DEV := $(TESTED),dev
 DOCS := $(DEV),docs
 INPUTS := pyproject.toml hatch_build.py $(LOCK)
@@ -29,7 +29,7 @@ define INSTALL
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-openrlhf lint format types audit lock check-locks docs serve-docs examples bench build clean
+.PHONY: help train test test-openrlhf lint format types audit lock check-locks docs serve-docs examples bench gpu-evidence build clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +93,11 @@ examples: $(VENV)/.dev ## run every example and the notebook
 
 bench: $(VENV)/.dev ## measure the environments
 	$(BIN)/python benchmarks/alfworld.py $(ARGS)
+
+# For a machine without a network: the Python that has torch for its GPU, and no environment of our own.
+GPU_PYTHON ?= python3
+gpu-evidence: ## measure what needs a GPU, into runs/gpu-evidence/evidence.json; installs nothing
+	PYTHONPATH=$(CURDIR) $(GPU_PYTHON) benchmarks/gpu_evidence.py $(ARGS)
 
 build: $(VENV)/.dev ## source distribution and wheel, into dist/
 	$(BIN)/hatchling build

@@ -22,6 +22,13 @@ def nearest(name: str, valid: Iterable[str], count: int = 3) -> list[str]:
     return difflib.get_close_matches(name, names, n=count, cutoff=0.3) or names[:count]
 
 
+def similar(name: str, valid: Iterable[str], count: int = 3) -> list[str]:
+    """The valid names that ``name`` may have been meant for, best first; empty where none is similar."""
+    names = list(valid)
+    near = difflib.get_close_matches(name, names, n=count, cutoff=_SIMILAR)
+    return near or _with_similar_part(name, names[:_SEARCHED])[:count]
+
+
 def did_you_mean(name: str, valid: Iterable[str], count: int = 3) -> str:
     """A sentence that offers the valid names that are similar; where none is, it lists the valid ones.
 
@@ -31,14 +38,18 @@ def did_you_mean(name: str, valid: Iterable[str], count: int = 3) -> str:
     "Valid: 'search', 'answer'."
     """
     names = list(valid)
-    near = difflib.get_close_matches(name, names, n=count, cutoff=_SIMILAR)
-    near = near or _with_similar_part(name, names[:_SEARCHED])[:count]
-    if near:
-        return f"Did you mean {' or '.join(map(repr, near))}?"
+    if near := similar(name, names, count):
+        return f"Did you mean {_either(near)}?"
     if not names:
         return "There are none."
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return f"Valid: {', '.join(map(repr, names[:_LISTED]))}{more}."
+
+
+def _either(names: list[str]) -> str:
+    quoted = [repr(name) for name in names]
+    first = ", ".join(quoted[:-1])
+    return f"{first} or {quoted[-1]}" if first else quoted[-1]
 
 
 def require_choice(what: str, value: str, valid: Iterable[str]) -> None:

@@ -231,7 +231,7 @@ def text_env_spec(id: str) -> TextEnvSpec:
             f"There is no text environment {id!r}. "
             + (
                 not_installed(id)
-                or f"{did_you_mean(id, text_env_ids())} `paw envs` lists them all."
+                or f"{did_you_mean(id, text_env_ids())} `paw envs` describes them."
             )
         )
     return _REGISTERED[id]

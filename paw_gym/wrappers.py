@@ -176,7 +176,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         if problem is None and not info["action_is_valid"]:
             problem = "the environment did not accept the action"
         blamed = parsed.problem if self.invalid_when == "malformed" else problem
-        reward = self._reward(float(env_reward), bool(info["success"]), blamed is None)
+        reward = self.reward_of(float(env_reward), bool(info["success"]), blamed is None)
         transition = Transition(
             env_id=self.env_id,
             task_id=info["task_id"],
@@ -211,7 +211,8 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
             {**self._present(), "transition": transition},
         )
 
-    def _reward(self, env_reward: float, success: bool, valid: bool) -> float:
+    def reward_of(self, env_reward: float, success: bool, valid: bool) -> float:
+        """The agent's reward of a step, from the environment's own."""
         bonus = self.settings.success_reward
         reward = env_reward if bonus is None else bonus * success
         return float(reward if valid else reward + self.settings.invalid_penalty)

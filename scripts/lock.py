@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path("requirements")
 CPU_EXTRAS = [
-    *["train", "alfworld", "eval", "server", "retrieval", "dense", "webshop", "lucene"],
+    *["train", "alfworld", "certify", "eval", "server", "retrieval", "dense", "webshop", "lucene"],
     *["babyai", "export", "sft", "tau2", "textworld", "dev", "docs"],
 ]
 LINUX = ["--python-platform", "x86_64-manylinux_2_28"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from files import load
 
 ROOT = Path(__file__).resolve().parents[1]
 CODE = ("paw_gym", "paw_train", "env_servers", "scripts", "benchmarks", "examples")
@@ -135,11 +135,7 @@ def test_ruff_would_find_it() -> None:
 
 @pytest.fixture(scope="module")
 def audit() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("audit", ROOT / "scripts" / "audit.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("scripts/audit.py")
 
 
 def dependency(name: str, *holes: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import re
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from files import load
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -29,11 +29,7 @@ DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
 
 @pytest.fixture(scope="module")
 def lock() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("lock", ROOT / "scripts" / "lock.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("scripts/lock.py")
 
 
 def pins(name: str) -> dict[str, str]:

@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 import gymnasium as gym
 import pytest
+from files import load
 from gymnasium.envs.registration import load_env_creator
 
 import paw_gym  # noqa: F401  (registers the environments)
@@ -29,23 +30,14 @@ DOCS = ROOT / "docs"
 # --- settings -----------------------------------------------------------------------------------------
 
 
-def load_script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    return load_script("settings_page")
+    return load("scripts/settings_page.py")
 
 
 def test_the_page_of_the_code_names_every_module() -> None:
     written = (DOCS / "code.md").read_text(encoding="utf-8")
-    assert written == load_script("code_map").page(), "run: python scripts/code_map.py"
+    assert written == load("scripts/code_map.py").page(), "run: python scripts/code_map.py"
     assert not re.search(r"^\| `\w+\.py` \|  \|$", written, re.M), "a module says nothing of itself"
 
 

@@ -219,7 +219,7 @@ def prepare(
         rows = _packed(pool, rows, pack_tokens)
     lengths = torch.zeros(len(pool.steps), 2, dtype=torch.long)
     for step in itertools.chain.from_iterable(row.steps for row in rows):
-        lengths[step.index] = torch.tensor([b - a for a, b in (step.action, step.observation)])
+        lengths[step.index] = torch.tensor(step.lengths)
     return Experience(
         rows,
         advantages.float(),
@@ -364,7 +364,7 @@ def _plan(
         means,
         max_return,
         keys,
-        torch.tensor([b - a for a, b in (step.observation for step in pool.steps)]),
+        torch.tensor([step.lengths[1] for step in pool.steps]),
         pool.malformed,
     )
     metrics = plan.metrics(entropy)

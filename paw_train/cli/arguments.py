@@ -50,21 +50,13 @@ def full_env_id(name: str) -> str:
         return found[0]
     if found:
         raise ValueError(f"{name!r} could be {' or '.join(found)}: give the full id.")
-    nearest = f"{did_you_mean(name, _closest_first(name, ids))} `paw envs` lists them all."
+    nearest = f"{did_you_mean(name, ids)} `paw envs` describes them."
     raise ValueError(f"There is no text environment {name!r}. {not_installed(name) or nearest}")
 
 
 def _short_names(env_id: str) -> set[str]:
     tail = env_id.lower().rpartition("/")[2]
     return {env_id.lower(), tail, tail.rpartition("-v")[0] or tail}
-
-
-def _closest_first(name: str, ids: Sequence[str]) -> list[str]:
-    """The ids whose short name resembles ``name``; all of them where none does."""
-    from paw_gym.naming import nearest
-
-    by_tail = {i.rpartition("/")[2]: i for i in ids}
-    return [by_tail[tail] for tail in nearest(name, by_tail)]
 
 
 def parse_settings(pairs: Sequence[str] | None) -> dict[str, Any]:

@@ -17,6 +17,7 @@ _EXTRAS = {
     "transformers": "train",
     "tokenizers": "train",
     "tensorboard": "train",
+    "cryptography": "certify",
     "openai": "eval",
     "openrlhf": "openrlhf",
     "pyarrow": "parquet",

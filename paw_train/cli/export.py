@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from paw_gym.export.exporters import Exporter
     from paw_gym.export.staging import Tally
     from paw_gym.transition import Episode
 
@@ -32,6 +33,7 @@ def export(
             "--to",
             help="[cyan]datasets[/cyan]: a folder for Hugging Face's library and hub; "
             "[cyan]parquet[/cyan]: one file; [cyan]minari[/cyan]: a Minari data set; "
+            "[cyan]tokens[/cyan]: token ids with the role of each token, for --tokenizer; "
             "[cyan]jsonl[/cyan]: an episode a line, also back from the others.",
         ),
     ],
@@ -42,6 +44,17 @@ def export(
             "[cyan]after[/cyan] or [cyan]all[/cyan]."
         ),
     ] = "all",
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Of --to tokens: the folder or hub name of a model with a chat template.",
+        ),
+    ] = None,
+    world_model_coeff: Annotated[
+        float,
+        typer.Option(help="Of --to tokens: coefficient of the world-model term in each line."),
+    ] = 1.0,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
 ) -> None:
     """Write recorded episodes as a data set for other tools, or turn one back into episodes."""
@@ -50,7 +63,9 @@ def export(
     from paw_gym.export import read_episodes
     from paw_gym.export.exporters import EXPORTERS
 
-    exporter = EXPORTERS[to]
+    if (to == "tokens") != (tokenizer is not None):
+        raise ValueError("--to tokens and --tokenizer MODEL go together: ids are of one tokenizer.")
+    exporter = _of_tokens(tokenizer, world_model_coeff) if tokenizer else EXPORTERS[to]
     with counting() as progress:
         episodes = _some(read_episodes(source, part), source)
         tally = exporter.write(out, episodes, force=force, progress=progress)
@@ -60,6 +75,28 @@ def export(
         f"({tally.successes:,} successful) to {out}"
     )
     console.print(f"Use it: {exporter.use.format(path=str(out))}", markup=False)
+
+
+def _of_tokens(model: str, coefficient: float) -> Exporter:
+    """The form that depends on a tokenizer."""
+    from transformers import AutoTokenizer
+
+    from paw_gym.export.exporters import Exporter
+    from paw_train.rollouts.token_export import write_tokens
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+
+    def write(
+        out: Path,
+        episodes: Iterable[Episode],
+        *,
+        force: bool = False,
+        progress: Callable[[Tally], None] | None = None,
+    ) -> Tally:
+        return write_tokens(out, episodes, tokenizer, coefficient, force=force, progress=progress)
+
+    use = "datasets.load_dataset('json', data_files={path!r}, split='train')"
+    return Exporter(write, use)
 
 
 def _some(episodes: Iterator[Episode], source: str) -> Iterator[Episode]:

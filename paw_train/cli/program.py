@@ -9,9 +9,11 @@ from typing import Annotated
 import typer
 
 from paw_train.cli import (
+    certify,
     check,
     compare,
     compare_results,
+    conformance,
     data,
     envs,
     eval_wm,
@@ -81,7 +83,9 @@ app.command("compare", rich_help_panel=_TRAINING)(compare.compare)
 app.command("eval", rich_help_panel=_TRAINING)(evaluate.evaluate)
 app.command("eval-wm", rich_help_panel=_TRAINING)(eval_wm.eval_wm)
 app.command("compare-results", rich_help_panel=_TRAINING)(compare_results.compare_results)
+app.command("certify", rich_help_panel=_TRAINING)(certify.certify)
 app.command("leaderboard", rich_help_panel=_TRAINING)(leaderboard.leaderboard)
+app.command("conformance", rich_help_panel=_TRAINING)(conformance.conformance)
 app.command("report", rich_help_panel=_TRAINING)(report.report)
 app.command("view", rich_help_panel=_TRAINING)(view.view)
 app.command("export", rich_help_panel=_DATA)(export.export)

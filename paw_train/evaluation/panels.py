@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,8 +30,12 @@ def make_panel(tasks: TaskSet, name: str, size: int, seed: int) -> Panel:
     count = min(size, len(tasks))
     chosen = np.random.default_rng(seed).permutation(len(tasks))[:count]
     ids = tuple(tasks.ids[int(i)] for i in sorted(chosen))
-    digest = hashlib.sha256("\n".join([tasks.fingerprint, *ids]).encode()).hexdigest()
-    return Panel(name, ids, digest)
+    return Panel(name, ids, panel_hash(tasks, ids))
+
+
+def panel_hash(tasks: TaskSet, task_ids: Sequence[str]) -> str:
+    """The hash of a panel of these tasks."""
+    return hashlib.sha256("\n".join([tasks.fingerprint, *task_ids]).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,9 @@ from paw_train.losses.world_model import (
     world_model_loss,
 )
 from paw_train.policies.local.policy import LocalPolicy
+from paw_train.rollouts.observation_filter import filtered
 from paw_train.rollouts.policy import response_seed
+from paw_train.rollouts.roles import token_roles
 from paw_train.rollouts.rollout import Trajectory, rollout
 from paw_train.rollouts.tokens import Span
 from paw_train.settings.rollout import RolloutSettings
@@ -75,7 +77,9 @@ class TextRollouts:
 
         Returns:
             ``prompt_ids``, ``completion_ids``, ``logprobs`` (nats, 0 outside actions), ``env_mask`` (1 on
-            actions), and for each episode ``reward``, ``success`` and its ``transitions`` in tokens.
+            actions), ``token_roles`` (``paw_train.rollouts.roles``), and for each episode ``reward``,
+            ``success``, its ``transitions`` in tokens, its ``actions`` as the environment was given them,
+            and whether each response was ``malformed``.
 
         Raises:
             RuntimeError: an environment failed; holds its traceback.
@@ -93,8 +97,8 @@ class TextRollouts:
         finally:
             pool.close()
             trainer.model.train(training)  # sampling is done without dropout
-        columns = [_columns(trajectory) for trajectory in trajectories]
-        return {name: [column[name] for column in columns] for name in columns[0]}
+        found = [columns(trajectory) for trajectory in trajectories]
+        return {name: [column[name] for column in found] for name in found[0]}
 
     def _of(self, trainer: Any) -> LocalPolicy:
         model = trainer.accelerator.unwrap_model(trainer.model)
@@ -120,13 +124,15 @@ def _by_group(task_ids: Sequence[str], size: int) -> list[str]:
     return found
 
 
-def _columns(trajectory: Trajectory) -> dict[str, Any]:
-    """What TRL reads of one episode."""
+def columns(trajectory: Trajectory) -> dict[str, Any]:
+    """What a ``rollout_func`` returns for one episode (see ``TextRollouts.__call__``)."""
     episode = trajectory.episode
     if episode.error is not None:
         raise RuntimeError(f"The environment failed on task {episode.task_id!r}:\n{episode.error}")
     (row,) = trajectory.rows
     start, end = row.steps[0].action[0], max(row.steps[-1].action[1], row.steps[-1].observation[1])
+    malformed = [bool(t.info.get("malformed")) for t in trajectory.own]
+    roles = token_roles(row, malformed[: len(row.steps)])
     mask, logprobs = [0] * (end - start), [0.0] * (end - start)
     transitions = []
     for step in row.steps:
@@ -139,9 +145,12 @@ def _columns(trajectory: Trajectory) -> dict[str, Any]:
         "completion_ids": row.ids[start:end],
         "logprobs": logprobs,
         "env_mask": mask,
+        "token_roles": roles[start:end],
         "reward": episode.total_reward,
         "success": float(episode.success),
         "transitions": transitions,
+        "actions": [t.action for t in trajectory.own],
+        "malformed": malformed,
     }
 
 
@@ -160,6 +169,8 @@ class PaWTrainer(GRPOTrainer):
 
     Args:
         world_model: settings of the world-model term; ``None``: PaW as published.
+        world_model_coeff: coefficient of the term, under the name that OpenEnv's RFC 010 gives it; 0 leaves
+            the term out, ``None`` is ``world_model.coef``.
         max_return: R_max, the largest reward of an episode in the reward functions' units (Eq. 10).
 
     Raises:
@@ -174,15 +185,18 @@ class PaWTrainer(GRPOTrainer):
         self,
         *args: Any,
         world_model: WorldModelSettings | None = None,
+        world_model_coeff: float | None = None,
         max_return: float,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.world_model = world_model or WorldModelSettings()
+        self.world_model = _with_coefficient(world_model or WorldModelSettings(), world_model_coeff)
         self.max_return = max_return
         _require_available(self.world_model, self.temperature, self.accelerator.num_processes)
         self._contents: dict[tuple[int, ...], Span] = {}
         self._transitions: list[Transitions] = []
+        self._actions: list[list[str]] | None = None
+        self._malformed: list[list[bool]] | None = None
         self._returns = torch.empty(0)
         self._scored = torch.empty(0)
 
@@ -206,6 +220,8 @@ class PaWTrainer(GRPOTrainer):
                 "`environment_factory`, or a `rollout_func` such as TextRollouts."
             )
         given = extra.pop("transitions", None)
+        self._actions, self._malformed = extra.pop("actions", None), extra.pop("malformed", None)
+        _require_columns(self.world_model, self._actions)
         self._transitions = given or [
             transitions_of(ids, tokens, self._contents)
             for ids, tokens in zip(completions, mask, strict=True)
@@ -224,6 +240,8 @@ class PaWTrainer(GRPOTrainer):
         if not self.world_model.enabled or not self.model.training:
             return output
         turns = turn_numbers(self._transitions, output["completion_ids"])
+        if self.world_model.filters_tokens:
+            self._leave_out(turns, output["completion_ids"])
         weights, metrics = transition_weights(
             turns,
             self._sampled_logps(output),
@@ -231,10 +249,20 @@ class PaWTrainer(GRPOTrainer):
             torch.arange(len(turns)) // self.args.num_generations,
             self.world_model,
             self.max_return,
+            self._malformed,
         )
         for name, value in metrics.items():
             self._metrics["train"][f"wm/{name}"].append(value)
         return {**output, "turns": turns, "wm_weights": weights.to(turns.device)}
+
+    def _leave_out(self, turns: Tensor, completion_ids: Tensor) -> None:
+        """Sets ``turns`` to 0 on the tokens that the filter of observations leaves out."""
+        for b, transitions in enumerate(self._transitions):
+            for k, (_, (start, end)) in enumerate(transitions):
+                ids = completion_ids[b, start:end].tolist()
+                action = self._actions[b][k] if self._actions else ""
+                for first, last in filtered(ids, action, self.processing_class, self.world_model):
+                    turns[b, start + first : start + last] = 0
 
     @torch.no_grad()
     def _sampled_logps(self, output: dict[str, Any]) -> Tensor:
@@ -280,7 +308,7 @@ def _require_available(settings: WorldModelSettings, temperature: float, process
     if not settings.enabled:
         return
     published = WorldModelSettings()
-    for name in ("entropy", "horizon", "gradient_ratio", "dedup", "filter"):
+    for name in ("entropy", "horizon", "gradient_ratio", "dedup"):
         if getattr(settings, name) != getattr(published, name):
             raise ValueError(
                 f"`world_model.{name}={getattr(settings, name)}` is not available inside TRL; use "
@@ -296,6 +324,24 @@ def _require_available(settings: WorldModelSettings, temperature: float, process
             f"PaWTrainer selects among the transitions of one process, and there are {processes}. Use one, "
             "or `paw train engine=openrlhf`."
         )
+
+
+def _with_coefficient(
+    settings: WorldModelSettings, coefficient: float | None
+) -> WorldModelSettings:
+    if coefficient is None:
+        return settings
+    return settings.replace(coef=coefficient, enabled=settings.enabled and coefficient != 0)
+
+
+def _require_columns(settings: WorldModelSettings, actions: Any) -> None:
+    """Raises ``ValueError`` for a filter that needs what only ``TextRollouts`` gives."""
+    for name, wanted in (("filter", "warnings"), ("filter_echoes", True)):
+        if settings.enabled and getattr(settings, name) == wanted and actions is None:
+            raise ValueError(
+                f"`world_model.{name}={wanted}` needs the environment's actions and which responses were "
+                "malformed, which TextRollouts gives and tools do not; use world_model.filter_patterns."
+            )
 
 
 def content_span(ids: Sequence[int], empty: Sequence[int]) -> Span:
@@ -357,6 +403,7 @@ def transition_weights(
     groups: Tensor,
     settings: WorldModelSettings,
     max_return: float,
+    malformed: Sequence[Sequence[bool]] | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
     """The w_i of Eq. 11 over one generation (``plan_update``).
 
@@ -367,6 +414,8 @@ def transition_weights(
         groups: [B] group of each, 0..G-1.
         settings: of the world model.
         max_return: R_max.
+        malformed: for each row, whether the response of each transition could not be read; needed with
+            ``filter=warnings``.
 
     Returns:
         [B, K] weights, K the most transitions of an episode, 0 where there is none; and metrics.
@@ -385,10 +434,18 @@ def transition_weights(
         sums / torch.bincount(groups),
         max_return,
         lengths=observations[row, turn].sum(-1),
+        warnings_only=_each(malformed, row, turn),
     )
     weights = torch.zeros(len(turns), count)
     weights[row, turn] = plan.weights.float()
     return weights, plan.metrics(entropy)
+
+
+def _each(values: Sequence[Sequence[bool]] | None, row: Tensor, turn: Tensor) -> Tensor | None:
+    """[N] the value of each transition."""
+    if values is None:
+        return None
+    return torch.tensor([values[b][k] for b, k in zip(row.tolist(), turn.tolist(), strict=True)])
 
 
 def world_model_term(

@@ -374,8 +374,8 @@ def plan_update(
         mean_returns: [G] mean episode return of each group.
         max_return: R_max.
         keys: [N] equal for identical transitions; needed unless `dedup` is `off`.
-        lengths: [N] tokens of each next observation; needed with `weighting=token`, and by selections
-            that read it.
+        lengths: [N] tokens of each next observation that are not left out; needed with
+            `weighting=token`, `filter_echoes` and `filter_patterns`, and by selections that read it.
         warnings_only: [N] whether the next observation answers a malformed response; needed with
             `filter=warnings`.
 
@@ -394,6 +394,8 @@ def plan_update(
     if settings.filter == "warnings":
         left_out = _one_each(warnings_only, "warnings_only", "filter=warnings", values)
         eligible &= ~as_mask(left_out, "warnings_only", like=values)
+    if settings.filters_tokens:
+        eligible &= _one_each(lengths, "lengths", "filter_echoes or filter_patterns", values) > 0
     if settings.dedup != "off":
         if keys is None or len(keys) != len(values):
             raise ValueError(

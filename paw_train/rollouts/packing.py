@@ -86,4 +86,5 @@ def _beginning(path: Sequence[Span], tokens: int) -> list[Span]:
 
 def _shifted(step: StepSpans, by: int) -> StepSpans:
     moved = [(start + by, end + by) for start, end in step.spans]
-    return replace(step, action=moved[0], observation=moved[1], later=moved[2:])
+    gone = [(start + by, end + by) for start, end in step.left_out]
+    return replace(step, action=moved[0], observation=moved[1], later=moved[2:], left_out=gone)

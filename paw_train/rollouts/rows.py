@@ -62,9 +62,7 @@ def recorded_row(
     template: PromptTemplate,
     limit: int | None = None,
 ) -> TokenRow | None:
-    """A transition of a record as training read it: context, response, next observation.
-
-    The response is tokenised from its text, since records keep no ids; its log-probabilities are 0.
+    """``recorded_transition``, where there is an observation to predict.
 
     Args:
         chat: the model's format.
@@ -79,6 +77,22 @@ def recorded_row(
     """
     if not chat.content(shown):
         return None
+    return recorded_transition(chat, episode, step, shown, template, limit)
+
+
+def recorded_transition(
+    chat: ChatFormat,
+    episode: Episode,
+    step: int,
+    shown: str,
+    template: PromptTemplate,
+    limit: int | None = None,
+) -> TokenRow:
+    """A transition of a record as training read it: context, response, next observation.
+
+    The response is tokenised from its text, since records keep no ids; its log-probabilities are 0.
+    Arguments as of ``recorded_row``.
+    """
     row = TokenRow(chat.context(episode.messages(step), episode.instruction, limit))
     response = chat.content(episode.transitions[step].response)
     before = _before(episode, step, shown, template)
@@ -120,8 +134,10 @@ def look_ahead(rows: Sequence[TokenRow], horizon: int, ask: Sequence[int]) -> li
 
 def _within(row: TokenRow, horizon: int) -> TokenRow:
     observations = [step.observation for step in row.steps]
+    gone = [span for step in row.steps for span in step.left_out]
     steps = [
-        replace(step, later=observations[i + 1 : i + horizon]) for i, step in enumerate(row.steps)
+        replace(step, later=observations[i + 1 : i + horizon], left_out=gone)
+        for i, step in enumerate(row.steps)
     ]
     return TokenRow(row.ids, steps)
 
@@ -133,6 +149,7 @@ def _appended(rows: Sequence[TokenRow], ask: Sequence[int]) -> TokenRow:
         return first
     longer = TokenRow(list(first.ids))
     later: list[Span] = []
+    gone = list(first.steps[0].left_out)
     for row in rows[1:]:
         if not row.steps:
             break  # the environment failed here
@@ -141,7 +158,8 @@ def _appended(rows: Sequence[TokenRow], ask: Sequence[int]) -> TokenRow:
         shift = len(longer.ids) - step.action[0]
         longer.extend(row.ids[step.action[0] : step.observation[1]])
         later.append((step.observation[0] + shift, step.observation[1] + shift))
-    longer.steps = [replace(first.steps[0], later=later)]
+        gone += [(start + shift, end + shift) for start, end in step.left_out]
+    longer.steps = [replace(first.steps[0], later=later, left_out=gone)]
     return longer
 
 

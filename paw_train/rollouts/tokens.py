@@ -30,11 +30,25 @@ class StepSpans:
     """number of the transition in the update's pool"""
     later: list[Span] = field(default_factory=list)
     """o_{t+2}, o_{t+3}, ... where they are supervised from here too (multi-step world model)"""
+    left_out: list[Span] = field(default_factory=list)
+    """parts of these observations that no world-model loss reads (see ``observation_filter``)"""
 
     @property
     def spans(self) -> list[Span]:
         """All spans: the action, o_{t+1}, and those further ahead."""
         return [self.action, self.observation, *self.later]
+
+    @property
+    def columns(self) -> list[list[int]]:
+        """For each of ``spans``, its tokens in the row without those that are left out."""
+        gone = {t for span in self.left_out for t in range(*span)}
+        return [[t for t in range(*span) if t not in gone] for span in self.spans]
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Tokens of the action, and those of o_{t+1} that are not left out."""
+        action, observation, *_ = self.columns
+        return len(action), len(observation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +153,8 @@ def collate(rows: Sequence[TokenRow], pad_id: int) -> TokenBatch:
         ids[b, : len(row.ids)] = torch.tensor(row.ids)
         attention[b, : len(row.ids)] = 1
     steps = [(b, step) for b, row in enumerate(rows) for step in row.steps]
-    span = 1 + max((sum(map(_length, s.spans)) for _, s in steps), default=0)
+    places = [step.columns for _, step in steps]
+    span = 1 + max((sum(map(len, columns)) for columns in places), default=0)
     shape = (len(steps), span)
     row_of = torch.zeros(shape, dtype=torch.long)
     column = torch.zeros(shape, dtype=torch.long)
@@ -148,9 +163,9 @@ def collate(rows: Sequence[TokenRow], pad_id: int) -> TokenBatch:
     for s, (b, step) in enumerate(steps):
         row_of[s] = b
         at = 1
-        for number, place in enumerate(step.spans):
-            end = at + _length(place)
-            column[s, at:end] = torch.arange(*place)
+        for number, columns in enumerate(places[s]):
+            end = at + len(columns)
+            column[s, at:end] = torch.tensor(columns, dtype=torch.long)
             kind[s, at:end] = number
             at = end
         old[s, 1 : 1 + _length(step.action)] = torch.tensor(step.logprobs)

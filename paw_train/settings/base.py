@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from paw_gym.naming import did_you_mean
+from paw_gym.naming import did_you_mean, similar
 from paw_train.settings.ranges import allowed, type_name
 
 
@@ -76,10 +76,9 @@ def _line(cls: type[Group], error: ValidationError, where: str) -> str:
         case "extra_forbidden" | "invalid_key":
             names = list(kind.model_fields)
             full = ".".join(filter(None, (name, str(inner[0]))))
-            return (
-                f"Unknown setting {full!r}. {did_you_mean(str(inner[0]), names)} "
-                f"All{f' of {name}' if name else ''}: {', '.join(names)}."
-            )
+            hint = f"{did_you_mean(str(inner[0]), names)} " if similar(str(inner[0]), names) else ""
+            whose = f" of {name}" if name else ""
+            return f"Unknown setting {full!r}. {hint}Settings{whose}: {', '.join(names)}."
         case "value_error":
             return str(first["ctx"]["error"])
         case "model_type":

@@ -19,6 +19,8 @@ class CloningSettings(Group):
     learns to recover"""
     steps: Count = 400
     """number of optimiser steps"""
+    checkpoint_every: Positive = 200
+    """number of optimiser steps between checkpoints, from which an interrupted warm start continues"""
     batch_tokens: Positive = 8192
     """padded tokens per optimiser step"""
     lr: AboveZero = 3e-3

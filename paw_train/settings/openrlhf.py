@@ -34,6 +34,9 @@ class OpenRLHFSettings(Group):
     """share of a GPU's memory for vLLM; up to 0.9 where nothing else uses the GPU"""
     max_resident_episodes: Positive | None = None
     """largest number of episodes that one vLLM engine runs at a time; null: no limit"""
+    environment_workers: Count = 1
+    """number of processes beside each vLLM engine that run the environments, prompts and tokenizers of its
+    episodes; 0: threads of the engine's own process run them, where slow environments delay the engine"""
     enforce_eager: bool = False
     """whether vLLM runs without CUDA graphs: a faster start, slower generation"""
     prefix_caching: bool = True

@@ -27,6 +27,7 @@ from paw_train.settings.world_model_learning import WorldModelLearningSettings
 
 WITHOUT_EFFECT = (
     *("out", "keep_episodes", "record", "checkpoint_every", "warm_starts"),
+    "cloning.checkpoint_every",
     "optimizer.measure_gradients",
 )
 """settings (dotted) that results do not depend on: a resumed run may have changed them"""

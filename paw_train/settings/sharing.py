@@ -45,7 +45,7 @@ def _warm_start(settings: Settings) -> dict[str, Any]:
         "env": settings.env.model_dump(exclude={"train_kwargs", "max_return"}),
         "model": settings.model.model_dump(),
         # the limit has its effect in `episodes` and `steps`
-        "cloning": settings.cloning.model_dump(exclude={"episodes_per_task"}),
+        "cloning": settings.cloning.model_dump(exclude={"episodes_per_task", "checkpoint_every"}),
         "seed": settings.seed,
         "threads": settings.threads,
         "version": __version__,

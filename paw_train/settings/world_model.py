@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from paw_gym.naming import did_you_mean
 from paw_train.settings.base import Group
 from paw_train.settings.ranges import AtLeastZero, Positive, PositiveShare, Text, yaml_switch
+
+
+def _compiled(pattern: str) -> str:
+    """The pattern, if it is a regular expression."""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(
+            f"world_model.filter_patterns: {pattern!r} is not a regular expression of Python ({error}); a "
+            "literal character such as ( or * needs a backslash before it."
+        ) from error
+    return pattern
+
+
+Pattern = Annotated[Text, AfterValidator(_compiled)]
+"""a regular expression of Python's ``re``"""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "off": {"enabled": False},
@@ -65,6 +82,12 @@ class WorldModelSettings(Group):
     filter: Annotated[Literal["off", "warnings"], BeforeValidator(yaml_switch)] = "off"
     """transitions left out: `warnings`, those after a malformed response, where the interface answers in
     place of the environment (the filter of the published ECHO); `off`, none"""
+    filter_echoes: bool = False
+    """whether the tokens of an observation that repeat the action word for word are left out of its loss
+    (terminals and parsers echo their input)"""
+    filter_patterns: Annotated[tuple[Pattern, ...], Field(strict=False)] = ()
+    """regular expressions of Python (noise rules); the tokens of an observation that a match covers, in
+    whole or in part, are left out of its loss: timestamps, identifiers, progress bars"""
     selection: Text = "top_entropy"
     """rule that selects the supervised transitions: `top_entropy`, the `alpha` of highest action entropy
     (Eq. 4), or a selection that another package adds"""
@@ -89,6 +112,11 @@ class WorldModelSettings(Group):
                 "world_model.horizon=1 or world_model.weighting=transition."
             )
         return self
+
+    @property
+    def filters_tokens(self) -> bool:
+        """Whether single tokens of observations are left out, so that the filter reads their text."""
+        return self.enabled and (self.filter_echoes or bool(self.filter_patterns))
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from paw_gym.files import append_jsonl, truncate_jsonl
 from paw_gym.pool import EnvPool
+from paw_train.policies.checkpoints import find_checkpoint
+from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.policies.local.mixed_precision import MasterWeights
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.chat import ChatFormat
@@ -50,8 +53,10 @@ def clone(
     seed: int,
     log: Path | None = None,
     progress: Callable[[int, int, float], None] | None = None,
-) -> None:
-    """Trains the policy on expert rows.
+    checkpoint: Path | None = None,
+    stopping: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Trains the policy on expert rows; False when it was asked to stop before the last step.
 
     The response's tokens weigh 1, all others ``context_weight``: a model trained from scratch has the
     language to learn as well. Weight matrices are trained by Muon, the others by AdamW; for a model
@@ -65,39 +70,94 @@ def clone(
         seed: of the order of the rows.
         log: JSONL file for the curve.
         progress: called with (step, steps, loss).
+        checkpoint: folder of the training state, written every ``checkpoint_every`` steps; cloning
+            continues from it, to the same weights as without a stop.
+        stopping: whether to stop after the current step, with a checkpoint.
     """
-    model = policy.model
-    model.train()
-    weights = MasterWeights([p for p in model.parameters() if p.requires_grad])
-    optimizers = _optimizers(model, weights, settings)
-    peaks = [[group["lr"] for group in o.param_groups] for o in optimizers]
-    batches = _batches(rows, settings.batch_tokens, np.random.default_rng(seed))
-    started = time.perf_counter()
-    for step in range(settings.steps):
-        share = _schedule(step, settings)
-        for optimizer, lrs in zip(optimizers, peaks, strict=True):
+    cloner = _Cloner(policy, rows, settings, seed)
+    saved = find_checkpoint(checkpoint) if checkpoint is not None else None
+    if saved is not None:
+        cloner.load_state_dict(load_checkpoint(saved, policy))
+    if log is not None:
+        truncate_jsonl(log, "step", cloner.done + 1)
+    earlier, started = _seconds(log), time.perf_counter()
+    while cloner.done < settings.steps and not stopping():
+        loss, accuracy = cloner.step()
+        step = cloner.done
+        if progress:
+            progress(step, settings.steps, loss)
+        if log and (step % 10 == 0 or step == settings.steps):
+            seconds = earlier + time.perf_counter() - started
+            line = {"step": step, "loss": loss, "action_accuracy": accuracy, "seconds": seconds}
+            append_jsonl(log, line)
+        due = step % settings.checkpoint_every == 0 or stopping()
+        if checkpoint is not None and due and step < settings.steps:
+            save_checkpoint(checkpoint, policy, cloner.state_dict())
+    cloner.close()
+    return cloner.done == settings.steps
+
+
+def _seconds(log: Path | None) -> float:
+    """Seconds that the steps of a log took."""
+    if log is None or not log.exists():
+        return 0.0
+    lines = log.read_text(encoding="utf-8").splitlines()
+    return float(json.loads(lines[-1])["seconds"]) if lines else 0.0
+
+
+class _Cloner:
+    """The steps of cloning, and the state in which they can be continued."""
+
+    def __init__(
+        self, policy: LocalPolicy, rows: Sequence[TokenRow], settings: CloningSettings, seed: int
+    ) -> None:
+        self.policy, self.settings, self.done = policy, settings, 0
+        model = policy.model
+        model.train()
+        self.weights = MasterWeights([p for p in model.parameters() if p.requires_grad])
+        self.optimizers = _optimizers(model, self.weights, settings)
+        self.peaks = [[group["lr"] for group in o.param_groups] for o in self.optimizers]
+        self.batches = _batches(rows, settings.batch_tokens, np.random.default_rng(seed))
+
+    def step(self) -> tuple[float, float]:
+        """One optimiser step; returns (loss, share of the responses' tokens that are most likely)."""
+        share = _schedule(self.done, self.settings)
+        for optimizer, lrs in zip(self.optimizers, self.peaks, strict=True):
             for group, lr in zip(optimizer.param_groups, lrs, strict=True):
                 group["lr"] = lr * share
-        loss, accuracy = _loss(policy, next(batches), settings.context_weight)
-        for optimizer in optimizers:
+        loss, accuracy = _loss(self.policy, next(self.batches), self.settings.context_weight)
+        for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(weights.masters, 1.0)
-        for optimizer in optimizers:
+        torch.nn.utils.clip_grad_norm_(self.weights.masters, 1.0)
+        for optimizer in self.optimizers:
             optimizer.step()
-        weights.write_back()
-        if progress:
-            progress(step + 1, settings.steps, loss.item())
-        if log and (step % 10 == 9 or step + 1 == settings.steps):
-            line = {
-                "step": step + 1,
-                "loss": loss.item(),
-                "action_accuracy": accuracy,
-                "seconds": time.perf_counter() - started,
-            }
-            with log.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-    weights.close()
+        self.weights.write_back()
+        self.done += 1
+        return loss.item(), accuracy
+
+    def state_dict(self) -> dict[str, Any]:
+        """What, beside the model's weights, the next step depends on."""
+        return {
+            "step": self.done,
+            "masters": self.weights.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "rng": torch.get_rng_state(),  # an adapter's dropout
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of ``state_dict``, on a new object: the batches that were learned are skipped."""
+        self.weights.load_state_dict(state["masters"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        torch.set_rng_state(state["rng"])
+        self.done = int(state["step"])
+        for _ in range(self.done):
+            next(self.batches)
+
+    def close(self) -> None:
+        """Leaves the model's parameters to themselves."""
+        self.weights.close()
 
 
 def _optimizers(

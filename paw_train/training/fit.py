@@ -33,6 +33,9 @@ GPUS: Mapping[str, float] = MappingProxyType(
 """GiB that programs can use, by ``openrlhf.gpu``"""
 
 
+FEWEST_EPISODES = 4
+"""that keep an engine busy: a decoding step reads all weights, for one sequence as for several"""
+
 Check = Callable[[Settings], None]
 """raises ``ValueError`` for settings that an engine cannot do"""
 
@@ -63,6 +66,8 @@ class Plan:
     """episodes that one vLLM engine's cache holds at their longest; ``None``: without vLLM"""
     problems: tuple[str, ...]
     """why the run does not fit; empty where it does"""
+    notes: tuple[str, ...] = ()
+    """what fits and yet wastes GPUs"""
     remedy: str | None = None
     """settings with which it fits; ``None`` where it fits as it is"""
     command: str | None = None
@@ -154,7 +159,22 @@ def _plan(settings: Settings, shape: ModelShape, available: float | None) -> Pla
         min(sampled, tokens) if conversation else sampled,
         resident,
         tuple(_problems(phases, resident, available)),
+        tuple(underfed_notes(settings)),
     )
+
+
+def underfed_notes(settings: Settings) -> Iterator[str]:
+    """A sentence where the vLLM engines outnumber what an update's episodes can keep busy."""
+    r, engines = settings.rollout, settings.openrlhf.vllm_engines
+    episodes = r.groups * r.group_size
+    if settings.engine == "openrlhf" and episodes < FEWEST_EPISODES * engines:
+        idle = f", and {engines - episodes} get none" if episodes < engines else ""
+        yield (
+            f"{engines} vLLM engines share the {episodes} episodes of an update (rollout.groups={r.groups} "
+            f"x rollout.group_size={r.group_size}){idle}. With fewer than {FEWEST_EPISODES} episodes each, "
+            "further engines hardly shorten a rollout. Sample more, use fewer GPUs, or let an engine have "
+            "several (openrlhf.tensor_parallel)."
+        )
 
 
 def gpu_memory(gpu: str) -> float:

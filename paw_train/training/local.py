@@ -40,6 +40,7 @@ from paw_train.policies.local.scratch import scratch_model, scratch_tokenizer
 from paw_train.reporting.run.alarms import world_model_loss
 from paw_train.reporting.terminal import RunDisplay
 from paw_train.rollouts.branching import branching_rollout
+from paw_train.rollouts.observation_filter import leave_out
 from paw_train.rollouts.policy import Policy
 from paw_train.rollouts.rollout import (
     Progress,
@@ -183,6 +184,8 @@ class Run:
         started = time.perf_counter()
         with _graceful(self):
             warm = self._warm_start()
+            if warm is None:
+                return self._stopped(started)
             stages = WorldModelStages(
                 self.settings, self.folder, warm, self.display, lambda: self.interrupted
             )
@@ -198,9 +201,12 @@ class Run:
                 self._evaluate("after", self.policy)
         self._report()
         if not finished:
-            self.display.say(
-                f"Stopped and saved; the same command goes on from here. ({self.folder})"
-            )
+            return self._stopped(started)
+        self.display.say(f"{time.perf_counter() - started:.0f} s in this process.")
+        return self.folder
+
+    def _stopped(self, started: float) -> Path:
+        self.display.say(f"Stopped and saved; the same command goes on from here. ({self.folder})")
         self.display.say(f"{time.perf_counter() - started:.0f} s in this process.")
         return self.folder
 
@@ -262,8 +268,11 @@ class Run:
 
     # --- warm start ------------------------------------------------------------------------------
 
-    def _warm_start(self) -> LocalPolicy:
-        """Clones the expert (once) and returns the policy that RL starts from and KL is measured to."""
+    def _warm_start(self) -> LocalPolicy | None:
+        """Clones the expert (once) and returns the policy that RL starts from and KL is measured to.
+
+        ``None``: it was interrupted before its last step.
+        """
         settings, folder = self.settings.cloning, self.folder / "checkpoints" / "warm"
         saved = self._made_before()
         if saved is not None:
@@ -274,8 +283,7 @@ class Run:
             return self.policy
         if settings.episodes:
             env = self.settings.env
-            log = self.folder / "warmstart.jsonl"
-            log.unlink(missing_ok=True)
+            latest = folder.with_name("warm-latest")
             with self.display.task("expert episodes", settings.episodes) as advance:
                 pool = make_pool(env, env.train_split, 1, 1, self.settings.seed)
                 rng = np.random.default_rng([self.settings.seed, 1])
@@ -293,17 +301,23 @@ class Run:
                 )
                 pool.close()
             with self.display.task("cloning the expert", settings.steps) as advance:
-                clone(
+                finished = clone(
                     self.policy,
                     rows,
                     settings,
                     self.settings.seed,
-                    log,
+                    self.folder / "warmstart.jsonl",
                     lambda step, _, loss: advance(step, f"loss {loss:.3f}"),
+                    latest,
+                    lambda: self.interrupted,
                 )
+            if not finished:
+                return None
         for place in (folder, shared_warm_start(self.settings)):
             if place is not None:
                 save_checkpoint(place, self.policy, {"update": 0})
+        for left in ("warm-latest", "warm-latest.old"):
+            shutil.rmtree(folder.with_name(left), ignore_errors=True)
         return self.policy
 
     def _made_before(self) -> Path | None:
@@ -377,6 +391,7 @@ class Run:
         sampled, kept = self._rollouts(pool, generator, lambda run, n: show.rollout(update, run, n))
         rolled = time.perf_counter()
         show.learning(update)
+        leave_out(kept, self.policy.tokenizer, s.world_model)
         transitions = collect(kept)
         experience = prepare(
             transitions,
@@ -594,7 +609,7 @@ class _graceful:
         if self.run.interrupted:
             raise KeyboardInterrupt
         self.run.interrupted = True
-        self.run.display.say("Stopping after this update (again: at once) ...")
+        self.run.display.say("Stopping after the current step (again: at once) ...")
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self.previous.items():

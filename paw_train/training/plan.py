@@ -43,6 +43,7 @@ def render(plan: Plan) -> str:
     ]
     if plan.resident is not None:
         lines.append(f"One vLLM engine holds {plan.resident} episodes at their longest.")
+    lines += [f"Warning: {note}" for note in plan.notes]
     lines += [f"DOES NOT FIT: {problem}" for problem in plan.problems]
     if plan.remedy:
         lines.append(plan.remedy)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,12 @@ def token_records(
     """One record an episode, of JSON values; see ``docs/viewer.md`` for the fields."""
     learned = {id(t) for t in pool.episodes}
     inside = [t for t in kept if id(t) in learned]
-    rows = [row for t in inside for row in t.rows]
+    # what a filter leaves out of the loss is shown all the same
+    rows = [
+        TokenRow(row.ids, [replace(step, left_out=[]) for step in row.steps])
+        for t in inside
+        for row in t.rows
+    ]
     budget = settings.optimizer.micro_batch_tokens
     scores = transition_logprobs(policy, rows, budget, settings.rollout.temperature)
     texts = TokenTexts(policy.chat)

@@ -7,10 +7,10 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from files import load
 
 from paw_gym.envs.alfworld.games import GameIndex
 from paw_gym.envs.alfworld.native.compiled import CompiledGame, bits
@@ -190,19 +190,10 @@ def test_written_games_form_an_official_data_folder(tmp_path: Path) -> None:
         assert trajectory["template"]["task_desc"] + "." == games[split]["task"]
 
 
-def load_script() -> ModuleType:
-    path = Path(__file__).parents[2] / "data" / "build_alfworld_assets.py"
-    spec = importlib.util.spec_from_file_location("build_alfworld_assets", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_assets_are_what_the_script_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("alfworld") is None:
         pytest.skip('needs the alfworld wheel: pip install ".[alfworld]"')
-    script = load_script()
+    script = load("data/build_alfworld_assets.py")
     monkeypatch.setattr(sys, "argv", ["build_alfworld_assets.py", "--out", str(tmp_path)])
     script.main()
     for name in ("rooms.json", "facts.json", "engine.json"):

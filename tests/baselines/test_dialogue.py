@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
+import hostile  # noqa: E402
 
 from paw_train.baselines.dialogue import Dialogue  # noqa: E402
 from paw_train.baselines.thoughts import thought  # noqa: E402
@@ -16,12 +16,6 @@ from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.rollouts.chat import ChatFormat  # noqa: E402
 from paw_train.rollouts.policy import Request, Sampling  # noqa: E402
 
-_spec = importlib.util.spec_from_file_location(
-    "hostile", Path(__file__).parents[1] / "train" / "hostile.py"
-)
-assert _spec and _spec.loader
-hostile = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(hostile)
 TOKENIZER = hostile.byte_tokenizer()
 
 

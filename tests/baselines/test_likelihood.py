@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import threading
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import hostile  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from paw_gym import Outcome, Task, register_text_env  # noqa: E402
@@ -32,11 +32,6 @@ from paw_train.settings import EnvSettings  # noqa: E402
 from paw_train.settings.endpoint import EndpointSettings  # noqa: E402
 from paw_train.settings.rollout import RolloutSettings  # noqa: E402
 
-_PATH = Path(__file__).parents[1] / "train" / "hostile.py"
-_spec = importlib.util.spec_from_file_location("hostile", _PATH)
-assert _spec and _spec.loader
-hostile = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(hostile)
 TOKENIZER = hostile.byte_tokenizer()
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_endpoint import FakeEndpoint
 from typer.testing import CliRunner
 
 pytest.importorskip("torch", reason="the extra `train`")
@@ -158,20 +159,10 @@ def run(line: str, endpoint: str) -> str:
     return said
 
 
-def endpoint_class() -> Any:
-    path = ROOT / "tests" / "train" / "fake_endpoint.py"
-    spec = importlib.util.spec_from_file_location("fake_endpoint_of_lines", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module.FakeEndpoint
-
-
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
     """The address of a model that answers anything."""
-    with endpoint_class()() as server:
+    with FakeEndpoint() as server:
         yield server.url
 
 
@@ -218,6 +209,22 @@ def archives(folder: Path) -> None:
                 target.writestr(f"json_2.1.1/{split}/{trial}/{inside}", text)
 
 
+def trajectories() -> str:
+    """An episode as another trainer records it."""
+    import gymnasium as gym
+
+    env = gym.make("paw_gym/ALFWorld-v0", split="valid_seen")
+    first, info = env.reset(seed=0)
+    task = info["task_id"]
+    after, reward, *_ = env.step("look")
+    step = {"action": "look", "observation": after, "reward": reward}
+    lines = [
+        {"format": "paw-trajectories/1", "env_id": "paw_gym/ALFWorld-v0", "split": "valid_seen"},
+        {"task_id": task, "seed": 0, "observation": first, "steps": [step]},
+    ]
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
 def environments_of_the_page() -> str:
     """The function and the class that the page on environments registers, as one module."""
     page = (ROOT / "docs" / "register-your-environment.md").read_text(encoding="utf-8")
@@ -235,6 +242,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "my_recipe.yaml": "base: embedded\n",
         "my_module.py": "def noisy_spans(text, instruction=''):\n    return [(0, min(3, len(text)))]\n",
         "my_envs.py": environments_of_the_page(),
+        "trajectories.jsonl": trajectories(),
         "chain.pem": "",
         "key.pem": "",
         "tokens": "a-token-of-some-length\n",
@@ -268,6 +276,7 @@ def clean(
     for module in ("my_envs", "my_module"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setenv("PAW_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PAW_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.setenv("OPENAI_BASE_URL", endpoint)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setattr("uvicorn.Server.run", lambda self: None)

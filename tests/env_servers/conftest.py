@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -15,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-CHROMIUM = next((path for n in ("chromium", "google-chrome") if (path := shutil.which(n))), None)
+from browser import CHROMIUM, Browser
 
 
 def free_port() -> int:
@@ -66,140 +62,6 @@ def serve() -> Iterator[Any]:
         if server.process.poll() is None:
             server.process.kill()
         server.process.communicate()
-
-
-class Browser:
-    """Headless Chromium, driven over a pipe by the DevTools protocol: real keys and mouse clicks."""
-
-    def __init__(self, folder: Path) -> None:
-        assert CHROMIUM is not None
-        to_browser, self._write = os.pipe()
-        self._read, from_browser = os.pipe()
-
-        def connect() -> None:
-            os.dup2(to_browser, 103), os.dup2(from_browser, 104)
-            os.dup2(103, 3), os.dup2(104, 4)
-
-        self.process = subprocess.Popen(
-            [
-                CHROMIUM,
-                "--headless=new",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--remote-debugging-pipe",
-                f"--user-data-dir={folder}",
-            ],
-            preexec_fn=connect,
-            pass_fds=(3, 4),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        os.close(to_browser), os.close(from_browser)
-        self._buffer, self._number = b"", 0
-        target = self._call("Target.createTarget", url="about:blank")["targetId"]
-        self._session: str | None = None
-        attached = self._call("Target.attachToTarget", targetId=target, flatten=True)
-        self._session = attached["sessionId"]
-        self.size(1200, 900)
-
-    def size(self, width: int, height: int) -> None:
-        self._call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
-
-    def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        self._number += 1
-        message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
-        if getattr(self, "_session", None):
-            message["sessionId"] = self._session
-        os.write(self._write, json.dumps(message).encode() + b"\0")
-        while True:
-            while b"\0" not in self._buffer:
-                piece = os.read(self._read, 1 << 16)
-                if not piece:
-                    raise RuntimeError("the browser ended")
-                self._buffer += piece
-            line, _, self._buffer = self._buffer.partition(b"\0")
-            answer = json.loads(line)
-            if answer.get("id") == self._number:
-                if "error" in answer:
-                    raise RuntimeError(f"{method}: {answer['error']}")
-                return dict(answer["result"])
-
-    def run(self, script: str) -> Any:
-        """The value of a JavaScript expression on the page."""
-        answer = self._call("Runtime.evaluate", expression=script, returnByValue=True)
-        if "exceptionDetails" in answer:
-            raise RuntimeError(f"{script}: {answer['exceptionDetails']}")
-        return answer["result"].get("value")
-
-    def wait_for(self, script: str) -> Any:
-        """Waits until an expression is true."""
-        for _ in range(600):
-            with contextlib.suppress(RuntimeError):  # the page is changing
-                if self.run("document.readyState") == "complete" and (value := self.run(script)):
-                    return value
-            time.sleep(0.05)
-        raise AssertionError(f"never true: {script}; at {self.run('location.href')}")
-
-    def open(self, url: str) -> None:
-        self._call("Page.navigate", url=url)
-        self.wait_for(f"location.href.startsWith({json.dumps(url)})")
-
-    def click(self, selector: str) -> None:
-        """Clicks with the mouse in the middle of an element."""
-        find = f"document.querySelector({json.dumps(selector)})"
-        self.wait_for(find + " !== null")
-        box = self.run(
-            f"(() => {{ const e = {find}; e.scrollIntoView({{block: 'center'}}); "
-            "const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2] })()"
-        )
-        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-            self._call(
-                "Input.dispatchMouseEvent",
-                type=kind,
-                x=box[0],
-                y=box[1],
-                button="none" if kind == "mouseMoved" else "left",
-                clickCount=0 if kind == "mouseMoved" else 1,
-            )
-
-    def type(self, text: str) -> None:
-        for character in text:
-            self._call("Input.dispatchKeyEvent", type="char", text=character)
-
-    def press(self, key: str) -> None:
-        codes = {"Enter": (13, "\r"), "Tab": (9, ""), " ": (32, " ")}
-        code, text = codes[key]
-        common = {"key": key, "windowsVirtualKeyCode": code}
-        self._call("Input.dispatchKeyEvent", type="keyDown", text=text, **common)
-        self._call("Input.dispatchKeyEvent", type="keyUp", **common)
-
-    def back(self) -> None:
-        self.run("history.back()")
-
-    def reload(self) -> None:
-        self.run("window.before_reload = true")
-        self._call("Page.reload")
-        self.wait_for("!window.before_reload")
-
-    def screenshot(self, path: Path) -> None:
-        import base64
-
-        data = self._call("Page.captureScreenshot", format="png")["data"]
-        path.write_bytes(base64.b64decode(data))
-
-    def close(self) -> None:
-        with contextlib.suppress(RuntimeError, OSError):
-            self._session = None
-            self._call("Browser.close")
-        self.process.kill()
-        self.process.wait()
-        os.close(self._read), os.close(self._write)
 
 
 @pytest.fixture

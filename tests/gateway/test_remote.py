@@ -55,6 +55,29 @@ def test_it_plays_the_same_to_the_byte(
     there.close()
 
 
+@pytest.mark.parametrize(("env_id", "kwargs"), CASES, ids=[case[0] for case in CASES])
+def test_branches_of_remote_episodes_are_those_of_local_ones(
+    gateway: RunningGateway, env_id: str, kwargs: dict[str, Any]
+) -> None:
+    def tree(make: Any) -> list[list[Any]]:
+        pool = EnvPool(lambda: AgentInterface(make(), mode="conversation"), seed=4)
+        (root,) = pool.reset()
+        first, *later = pool.env_of(root).text_env.reference_solution()
+        responses = [pool.env_of(root).response_for(a) for a in ("no such thing", first, *later)]
+        pool.step(responses[:1])
+        branches = pool.fork(root, 3)
+        for response in responses[1:]:
+            pool.step({slot.index: response for slot in pool.active})
+        shown = [[t.to_dict() for t in slot.episode.transitions] for slot in (root, *branches)]
+        pool.close()
+        return shown
+
+    there = tree(lambda: make_remote(gateway.url, env_id, **kwargs))
+    assert there == tree(lambda: gym.make(env_id, disable_env_checker=True, **kwargs).unwrapped)
+    texts = [[step["next_observation"] for step in episode] for episode in there]
+    assert len(texts[0]) > 1 and all(text == texts[0] for text in texts)
+
+
 def test_it_keeps_the_contract(gateway: RunningGateway) -> None:
     at = {"url": gateway.url, "remote_id": "tests/Dice-v0"}
     check_text_env("paw_gym/Remote-v0", tasks=2, seed=1, **at, time_limit=None).raise_for_failures()

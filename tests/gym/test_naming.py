@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paw_gym.naming import did_you_mean
+from paw_gym.naming import did_you_mean, similar
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,11 @@ def test_only_similar_names_are_offered(typed: str, valid: list[str], offered: s
 def test_a_long_list_is_shortened() -> None:
     text = did_you_mean("q", [f"name{i}" for i in range(30)])
     assert text.endswith("'name11' and 18 more.")
+
+
+def test_several_similar_names_are_listed_as_in_a_sentence() -> None:
+    names = ["embedded", "rwml_embedded", "wm_sft_embedded"]
+    assert did_you_mean("embeded", names) == (
+        "Did you mean 'embedded', 'rwml_embedded' or 'wm_sft_embedded'?"
+    )
+    assert similar("embeded", names) == names and similar("x", names) == []

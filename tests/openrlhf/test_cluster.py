@@ -212,7 +212,7 @@ def test_the_world_model_learns(out: Path) -> None:
 
 
 def test_packed_prompts_of_one_rank_that_holds_all_of_a_split_model(out: Path) -> None:
-    """GRPO, a prompt for each turn, ZeRO-3, one rank, packed, with a reference."""
+    """GRPO, a prompt for each turn, ZeRO-3, one rank, packed, with a reference, dynamic sampling."""
     _run(
         out,
         "name=grpo-window",
@@ -224,6 +224,7 @@ def test_packed_prompts_of_one_rank_that_holds_all_of_a_split_model(out: Path) -
         "model.attention=sdpa",
         "optimizer.micro_batch_tokens=1024",
         "optimizer.lr=1e-8",
+        "algorithm.dynamic_sampling=1",
         NO_VALIDATION,
     )
     rows = _records(out, "grpo-window")
@@ -264,13 +265,19 @@ def test_a_critic_learns_alone_and_then_beside_the_policy(out: Path) -> None:
 
 
 def test_an_adapter_trains_and_is_sent_as_a_whole_model(out: Path) -> None:
-    """GRPO, dialogues, ZeRO-2, one rank, LoRA: the sums compared are of the adapter worked in."""
+    """GRPO, dialogues, ZeRO-2, one rank, LoRA: the sums compared are of the adapter worked in.
+
+    Two engines with prefix caches, and episodes in processes beside them.
+    """
     _run(
         out,
         "name=lora",
         *EIGHT,
         "updates=2",
         "model.lora.rank=4",
+        "openrlhf.engines=2",
+        "openrlhf.prefix_caching=true",
+        "openrlhf.environment_workers=1",
         NO_REFERENCE,
         NO_VALIDATION,
     )

@@ -16,6 +16,7 @@ from paw_train.environments import agent_env_maker, make_pool  # noqa: E402
 from paw_train.policies.local.scratch import word_tokenizer  # noqa: E402
 from paw_train.settings import Settings, load_settings  # noqa: E402
 from paw_train.training.openrlhf.episode_runner import EpisodeRunner  # noqa: E402
+from paw_train.training.openrlhf.episode_worker import EpisodeWorker  # noqa: E402
 from paw_train.training.openrlhf.episodes import (  # noqa: E402
     GroupLabel,
     panel_groups,
@@ -74,7 +75,7 @@ def _no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 def _run(runner: EpisodeRunner, label: GroupLabel, engine: Engine) -> list[Any]:
     async def all_of_them() -> list[Any]:
         return await asyncio.gather(
-            *(runner.run(label, engine, engine.tokenizer) for _ in label.seeds)
+            *(runner.run(episode, engine, engine.tokenizer) for episode in label.episodes())
         )
 
     return asyncio.run(all_of_them())
@@ -195,6 +196,31 @@ def test_environments_are_told_the_update_and_validations_are_not() -> None:
         last_used = runner._idle[runner._kind(label)][-1]
         told.append(last_used.text_env.progress)
     assert told == [0.0, None, 0.75]
+
+
+def test_an_episode_runs_beside_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the engine's own process; the engine is asked for responses and nothing else."""
+    settings = _settings()
+    for name, value in worker_environment(settings).items():
+        monkeypatch.setenv(name, value)
+    label, engine = _label(settings), Engine(TOKENIZER, LOOK)
+    wanted = _run(EpisodeRunner(settings), label, Engine(TOKENIZER, LOOK))
+    handle = SimpleNamespace(generate=SimpleNamespace(remote=engine.generate))
+
+    async def all_of_them() -> list[Any]:
+        worker = EpisodeWorker()
+        runs = [worker.run("row", e.to_json(), TOKENIZER, handle) for e in label.episodes()]
+        return await asyncio.gather(*runs)
+
+    found = [response for [response] in asyncio.run(all_of_them())]
+    assert engine.calls == 12
+    for response, trajectory, episode in zip(found, wanted, label.episodes(), strict=True):
+        assert response["trajectory"].episode == trajectory.episode
+        assert response["trajectory"].rows == trajectory.rows
+        assert GroupLabel.from_json(response["label"]) == episode
+        assert response["prompt"] == "row"
+        assert response["observation_tokens"] == trajectory.rows[-1].ids
+        assert response["reward"] == trajectory.episode.total_reward
 
 
 def test_workers_get_the_settings_whole() -> None:

@@ -84,7 +84,6 @@ def test_a_setting_becomes_an_option(override: str, option: str, value: Any) -> 
         "rollout.vllm.dtype=float32",
         "rollout.branching.branches=2 algorithm.name=tree_grpo",
         "algorithm.name=ppo model.lora.rank=8",
-        "algorithm.dynamic_sampling=2",
         "world_model.entropy=full",
         "optimizer.measure_gradients=true",
         "openrlhf.checksum_every=1 openrlhf.tensor_parallel=2",
@@ -138,8 +137,8 @@ def test_an_adapter_becomes_options() -> None:
 
 
 def test_all_refusals_come_at_once_and_too_many_ranks_are_one() -> None:
-    given = ("threads=1", "algorithm.dynamic_sampling=2", "rollout.groups=1", "openrlhf.nodes=4")
-    with pytest.raises(ValueError, match=r"threads[\s\S]*dynamic_sampling[\s\S]*fewer GPUs"):
+    given = ("threads=1", "world_model.entropy=full", "rollout.groups=1", "openrlhf.nodes=4")
+    with pytest.raises(ValueError, match=r"threads[\s\S]*entropy[\s\S]*fewer GPUs"):
         require_possible(_settings(*given))
 
 

@@ -47,6 +47,21 @@ def test_published_recipes_fit_one_gpu_or_say_what_would(name: str) -> None:
         assert "It fits with" in str(plan.remedy) or "engine=openrlhf" in str(plan.remedy)
 
 
+def test_engines_that_cannot_be_fed_are_named() -> None:
+    published = ["openrlhf.nodes=8", "rollout.groups=16", "rollout.group_size=8"]
+    plan = make_plan(_settings(*published))
+    [note] = plan.notes
+    assert "64 vLLM engines share the 128 episodes" in note
+    assert "get none" not in note
+    assert f"Warning: {note}" in render(plan)
+    assert make_plan(_settings(*published, "openrlhf.tensor_parallel=2")).notes == ()
+    assert make_plan(_settings(*published, "openrlhf.nodes=4")).notes == ()
+    spare = ["openrlhf.colocate=actor_ref", "openrlhf.engines=200"]
+    [note] = make_plan(_settings(*spare)).notes
+    assert "and 72 get none" in note
+    assert make_plan(load_settings("alfworld_qwen2.5-1.5b_gigpo_paw")).notes == ()
+
+
 def test_7b_leaves_a_margin_in_every_phase_on_8_gpus_of_80_gb() -> None:
     plan = make_plan(load_settings("alfworld_qwen2.5-7b_grpo_paw", ["engine=openrlhf"]))
     assert {phase.name for phase in plan.phases} == {"training", "scoring", "rollout"}

@@ -43,6 +43,7 @@ RELIED_ON = {
         "SamplesGenerator.generate_samples",
         "SamplesGenerator.generate_eval_samples",
         "SamplesGenerator._generate_vllm",
+        "_collect_prompt_batch",
         "SamplesGenerator._process_response_into_experience",
     ],
     "trainer/ray/launcher.py": [

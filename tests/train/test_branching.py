@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path as File
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
+import hostile  # noqa: E402
 
 from paw_gym import Outcome, Task  # noqa: E402
 from paw_gym.functional import GeneratorEnv  # noqa: E402
@@ -24,23 +22,12 @@ from paw_train.rollouts.rollout import Trajectory, rollout, sampled_tokens  # no
 from paw_train.settings import BranchingSettings  # noqa: E402
 from paw_train.settings.rollout import RolloutSettings  # noqa: E402
 
-_spec = importlib.util.spec_from_file_location("hostile", File(__file__).with_name("hostile.py"))
-assert _spec and _spec.loader
-hostile = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(hostile)
-
 MODES = ["window", "conversation"]
 
 
 @pytest.fixture(scope="module")
 def policy() -> LocalPolicy:
-    tokenizer = hostile.byte_tokenizer()
-    config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, intermediate_size=48, max_position_embeddings=4096,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    return LocalPolicy(LlamaForCausalLM(config), tokenizer)
+    return hostile.tiny_policy()
 
 
 def noise(task: Any, rng: Any) -> Any:

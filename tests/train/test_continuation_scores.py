@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import hostile  # noqa: E402
 from hypothesis import given  # noqa: E402
 from hypothesis import settings as hypothesis_settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
@@ -27,11 +26,6 @@ from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.token_tree import TokenTree  # noqa: E402
 from paw_train.rollouts.chat import ChatFormat  # noqa: E402
 from paw_train.rollouts.policy import ScoreRequest  # noqa: E402
-
-_spec = importlib.util.spec_from_file_location("hostile", Path(__file__).with_name("hostile.py"))
-assert _spec and _spec.loader
-hostile = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(hostile)
 
 TOKENIZER = hostile.byte_tokenizer()
 CHAT = ChatFormat(TOKENIZER)

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from files import load
 
 pytest.importorskip("torch")
 
-PATH = Path(__file__).parents[2] / "benchmarks" / "credit_estimates.py"
-spec = importlib.util.spec_from_file_location("credit_estimates", PATH)
-assert spec and spec.loader
-credit: Any = importlib.util.module_from_spec(spec)
-sys.modules["credit_estimates"] = credit  # dataclasses look their module up
-spec.loader.exec_module(credit)
+credit: Any = load("benchmarks/credit_estimates.py")
 
 
 def steps(*rewards: float, state: str = "s", value: float = 0.0) -> Any:

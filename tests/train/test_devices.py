@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import claimed_device  # noqa: E402
+
 from paw_train.algorithms import update  # noqa: E402
 from paw_train.training import local  # noqa: E402
 from paw_train.training.local import train_from_recipe  # noqa: E402
-
-_spec = importlib.util.spec_from_file_location(
-    "claimed_device", Path(__file__).with_name("claimed_device.py")
-)
-assert _spec is not None and _spec.loader is not None
-claimed_device = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(claimed_device)
 
 SMALL = [
     *("updates=1", "cloning.episodes=0", "evaluation.tasks=0", "evaluation.every=0"),

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import email.utils
-import importlib.util
 import json
 import sqlite3
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +15,9 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("openai")
+
+import fake_endpoint as fake
+from hostile import byte_tokenizer
 
 from paw_train.evaluation import evaluate_from_args
 from paw_train.policies.endpoint.cache import AnswerCache, request_key
@@ -32,14 +33,6 @@ from paw_train.rollouts.policy import Policy, Request, Sampling, complete
 from paw_train.rollouts.rollout import rollout
 from paw_train.settings.endpoint import EndpointSettings
 from paw_train.settings.rollout import RolloutSettings
-
-_spec = importlib.util.spec_from_file_location(
-    "fake_endpoint", Path(__file__).with_name("fake_endpoint.py")
-)
-assert _spec and _spec.loader
-fake = importlib.util.module_from_spec(_spec)
-sys.modules["fake_endpoint"] = fake  # dataclasses look their module up
-_spec.loader.exec_module(fake)
 
 SAMPLING = Sampling(0.0, 32)
 
@@ -367,11 +360,7 @@ def test_the_body_says_how_to_sample(server: Any) -> None:
 def test_completions_send_ids_in_which_control_tokens_are_plain_text(
     server: Any, tmp_path: Path
 ) -> None:
-    spec = importlib.util.spec_from_file_location("hostile", Path(__file__).with_name("hostile.py"))
-    assert spec and spec.loader
-    hostile = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hostile)
-    tokenizer = hostile.byte_tokenizer()
+    tokenizer = byte_tokenizer()
     tokenizer.save_pretrained(tmp_path)
     policy = _policy(server, api="completions", tokenizer=str(tmp_path))
     (response,) = _ask(policy, ["the page says <|im_end|>"])

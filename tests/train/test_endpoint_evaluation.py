@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
 import subprocess
@@ -17,6 +16,8 @@ import pytest
 
 pytest.importorskip("openai")
 
+import fake_endpoint as fake
+import fork
 from rich.progress import Progress
 
 from paw_gym import PromptTemplate
@@ -31,13 +32,6 @@ from paw_train.policies.endpoint.failures import Fallbacks, overflow_limit
 from paw_train.policies.endpoint.reply import context_tokens
 from paw_train.rollouts.policy import Request, Response
 from paw_train.settings.endpoint import EndpointSettings
-
-_spec = importlib.util.spec_from_file_location("fork", Path(__file__).with_name("fork.py"))
-assert _spec and _spec.loader
-fork = importlib.util.module_from_spec(_spec)
-sys.modules["fork"] = fork
-_spec.loader.exec_module(fork)
-fake = fork.fake
 
 ROOT = Path(__file__).resolve().parents[2]
 Capture = pytest.CaptureFixture[str]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -17,15 +16,12 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("openai")
 
+import fake_endpoint as fake
+
 from paw_train.evaluation import evaluate_from_args
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVER = Path(__file__).with_name("fake_endpoint.py")
-_spec = importlib.util.spec_from_file_location("fake_endpoint", SERVER)
-assert _spec and _spec.loader
-fake = importlib.util.module_from_spec(_spec)
-sys.modules["fake_endpoint"] = fake  # dataclasses look their module up
-_spec.loader.exec_module(fake)
 
 FAULTS = {"error": 0.1, "overload": 0.08, "cut": 0.06, "garbage": 0.04, "slow": 0.02,
           "slow_seconds": 1.5}  # fmt: skip

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,14 +11,10 @@ import pytest
 
 pytest.importorskip("openai")
 
-from paw_train.baselines import AGENTS
+import fake_endpoint as fake
+import fork
 
-_spec = importlib.util.spec_from_file_location("fork", Path(__file__).with_name("fork.py"))
-assert _spec and _spec.loader
-fork = importlib.util.module_from_spec(_spec)
-sys.modules["fork"] = fork
-_spec.loader.exec_module(fork)
-fake = fork.fake
+from paw_train.baselines import AGENTS
 
 
 @dataclass(frozen=True)

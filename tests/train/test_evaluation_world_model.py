@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from importlib import resources
 from pathlib import Path
@@ -13,7 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
+import hostile  # noqa: E402
+from transformers import LlamaForCausalLM  # noqa: E402
 
 from paw_gym.transition import Episode, write_jsonl  # noqa: E402
 from paw_train.environments import agent_env_maker  # noqa: E402
@@ -24,21 +24,12 @@ from paw_train.rollouts.rollout import demonstrations  # noqa: E402
 from paw_train.rollouts.tokens import collate  # noqa: E402
 from paw_train.settings import EnvSettings  # noqa: E402
 
-_spec = importlib.util.spec_from_file_location("hostile", Path(__file__).with_name("hostile.py"))
-assert _spec and _spec.loader
-hostile = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(hostile)
 TOKENIZER = hostile.byte_tokenizer()
 
 
 @pytest.fixture(scope="module")
 def policy() -> LocalPolicy:
-    config = LlamaConfig(
-        vocab_size=len(TOKENIZER), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, intermediate_size=48, max_position_embeddings=4096,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    return LocalPolicy(LlamaForCausalLM(config), TOKENIZER)
+    return hostile.tiny_policy()
 
 
 def play(

@@ -1,4 +1,6 @@
-"""Killed at ten random moments - in a rollout, an update, the writing of a checkpoint - nothing is lost."""
+"""Killed at ten random moments - in a rollout, an update, the writing of a checkpoint - nothing is lost.
+
+So it is with branching rollouts, killed while states are restored and while branches are run."""
 
 from __future__ import annotations
 
@@ -36,11 +38,12 @@ def arm(name, count):
 
     setattr(place, last, killing)
 
-out, updates, *kill = sys.argv[1:]
+out, updates, more, *kill = sys.argv[1:]
 if kill:
     arm(kill[0], int(kill[1]))
 train_from_recipe(
-    "smoke", [f"out={out}", f"updates={updates}", "checkpoint_every=1", "evaluation.every=3"], quiet=True
+    "smoke", [f"out={out}", f"updates={updates}", "checkpoint_every=1", "cloning.checkpoint_every=2",
+     "evaluation.every=3", *more.split()], quiet=True
 )
 """
 
@@ -56,9 +59,14 @@ MOMENTS = {
 """where a run is killed, and the most calls it may make before"""
 
 
-def _run(out: Path, *kill: str) -> subprocess.CompletedProcess[str]:
+BRANCHING = "rollout.branching.branches=3 rollout.branching.points=1 algorithm.name=tree_grpo"
+
+
+def _run(
+    out: Path, *kill: str, updates: int = UPDATES, settings: str = ""
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", RUN, str(out), str(UPDATES), *kill],
+        [sys.executable, "-c", RUN, str(out), str(updates), settings, *kill],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         text=True,
@@ -93,3 +101,20 @@ def test_ten_kills_lose_nothing(tmp_path: Path) -> None:
     assert _record(tmp_path / "cut") == _record(tmp_path / "whole")
     left = {p.suffix for p in (tmp_path / "cut" / "smoke").rglob("*")}
     assert not left & {".new", ".old", ".part"}
+
+
+@pytest.mark.slow
+def test_a_branched_update_that_is_killed_is_repeated_exactly(tmp_path: Path) -> None:
+    def run(name: str, *kill: str) -> subprocess.CompletedProcess[str]:
+        return _run(tmp_path / name, *kill, updates=3, settings=BRANCHING)
+
+    whole = run("whole")
+    assert whole.returncode == 0, whole.stderr
+    # each update restores eight branches: the middle of the second, then of the third
+    for target, calls in (("paw_gym.pool:EnvPool:_restore", 11), ("paw_gym.pool:EnvPool:fork", 4)):
+        killed = run("cut", target, str(calls))
+        assert killed.returncode == -signal.SIGKILL, (target, killed.stderr)
+    assert len((tmp_path / "cut" / "smoke" / "metrics.jsonl").read_text().splitlines()) == 2
+    last = run("cut")
+    assert last.returncode == 0, last.stderr
+    assert _record(tmp_path / "cut") == _record(tmp_path / "whole")

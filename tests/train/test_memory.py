@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from types import ModuleType
 
 import pytest
+from files import load
 
 pytest.importorskip("torch")
 
@@ -30,12 +29,7 @@ SHAPES = [
 
 @pytest.fixture(scope="module")
 def peaks() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "memory.py"
-    spec = importlib.util.spec_from_file_location("memory_benchmark", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("benchmarks/memory.py")
 
 
 @pytest.mark.parametrize("name", SHAPES)

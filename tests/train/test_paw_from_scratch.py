@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import importlib.util
 import random
 import sys
 from dataclasses import replace
@@ -13,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from files import load
 
 torch = pytest.importorskip("torch")
 
@@ -21,12 +21,7 @@ PATH = Path(__file__).resolve().parents[2] / "examples" / "paw_from_scratch.py"
 
 @pytest.fixture(scope="module")
 def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("paw_from_scratch", PATH)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look for it
-    spec.loader.exec_module(module)
-    return module
+    return load("examples/paw_from_scratch.py")
 
 
 @pytest.fixture(scope="module")

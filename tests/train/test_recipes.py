@@ -5,30 +5,18 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from files import load
 
 from paw_train.settings import OptimizerSettings, load_settings, recipe_names, with_defaults
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _script() -> Any:
-    """The module that writes the published recipes."""
-    spec = importlib.util.spec_from_file_location(
-        "published_recipes", ROOT / "scripts" / "published_recipes.py"
-    )
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-PUBLISHED = _script()
+PUBLISHED = load("scripts/published_recipes.py")
 ROWS = PUBLISHED.rows()
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import math
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+import hostile  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from paw_gym.pool import EnvPool  # noqa: E402
@@ -39,10 +38,6 @@ from paw_train.world_model_learning.examples import (  # noqa: E402
 from paw_train.world_model_learning.predicting import Guess, predict  # noqa: E402
 from paw_train.world_model_learning.similarity import Similarity  # noqa: E402
 
-_spec = importlib.util.spec_from_file_location("hostile", Path(__file__).with_name("hostile.py"))
-assert _spec and _spec.loader
-hostile = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(hostile)
 TOKENIZER = hostile.byte_tokenizer()
 
 

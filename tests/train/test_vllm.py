@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,17 +16,13 @@ os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 
+import hostile  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.vllm.engine import FollowingVLLM, VLLMPolicy  # noqa: E402
 from paw_train.rollouts.policy import Sampling, complete  # noqa: E402
 from paw_train.settings.vllm import VLLMSettings  # noqa: E402
-
-_spec = importlib.util.spec_from_file_location("hostile", Path(__file__).with_name("hostile.py"))
-assert _spec and _spec.loader
-hostile = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(hostile)
 
 pytestmark = pytest.mark.slow
 TEXTS = ["you see a door", "the page says <|im_end|> é", "go", "you see a door, and another"]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import subprocess
 import sys
 import time
@@ -12,20 +11,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from browser import CHROMIUM
+from files import load
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def load(path: Path) -> ModuleType:
-    """A module by its file: neither benchmarks nor tests are packages."""
-    spec = importlib.util.spec_from_file_location(f"loaded_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-made_up = load(ROOT / "benchmarks" / "viewer_run.py")
+made_up = load("benchmarks/viewer_run.py")
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +51,7 @@ def large_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def made() -> ModuleType:
     """``write_evaluation`` and the texts in it."""
-    return load(Path(__file__).with_name("made_evaluation.py"))
+    return load("tests/viewer/made_evaluation.py")
 
 
 @pytest.fixture
@@ -94,10 +86,9 @@ def view() -> Iterator[Any]:
 @pytest.fixture
 def pages(tmp_path: Path) -> Iterator[Any]:
     """A tab of headless Chromium that notes errors and refused content."""
-    module = load(Path(__file__).parent / "pages.py")
-    if module.CHROMIUM is None:
+    if CHROMIUM is None:
         pytest.skip("no Chromium is installed")
-    opened = module.Pages(tmp_path / "profile")
+    opened = load("tests/viewer/pages.py").Pages(tmp_path / "profile")
     opened.watch()
     yield opened
     opened.close()

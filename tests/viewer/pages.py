@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from typing import Any
+from browser import Browser
 
-_spec = importlib.util.spec_from_file_location(
-    "browser_driver", Path(__file__).parents[1] / "env_servers" / "conftest.py"
-)
-assert _spec is not None and _spec.loader is not None
-driver: Any = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(driver)
-CHROMIUM = driver.CHROMIUM
 _CODES = {"Enter": 13, "Escape": 27, "ArrowDown": 40, "ArrowUp": 38, "PageDown": 34, "End": 35}
 _WATCH = """
 window.problems = [];
@@ -22,7 +13,7 @@ addEventListener("securitypolicyviolation", (e) => problems.push(`refused: ${e.v
 """
 
 
-class Pages(driver.Browser):
+class Pages(Browser):
     """A tab of the viewer."""
 
     def watch(self) -> None:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import traceback
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -94,27 +93,23 @@ class EpisodeRunner:
             thread_name_prefix="episode",
         )
         self._idle: dict[str, list[AgentInterface]] = defaultdict(list)
-        self._members: dict[GroupLabel, Iterator[int]] = {}
         self._chat: ChatFormat | None = None
 
     async def run(self, label: GroupLabel, engine: Any, tokenizer: Any) -> Trajectory:
-        """The next episode of a group: called as often as the group has episodes.
+        """Runs the episode that a label describes.
 
         An environment or engine that raises fails the episode (``episode.error``).
         """
-        size = len(label.seeds)
-        member = next(self._members.setdefault(label, itertools.count())) % size
-        if member + 1 == size:
-            del self._members[label]
         if self._chat is None:
             self._chat = ChatFormat(tokenizer)
         loop = asyncio.get_running_loop()
         policy = EnginePolicy(engine, loop, self._chat)
-        return await loop.run_in_executor(self._threads, self._run, label, member, policy)
+        return await loop.run_in_executor(self._threads, self._run, label, policy)
 
-    def _run(self, label: GroupLabel, member: int, policy: EnginePolicy) -> Trajectory:
+    def _run(self, label: GroupLabel, policy: EnginePolicy) -> Trajectory:
+        assert label.member is not None
         env = self._take(label)
-        pool = EnvPool(lambda: env, seeds={label.task_id: label.seeds[member]})
+        pool = EnvPool(lambda: env, seeds={label.task_id: label.seeds[label.member]})
         if not label.validation:
             pool.set_progress(label.update / self.settings.updates)
         [trajectory] = rollout(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from paw_train.settings import Settings
 
 @dataclass(frozen=True)
 class GroupLabel:
-    """One rollout group."""
+    """One rollout group, or one episode of it."""
 
     split: str
     """that the task is of"""
@@ -34,6 +34,12 @@ class GroupLabel:
     """number inside the update"""
     update: int
     """0-based; -1 in a validation"""
+    member: int | None = None
+    """the episode of the group that is meant; ``None``: all of them"""
+
+    def episodes(self) -> list[GroupLabel]:
+        """Each of its episodes, as a label."""
+        return [replace(self, member=member) for member in range(len(self.seeds))]
 
     def to_json(self) -> str:
         """As the data set holds it."""
@@ -53,13 +59,36 @@ class GroupLabel:
 
 def training_groups(tasks: TaskSet, settings: Settings) -> Iterator[GroupLabel]:
     """The groups of all updates, sampled as the local engine's pool samples them."""
-    r = settings.rollout
     rng = np.random.default_rng(settings.seed + 1)
     for update in range(settings.updates):
-        picked = rng.choice(len(tasks), r.groups, replace=r.groups > len(tasks))
-        for group, task in enumerate(picked):
-            seeds = tuple(int(rng.integers(2**31)) for _ in range(r.group_size))
-            yield GroupLabel(settings.env.train_split, tasks.ids[int(task)], seeds, group, update)
+        yield from _groups(tasks, settings, update, 0, rng)
+
+
+def further_groups(
+    tasks: TaskSet, settings: Settings, update: int, extra: int
+) -> Iterator[GroupLabel]:
+    """The groups that replace those of an update whose returns are all equal (dynamic sampling).
+
+    They depend on the seed, the update and ``extra`` alone, so that a resumed run has the same.
+
+    Args:
+        tasks: of the training split.
+        settings: of the run.
+        update: 0-based.
+        extra: number of the further rollout, from 1.
+    """
+    rng = np.random.default_rng([settings.seed + 1, update, extra])
+    yield from _groups(tasks, settings, update, extra * settings.rollout.groups, rng)
+
+
+def _groups(
+    tasks: TaskSet, settings: Settings, update: int, first: int, rng: np.random.Generator
+) -> Iterator[GroupLabel]:
+    r = settings.rollout
+    picked = rng.choice(len(tasks), r.groups, replace=r.groups > len(tasks))
+    for group, task in enumerate(picked, first):
+        seeds = tuple(int(rng.integers(2**31)) for _ in range(r.group_size))
+        yield GroupLabel(settings.env.train_split, tasks.ids[int(task)], seeds, group, update)
 
 
 def panel_groups(tasks: TaskSet, settings: Settings) -> Iterator[GroupLabel]:

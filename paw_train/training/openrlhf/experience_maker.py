@@ -7,53 +7,23 @@ between, the whole update is one pool, as on one machine.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience as OpenRLHFExperience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
-from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from torch import Tensor
 
 from paw_train.algorithms.estimators import advantage_estimator
 from paw_train.algorithms.experience import Pool, Signals, collect, prepare
 from paw_train.algorithms.update import scheduled_rate, update_seed
 from paw_train.rollouts.chat import ChatFormat
-from paw_train.rollouts.rollout import Trajectory
+from paw_train.rollouts.observation_filter import leave_out
 from paw_train.rollouts.rows import trimmed
 from paw_train.rollouts.tokens import TokenRow, micro_batches
 from paw_train.settings import Settings
 from paw_train.training.openrlhf.sharding import RankMicroBatch, idle_row, shard_update
-
-
-class TurnSamplesGenerator(SamplesGenerator):
-    """Samples that bring their whole trajectory, in the place of their label."""
-
-    seconds: float = 0.0
-    """that the last update's episodes took"""
-    validated: Sequence[Trajectory] = ()
-    """the episodes of the last validation"""
-
-    def generate_samples(self, **kwargs: Any) -> Any:
-        """As upstream, and measures the time."""
-        started = time.perf_counter()
-        result = super().generate_samples(**kwargs)
-        self.seconds = time.perf_counter() - started
-        return result
-
-    def generate_eval_samples(self, **kwargs: Any) -> Any:
-        """As upstream, and keeps the trajectories."""
-        samples = super().generate_eval_samples(**kwargs)
-        self.validated = [sample.labels[0] for sample in samples]
-        return samples
-
-    def _process_response_into_experience(self, response: Any, **kwargs: Any) -> OpenRLHFExperience:
-        sample = super()._process_response_into_experience(response, **kwargs)
-        sample.labels = [response["trajectory"]]
-        return sample
 
 
 @dataclass(slots=True)
@@ -89,7 +59,9 @@ class PaWExperienceMaker(RemoteExperienceMaker):
             ValueError: every episode of the update failed.
         """
         s = self.run
-        pool = collect([sample.labels[0] for sample in rollout_samples])
+        episodes = [sample.labels[0] for sample in rollout_samples]
+        leave_out(episodes, self.tokenizer, s.world_model)
+        pool = collect(episodes)
         scores = self._scored(pool.rows)
         reference = scores.reference
         gap = _take_over(pool, scores.actor, s.openrlhf.old_logprobs == "actor")

@@ -49,7 +49,7 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
             not fit its GPUs.
         ModuleNotFoundError: OpenRLHF is not installed.
     """
-    from paw_train.training.fit import gpu_memory, require_fit
+    from paw_train.training.fit import gpu_memory, require_fit, underfed_notes
     from paw_train.training.local import claim_folder
     from paw_train.training.preparation import prepared
 
@@ -57,6 +57,8 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     require_openrlhf()
     settings = prepared(settings, print)
     require_fit(settings, gpu_memory(settings.openrlhf.gpu), possible=require_possible)
+    for note in underfed_notes(settings):
+        print(f"Warning: {note}")
     # workers have other working directories
     settings = settings.replace(out=str(Path(settings.out).resolve()))
     folder = Path(settings.out) / settings.name

@@ -295,11 +295,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "algorithm.lam": _MAKER,
         "algorithm.level": _MAKER,
         "algorithm.group_baseline": _MAKER,
-        "algorithm.dynamic_sampling": _only(
-            "not read",
-            lambda v: v == 0,
-            "above 0 is not done here yet: use 0, or engine=local.",
-        ),
+        "algorithm.dynamic_sampling": _ours("the sampling of an update's episodes"),
         "algorithm.critic.value_clip": _ours(
             "the critic's trainer: paw_train.algorithms.critic.value_loss"
         ),
@@ -368,7 +364,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "openrlhf.engines": _ours("--vllm.num_engines, by openrlhf.colocate"),
         "openrlhf.tensor_parallel": _option("vllm.tensor_parallel_size"),
         "openrlhf.gpu_memory": _option("vllm.gpu_memory_utilization"),
-        "openrlhf.max_resident_episodes": _AGENT,
+        "openrlhf.max_resident_episodes": _ours("the dispatch of episodes to engines"),
+        "openrlhf.environment_workers": _ours("the processes that run episodes"),
         "openrlhf.enforce_eager": _option("vllm.enforce_eager"),
         "openrlhf.prefix_caching": _option("vllm.enable_prefix_caching"),
         "openrlhf.zero_stage": _option("ds.zero_stage"),

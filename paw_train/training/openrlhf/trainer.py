@@ -12,8 +12,10 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from paw_train.environments import max_return
 from paw_train.reporting.run.alarms import world_model_loss
-from paw_train.training.openrlhf.experience_maker import PaWExperienceMaker, TurnSamplesGenerator
+from paw_train.training.openrlhf.episode_worker import start_workers
+from paw_train.training.openrlhf.experience_maker import PaWExperienceMaker
 from paw_train.training.openrlhf.run_records import RunRecords
+from paw_train.training.openrlhf.samples import TurnSamplesGenerator
 from paw_train.training.openrlhf.weights import Sums, require_equal
 from paw_train.training.openrlhf.worker_settings import worker_settings
 from paw_train.training.records import outcome_metrics
@@ -39,6 +41,8 @@ class PaWTrainer(_Upstream):
             self.tokenizer,
             self.vllm_engines,
         )
+        self.samples_generator.run = self.run
+        self.samples_generator.workers = start_workers(self.run)
         self.experience_maker = PaWExperienceMaker(
             self.actor_model_group,
             self.critic_model_group,
@@ -63,7 +67,7 @@ class PaWTrainer(_Upstream):
         Raises:
             StaleWeightsError: they differ.
         """
-        trajectories = [sample.labels[0] for sample in rollout_samples]
+        trajectories = self.samples_generator.sampled
         self._outcome = outcome_metrics(trajectories)
         self._report_failures(global_step + 1, "training", trajectories)
         self.experience_maker.update = global_step

@@ -41,6 +41,7 @@ SETTINGS = (
     "openrlhf.colocate=none",
     "openrlhf.engines=1",
     "openrlhf.sync_backend=gloo",
+    "openrlhf.environment_workers=0",  # a process that imports torch, on the few cores there are
     "openrlhf.enforce_eager=true",
     "openrlhf.gpu_memory=0.3",
     "openrlhf.prefix_caching=false",

@@ -41,3 +41,19 @@ def byte_tokenizer() -> Any:
     )
     tokenizer.chat_template = TEMPLATE
     return tokenizer
+
+
+def tiny_policy(max_positions: int = 4096, dtype: str = "float32") -> Any:
+    """A policy of two small blocks with that tokenizer, the same weights each time."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from paw_train.policies.local.policy import LocalPolicy
+
+    tokenizer = byte_tokenizer()
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=48, max_position_embeddings=max_positions,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return LocalPolicy(LlamaForCausalLM(config).to(getattr(torch, dtype)), tokenizer)

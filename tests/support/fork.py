@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import ssl
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -17,14 +14,6 @@ import typer.main
 
 from paw_gym import Outcome, Task, TaskSet, TextEnv, register_text_env
 from paw_train.cli.program import app
-
-_spec = importlib.util.spec_from_file_location(
-    "fake_endpoint", Path(__file__).with_name("fake_endpoint.py")
-)
-assert _spec and _spec.loader
-fake = importlib.util.module_from_spec(_spec)
-sys.modules["fake_endpoint"] = fake  # dataclasses look their module up
-_spec.loader.exec_module(fake)
 
 ENV = "test/Fork-v0"
 COMMAND = typer.main.get_command(app)

@@ -1,0 +1,69 @@
+"""What a part of ``gpu_evidence.py`` is given, and what it returns."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+Values = dict[str, Any]
+"""measurements by name; JSON"""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One part of a run of the evidence."""
+
+    device: str
+    """``cuda`` or ``cpu``"""
+    small: bool
+    """sizes with which a CPU ends in seconds: the code is exercised, the figures mean nothing"""
+    folder: Path
+    """the only folder that the part may write to; it is kept when the part is run again"""
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether GPU memory and GPU time can be measured."""
+        return self.device.startswith("cuda")
+
+    def wait(self) -> None:
+        """Waits until the device has done what it was given."""
+        if self.on_gpu:
+            torch.cuda.synchronize()
+
+
+@dataclass(frozen=True)
+class Check:
+    """A measurement that must lie within bounds."""
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether it does; NaN never does."""
+        above = self.low is None or self.value >= self.low
+        below = self.high is None or self.value <= self.high
+        return self.value == self.value and above and below
+
+
+@dataclass
+class Findings:
+    """The result of a part."""
+
+    values: Values = field(default_factory=dict)
+    checks: list[Check] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check passed."""
+        return all(check.passed for check in self.checks)
+
+    def to_dict(self) -> Values:
+        """As JSON."""
+        checks = [{**asdict(check), "passed": check.passed} for check in self.checks]
+        return {"values": self.values, "checks": checks}

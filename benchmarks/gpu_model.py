@@ -1,0 +1,101 @@
+"""Models of random weights, and made-up episodes for them, that ``gpu_evidence.py`` measures with.
+
+Random weights cost what trained ones cost. Everything is made on the CPU from a seed, so that every device
+starts from the same numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from paw_gym.transition import Episode, Transition
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.policies.local.scratch import word_tokenizer
+from paw_train.rollouts.policy import Request, Response, Sampling
+from paw_train.rollouts.rollout import Trajectory
+from paw_train.rollouts.tokens import StepSpans, TokenRow
+from paw_train.training.model_shape import ModelShape
+
+MAX_RETURN = 10.0
+GROUP = 4
+"""episodes of a rollout group"""
+FIRST_WORD = 50
+"""below it are the ids of special tokens"""
+
+
+def qwen2(
+    shape: ModelShape, seed: int, dtype: torch.dtype = torch.float32, spread: float = 0.02
+) -> Any:
+    """A Qwen2 of a shape with random weights, on the CPU.
+
+    Weights are rounded to bfloat16 whatever ``dtype`` is, so that models of both types are the same model.
+
+    Args:
+        shape: of the model.
+        seed: of the weights.
+        dtype: of the model.
+        spread: standard deviation of the weights; with 0.02 all tokens are nearly equally likely.
+    """
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    config = Qwen2Config(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        tie_word_embeddings=shape.tied,
+        max_position_embeddings=32768,
+        bos_token_id=None,
+        eos_token_id=None,
+        initializer_range=spread,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen2ForCausalLM._from_config(config, dtype=torch.bfloat16)
+    return model.to(dtype).eval()
+
+
+def policy_of(model: Any, device: str) -> LocalPolicy:
+    """A policy on a device, with a tokenizer that knows a few words."""
+    return LocalPolicy(model.to(torch.device(device)), word_tokenizer(["a few words"]))
+
+
+def words(count: int, vocabulary: int, generator: torch.Generator) -> list[int]:
+    """Random token ids."""
+    return torch.randint(FIRST_WORD, vocabulary, (count,), generator=generator).tolist()
+
+
+def sampled(policy: LocalPolicy, prompts: list[list[int]], tokens: int) -> list[Response]:
+    """One response of ``tokens`` to each prompt, as a rollout samples them."""
+    requests = [Request(str(i), i, [], ids) for i, ids in enumerate(prompts)]
+    session = policy.session(Sampling(max_tokens=tokens, stop=("\x00",)), growing=False)
+    return session.respond(requests)
+
+
+def trajectory(
+    number: int, prompt: list[int], turns: list[tuple[list[int], list[float], list[int]]]
+) -> Trajectory:
+    """An episode as one row.
+
+    Args:
+        number: of the episode; every other one succeeds.
+        prompt: token ids.
+        turns: of each, the response's ids and log-probabilities, and the next observation's ids.
+    """
+    row, steps = TokenRow(list(prompt)), []
+    for turn, (ids, logprobs, observation) in enumerate(turns):
+        action, seen = row.extend(ids), row.extend(observation)
+        row.steps.append(StepSpans(action, seen, list(logprobs)))
+        last = turn + 1 == len(turns)
+        reward = MAX_RETURN * (number % 2) * last
+        steps.append(
+            Transition(
+                "bench", "t", f"e{number}", turn, "", "", "", "", reward, "", last, False, True
+            )
+        )
+    episode = Episode("bench", "t", f"e{number}", group=number // GROUP, transitions=steps)
+    return Trajectory(episode, [row])

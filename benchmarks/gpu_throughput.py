@@ -1,0 +1,229 @@
+"""Part ``throughput``: tokens/s of rollout and update, PaW's overhead, and peak memory against the preflight.
+
+The shape of Qwen2.5-1.5B with random weights in bfloat16; prompts of 2,048 tokens, responses of 512 and
+observations of 100. The same rollout is learned from without and with PaW, in turns.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from gpu_findings import Check, Findings, Task, Values
+from gpu_model import MAX_RETURN, policy_of, qwen2, sampled, trajectory, words
+
+from paw_train.algorithms.experience import collect, prepare
+from paw_train.algorithms.update import Updater
+from paw_train.losses.objective import ObjectiveSettings
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.policies.local.recomputation import enable_recomputation
+from paw_train.rollouts.rollout import Trajectory
+from paw_train.settings import (
+    AlgorithmSettings,
+    OptimizerSettings,
+    Settings,
+    WorldModelSettings,
+    load_settings,
+)
+from paw_train.training.model_shape import KNOWN, ModelShape
+from paw_train.training.phases import GIB, Phase, local_phases
+
+RECIPE = "alfworld_qwen2.5-1.5b_grpo_paw"
+MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
+PREFLIGHT = 0.15
+"""by how much measured memory may be off the preflight's"""
+OVERHEAD = 1.05
+"""an update with PaW may take this many times one without"""
+
+
+@dataclass(frozen=True)
+class Size:
+    """A model, and how much is done with it."""
+
+    shape: ModelShape
+    dtype: torch.dtype
+    episodes: int
+    prompt: int
+    response: int
+    observation: int
+    micro_batch_tokens: int
+    repeats: int
+    """measured ones, after one that is not"""
+
+
+FULL = Size(KNOWN[MODEL], torch.bfloat16, 64, 2048, 512, 100, 16384, 3)
+SMALL = Size(ModelShape(32, 2, 2, 1, 64, 256, True, 16, True), torch.bfloat16, 8, 24, 8, 6, 128, 1)
+
+
+def run(task: Task) -> Findings:
+    """Measures an update, several times."""
+    size = SMALL if task.small else FULL
+    model = qwen2(size.shape, 0, size.dtype)
+    enable_recomputation(model)
+    policy = policy_of(model, task.device)
+    rollouts, updates = _Watch(task), {name: _Watch(task) for name in ("off", "paw")}
+    memory: dict[str, float] = {}
+    for repeat in range(size.repeats + 1):  # the first warms up
+        with rollouts.measured(repeat > 0):
+            episodes = _rollout(policy, size)
+        memory["rollout"] = max(memory.get("rollout", 0.0), rollouts.peak)
+        for name in ("off", "paw") if repeat % 2 else ("paw", "off"):
+            with _updater(policy, size, name) as update:
+                update(copy.deepcopy(episodes))  # the optimiser's state exists from here on
+                given = copy.deepcopy(episodes)
+                with updates[name].measured(repeat > 0):
+                    update(given)
+            memory[name] = max(memory.get(name, 0.0), updates[name].peak)
+    return _findings(task, size, episodes, rollouts, updates, memory)
+
+
+class _Watch:
+    """Seconds and peak GPU memory of what is done within ``measured``."""
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.seconds, self.peak = task, [], 0.0  # type: ignore[var-annotated]
+
+    def measured(self, kept: bool) -> _Watch:
+        self._kept = kept
+        return self
+
+    def __enter__(self) -> None:
+        if self.task.on_gpu:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        self.task.wait()
+        self._started = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        self.task.wait()
+        if self._kept:
+            self.seconds.append(time.perf_counter() - self._started)
+        if self.task.on_gpu:
+            self.peak = torch.cuda.max_memory_allocated() / GIB
+
+
+def _rollout(policy: LocalPolicy, size: Size) -> list[Trajectory]:
+    generator = torch.Generator().manual_seed(0)
+    vocabulary = size.shape.vocabulary
+    prompts = [words(size.prompt, vocabulary, generator) for _ in range(size.episodes)]
+    answers = sampled(policy, prompts, size.response)
+    return [
+        trajectory(
+            i,
+            prompt,
+            [(answer.ids, answer.logprobs, words(size.observation, vocabulary, generator))],
+        )
+        for i, (prompt, answer) in enumerate(zip(prompts, answers, strict=True))
+    ]
+
+
+@contextmanager
+def _updater(
+    policy: LocalPolicy, size: Size, preset: str
+) -> Iterator[Callable[[list[Trajectory]], None]]:
+    """An update with or without PaW, as a function of the rollout; all else is equal."""
+    objective = ObjectiveSettings(kl_coef=0.0)
+    world_model = WorldModelSettings.preset(preset)
+    # steps that are too small to change what the model is like
+    optimizer = OptimizerSettings(lr=1e-7, micro_batch_tokens=size.micro_batch_tokens)
+    updater = Updater(policy, None, optimizer, objective, world_model, 1.0, 100)
+
+    def update(trajectories: list[Trajectory]) -> None:
+        experience = prepare(
+            collect(trajectories),
+            AlgorithmSettings(),
+            objective,
+            world_model,
+            MAX_RETURN,
+            None,
+            policy.chat.ask,
+        )
+        updater.step(experience, 0, 0)
+        updater.release()
+
+    yield update
+    updater.weights.close()  # the next optimiser has float32 copies of its own
+
+
+def _findings(
+    task: Task,
+    size: Size,
+    episodes: list[Trajectory],
+    rollouts: _Watch,
+    updates: dict[str, _Watch],
+    memory: dict[str, float],
+) -> Findings:
+    responses = sum(len(step.logprobs) for t in episodes for row in t.rows for step in row.steps)
+    tokens = sum(len(row.ids) for t in episodes for row in t.rows)
+    pairs = zip(updates["off"].seconds, updates["paw"].seconds, strict=True)
+    overhead = statistics.median(paw / off for off, paw in pairs)
+    values: Values = {
+        "parameters": size.shape.parameters,
+        "sampled_tokens": responses,
+        "trained_tokens": tokens,
+        "rollout_tokens_per_second": responses / statistics.median(rollouts.seconds),
+        "update_tokens_per_second": {
+            name: tokens / statistics.median(watch.seconds) for name, watch in updates.items()
+        },
+        "seconds": {
+            "rollout": rollouts.seconds,
+            **{name: watch.seconds for name, watch in updates.items()},
+        },
+        "update_paw_over_off": overhead,
+    }
+    findings = Findings(values)
+    if not task.small:
+        findings.checks.append(Check("update, PaW / off", overhead, high=OVERHEAD))
+    if task.on_gpu:
+        values["peak_gib"] = memory
+        values["preflight_gib"] = preflight(size)
+        findings.checks += memory_checks(memory, values["preflight_gib"])
+    return findings
+
+
+def memory_checks(measured: dict[str, float], expected: dict[str, float]) -> list[Check]:
+    """Measured peaks in relation to the preflight's."""
+    ratios = {
+        "training": max(measured["off"], measured["paw"]) / expected["training"],
+        "rollout": measured["rollout"] / expected["rollout"],
+    }
+    # what the preflight counts of a rollout is the most that it can take
+    low = {"training": 1 - PREFLIGHT, "rollout": None}
+    return [
+        Check(f"peak memory, {name}, measured / preflight", ratio, low[name], 1 + PREFLIGHT)
+        for name, ratio in ratios.items()
+    ]
+
+
+def preflight(size: Size) -> dict[str, float]:
+    """GiB of each phase by the preflight, without what it sets aside for CUDA itself."""
+    settings = _settings(size)
+    phases = local_phases(settings, size.shape, available=0.0)
+    return {phase.name: _counted(phase) for phase in phases}
+
+
+def _counted(phase: Phase) -> float:
+    return phase.memory - phase.parts["reserved"]
+
+
+def _settings(size: Size) -> Settings:
+    longest = size.prompt + size.response + size.observation
+    changes: dict[str, Any] = {
+        "engine": "local",
+        "model.dtype": str(size.dtype).removeprefix("torch."),
+        "model.gradient_checkpointing": "true",
+        "objective.kl_coef": 0.0,
+        "optimizer.micro_batch_tokens": size.micro_batch_tokens,
+        "rollout.engine": "local",
+        "rollout.groups": 1,
+        "rollout.group_size": size.episodes,
+        "rollout.max_response_tokens": size.response,
+        "rollout.max_context_tokens": longest,
+    }
+    return load_settings(RECIPE, [f"{key}={value}" for key, value in changes.items()])

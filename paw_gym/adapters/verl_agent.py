@@ -1,0 +1,321 @@
+"""verl-agent: our environments as its environment manager, any number of them in one process.
+
+    from paw_gym.adapters.verl_agent import EnvironmentManager, make_envs
+
+    envs = EnvironmentManager("paw_gym/ALFWorld-v0", groups=16, group_size=8, split="train")
+    train_envs, val_envs = make_envs(config)          # in place of verl-agent's own function
+
+Interface of verl-agent's ``EnvironmentManagerBase`` and of its ``TrajectoryCollector``: ``reset`` and
+``step`` over lists, observations as ``text``, ``image`` and ``anchor``, ``won`` and ``is_action_valid`` in
+``infos``, ``success_evaluator``. Needs neither verl-agent nor torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paw_gym.constructors import creator_of, has_splits
+from paw_gym.files import write_text
+from paw_gym.pool import EnvPool, Slot
+from paw_gym.transition import Episode
+from paw_gym.wrappers import make_agent_env
+
+__all__ = ["EnvironmentManager", "make_envs", "planned_seeds"]
+
+Observations = dict[str, Any]
+
+
+class EnvironmentManager:
+    """Groups x episodes of a registered environment.
+
+    The task and the seed of every episode follow from ``seed`` alone: neither the order of files nor the
+    number of processes has a part in them. Rewards carry no penalty for invalid actions unless
+    ``invalid_penalty`` is given, because verl-agent subtracts its own (``use_invalid_action_penalty``).
+
+    Args:
+        env_id: a registered id.
+        groups: tasks at a time.
+        group_size: episodes of each task, next to each other (``env.rollout.n``).
+        seed: of the choice of tasks and of the environments.
+        task_ids: tasks to go through in order, for validation; ``None`` samples them at each ``reset``.
+        agent_kwargs: settings of ``make_agent_env``, those of the environment included.
+
+    Raises:
+        ValueError: a size below 1, or an argument that the environment does not take.
+        KeyError: there is no task of an id.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        groups: int,
+        group_size: int = 1,
+        *,
+        seed: int = 0,
+        task_ids: Sequence[str] | None = None,
+        **agent_kwargs: Any,
+    ) -> None:
+        agent_kwargs = {"invalid_penalty": 0.0, **agent_kwargs}
+        probe = make_agent_env(env_id, **agent_kwargs)
+        for task_id in task_ids or ():
+            if task_id not in probe.tasks:
+                probe.tasks[
+                    task_id
+                ]  # raises with the nearest ids; a task that is there stays unloaded
+        seeds = planned_seeds(probe.tasks.ids, seed)
+        probe.close()
+        self._pool = EnvPool(env_id, groups, group_size, seed=seed, seeds=seeds, **agent_kwargs)
+        self.groups, self.group_size = groups, group_size
+        self._fixed = list(task_ids) if task_ids is not None else None
+        self._next = 0
+        self._slots: list[Slot] = []
+        self._ended: list[bool] = []
+        self._infos: list[dict[str, Any]] = []
+
+    @property
+    def num_processes(self) -> int:
+        """Episodes at a time, under the name that verl-agent's environments have."""
+        return self.groups * self.group_size
+
+    def reset(
+        self, kwargs: Sequence[Mapping[str, Any]] | None = None
+    ) -> tuple[Observations, list[dict[str, Any]]]:
+        """Starts an episode in each environment.
+
+        Args:
+            kwargs: the rows' ``env_kwargs``; where they hold a ``task_id``, that task is started.
+
+        Returns:
+            (observations, infos): ``text`` is the list of prompts, ``anchor`` that of the environment's own
+            observations, ``image`` is ``None``.
+
+        Raises:
+            ValueError: the rows of a group name several tasks, or their number does not fit.
+        """
+        self._slots = list(self._pool.reset(self._chosen(kwargs)))
+        self._require_running()
+        self._ended = [False] * len(self._slots)
+        self._infos = [self._info(slot) for slot in self._slots]
+        return self._observations(), [dict(info) for info in self._infos]
+
+    def _chosen(self, rows: Sequence[Mapping[str, Any]] | None) -> list[str] | None:
+        if rows is not None and len(rows) and all("task_id" in (row or {}) for row in rows):
+            return self._of_rows([str(row["task_id"]) for row in rows])
+        if self._fixed is None:
+            return None
+        picked = [self._fixed[(self._next + i) % len(self._fixed)] for i in range(self.groups)]
+        self._next = (self._next + self.groups) % len(self._fixed)
+        return picked
+
+    def _of_rows(self, ids: list[str]) -> list[str]:
+        size = self.group_size
+        groups = [ids[i : i + size] for i in range(0, len(ids), size)]
+        if len(ids) != self.num_processes or any(len(set(group)) > 1 for group in groups):
+            raise ValueError(
+                f"Expected {self.groups} groups of {size} rows with one task_id each, got {len(ids)} rows."
+            )
+        return [group[0] for group in groups]
+
+    def _require_running(self) -> None:
+        for episode in self._pool.episodes:
+            if episode.error is not None:
+                raise RuntimeError(
+                    f"{episode.env_id} failed on task {episode.task_id!r}:\n{episode.error}"
+                )
+
+    def step(
+        self, text_actions: Sequence[str]
+    ) -> tuple[Observations, NDArray[np.float64], NDArray[np.bool_], list[dict[str, Any]]]:
+        """Takes a response for each environment; those whose episode is over ignore it.
+
+        Args:
+            text_actions: raw responses, one for each environment.
+
+        Returns:
+            (observations, rewards [N], dones [N], infos). An episode that is over keeps its last observation
+            and info, and has reward 0.
+
+        Raises:
+            ValueError: the number of responses does not fit.
+            RuntimeError: an environment raised; names the task.
+        """
+        if len(text_actions) != len(self._slots):
+            raise ValueError(
+                f"Expected {len(self._slots)} responses, one for each environment, got {len(text_actions)}."
+            )
+        running = [i for i, over in enumerate(self._ended) if not over]
+        if running:
+            going = {s.index for s in self._pool.step([text_actions[i] for i in running])}
+            self._require_running()
+        rewards = np.zeros(len(self._slots))
+        for i in running:
+            slot = self._slots[i]
+            rewards[i] = slot.info["transition"].reward
+            self._ended[i] = slot.index not in going
+            self._infos[i] = self._info(slot)
+        infos = [dict(info) for info in self._infos]
+        return self._observations(), rewards, np.array(self._ended), infos
+
+    def _observations(self) -> Observations:
+        anchors = [self._pool.env_of(slot).observation for slot in self._slots]
+        return {"text": [slot.prompt for slot in self._slots], "image": None, "anchor": anchors}
+
+    def _info(self, slot: Slot) -> dict[str, Any]:
+        info = {key: value for key, value in slot.info.items() if key != "messages"}
+        return {
+            **info,
+            "won": bool(info["success"]),
+            "is_action_valid": np.array(bool(info["action_is_valid"])),
+        }
+
+    def projection(self, text_actions: Sequence[str]) -> tuple[list[str], list[int]]:
+        """The actions in raw responses, and whether each is well formed (1 or 0)."""
+        read = self._pool.env_of(self._slots[0]).template.read_response
+        parsed = [read(text) for text in text_actions]
+        return [p.action for p in parsed], [int(p.problem is None) for p in parsed]
+
+    def success_evaluator(
+        self,
+        *,
+        total_infos: Sequence[Sequence[Mapping[str, Any]]],
+        total_batch_list: Sequence[Sequence[Mapping[str, Any]]],
+        **_: Any,
+    ) -> dict[str, NDArray[np.float64]]:
+        """Success by the last step of each episode that was not yet over.
+
+        Args:
+            total_infos: by environment and step.
+            total_batch_list: by environment and step, with ``active_masks``.
+
+        Returns:
+            ``success_rate`` [N], ``score`` [N], and ``TYPE_success_rate`` for each type of task.
+        """
+        found: dict[str, list[float]] = defaultdict(list)
+        for rows, infos in zip(total_batch_list, total_infos, strict=True):
+            last = max(i for i, row in enumerate(rows) if row["active_masks"])
+            won = float(infos[last]["won"])
+            found["success_rate"].append(won)
+            found["score"].append(float(infos[last]["score"]))
+            found[f"{infos[last]['task_type']}_success_rate"].append(won)
+        return {name: np.array(values) for name, values in found.items()}
+
+    @property
+    def episodes(self) -> list[Episode]:
+        """The episodes since the last ``reset``, as they are recorded elsewhere."""
+        return list(self._pool.episodes)
+
+    def write_trajectories(self, path: str | Path, **description: Any) -> None:
+        """Writes the episodes since the last ``reset`` as ``paw certify`` reads them.
+
+        Args:
+            path: the file, JSONL.
+            description: of the first line: ``panel``, or ``split`` and ``env_kwargs``; ``trainer``, ``model``
+        """
+        where = {} if "panel" in description else {"env_id": self._pool.episodes[0].env_id}
+        lines = [{"format": "paw-trajectories/1", **where, **description}]
+        seen: dict[str, int] = defaultdict(int)
+        for episode in self._pool.episodes:
+            lines.append(_trajectory(episode, seen[episode.task_id]))
+            seen[episode.task_id] += 1
+        write_text(Path(path), "".join(json.dumps(line) + "\n" for line in lines))
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self._pool.close()
+
+
+def planned_seeds(task_ids: Sequence[str], seed: int) -> dict[str, int]:
+    """The seed of each task's episodes, so that those of a group start the same."""
+    digests = (hashlib.blake2b(f"{seed}/{i}".encode(), digest_size=4).digest() for i in task_ids)
+    return {i: int.from_bytes(d, "big") >> 1 for i, d in zip(task_ids, digests, strict=True)}
+
+
+def _trajectory(episode: Episode, run: int) -> dict[str, Any]:
+    seed = int(episode.episode_id.rpartition("#")[2].partition("-")[0], 16)  # as EnvPool names it
+    steps = [
+        {"action": t.action, "observation": t.next_observation, "reward": t.info["env_reward"]}
+        for t in episode.transitions
+    ]
+    first = episode.transitions[0].observation if episode.transitions else ""
+    outcome = {"success": episode.success, "score": episode.score}
+    return {
+        "task_id": episode.task_id, "seed": seed, "run": run, "observation": first, "steps": steps, **outcome
+    }  # fmt: skip
+
+
+_NAMES = {
+    "alfworld": "paw_gym/ALFWorld-v0",
+    "webshop": "paw_gym/WebShop-v0",
+    "search": "paw_gym/SearchQA-v0",
+    "sokoban": "paw_gym/Sokoban-v0",
+}
+"""registered ids by words in verl-agent's ``env.env_name``"""
+_VALIDATION = {"eval_in_distribution": "valid_seen", "eval_out_of_distribution": "valid_unseen"}
+"""splits by verl-agent's ``env.alfworld.eval_dataset``"""
+_UNSET: Any = object()
+
+
+def make_envs(config: Any, **agent_kwargs: Any) -> tuple[EnvironmentManager, EnvironmentManager]:
+    """The training and the validation environments of a verl-agent configuration.
+
+    Reads ``env.env_name`` (a name of verl-agent's or a registered id), ``env.seed``, ``env.max_steps``,
+    ``env.history_length``, ``env.rollout.n``, ``env.alfworld.eval_dataset``, ``data.train_batch_size`` and
+    ``data.val_batch_size``. Validation goes through its split in order.
+
+    Args:
+        config: attributes or keys, such as an OmegaConf object.
+        agent_kwargs: further settings of ``make_agent_env``, such as ``data_dir``.
+
+    Raises:
+        ValueError: a key is missing, or no environment is known by the name.
+    """
+    name, seed = str(_at(config, "env.env_name")), int(_at(config, "env.seed", 0))
+    env_id = name if "/" in name and name.startswith("paw_gym/") else _known(name)
+    shared = {
+        "max_steps": int(_at(config, "env.max_steps")),
+        "history_length": int(_at(config, "env.history_length")),
+        **agent_kwargs,
+    }
+    train, held_out = shared, shared
+    if has_splits(env_id):
+        wanted = str(_at(config, "env.alfworld.eval_dataset", "eval_in_distribution"))
+        own = getattr(creator_of(env_id), "held_out_splits", ("valid_seen",))[0]
+        split = _VALIDATION.get(wanted, wanted) if "ALFWorld" in env_id else own
+        train, held_out = {"split": "train", **shared}, {**shared, "split": split}
+    size = int(_at(config, "env.rollout.n"))
+    groups = (int(_at(config, f"data.{key}_batch_size")) for key in ("train", "val"))
+    first = EnvironmentManager(env_id, next(groups), size, seed=seed, **train)
+    probe = EnvPool(env_id, **held_out)
+    ids = list(probe.tasks.ids)
+    probe.close()
+    return first, EnvironmentManager(env_id, next(groups), 1, seed=seed, task_ids=ids, **held_out)
+
+
+def _known(name: str) -> str:
+    found = [env_id for word, env_id in _NAMES.items() if word in name.lower()]
+    if not found:
+        raise ValueError(
+            f"env.env_name={name!r}: expected a registered id such as 'paw_gym/ALFWorld-v0', or a name with "
+            f"{', '.join(_NAMES)} in it."
+        )
+    return found[0]
+
+
+def _at(config: Any, path: str, default: Any = _UNSET) -> Any:
+    """The value at a dotted path."""
+    value = config
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
+        if value is None:
+            if default is _UNSET:
+                raise ValueError(f"The configuration lacks {path}.")
+            return default
+    return value

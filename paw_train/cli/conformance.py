@@ -1,0 +1,79 @@
+"""``paw conformance``: whether a trainer computes what it should, and which planted faults are noticed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from paw_train.conformance.suite import Result
+
+
+def conformance(
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            "-e",
+            help="[cyan]local[/cyan], [cyan]openrlhf[/cyan], [cyan]trl[/cyan], or "
+            "[cyan]module:Class[/cyan] for a trainer of your own.",
+        ),
+    ] = "local",
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Plant this fault only; repeat it. Default: all 30."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Compare a trainer with known-good losses and gradients, as it is and with planted faults.
+
+    Exit code 1: the trainer differs without a fault, or a fault was missed.
+    """
+    import json
+    import sys
+    from contextlib import redirect_stdout
+
+    from rich.console import Console
+
+    from paw_gym.naming import require_choice
+    from paw_train.conformance.faults import FAULTS
+    from paw_train.conformance.suite import run, trainer_of
+
+    for name in fault or ():
+        require_choice("--fault", name, tuple(FAULTS))
+    waiting = Console(stderr=True)
+    # what libraries print while they are imported is no part of the result
+    with redirect_stdout(sys.stderr), waiting.status("starting") as status:
+        trainer = trainer_of(engine)
+        result = run(trainer, engine, fault or tuple(FAULTS), status.update)
+    if as_json:
+        typer.echo(json.dumps(result.to_dict(), indent=1))
+    else:
+        console = Console(highlight=False, soft_wrap=True)
+        console.print(_table(result))
+        for objective, deviations in result.deviations.items():
+            for deviation in deviations:
+                console.print(f"[red]{objective}[/red]: {deviation.check}: {deviation.message}")
+    if not result.conforms or result.count("missed"):
+        raise typer.Exit(1)
+
+
+def _table(result: Result) -> Table:
+    from rich.table import Table
+
+    as_is = "conforms" if result.conforms else "[red]differs from the known-good values[/red]"
+    table = Table(title=f"{result.trainer}: {as_is}")
+    for name in ("fault", "result", "checks that failed"):
+        table.add_column(name)
+    for finding in result.findings:
+        detail = ", ".join(finding.checks) or finding.message
+        table.add_row(finding.fault, finding.state, detail)
+    noticed, total = result.count("caught", "refused"), len(result.findings)
+    others = total - noticed - result.count("missed")
+    table.caption = (
+        f"{noticed} of {total} noticed, {result.count('missed')} missed, {others} not tried"
+    )
+    return table

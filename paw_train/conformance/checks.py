@@ -1,0 +1,129 @@
+"""The checks: what a trainer made of the recording, compared with the known-good values stage by stage."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paw_train.conformance.protocol import Outcome, Row
+from paw_train.conformance.recording import KnownGood, Objective, Recording, Role
+
+CHECKS = ("tokens", "log-probabilities", "advantages", "weights", "loss", "gradients")
+"""in the order of the data"""
+TOLERANCE = {
+    "log-probabilities": 1e-4,
+    "advantages": 2e-4,
+    "weights": 1e-5,
+    "loss": 2e-4,
+    "gradients": 1e-3,
+}
+"""largest difference, relative to the known-good value; of advantages and gradients in norm. The gap between
+float32 and float64 is below a tenth of each"""
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """A check that failed."""
+
+    check: str
+    """one of ``CHECKS``"""
+    message: str
+    """what was expected and what was found"""
+
+
+def expected_rows(recording: Recording, objective: Objective) -> list[Row]:
+    """One row an episode, by the recorded spans."""
+    rows = []
+    for episode in recording.episodes:
+        size = len(episode.ids)
+        roles: list[Role] = ["prompt"] * size
+        transitions, logprobs = [-1] * size, [0.0] * size
+        for turn in episode.turns:
+            marks: tuple[tuple[Role, tuple[int, int]], ...] = (
+                ("action", turn.action_tokens),
+                ("env_output", turn.observation_tokens),
+            )
+            for role, (start, end) in marks:
+                roles[start:end] = [role] * (end - start)
+                transitions[start:end] = [turn.number] * (end - start)
+            logprobs[slice(*turn.action_tokens)] = turn.logprobs[objective.name]
+        rows.append(Row(list(episode.ids), roles, transitions, logprobs))
+    return rows
+
+
+def row_deviations(found: Sequence[Row], expected: Sequence[Row]) -> list[Deviation]:
+    """Differences of tokens with a role, each with all that stands before it, and of log-probabilities."""
+    ours, theirs = _tokens(found), _tokens(expected)
+    deviations = []
+    missing, extra = theirs - ours, ours - theirs
+    if missing or extra:
+        message = (
+            f"{missing.total()} of {theirs.total()} tokens are missing, and {extra.total()} are there that "
+            "should not be, or follow another context"
+        )
+        deviations.append(Deviation("tokens", message))
+    known = _logprobs(expected)
+    gap = max((abs(v - known[k]) for k, v in _logprobs(found).items() if k in known), default=0.0)
+    if gap > TOLERANCE["log-probabilities"]:
+        message = f"a token's log-probability at sampling differs by {gap:.4g} nats"
+        deviations.append(Deviation("log-probabilities", message))
+    return deviations
+
+
+_Place = tuple[str, int, tuple[int, ...]]
+"""role, transition, all ids up to the token and the token itself"""
+
+
+def _tokens(rows: Sequence[Row]) -> Counter[_Place]:
+    return Counter(
+        (role, transition, tuple(row.ids[: t + 1]))
+        for row in rows
+        for t, (role, transition) in enumerate(zip(row.roles, row.transitions, strict=True))
+        if role != "prompt"
+    )
+
+
+def _logprobs(rows: Sequence[Row]) -> dict[tuple[int, ...], float]:
+    return {
+        tuple(row.ids[: t + 1]): value
+        for row in rows
+        for t, (role, value) in enumerate(zip(row.roles, row.logprobs, strict=True))
+        if role == "action"
+    }
+
+
+def value_deviations(check: str, found: Tensor, expected: Tensor) -> list[Deviation]:
+    """The difference of two vectors, in the Euclidean norm relative to the expected one."""
+    if found.shape != expected.shape:
+        message = f"expected {len(expected)} values, got shape {tuple(found.shape)}"
+        return [Deviation(check, message)]
+    size = float(expected.double().norm())
+    gap = float((found.detach().double().cpu() - expected.double()).norm())
+    if gap <= TOLERANCE[check] * max(size, 1e-12):
+        return []
+    return [Deviation(check, f"differ by {gap / max(size, 1e-12):.3g} of their norm")]
+
+
+def outcome_deviations(found: Outcome, expected: KnownGood) -> list[Deviation]:
+    """Differences of both losses and of the gradient."""
+    deviations = []
+    scale = abs(expected.policy_loss) + abs(expected.world_model_loss)
+    for name in ("policy_loss", "world_model_loss"):
+        ours, theirs = getattr(found, name), getattr(expected, name)
+        if not abs(ours - theirs) <= TOLERANCE["loss"] * scale:
+            message = f"{name.replace('_', ' ')}: expected {theirs:.6g}, got {ours:.6g}"
+            deviations.append(Deviation("loss", message))
+    missing = expected.gradients.keys() ^ found.gradients.keys()
+    if missing:
+        message = f"parameters with a gradient on one side only: {', '.join(sorted(missing)[:3])}"
+        return [*deviations, Deviation("gradients", message)]
+    names = sorted(expected.gradients)
+    ours, theirs = (
+        torch.cat([side.gradients[name].detach().double().cpu().flatten() for name in names])
+        for side in (found, expected)
+    )
+    return deviations + value_deviations("gradients", ours, theirs)

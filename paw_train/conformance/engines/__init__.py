@@ -1,0 +1,1 @@
+"""The trainers here behind ``protocol.Trainer``: the local engine, OpenRLHF, TRL."""

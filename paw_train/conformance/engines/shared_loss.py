@@ -1,0 +1,85 @@
+"""Faults in the code that the local engine and the OpenRLHF engine share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paw_train.algorithms import advantages
+from paw_train.conformance.engines.patching import patched
+from paw_train.losses import objective
+from paw_train.losses.inputs import MiniBatchTotals
+from paw_train.losses.objective import Surrogate
+from paw_train.rollouts.tokens import TokenBatch, TokenRow
+
+
+def planted(fault: str, collating: Any) -> Any:
+    """A context in which the shared code has the fault; ``None``: no line here has it.
+
+    Args:
+        fault: name of one of ``faults.FAULTS``.
+        collating: the module whose ``collate`` pads rows for the engine.
+    """
+    places: dict[str, tuple[Any, str, Any]] = {
+        "clip_on_wrong_side": (objective, "clipped_surrogate", _larger_of_both),
+        "k1_for_k3": (objective, "k3_divergence", _k1),
+        "population_deviation": (advantages, "_deviation", _population_deviation),
+        "padding_in_mean": (MiniBatchTotals, "count", _counting_padding(MiniBatchTotals.count)),
+        "attention_over_padding": (collating, "collate", _padded_left(collating.collate)),
+    }
+    return patched(*places[fault]) if fault in places else None
+
+
+def _larger_of_both(
+    logp: Tensor, old: Tensor, values: Tensor, mask: Tensor, low: float, high: float
+) -> Surrogate:
+    weight = values if values.ndim == 2 else values[:, None]
+    ratio = torch.where(mask, logp - old, 0.0).exp()
+    free, held = -ratio * weight, -ratio.clamp(1 - low, 1 + high) * weight
+    loss = torch.where(mask, torch.minimum(free, held), 0.0)
+    return Surrogate(loss, ratio, (held < free) & mask)
+
+
+def _k1(logp: Tensor, reference: Tensor, mask: Tensor) -> Tensor:
+    return torch.where(mask, logp - reference, 0.0)
+
+
+def _population_deviation(centred: Tensor, counts: Tensor, index: Tensor) -> Tensor:
+    squares = torch.zeros(int(index.max()) + 1, dtype=centred.dtype)
+    squares.index_add_(0, index, centred.square())
+    return (squares[index] / counts).sqrt() + advantages.EPS
+
+
+def _counting_padding(count: Callable[..., MiniBatchTotals]) -> Any:
+    def changed(
+        minibatches: int, actions: Tensor, observations: Any = None, weights: Any = None
+    ) -> MiniBatchTotals:
+        totals = count(minibatches, actions, observations, weights)
+        return replace(totals, action_tokens=len(actions) * int(actions.max()))
+
+    return changed
+
+
+def _padded_left(collate: Callable[[Sequence[TokenRow], int], TokenBatch]) -> Any:
+    """Rows padded on the left, and a mask that does not leave the padding out."""
+
+    def changed(rows: Sequence[TokenRow], pad_id: int) -> TokenBatch:
+        batch = collate(rows, pad_id)
+        width = batch.input_ids.shape[1]
+        padding = torch.tensor([width - len(row.ids) for row in rows])
+        ids = torch.stack(
+            [row.roll(int(by)) for row, by in zip(batch.input_ids, padding, strict=True)]
+        )
+        column = torch.where(batch.used(), batch.column + padding[batch.row], 0)
+        return replace(
+            batch,
+            input_ids=ids,
+            attention_mask=torch.ones_like(batch.attention_mask),
+            column=column,
+        )
+
+    return changed

@@ -1,0 +1,91 @@
+"""The protocol that a trainer implements to be checked: four methods, from the recording to gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from paw_train.conformance.recording import Objective, Recording, Role
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sequence of T tokens as the trainer's model reads it, without padding."""
+
+    ids: list[int]
+    """[T]"""
+    roles: list[Role]
+    """[T] ``action``: the policy loss reads the token; ``env_output``: the world-model loss may; else
+    ``prompt``"""
+    transitions: list[int]
+    """[T] number of the transition that an action or an observation belongs to (``Turn.number``); -1 for
+    prompts"""
+    logprobs: list[float]
+    """[T] log-probability of each action token when it was sampled, in nats; 0 elsewhere"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of one forward and backward pass over the whole batch, before the optimiser steps."""
+
+    policy_loss: float
+    """clipped surrogate plus ``kl_coef`` times KL"""
+    world_model_loss: float
+    """``coef * sum_i w_i l_i``; 0 without a world model"""
+    gradients: dict[str, Tensor]
+    """by the model's parameter names, not clipped"""
+
+
+@dataclass(frozen=True)
+class NotApplicable:
+    """A fault that a trainer cannot have."""
+
+    reason: str
+
+
+@runtime_checkable
+class Trainer(Protocol):
+    """A trainer under test. Its class is called without arguments.
+
+    A trainer may also have ``plant(fault: str) -> AbstractContextManager | NotApplicable | None``, which
+    changes the trainer's own code as the named fault does while the context is open (``None``: the suite
+    plants it at the borders between these methods, where it can).
+    """
+
+    objectives: Sequence[str]
+    """the objectives that it trains: ``policy``, ``world_model`` or both"""
+
+    def token_batch(self, recording: Recording, objective: Objective) -> list[Row]:
+        """The rows that the trainer makes of the episodes, in any order and number."""
+
+    def advantages(self, recording: Recording, objective: Objective) -> Tensor:
+        """[N] advantage of each transition."""
+
+    def world_model_weights(self, recording: Recording, objective: Objective) -> Tensor:
+        """[N] the w_i of Eq. 11, without ``coef``; zeros for the objective without a world model."""
+
+    def loss_and_gradients(
+        self,
+        recording: Recording,
+        rows: Sequence[Row],
+        advantages: Tensor,
+        weights: Tensor,
+        objective: Objective,
+    ) -> Outcome:
+        """Losses and gradients of the rows, as one optimiser step, in more than one micro-batch.
+
+        Args:
+            recording: has the weights of the policy, the sampler and the reference.
+            rows: what ``token_batch`` gave, or the same with a fault.
+            advantages: [N].
+            weights: [N].
+            objective: what is minimised.
+        """
+
+
+Planting = AbstractContextManager[None] | NotApplicable | None
+"""what ``plant`` returns"""

@@ -1,0 +1,80 @@
+"""The filter of observations: which of their tokens the world-model loss does not read.
+
+Echoes of the action and matches of regular expressions are found in an observation's text, and the tokens
+that they cover by the text of each token: nothing is tokenised again. Warnings, which concern whole
+transitions, are left out by ``paw_train.losses.world_model.plan_update``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from paw_train.rollouts.rollout import Trajectory
+from paw_train.rollouts.tokens import Span
+from paw_train.settings.world_model import WorldModelSettings
+
+
+def leave_out(
+    trajectories: Sequence[Trajectory], tokenizer: Any, settings: WorldModelSettings
+) -> None:
+    """Sets ``left_out`` of the steps of episodes, where the settings ask for a filter of tokens.
+
+    Args:
+        trajectories: with one step for each transition of the episode's own.
+        tokenizer: that wrote the observations.
+        settings: of the world model.
+    """
+    if not settings.filters_tokens:
+        return
+    for trajectory in trajectories:
+        steps = ((row, step) for row in trajectory.rows for step in row.steps)
+        for (row, step), t in zip(steps, trajectory.own, strict=False):
+            start, _ = step.observation
+            found = filtered(row.ids[slice(*step.observation)], t.action, tokenizer, settings)
+            step.left_out = [(start + a, start + b) for a, b in found]
+
+
+def filtered(
+    ids: Sequence[int], action: str, tokenizer: Any, settings: WorldModelSettings
+) -> list[Span]:
+    """The tokens of an observation that are left out of its loss, as spans in order.
+
+    Args:
+        ids: of the observation.
+        action: that it followed, as the environment was given it.
+        tokenizer: that wrote the observation.
+        settings: which filters there are.
+    """
+    text, ends = _text_of(ids, tokenizer)
+    matches = list(_matches(text, action, settings))
+    covered = [
+        any(start < last and first < end for start, end in matches)
+        for first, last in pairwise([0, *ends])
+    ]
+    edges = [k for k, (a, b) in enumerate(pairwise([False, *covered, False])) if a != b]
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def _matches(text: str, action: str, settings: WorldModelSettings) -> Iterator[Span]:
+    """[start, end) in characters of what is left out."""
+    patterns = list(settings.filter_patterns)
+    if settings.filter_echoes and action.strip():
+        patterns.append(rf"(?<!\w){re.escape(action.strip())}(?!\w)")
+    for pattern in patterns:
+        yield from (match.span() for match in re.finditer(pattern, text))
+
+
+def _text_of(ids: Sequence[int], tokenizer: Any) -> tuple[str, list[int]]:
+    """The text of tokens, and where in it each of them ends."""
+    text = tokenizer.decode(list(ids))
+    pieces = [tokenizer.decode([i]) for i in ids]
+    if "".join(pieces) == text:
+        lengths = [0]
+        for piece in pieces:
+            lengths.append(lengths[-1] + len(piece))
+        return text, lengths[1:]
+    # a character of several tokens, or spaces that depend on the neighbours
+    return text, [len(tokenizer.decode(list(ids[: k + 1]))) for k in range(len(ids))]

@@ -1,0 +1,167 @@
+"""The episodes of an update or a validation, sampled by the vLLM engines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ray
+from openrlhf.trainer.ppo_utils.experience import Experience as OpenRLHFExperience
+from openrlhf.trainer.ppo_utils.samples_generator import (
+    SamplesGenerator,
+    _collect_prompt_batch,
+)
+from tqdm import tqdm
+
+from paw_gym.core import TaskSet
+from paw_train.algorithms.experience import informative_groups
+from paw_train.environments import agent_env_maker
+from paw_train.rollouts.rollout import Trajectory
+from paw_train.settings import Settings
+from paw_train.training.openrlhf.dispatch import EpisodeQueue
+from paw_train.training.openrlhf.episodes import GroupLabel, further_groups
+
+
+class TurnSamplesGenerator(SamplesGenerator):
+    """Samples that bring their whole trajectory, in the place of their label.
+
+    ``run`` has to be set before use.
+    """
+
+    run: Settings
+    seconds: float = 0.0
+    """that the last update's episodes took"""
+    sampled: Sequence[Trajectory] = ()
+    """all episodes of the last update; with dynamic sampling more than it learns from"""
+    validated: Sequence[Trajectory] = ()
+    """the episodes of the last validation"""
+    workers: Sequence[Sequence[Any]] = ()
+    """handles of the processes that run an engine's episodes, by engine; none: the engine itself does"""
+    _begun: int = 0
+    _tasks: TaskSet | None = None
+
+    def generate_samples(self, **kwargs: Any) -> Any:
+        """As upstream, and measures the time."""
+        started = time.perf_counter()
+        result = super().generate_samples(**kwargs)
+        self.seconds = time.perf_counter() - started
+        return result
+
+    def generate_eval_samples(self, **kwargs: Any) -> Any:
+        """As upstream, and keeps the trajectories."""
+        samples = super().generate_eval_samples(**kwargs)
+        self.validated = [sample.labels[0] for sample in samples]
+        return samples
+
+    def _generate_vllm(
+        self, dataloader_iter: Any, num_prompts: int, dynamic_filtering: bool, **kwargs: Any
+    ) -> tuple[list[OpenRLHFExperience], int, bool]:
+        """As upstream, an episode at a time in place of a group, and in the order of the data set.
+
+        Upstream sends a whole group to one engine: with more engines than groups, the others idle.
+        """
+        prompts, labels, _, exhausted = _collect_prompt_batch(dataloader_iter, num_prompts)
+        if not labels:
+            return [], 0, True
+        groups = [GroupLabel.from_json(label) for label in labels]
+        found = self._episodes(groups, prompts)
+        if not groups[0].validation:
+            found = self._informative(found, groups[0].update)
+        samples = [self._process_response_into_experience(one, **kwargs) for one in found]
+        return samples, len(labels), exhausted
+
+    def _informative(self, found: list[Any], update: int) -> list[Any]:
+        """Of an update's episodes those to learn from: all, or with dynamic sampling those of groups whose
+        returns differ, with further groups in place of the others (as the local engine)."""
+        most, wanted = self.run.algorithm.dynamic_sampling, self.run.rollout.groups
+        for extra in range(1, most + 1):
+            if len(_differing(found)) >= wanted:
+                break
+            further = list(further_groups(self._training_tasks(), self.run, update, extra))
+            found = found + self._episodes(further, [f"further/{g.group}" for g in further])
+        self.sampled = [one["trajectory"] for one in found]
+        if not most:
+            return found
+        chosen = set(sorted(_differing(found))[:wanted])
+        kept = [one for one in found if one["trajectory"].episode.group in chosen]
+        # nothing to learn from: an update's worth of episodes, so that none is left over for the next
+        return kept or found[: wanted * self.run.rollout.group_size]
+
+    def _training_tasks(self) -> TaskSet:
+        if self._tasks is None:
+            env = agent_env_maker(self.run.env, self.run.env.train_split)()
+            self._tasks = env.tasks
+            env.close()
+        return self._tasks
+
+    def _episodes(self, groups: Sequence[GroupLabel], rows: Sequence[str]) -> list[Any]:
+        """The responses to all episodes of some groups, in order.
+
+        Args:
+            groups: to run.
+            rows: the name of each one's row in the data set, by which upstream sorts validations.
+        """
+        episodes = [
+            (row, episode)
+            for row, group in zip(rows, groups, strict=True)
+            for episode in group.episodes()
+        ]
+        queue = EpisodeQueue(
+            [episode.group for _, episode in episodes],
+            len(self.vllm_engines),
+            self.run.openrlhf.max_resident_episodes,
+        )
+        return run_episodes(queue, lambda i, engine: self._begin(*episodes[i], engine))
+
+    def _begin(self, row: str, episode: GroupLabel, engine: int) -> Any:
+        """Has an episode run with an engine, in turn by one of its workers; Ray's promise of it."""
+        label = episode.to_json()
+        workers = self.workers[engine] if self.workers else ()
+        if workers:
+            self._begun += 1
+            worker = workers[self._begun % len(workers)]
+            return worker.run.remote(row, label, self.tokenizer, self.vllm_engines[engine])
+        return self.vllm_engines[engine].generate_responses.remote(
+            prompt=row,
+            label=label,
+            sampling_params=None,  # the run's settings have them
+            max_length=0,
+            hf_tokenizer=self.tokenizer,
+        )
+
+    def _process_response_into_experience(self, response: Any, **kwargs: Any) -> OpenRLHFExperience:
+        sample = super()._process_response_into_experience(response, **kwargs)
+        sample.labels = [response["trajectory"]]
+        return sample
+
+
+def _differing(found: Sequence[Any]) -> set[int]:
+    return informative_groups([one["trajectory"] for one in found])
+
+
+def run_episodes(queue: EpisodeQueue, begin: Callable[[int, int], Any]) -> list[Any]:
+    """Runs all episodes of a queue.
+
+    Args:
+        queue: nothing of it has been started.
+        begin: (episode, engine) -> Ray's promise of a list of one response.
+
+    Returns:
+        The response to each episode, in the queue's order.
+    """
+    under_way: dict[Any, tuple[int, int]] = {}
+    found: list[Any] = [None] * len(queue.groups)
+
+    def send(started: Sequence[tuple[int, int]]) -> None:
+        under_way.update({begin(*place): place for place in started})
+
+    send(queue.start())
+    with tqdm(total=len(found), desc="episodes") as bar:
+        while under_way:
+            [ended], _ = ray.wait(list(under_way), num_returns=1)
+            episode, engine = under_way.pop(ended)
+            [found[episode]] = ray.get(ended)
+            send(queue.ended(engine))
+            bar.update()
+    return found

@@ -1,0 +1,155 @@
+"""verl-agent's loop over our environment manager, from its interface as recorded here: it is on no index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paw_gym import make_agent_env
+from paw_gym.adapters.verl_agent import EnvironmentManager, make_envs
+
+ENV = "paw_gym/ALFWorld-v0"
+
+
+def collect(envs: Any, answer: Any, max_steps: int, rows: Any = None) -> dict[str, Any]:
+    """The calls that verl-agent's ``TrajectoryCollector`` makes, in its order."""
+    obs, infos = envs.reset(kwargs=rows)
+    size = len(obs["text"])
+    over, total = np.zeros(size, bool), np.zeros(size)
+    batches: list[list[dict[str, Any]]] = [[] for _ in range(size)]
+    every: list[list[dict[str, Any]]] = [[] for _ in range(size)]
+    for _ in range(max_steps):
+        active = ~over
+        obs, rewards, dones, infos = envs.step([answer(i, infos[i]) for i in range(size)])
+        assert rewards.shape == dones.shape == (size,)
+        total += rewards * active
+        for i in range(size):
+            batches[i].append({"active_masks": bool(active[i])})
+            every[i].append(infos[i])
+        over = over | dones
+        if over.all():
+            break
+    success = envs.success_evaluator(
+        total_infos=every, total_batch_list=batches, episode_rewards=total, episode_lengths=None
+    )
+    return {"obs": obs, "rewards": total, "infos": every, "batches": batches, "success": success}
+
+
+def first_action(_: int, info: dict[str, Any]) -> str:
+    return f"<think>.</think><action>{info['admissible_actions'][0]}</action>"
+
+
+def test_experts_and_others_side_by_side() -> None:
+    """Half of the environments are solved, half never: each has its own end, reward and success."""
+    envs = EnvironmentManager(ENV, groups=2, group_size=2, split="valid_seen", max_steps=40)
+    envs.reset()
+    plans = {}
+    for i, episode in enumerate(envs.episodes):
+        agent = make_agent_env(ENV, split="valid_seen")
+        agent.reset(seed=0, options={"task_id": episode.task_id})
+        plans[i] = iter(agent.reference_solution() if i % 2 == 0 else [])
+    rows = [{"task_id": e.task_id} for e in envs.episodes]
+    found = collect(envs, lambda i, info: next(plans[i], "look around"), 40, rows)
+    assert found["success"]["success_rate"].tolist() == [1.0, 0.0, 1.0, 0.0]
+    assert found["rewards"].tolist() == [10.0, 0.0, 10.0, 0.0]
+    kinds = [name for name in found["success"] if name.endswith("_success_rate")]
+    assert sum(len(found["success"][name]) for name in kinds) == 4
+    last = found["infos"][0][-1]
+    assert last["won"] is True and not found["infos"][1][0]["is_action_valid"]
+    assert found["obs"]["image"] is None
+    assert len(envs.episodes[0].transitions) < len(envs.episodes[1].transitions) == 40
+
+
+def test_groups_lie_next_to_each_other_and_start_the_same() -> None:
+    envs = EnvironmentManager(ENV, groups=3, group_size=2, seed=5, split="train")
+    obs, infos = envs.reset()
+    tasks = [info["task_id"] for info in infos]
+    assert tasks[0::2] == tasks[1::2] and len(set(tasks)) == 3
+    assert obs["anchor"][0::2] == obs["anchor"][1::2]
+    assert all(
+        anchor.splitlines()[-1] in text
+        for anchor, text in zip(obs["anchor"], obs["text"], strict=True)
+    )
+    again = EnvironmentManager(ENV, groups=3, group_size=2, seed=5, split="train")
+    assert again.reset()[0] == obs
+    assert EnvironmentManager(ENV, groups=3, group_size=2, seed=6, split="train").reset()[0] != obs
+
+
+def test_128_environments_in_one_process() -> None:
+    envs = EnvironmentManager(ENV, groups=16, group_size=8, split="train", max_steps=3)
+    found = collect(envs, first_action, 5)
+    assert len(envs.episodes) == envs.num_processes == 128
+    assert all(len(steps) == 3 for steps in found["infos"])
+    assert found["success"]["success_rate"].shape == (128,)
+
+
+def test_validation_goes_through_its_tasks_in_order() -> None:
+    config = SimpleNamespace(
+        env=SimpleNamespace(
+            env_name="alfworld/AlfredTWEnv",
+            seed=1,
+            max_steps=4,
+            history_length=2,
+            rollout=SimpleNamespace(n=2),
+            alfworld={"eval_dataset": "eval_in_distribution"},
+        ),
+        data={"train_batch_size": 2, "val_batch_size": 3},
+    )
+    train, val = make_envs(config)
+    assert (train.num_processes, val.num_processes) == (4, 3)
+    ids = list(make_agent_env(ENV, split="valid_seen").tasks.ids)
+    seen = [info["task_id"] for _ in range(2) for info in val.reset()[1]]
+    assert seen == ids[:6]
+    config.env.env_name = "chess"
+    with pytest.raises(ValueError, match="'chess': expected a registered id"):
+        make_envs(config)
+    del config.data["val_batch_size"]
+    config.env.env_name = ENV
+    with pytest.raises(ValueError, match="lacks data.val_batch_size"):
+        make_envs(config)
+
+
+def test_projection_reads_the_tags() -> None:
+    envs = EnvironmentManager(ENV, groups=1)
+    envs.reset()
+    actions, valids = envs.projection(["<think>x</think><action>look</action>", "look"])
+    assert actions[0] == "look" and valids == [1, 0]
+
+
+def test_an_invalid_action_costs_nothing_here() -> None:
+    """verl-agent subtracts its own penalty."""
+    envs = EnvironmentManager(ENV, groups=1)
+    envs.reset()
+    _, rewards, _, infos = envs.step(["no tags"])
+    assert rewards[0] == 0.0 and not infos[0]["is_action_valid"]
+    costly = EnvironmentManager(ENV, groups=1, invalid_penalty=-0.1)
+    costly.reset()
+    assert costly.step(["no tags"])[1][0] == pytest.approx(-0.1)
+
+
+def test_wrong_numbers_are_named() -> None:
+    envs = EnvironmentManager(ENV, groups=2, group_size=2)
+    envs.reset()
+    with pytest.raises(ValueError, match="Expected 4 responses"):
+        envs.step(["look"])
+    ids = list(make_agent_env(ENV).tasks.ids)[:4]
+    with pytest.raises(ValueError, match="2 groups of 2 rows"):
+        envs.reset([{"task_id": i} for i in ids])
+    with pytest.raises(KeyError, match="nowhere"):
+        EnvironmentManager(ENV, groups=1, task_ids=["nowhere"])
+
+
+def test_its_episodes_can_be_certified(tmp_path: Path) -> None:
+    certificates = pytest.importorskip("paw_train.evaluation.certificates.writing")
+    envs = EnvironmentManager(ENV, groups=2, group_size=2, seed=3, split="valid_seen", max_steps=4)
+    collect(envs, first_action, 4)
+    path = tmp_path / "trajectories.jsonl"
+    envs.write_trajectories(
+        path, split="valid_seen", env_kwargs={"max_steps": 4}, trainer="verl-agent", model="m"
+    )
+    claims = certificates.certify(path, signed=False)[1]
+    assert claims.result["n"] == 2 and len(claims.digests) == 4

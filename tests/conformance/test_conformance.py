@@ -1,0 +1,149 @@
+"""The conformance suite: its known-good values, its checks, and our engines against it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the extra `train`")
+
+from typer.testing import CliRunner  # noqa: E402
+
+from paw_train.cli.program import app  # noqa: E402
+from paw_train.conformance import checks, suite  # noqa: E402
+from paw_train.conformance.engines.local import LocalTrainer  # noqa: E402
+from paw_train.conformance.equations import grpo_advantages, solve, world_model_weights  # noqa: E402
+from paw_train.conformance.faults import FAULTS, Borders  # noqa: E402
+from paw_train.conformance.protocol import Outcome, Row  # noqa: E402
+from paw_train.conformance.recording import OBJECTIVES, known_good, load  # noqa: E402
+
+FEW = ("retokenised_turns", "clip_on_wrong_side", "lambda_of_other_group")
+
+
+class OfTheEquations:
+    """A trainer of another project that computes the known-good values, without any code of an engine."""
+
+    objectives: Sequence[str] = ("policy", "world_model")
+
+    def token_batch(self, recording: Any, objective: Any) -> list[Row]:
+        return checks.expected_rows(recording, objective)
+
+    def advantages(self, recording: Any, objective: Any) -> Any:
+        return torch.tensor(grpo_advantages(recording), dtype=torch.float64)
+
+    def world_model_weights(self, recording: Any, objective: Any) -> Any:
+        return torch.tensor(world_model_weights(recording, objective), dtype=torch.float64)
+
+    def loss_and_gradients(
+        self, recording: Any, rows: Any, advantages: Any, weights: Any, objective: Any
+    ) -> Outcome:
+        found = known_good(objective.name)
+        return Outcome(found.policy_loss, found.world_model_loss, found.gradients)
+
+
+class PolicyOnly(OfTheEquations):
+    objectives = ("policy",)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_the_recorded_values_are_those_of_the_equations(name: str) -> None:
+    found, recorded = solve(load(), OBJECTIVES[name]), known_good(name)
+    assert found.policy_loss == pytest.approx(recorded.policy_loss, rel=1e-9)
+    assert found.world_model_loss == pytest.approx(recorded.world_model_loss, rel=1e-9)
+    assert torch.allclose(found.advantages, recorded.advantages)
+    assert torch.allclose(found.world_model_weights, recorded.world_model_weights)
+    for parameter, gradient in recorded.gradients.items():
+        assert torch.allclose(found.gradients[parameter].float(), gradient, atol=1e-7)
+
+
+def test_the_recording_holds_what_the_faults_need() -> None:
+    recording = load()
+    turns = recording.turns
+    assert [turn.number for turn in turns] == list(range(len(turns)))
+    assert any(t.malformed for t in turns) and any(t.penalty for t in turns)
+    assert any(t.truncated and not t.success for t in turns)
+    for episode in recording.episodes:
+        for turn in episode.turns:
+            assert episode.ids[slice(*turn.action_tokens)] == turn.response_ids
+            observed = recording.tokenizer.decode(episode.ids[slice(*turn.observation_tokens)])
+            assert observed == turn.message[slice(*turn.observation)]
+    clipped = {(good, low) for good, low in _clipped(recording)}
+    assert clipped == {(True, False), (False, True)}, "both signs of the advantage meet the clip"
+
+
+def _clipped(recording: Any) -> Any:
+    """(advantage above 0, ratio below 1) of the tokens whose gradient the clip takes away."""
+    model = recording.model("policy")
+    advantages = known_good("policy").advantages
+    for episode in recording.episodes:
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([episode.ids])).logits[0] / 0.8
+        for turn in episode.turns:
+            for place, old in zip(range(*turn.action_tokens), turn.logprobs["policy"], strict=True):
+                ratio = (logits[place - 1].log_softmax(-1)[episode.ids[place]] - old).exp().item()
+                good = advantages[turn.number] > 0
+                if (good and ratio > 1.2) or (not good and ratio < 0.8):
+                    yield bool(good), ratio < 1
+
+
+def test_the_local_engine_conforms_and_faults_in_it_are_caught() -> None:
+    result = suite.run(LocalTrainer(), "local", FEW)
+    assert result.conforms, result.deviations
+    assert [f.state for f in result.findings] == ["caught"] * 3
+    found = {f.fault: f.checks for f in result.findings}
+    assert "tokens" in found["retokenised_turns"]
+    assert found["clip_on_wrong_side"] == ["loss", "gradients"]
+    assert found["lambda_of_other_group"] == ["weights", "loss", "gradients"]
+
+
+@pytest.mark.slow
+def test_every_fault_in_the_local_engine_is_caught() -> None:
+    result = suite.run(LocalTrainer(), "local")
+    assert result.count("caught", "refused") == len(FAULTS) == 30
+
+
+def test_a_trainer_of_another_project_runs_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    faults = [f"--fault={name}" for name in ("statistics_across_groups", "clip_on_wrong_side")]
+    given = ["conformance", "--engine", f"{Path(__file__).stem}:OfTheEquations", "--json", *faults]
+    done = CliRunner().invoke(app, given)
+    result = json.loads(done.stdout)
+    assert done.exit_code == 0 and result["conforms"]
+    assert [f["state"] for f in result["findings"]] == ["caught", "not planted"]
+
+
+def test_a_fault_without_an_effect_is_missed() -> None:
+    harmless = replace(FAULTS["stale_policy"], borders=Borders())
+    assert suite.plant(OfTheEquations(), harmless).state == "missed"
+
+
+def test_an_objective_that_a_trainer_lacks_is_not_applicable() -> None:
+    found = suite.plant(PolicyOnly(), FAULTS["world_model_unclipped"])
+    assert found.state == "not applicable" and "world_model" in found.message
+
+
+def test_an_error_of_the_trainer_itself_is_a_refusal() -> None:
+    class Strict(OfTheEquations):
+        def loss_and_gradients(self, *args: Any) -> Outcome:
+            raise ValueError("a mask marks the first token of a row")
+
+    found = suite.plant(Strict(), FAULTS["action_mask_early"])  # type: ignore[arg-type]
+    assert (found.state, found.message) == ("refused", "a mask marks the first token of a row")
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        ("locl", "expected one of local, openrlhf, trl, or module:Class"),
+        ("json:Trainer", "has no class 'Trainer'"),
+        ("json:JSONDecoder", "is not a trainer"),
+    ],
+)
+def test_what_is_no_trainer_is_named(engine: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        suite.trainer_of(engine)

@@ -1,0 +1,98 @@
+"""``paw export --to tokens``: ids of a tokenizer, with the role of each token."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+pytest.importorskip("torch", reason="the extra `train`")
+
+from paw_gym import Episode, make_agent_env
+from paw_gym.transition import write_jsonl
+from paw_train.policies.local.scratch import piece_tokenizer
+
+Paw = Callable[..., Result]
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def marked(line: dict[str, Any], role: str) -> list[int]:
+    return [i for i, flag in zip(line["input_ids"], line[role], strict=True) if flag]
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Any:
+    made = piece_tokenizer(["You are in the middle of a room. take put go to look action"], 600)
+    made.save_pretrained(tmp_path / "model")
+    return made
+
+
+def lakes(mode: str, *responses: str) -> Episode:
+    env = make_agent_env("paw_gym/ToyText-v0", mode=mode)
+    env.reset(seed=1)
+    episode = env.new_episode(group=2)
+    actions = iter(env.reference_solution())
+    for response in responses:
+        response = next(actions) if response == "good" else response
+        episode.transitions.append(env.step(response)[4]["transition"])
+    return episode
+
+
+@pytest.mark.parametrize("mode", ["window", "conversation"])
+def test_every_token_has_its_role(paw: Paw, tmp_path: Path, tokenizer: Any, mode: str) -> None:
+    episode = lakes(mode, "good", "no tags at all", "good")
+    write_jsonl("episodes.jsonl", [episode])
+    given = ["--to", "tokens", "--tokenizer", "model", "--world-model-coeff", "0.1"]
+    answer = paw("export", "episodes.jsonl", "rows.jsonl", *given)
+    assert answer.exit_code == 0, answer.output
+    lines = read(tmp_path / "rows.jsonl")
+    assert len(lines) == 3
+    for line, t in zip(lines, episode.transitions, strict=True):
+        answer_role = "warning" if t.response == "no tags at all" else "env_output"
+        other = {"warning": "env_output", "env_output": "warning"}[answer_role]
+        assert tokenizer.decode(marked(line, "action")) == t.response
+        assert tokenizer.decode(marked(line, answer_role)) == t.next_observation
+        assert not any(line[other])
+        assert (
+            max(map(sum, zip(line["action"], line["env_output"], line["warning"], strict=True)))
+            == 1
+        )
+        assert (line["world_model_coeff"], line["group"], line["reward"]) == (0.1, 2, t.reward)
+        context = line["input_ids"][: line["action"].index(1)]
+        assert episode.instruction in tokenizer.decode(context)
+
+
+def test_games_of_a_run_become_rows(
+    paw: Paw, run: Path, played: list[Episode], tokenizer: Any, tmp_path: Path
+) -> None:
+    answer = paw("export", "run", "rows.jsonl", "--to", "tokens", "--tokenizer", "model")
+    assert answer.exit_code == 0, answer.output
+    lines = read(tmp_path / "rows.jsonl")
+    assert len(lines) == sum(len(e.transitions) for e in played)
+    assert all(any(line["env_output"]) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--to", "tokens"], "--tokenizer MODEL go together"),
+        (["--to", "jsonl", "--tokenizer", "model"], "--tokenizer MODEL go together"),
+        (
+            ["--to", "tokens", "--tokenizer", "model", "--world-model-coeff", "-1"],
+            "0 or more, got -1.0",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_one_line(
+    paw: Paw, run: Path, tokenizer: Any, tmp_path: Path, given: list[str], message: str
+) -> None:
+    answer = paw("export", "run", "rows.jsonl", *given)
+    assert answer.exit_code == 2 and message in " ".join(answer.output.split())
+    assert not (tmp_path / "rows.jsonl").exists()

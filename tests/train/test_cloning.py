@@ -1,0 +1,73 @@
+"""A warm start that is stopped continues to the same weights, to the byte."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hostile import tiny_policy  # noqa: E402
+
+from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.rollouts.tokens import StepSpans, TokenRow  # noqa: E402
+from paw_train.settings import CloningSettings  # noqa: E402
+from paw_train.training.cloning import clone  # noqa: E402
+
+STEPS = 7
+
+
+def _rows() -> list[TokenRow]:
+    generator = torch.Generator().manual_seed(3)
+    rows = []
+    for _ in range(9):
+        row = TokenRow(torch.randint(2, 40, (6,), generator=generator).tolist())
+        action = row.extend(torch.randint(2, 40, (4,), generator=generator).tolist())
+        row.steps.append(StepSpans(action, row.extend([2, 3]), [-1.0] * 4))
+        rows.append(row)
+    return rows
+
+
+def _weights(policy: LocalPolicy) -> dict[str, bytes]:
+    return {
+        name: value.detach().view(torch.uint8).numpy().tobytes()
+        for name, value in policy.model.state_dict().items()
+    }
+
+
+def _curve(log: Path) -> list[tuple[int, float]]:
+    return [(line["step"], line["loss"]) for line in map(json.loads, log.open())]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("matrix_lr", [None, 0.02])
+@pytest.mark.parametrize("stop_after", [1, 5])
+def test_a_stopped_warm_start_continues_exactly(
+    tmp_path: Path, dtype: str, matrix_lr: float | None, stop_after: int
+) -> None:
+    settings = CloningSettings(
+        episodes=9, steps=STEPS, batch_tokens=36, lr=0.01, matrix_lr=matrix_lr, checkpoint_every=3
+    )
+    whole = tiny_policy(dtype=dtype)
+    assert clone(whole, _rows(), settings, 5, tmp_path / "whole.jsonl")
+
+    log, checkpoint = tmp_path / "log.jsonl", tmp_path / "latest"
+    steps: list[int] = []
+    stopped = tiny_policy(dtype=dtype)
+    finished = clone(
+        stopped, _rows(), settings, 5, log, lambda step, *_: steps.append(step), checkpoint,
+        lambda: len(steps) == stop_after,
+    )  # fmt: skip
+    assert not finished and steps[-1] == stop_after
+    assert _weights(stopped) != _weights(whole)
+
+    continued = tiny_policy(dtype=dtype)
+    steps.clear()
+    more = clone(
+        continued, _rows(), settings, 5, log, lambda step, *_: steps.append(step), checkpoint
+    )
+    assert more and steps == list(range(stop_after + 1, STEPS + 1))
+    assert _weights(continued) == _weights(whole)
+    assert _curve(log) == _curve(tmp_path / "whole.jsonl")

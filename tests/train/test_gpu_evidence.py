@@ -1,0 +1,274 @@
+"""``make gpu-evidence``: its parts find faults, run without a network, and go on where they were stopped."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import claimed_device  # noqa: E402
+from files import load  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+
+
+@pytest.fixture
+def evidence(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The program; its parts can be imported by their names."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    for name in [name for name in sys.modules if name.startswith("gpu_")]:
+        monkeypatch.delitem(sys.modules, name)
+    return importlib.import_module("gpu_evidence")
+
+
+def _part(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+def _task(folder: Path, device: str = "cpu") -> Any:
+    return _part("gpu_findings").Task(device, True, folder)
+
+
+# --- the parts ------------------------------------------------------------------------------------
+
+
+def test_a_device_that_computes_right_passes(evidence: ModuleType, tmp_path: Path) -> None:
+    found = _part("gpu_correctness").run(_task(tmp_path))
+    assert found.passed
+    names = [check.name for check in found.checks]
+    for dtype in ("float32", "bfloat16"):
+        assert f"{dtype}, gradients, relative difference" in names
+        assert f"{dtype}, grad_norm_wm" in names
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_device_that_computes_wrong_does_not(
+    evidence: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    correctness = _part("gpu_correctness")
+    whole, calls = correctness._experience, iter(["expected", "float32", "bfloat16"])
+
+    def broken(*given: Any) -> Any:
+        experience = whole(*given)
+        if next(calls) == dtype:  # the world-model term is lost
+            experience.wm_weights.zero_()
+        return experience
+
+    monkeypatch.setattr(correctness, "_experience", broken)
+    found = correctness.run(_task(tmp_path))
+    failed = [check.name for check in found.checks if not check.passed]
+    assert f"{dtype}, wm_term" in failed and f"{dtype}, grad_norm_wm" in failed
+    assert all(name.startswith(dtype) for name in failed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpu_correctness", "gpu_throughput"])
+def test_a_part_stays_on_its_device(
+    evidence: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    for call in ("synchronize", "empty_cache", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, call, lambda: None)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 2**30)
+    with claimed_device.ClaimedGpu() as gpu:
+        found = _part(name).run(_task(tmp_path, "cuda"))
+    assert not gpu.faults
+    assert gpu.on_gpu > 1000
+    if name == "gpu_throughput":
+        assert found.values["peak_gib"] == {"rollout": 1.0, "off": 1.0, "paw": 1.0}
+
+
+def test_memory_is_compared_with_the_preflight(evidence: ModuleType) -> None:
+    throughput = _part("gpu_throughput")
+    expected = throughput.preflight(throughput.FULL)
+    states = 18 * throughput.FULL.shape.parameters / 2**30
+    assert expected["training"] > states
+    exact = {
+        "off": expected["training"],
+        "paw": expected["training"],
+        "rollout": expected["rollout"],
+    }
+    assert all(check.passed for check in throughput.memory_checks(exact, expected))
+    for name, factor in [("paw", 1.2), ("rollout", 1.2)]:
+        wrong = {**exact, name: exact[name] * factor}
+        assert not all(check.passed for check in throughput.memory_checks(wrong, expected))
+    # a rollout may take less than the most that it can take; a training step may not
+    assert all(c.passed for c in throughput.memory_checks({**exact, "rollout": 1.0}, expected))
+    assert not all(
+        c.passed for c in throughput.memory_checks({**exact, "off": 1.0, "paw": 1.0}, expected)
+    )
+
+
+def test_a_measurement_that_is_no_number_fails(evidence: ModuleType) -> None:
+    check = _part("gpu_findings").Check
+    assert check("x", 1.0, low=1.0, high=1.0).passed
+    assert not check("x", float("nan")).passed
+    assert not check("x", 2.0, high=1.0).passed
+    assert not check("x", 0.0, low=1.0).passed
+
+
+# --- the program ----------------------------------------------------------------------------------
+
+STUB = """
+import json, pathlib, sys, time
+arguments = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+out, name = pathlib.Path(arguments["--out"]), arguments["--part"]
+with (out / "runs").open("a") as runs:
+    runs.write(name + "\\n")
+behaviour = (out / "behaviour").read_text()
+if behaviour == "hang":
+    time.sleep(600)
+if behaviour == "die":
+    sys.exit(9)
+request = {"device": "cpu", "small": False, "commit": arguments["--commit"]}
+checks = [{"name": "planted", "value": 2, "low": None, "high": 1, "passed": behaviour != "fail"}]
+content = {"status": "failed" if behaviour == "fail" else "passed", "request": request,
+           "checks": checks, "values": {}}
+(out / "parts" / f"{name}.json").write_text(json.dumps(content))
+"""
+
+
+@pytest.fixture
+def stubbed(evidence: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs the program with parts that behave as they are asked to; returns exit code and statuses."""
+    (tmp_path / "stub.py").write_text(STUB)
+    monkeypatch.setattr(evidence, "__file__", str(tmp_path / "stub.py"))
+    (tmp_path / "out" / "parts").mkdir(parents=True)
+
+    def run(behaviour: str, *arguments: str) -> tuple[int, dict[str, str]]:
+        (tmp_path / "out" / "behaviour").write_text(behaviour)
+        code = evidence.main(
+            [
+                *("--out", str(tmp_path / "out"), "--device", "cpu"),
+                *("--commit", "abc", "--parts", "correctness", *arguments),
+            ]
+        )
+        found = json.loads((tmp_path / "out" / "evidence.json").read_text())
+        return code, {name: part["status"] for name, part in found["parts"].items()}
+
+    return run
+
+
+def _runs(tmp_path: Path) -> int:
+    return len((tmp_path / "out" / "runs").read_text().split())
+
+
+def test_finished_parts_are_kept_and_others_run_again(stubbed: Any, tmp_path: Path) -> None:
+    code, statuses = stubbed("die")
+    assert (code, statuses["correctness"], statuses["throughput"]) == (1, "error", "not run")
+    assert stubbed("pass")[0] == 0
+    assert stubbed("pass")[1]["correctness"] == "passed"
+    assert _runs(tmp_path) == 2
+    stubbed("pass", "--again")
+    assert _runs(tmp_path) == 3
+    stubbed("pass", "--commit", "def")  # measured on other code
+    assert _runs(tmp_path) == 4
+
+
+def test_a_failed_check_is_the_exit_code(stubbed: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert stubbed("fail") == (1, {"correctness": "failed", "throughput": "not run",
+                                   "learning": "not run", "vllm": "not run"})  # fmt: skip
+    assert "correctness: failed: planted" in capsys.readouterr().out
+
+
+def test_a_part_that_hangs_is_ended(stubbed: Any) -> None:
+    assert stubbed("hang", "--minutes", "0.01")[1]["correctness"] == "timed out"
+
+
+def test_a_part_without_its_packages_is_not_run(
+    evidence: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking = {"correctness": evidence.Part("gpu_correctness", 1, ("no_such_module",))}
+    monkeypatch.setattr(evidence, "PARTS", lacking)
+    arguments = ["--device", "cpu", "--out", str(tmp_path), "--commit", "abc"]
+    assert evidence.main(arguments) == 0
+    result = json.loads((tmp_path / "evidence.json").read_text())["parts"]["correctness"]
+    assert result["reason"] == "not installed here: no_such_module"
+
+
+def test_without_a_gpu_it_says_so(
+    evidence: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert evidence.main(["--out", str(tmp_path / "out")]) == 2
+    assert "--device cpu --small" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
+WATCH = """
+import os, sys
+allowed, log = os.environ["EVIDENCE_OUT"], os.environ["EVIDENCE_LOG"]
+def watch(event, arguments):
+    if event == "socket.connect" or event == "socket.getaddrinfo":
+        note(event + repr(arguments))
+    if event == "open" and isinstance(arguments[0], str) and isinstance(arguments[1], str):
+        path = os.path.realpath(arguments[0])
+        writes = any(letter in arguments[1] for letter in "wax+")
+        if writes and not path.startswith((allowed, "/dev/", "/proc/")) and path != log:
+            note("write " + path)
+def note(what):
+    descriptor = os.open(log, os.O_APPEND | os.O_CREAT | os.O_WRONLY)
+    os.write(descriptor, (what + "\\n").encode())
+    os.close(descriptor)
+sys.addaudithook(watch)
+"""
+
+
+@pytest.mark.slow
+def test_the_whole_program_without_a_network(tmp_path: Path) -> None:
+    """In its reduced form; what is connected to or written elsewhere is recorded."""
+    out, log = tmp_path / "out", tmp_path / "log"
+    (tmp_path / "sitecustomize.py").write_text(WATCH)
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "gpu_evidence.py"), "--device", "cpu", "--small",
+         "--out", str(out), "--commit", "abc", "--parts", "throughput", "learning"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1",
+             "EVIDENCE_OUT": str(out), "EVIDENCE_LOG": str(log)},
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not log.exists(), log.read_text()
+    parts = json.loads((out / "evidence.json").read_text())["parts"]
+    assert parts["throughput"]["values"]["update_tokens_per_second"].keys() == {"off", "paw"}
+    assert [row["update"] for row in parts["learning"]["values"]["curve"]] == [1, 2]
+    assert parts["learning"]["machine"]["torch"] == torch.__version__
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+def _page() -> Any:
+    return load("scripts/gpu_page.py")
+
+
+def test_the_page_is_current() -> None:
+    script = _page()
+    known = json.loads(script.EVIDENCE.read_text()) if script.EVIDENCE.exists() else None
+    assert script.PAGE.read_text() == script.page(known), "run: python scripts/gpu_page.py"
+
+
+def test_the_page_names_what_was_not_run(evidence: ModuleType, tmp_path: Path) -> None:
+    script = _page()
+    assert set(script.PARTS) == set(evidence.PARTS)
+    assert script.page(None).count("**Not run**") == len(evidence.PARTS)
+    request = evidence.Request(tmp_path, "cpu", True, "abc")
+    evidence._write(request.result_file("correctness"), evidence.run_part(request, "correctness"))
+    evidence.write_evidence(request)
+    text = script.page(json.loads((tmp_path / "evidence.json").read_text()))
+    assert text.count("**Not run**") == len(evidence.PARTS) - 1
+    assert "**Passed** on CPU" in text and "commit abc" in text
+    assert "| float32, kl | 0 | at most 0.0001 | passed |" in text
+    assert "Reduced sizes" in text
