@@ -69,6 +69,21 @@ def _load(engine: Any, game: str, params: str) -> None:
         raise ValueError(f"params of {game}: {refused}")
 
 
+@lru_cache(maxsize=256)
+def gold_path(game: str, split: str, params: str, seed: int) -> tuple[str, ...]:
+    """The engine's solution of a game; kept, as it may find another one the next time."""
+    engine = new_engine()
+    _load(engine, game, params)
+    now = json.loads(engine.generateNewGameJSON(seed, FOLDS[split], True))
+    plan: list[str] = []
+    for action in engine.getGoldActionSequence():
+        # some paths open what is open, and some go on after the end
+        if action in now["validActions"] and not now["tasksuccess"]:
+            plan.append(action)
+            now = json.loads(engine.stepJSON(action))
+    return tuple(plan)
+
+
 class TextWorldExpressEnv(ReplayedEnv):
     """Cooking, tidying up, map reading, arithmetic and more, in a text engine of hundreds of steps a second.
 
@@ -149,13 +164,5 @@ class TextWorldExpressEnv(ReplayedEnv):
 
     def reference_solution(self) -> list[str]:
         """What remains of the game's gold path; after other actions, an end of it that still wins."""
-        engine = new_engine()
-        _load(engine, self.game, self.params)
-        now = json.loads(engine.generateNewGameJSON(self.task.data, FOLDS[self.split], True))
-        plan: list[str] = []
-        for action in engine.getGoldActionSequence():
-            # some paths open what is open, and some go on after the end
-            if action in now["validActions"] and not now["tasksuccess"]:
-                plan.append(action)
-                now = json.loads(engine.stepJSON(action))
-        return self.remaining_of(plan)
+        plan = gold_path(self.game, self.split, self.params, self.task.data)
+        return self.remaining_of(list(plan))
