@@ -5,9 +5,9 @@
 
 Synchronous: all GPUs sample an update's episodes, then all train. Asynchronous: some sample while others
 train, and episodes may be sampled with weights that are at most ``staleness`` updates old. Episodes differ in
-length, some straggle, some environments are slow; a group's episodes go to one engine together or one by one
-to the least loaded. Costs are a file's (``cluster_costs.json``); no GPU is simulated below the level of a
-token.
+length, some straggle, some environments are slow; a group's episodes go to one engine together or one by
+one to the least loaded. Costs are a file's (``cluster_costs.json``); no GPU is simulated below the level
+of a token.
 """
 
 from __future__ import annotations
@@ -333,8 +333,7 @@ def load_costs(path: Path) -> Costs:
 
 def scale_table(costs: Costs, load: Load, gpus: Sequence[int], updates: int) -> Iterator[str]:
     """Rows by GPUs: groups and episodes dispatched, and sampling beside training."""
-    groups = "whole groups: s an update, GPUs in use, engines without work"
-    yield f"| GPUs | {groups} | episodes | asynchronous |\n"
+    yield "| GPUs | whole groups: s an update, GPUs in use | episodes | asynchronous |\n"
     yield "| ---: | --- | --- | --- |\n"
     for count in gpus:
         cells = [

@@ -14,10 +14,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
+import importlib
 import importlib.util
+import inspect
 import json
 import multiprocessing
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -36,31 +39,6 @@ from paw_gym import AgentInterface, make_agent_env
 from paw_gym.adapters.verl_agent import EnvironmentManager, planned_seeds
 
 ENV = "paw_gym/ALFWorld-v0"
-SHUFFLED = """
-import os as _os, random as _random
-from contextlib import nullcontext as _nullcontext
-_seed = int(_os.environ["PAW_DIRECTORY_ORDER"])
-_scandir, _listdir = _os.scandir, _os.listdir
-def _mixed(entries, path):
-    _random.Random(f"{_seed}/{path}").shuffle(entries)
-    return entries
-class _Entries(list):
-    __enter__ = lambda self: iter(self)
-    __exit__ = lambda self, *_: None
-    close = lambda self: None
-    def __iter__(self):
-        self._rest = list.__iter__(self)
-        return self
-    def __next__(self):
-        return next(self._rest)
-def _shuffled_scandir(path="."):
-    with _scandir(path) as entries:
-        return iter(_Entries(_mixed(sorted(entries, key=lambda e: str(e.name)), path)))
-def _shuffled_listdir(path="."):
-    return _mixed(sorted(_listdir(path)), path)
-_os.scandir, _os.listdir = _shuffled_scandir, _shuffled_listdir
-"""
-"""makes directories list their entries in an order that depends on $PAW_DIRECTORY_ORDER"""
 
 
 @dataclass(frozen=True)
@@ -244,7 +222,7 @@ def gateway(jobs: Sequence[Job], kwargs: Mapping[str, Any], url: str) -> list[Re
     return [_by_agent(AgentInterface(make_remote(url, ENV, **chosen)), job) for job in jobs]
 
 
-LOCAL: Mapping[str, tuple[Run, str | None]] = {
+LOCAL: Mapping[str, tuple[Any, str | None]] = {
     "our API": (our_api, None),
     "TRL tools": (trl_tools, None),
     "verl-agent manager": (verl_agent, None),
@@ -336,20 +314,57 @@ def _shard(work: tuple[Run, Sequence[Job], Mapping[str, Any], int]) -> list[Reco
 def shuffled_directories(order: int) -> Iterator[None]:
     """Directories list their entries in an order by this seed."""
     before = os.scandir, os.listdir
-    os.environ["PAW_DIRECTORY_ORDER"] = str(order)
-    exec(SHUFFLED, {})
+    shuffle_directories(order)
     try:
         yield
     finally:
         os.scandir, os.listdir = before
 
 
+def shuffle_directories(order: int) -> None:
+    """Makes ``os`` list directories in an order by this seed, in this process from now on."""
+    scandir, listdir = os.scandir, os.listdir
+
+    class Entries(list):
+        """What ``os.scandir`` returns: an iterator and a context manager."""
+
+        def __next__(self):
+            if not self:
+                raise StopIteration
+            return self.pop()
+
+        def __iter__(self):
+            return self
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.clear()
+
+        def close(self):
+            self.clear()
+
+    def shuffled(path):
+        names = sorted(map(str, listdir(path)))
+        random.Random(f"{order}/{os.path.basename(str(path))}").shuffle(names)
+        return names
+
+    def shuffled_scandir(path="."):
+        with scandir(path) as entries:
+            by_name = {str(entry.name): entry for entry in entries}
+        return Entries(by_name[name] for name in reversed(shuffled(path)))
+
+    os.scandir, os.listdir = shuffled_scandir, lambda path=".": shuffled(path)
+
+
 @contextmanager
 def served(kwargs: Mapping[str, Any], workers: int, folder: Path) -> Iterator[str]:
     """A gateway with so many workers, which see directories in an order of their own."""
-    (folder / "sitecustomize.py").write_text(SHUFFLED)
+    source = f"import os, random\n\n{inspect.getsource(shuffle_directories)}"
+    call = f"\n\nshuffle_directories({100 + workers})\n"
+    (folder / "sitecustomize.py").write_text(source + call)  # every Python runs it when it starts
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-    order = {"PAW_DIRECTORY_ORDER": str(100 + workers), "PYTHONPATH": path}
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -358,7 +373,9 @@ def served(kwargs: Mapping[str, Any], workers: int, folder: Path) -> Iterator[st
     if "data_dir" in kwargs:
         command += ["--set", f"{ENV}:data_dir={kwargs['data_dir']}"]
     log = (folder / "gateway.log").open("w")
-    server = subprocess.Popen(command, env={**os.environ, **order}, stdout=log, stderr=log)
+    server = subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": path}, stdout=log, stderr=log
+    )
     try:
         while not _answers(f"http://127.0.0.1:{port}/health"):
             if server.poll() is not None:
@@ -408,6 +425,8 @@ def compare(
         if package and importlib.util.find_spec(package) is None:
             rows.append({"interface": name, "not_run": f"{package} is not installed"})
             continue
+        if package:  # imported once, before the processes
+            importlib.import_module(f"paw_gym.adapters.{run.__name__}")
         expected = shown if run is trl_tools else wanted
         for count in workers:
             found = differences(in_processes(run, jobs, kwargs, count), expected)

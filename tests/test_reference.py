@@ -53,6 +53,15 @@ def test_the_page_of_settings_is_current(script: ModuleType) -> None:
     assert written == script.page(), "run: python scripts/settings_page.py"
 
 
+def test_the_page_of_conformance_is_that_of_the_results() -> None:
+    page = load("scripts/conformance_page.py")
+    written = (DOCS / "conformance.md").read_text(encoding="utf-8")
+    assert written == page.page(), "run: python scripts/conformance_page.py"
+    for name, result in page.results().items():
+        assert result["conforms"], name
+        assert sum(f["state"] in ("caught", "refused") for f in result["findings"]) >= 29, name
+
+
 def test_every_setting_of_the_program_is_there(script: ModuleType) -> None:
     """Compared with what a recipe may hold, by another way than the page was made."""
     from paw_train.settings import Settings

@@ -65,11 +65,8 @@ class EnvironmentManager:
     ) -> None:
         agent_kwargs = {"invalid_penalty": 0.0, **agent_kwargs}
         probe = make_agent_env(env_id, **agent_kwargs)
-        for task_id in task_ids or ():
-            if task_id not in probe.tasks:
-                probe.tasks[
-                    task_id
-                ]  # raises with the nearest ids; a task that is there stays unloaded
+        if unknown := sorted(set(task_ids or ()) - set(probe.tasks.ids)):
+            probe.tasks[unknown[0]]  # raises, with the nearest ids
         seeds = planned_seeds(probe.tasks.ids, seed)
         probe.close()
         self._pool = EnvPool(env_id, groups, group_size, seed=seed, seeds=seeds, **agent_kwargs)

@@ -6,6 +6,7 @@ border and are planted by trainers alone.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -258,7 +259,7 @@ def _each(recording: Recording, value: Callable[[Any], float]) -> Tensor:
 
 def _population_deviation(recording: Recording, advantages: Tensor) -> Tensor:
     size = recording.group_size
-    return advantages * (size / (size - 1)) ** 0.5
+    return advantages * math.sqrt(size / (size - 1))
 
 
 def _across_groups(recording: Recording, advantages: Tensor) -> Tensor:
@@ -318,13 +319,15 @@ def _averaged_micro_batches(
     weights: Tensor,
     objective: Objective,
 ) -> Outcome:
-    parts = [
+    first, second = (
         trainer.loss_and_gradients(recording, part, advantages, weights, objective)
         for part in (rows[: len(rows) // 3], rows[len(rows) // 3 :])
-    ]
-    gradients = {name: sum(p.gradients[name] for p in parts) / 2 for name in parts[0].gradients}
-    losses = [sum(getattr(p, k) for p in parts) / 2 for k in ("policy_loss", "world_model_loss")]
-    return Outcome(*losses, gradients)  # type: ignore[arg-type]
+    )
+    return Outcome(
+        (first.policy_loss + second.policy_loss) / 2,
+        (first.world_model_loss + second.world_model_loss) / 2,
+        {name: (g + second.gradients[name]) / 2 for name, g in first.gradients.items()},
+    )
 
 
 def _padding_counted(

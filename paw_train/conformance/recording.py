@@ -197,10 +197,10 @@ def load() -> Recording:
 
 
 def _episode(values: dict[str, Any]) -> Episode:
-    turns = [
-        Turn(**{k: tuple(v) if k in _SPANS else v for k, v in turn.items()})
-        for turn in values["turns"]
-    ]
+    turns = []
+    for turn in values["turns"]:
+        spans = {name: tuple(turn[name]) for name in _SPANS}
+        turns.append(Turn(**{**turn, **spans}))
     return Episode(**{**values, "turns": turns})
 
 

@@ -27,6 +27,7 @@ from paw_train.settings.world_model_learning import WorldModelLearningSettings
 
 WITHOUT_EFFECT = (
     *("out", "keep_episodes", "record", "checkpoint_every", "warm_starts"),
+    *("tracking", "tracking_project"),
     "cloning.checkpoint_every",
     "optimizer.measure_gradients",
 )
@@ -55,6 +56,11 @@ class Settings(Group):
     warm_starts: str | None = None
     """folder in which runs share warm starts (and the evaluation before RL), each under the hash of the
     settings that determine it; null: each run has its own"""
+    tracking: list[Text] = ["tensorboard"]
+    """programs that the run is tracked in: ``tensorboard``, ``wandb``, ``trackio``, ``mlflow``, or one that
+    another package registers; an empty list: none"""
+    tracking_project: Text = "paw-gym"
+    """name under which those programs group runs"""
     env: EnvSettings = EnvSettings()
     model: ModelSettings = ModelSettings()
     cloning: CloningSettings = CloningSettings()
@@ -103,9 +109,12 @@ class Settings(Group):
     def to_dict(self) -> dict[str, Any]:
         """Nested plain values, as ``config.json`` holds them.
 
-        ``record`` and ``world_model_learning`` only where they were changed.
+        ``record``, ``world_model_learning`` and ``tracking`` only where they were changed.
         """
         values = self.model_dump()
+        for name in ("tracking", "tracking_project"):
+            if values[name] == type(self).model_fields[name].default:
+                del values[name]
         if self.record == RecordSettings():
             del values["record"]
         if self.world_model_learning == WorldModelLearningSettings():

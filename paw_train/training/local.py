@@ -39,6 +39,7 @@ from paw_train.policies.local.reference import Reference
 from paw_train.policies.local.scratch import scratch_model, scratch_tokenizer
 from paw_train.reporting.run.alarms import world_model_loss
 from paw_train.reporting.terminal import RunDisplay
+from paw_train.reporting.tracking.follow import Tracking
 from paw_train.rollouts.branching import branching_rollout
 from paw_train.rollouts.observation_filter import leave_out
 from paw_train.rollouts.policy import Policy
@@ -173,6 +174,13 @@ class Run:
         self.policy = self._policy()
         self._engine: Policy | None = None
         self.max_return = max_return(settings.env)
+        self.tracking = Tracking(
+            folder,
+            settings.name,
+            settings.tracking,
+            settings.tracking_project,
+            json.loads(json.dumps(settings.to_dict())),
+        )
 
     # --- the whole run, top to bottom ---------------------------------------------------------
 
@@ -182,7 +190,7 @@ class Run:
             self.display.say(f"{self.folder} is finished; --fresh starts it over.")
             return self.folder
         started = time.perf_counter()
-        with _graceful(self):
+        with _graceful(self), self.tracking:
             warm = self._warm_start()
             if warm is None:
                 return self._stopped(started)
@@ -199,7 +207,9 @@ class Run:
                     load_checkpoint(best, self.policy)
                 stages.measure("trained")
                 self._evaluate("after", self.policy)
-        self._report()
+            self._report()
+            if finished:
+                self.tracking.finish()
         if not finished:
             return self._stopped(started)
         self.display.say(f"{time.perf_counter() - started:.0f} s in this process.")
@@ -361,7 +371,6 @@ class Run:
             s.seed + 1,
         )
         start = self._resume(updater, pool)
-        writer = _tensorboard(self.folder / "tensorboard", start)
         earlier = _records(self.folder / "metrics.jsonl")
         loss = world_model_loss(s.to_dict())
         with self.display.updates(s.updates, earlier, loss) as show:
@@ -372,14 +381,13 @@ class Run:
                 ):
                     metrics["validation"] = self._validate(update + 1, updater, pool)
                 append_jsonl(self.folder / "metrics.jsonl", metrics)
-                _write_scalars(writer, metrics)
+                self.tracking.follow()
                 show(metrics)
                 last = update + 1 == s.updates or self.interrupted
                 if last or (update + 1) % s.checkpoint_every == 0:
                     self._save("latest", update + 1, updater, pool)
                 if self.interrupted and update + 1 < s.updates:
                     return False
-        writer.close()
         pool.close()
         return True
 
@@ -576,19 +584,6 @@ def _peak_memory(device: torch.device) -> float:
 
     unit = 1 if sys.platform == "darwin" else 1024
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
-
-
-def _tensorboard(folder: Path, start: int) -> Any:
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(folder), purge_step=start + 1)
-
-
-def _write_scalars(writer: Any, metrics: dict[str, Any]) -> None:
-    for name, value in metrics.items():
-        if isinstance(value, int | float) and name not in ("update", "time"):
-            writer.add_scalar(name, value, metrics["update"])
-    writer.flush()
 
 
 class _graceful:

@@ -12,6 +12,7 @@ from paw_gym.constructors import check_arguments
 from paw_gym.wrappers import AgentInterface
 from paw_train.algorithms.estimators import require_registered
 from paw_train.environments import agent_env_maker, has_solver, training_env
+from paw_train.reporting.tracking.registry import require_trackers
 from paw_train.rollouts.rollout import require_whole_distribution
 from paw_train.settings import EnvSettings, Settings
 
@@ -32,6 +33,7 @@ def prepared(settings: Settings, report: Callable[[str], None]) -> Settings:
     """
     require_whole_distribution(settings.rollout)
     require_registered(settings)
+    require_trackers(settings.tracking)
     if settings.updates and not settings.rollout.temperature:
         raise ValueError(
             "rollout.temperature is 0: training learns from samples, and greedy episodes of a group "

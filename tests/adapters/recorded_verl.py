@@ -1,7 +1,6 @@
 """A stub of the part of verl 0.9.1 that our agent loop touches, as recorded from its sources.
 
-Put in verl's place where verl is not installed: names, fields and defaults are verl's, and nothing else is
-here.
+Put in verl's place where verl is not installed: names, fields and defaults are verl's; nothing else is here.
 """
 
 from __future__ import annotations

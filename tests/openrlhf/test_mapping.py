@@ -122,6 +122,13 @@ def test_weights_are_compared_every_ten_updates_where_engines_are_whole() -> Non
     assert _settings("openrlhf.tensor_parallel=2").openrlhf.updates_between_checksums == 0
 
 
+def test_colocated_models_and_engines_sleep_while_others_work() -> None:
+    together, apart = options(_settings()), options(_settings("openrlhf.colocate=none"))
+    for name in ("vllm.enable_sleep", "ds.enable_sleep"):
+        assert together[name] is True
+        assert not apart.get(name)
+
+
 def test_two_gpus_an_engine_halve_the_engines() -> None:
     chosen = options(_settings("openrlhf.tensor_parallel=2"))
     assert chosen["vllm.num_engines"] == 4

@@ -47,6 +47,13 @@ PATHS = {
     "truncated sampling, eager": [
         *("model.attention=eager", "rollout.top_k=5", "rollout.allow_truncated_sampling=true"),
     ],
+    "world model by RWML": [
+        *("world_model_learning.method=rwml", "world_model_learning.episodes=4"),
+        *("world_model_learning.encoder=words", "world_model_learning.easy.samples=0"),
+        *("world_model_learning.max_share=1.0", "world_model_learning.held_out_episodes=0"),
+        *("world_model_learning.rwml.updates=1", "world_model_learning.rwml.transitions=3"),
+        *("world_model_learning.rwml.group_size=3", "world_model_learning.rwml.max_tokens=8"),
+    ],
     "world model by SFT": [
         *("world_model_learning.method=sft", "world_model_learning.episodes=4"),
         *("world_model_learning.sft.updates=2", "world_model_learning.easy.samples=0"),
@@ -56,7 +63,7 @@ PATHS = {
 SYNCS = 150
 """waits for the GPU in one update of 4 episodes of at most 6 turns: 48 for sampled tokens, one for each of
 the 22 weights of a checkpoint, and a few for each micro-batch"""
-TWICE = {"dynamic sampling, gradient ratio", "world model by SFT"}
+TWICE = {"dynamic sampling, gradient ratio", "world model by RWML", "world model by SFT"}
 """paths with two rounds of episodes"""
 
 

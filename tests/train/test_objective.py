@@ -377,6 +377,34 @@ class TestVariants:
         by_token = fixed.replace(aggregation="token-mean")
         assert combined_loss(logp, batch, totals, by_token, OFF).loss.item() == pytest.approx(2 / 3)
 
+    @pytest.mark.parametrize("preset", ["paw", "echo"])
+    def test_observations_take_no_importance_ratio(self, preset):
+        # Whatever the policy that sampled the actions was like, the world-model term is the same;
+        # the policy term is not.
+        def gradients(old: Tensor) -> tuple[Tensor, Tensor]:
+            logp = torch.tensor([[0.0, -1.0, -2.0], [0.0, -1.05, -3.0]], requires_grad=True)
+            batch = MicroBatch(
+                action_mask=torch.tensor([[0, 1, 0]] * 2),
+                observation_mask=torch.tensor([[0, 0, 1]] * 2),
+                advantages=torch.tensor([1.0, -1.0]),
+                old_logprobs=old,
+                wm_weights=torch.ones(2),
+            )
+            totals = MiniBatchTotals.count(1, [1, 1], [1, 1], torch.ones(2))
+            objective = ObjectiveSettings(kl_coef=0.0)
+            got = combined_loss(logp, batch, totals, objective, WorldModelSettings.preset(preset))
+            parts = [
+                torch.autograd.grad(loss, logp, retain_graph=True)[0]
+                for loss in (got.policy_loss, got.wm_loss)
+            ]
+            return parts[0], parts[1]
+
+        now, stale = (gradients(torch.full((2, 3), -1.0 + drift)) for drift in (0.0, 0.1))
+        assert torch.equal(now[1], stale[1])
+        assert now[1][:, 2].abs().min() > 0
+        assert now[1][:, :2].abs().max() == 0
+        assert not torch.equal(now[0], stale[0])
+
     def test_an_unselected_row_cannot_spoil_the_loss(self):
         # An impossible token (log-probability -inf) in a row with weight 0.
         logp = torch.tensor([[0.0, -0.5, -1.0], [0.0, -0.5, -math.inf]], requires_grad=True)

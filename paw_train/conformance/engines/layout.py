@@ -118,7 +118,9 @@ def experience_of(rows: Sequence[Row], advantages: Tensor, weights: Tensor) -> E
     Every run of action tokens is a step of its own; the observation of a transition belongs to the last of
     its runs in the row.
     """
-    token_rows, numbers, supervised = [], [], []
+    token_rows: list[TokenRow] = []
+    numbers: list[int] = []
+    supervised: list[bool] = []
     for row in rows:
         steps = _steps(row)
         for (number, step), (following, _) in zip(steps, [*steps[1:], (-1, None)], strict=True):

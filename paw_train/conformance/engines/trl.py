@@ -200,16 +200,11 @@ def _spans(row: Row) -> list[tuple[int, tuple[tuple[int, int], tuple[int, int]]]
     """(transition, spans of its action and of its observation in the completion), in order."""
     start = row.roles.index("action")
     observations = dict(runs(row, "env_output"))
-    return [
-        (
-            number,
-            (
-                (a - start, b - start),
-                tuple(at - start for at in observations.get(number, (b, b))),
-            ),
-        )
-        for number, (a, b) in runs(row, "action")
-    ]  # type: ignore[return-value]
+    found = []
+    for number, (a, b) in runs(row, "action"):
+        c, d = observations.get(number, (b, b))
+        found.append((number, ((a - start, b - start), (c - start, d - start))))
+    return found
 
 
 def _row(column: dict[str, Any], number: int) -> Row:
@@ -280,7 +275,8 @@ def _with_k1(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
         difference = inputs["ref_per_token_logps"] - trainer._scored
         k3 = difference.exp() - difference - 1
         change = ((-difference - k3) * mask).sum() / inputs["num_items_in_batch"]
-        return loss + trainer.beta * change
+        total: Tensor = loss + trainer.beta * change
+        return total
 
     return changed
 

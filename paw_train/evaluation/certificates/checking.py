@@ -177,7 +177,8 @@ def _check_numbers(
 
 def _check_behaviour(claims: Claims, panel: Panel, agent: AgentInterface, verdict: Verdict) -> None:
     claimed = claims.environment.get("behaviour")
-    known = tuple(i for i in panel.task_ids if i in agent.tasks)
+    here = frozenset(agent.tasks.ids)
+    known = tuple(i for i in panel.task_ids if i in here)
     found = behaviour_hash(agent.text_env, known) if known else None
     if found == claimed and found is not None:
         verdict.passed.append(f"The environment answers as it did (behaviour {found[:12]}).")

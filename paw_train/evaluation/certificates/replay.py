@@ -60,8 +60,10 @@ def replay(
 
 
 def _replayed(agent: AgentInterface, episode: CertifiedEpisode) -> CertifiedEpisode:
-    if episode.task_id not in agent.tasks:
-        raise _Differs(None, "the task", episode.task_id, "no such task")
+    try:
+        agent.tasks[episode.task_id]
+    except KeyError:
+        raise _Differs(None, "the task", episode.task_id, "no such task") from None
     _, info = agent.reset(seed=episode.seed, options={"task_id": episode.task_id})
     _compare(None, "the first observation", episode.observation, agent.observation)
     _compare(None, "the task's type", episode.task_type, info["task_type"])

@@ -14,7 +14,7 @@ from paw_train.training.openrlhf import TESTED_VERSION
 from paw_train.training.openrlhf.deaths import is_death
 from paw_train.training.openrlhf.episodes import write_data_sets
 from paw_train.training.openrlhf.mapping import arguments, options, require_possible
-from paw_train.training.openrlhf.run_records import note_restart
+from paw_train.training.openrlhf.run_records import cluster_tracking, note_restart
 from paw_train.training.openrlhf.worker_settings import worker_environment
 
 
@@ -70,6 +70,8 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
         return folder
     write_data_sets(settings, folder)
     _run(settings, folder)
+    with cluster_tracking(settings) as tracking:
+        tracking.finish()
     return folder
 
 

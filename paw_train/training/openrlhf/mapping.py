@@ -81,7 +81,9 @@ def _constant(settings: Settings) -> Options:
         "ckpt.path": str(folder / "checkpoints" / "openrlhf"),
         "ckpt.load_enable": True,
         "ckpt.best_metric_key": "eval_panel_pass1" if settings.evaluation.every else "none",
-        "logger.tensorboard_dir": str(folder / "tensorboard"),
+        "logger.tensorboard_dir": (
+            str(folder / "tensorboard") if "tensorboard" in settings.tracking else None
+        ),
         # makes vLLM return log-probabilities of the tempered distribution; its loss is not used
         "algo.advantage.is_correction_level": "token",
     }
@@ -205,6 +207,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "checkpoint_every": _option("ckpt.save_steps"),
         "keep_episodes": _ours("of the report of one-machine runs; not read"),
         "record": _ours("of one-machine runs; not read"),
+        "tracking": _ours("trackers follow the run's files; tensorboard: --logger.tensorboard_dir"),
+        "tracking_project": _ours("of the trackers"),
         "engine": _ours("chooses this engine"),
         "warm_starts": _only(
             "not read",

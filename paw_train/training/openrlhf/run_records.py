@@ -12,7 +12,9 @@ from typing import Any
 from paw_gym.files import append_jsonl, truncate_jsonl
 from paw_train.evaluation.statistics import wilson_interval
 from paw_train.reporting.run.alarms import Alarm, find_alarms
+from paw_train.reporting.tracking.follow import Tracking
 from paw_train.rollouts.rollout import Trajectory
+from paw_train.settings import Settings
 
 RESTARTS = "restarts.jsonl"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -23,10 +25,12 @@ class RunRecords:
 
     Args:
         folder: of the run.
+        tracking: follows the files; ``None``: nobody does.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, tracking: Tracking | None = None) -> None:
         self.folder = folder
+        self.tracking = tracking
 
     def resume(self, done: int) -> None:
         """Drops what is of updates after the first ``done``: they are computed again."""
@@ -38,6 +42,8 @@ class RunRecords:
         numbers = {k: v for k, v in metrics.items() if isinstance(v, int | float)}
         row = {"update": update, **numbers, "restarts": restarts(self.folder), "time": time.time()}
         append_jsonl(self.folder / "metrics.jsonl", row)
+        if self.tracking is not None:
+            self.tracking.follow()
 
     def raised(self, update: int, wm_loss: str | None) -> list[Alarm]:
         """The alarms that an update's measurements have raised; call it after ``update``."""
@@ -73,6 +79,14 @@ class RunRecords:
             "errors": n - len(good),
         }
         append_jsonl(self.folder / "validation.jsonl", row)
+
+
+def cluster_tracking(settings: Settings) -> Tracking:
+    """The trackers of a run of this engine; TensorBoard's files are written by OpenRLHF itself."""
+    folder = Path(settings.out) / settings.name
+    names = [name for name in settings.tracking if name != "tensorboard"]
+    recorded = json.loads(json.dumps(settings.to_dict()))
+    return Tracking(folder, settings.name, names, settings.tracking_project, recorded)
 
 
 def restarts(folder: Path) -> int:

@@ -14,7 +14,7 @@ from paw_train.environments import max_return
 from paw_train.reporting.run.alarms import world_model_loss
 from paw_train.training.openrlhf.episode_worker import start_workers
 from paw_train.training.openrlhf.experience_maker import PaWExperienceMaker
-from paw_train.training.openrlhf.run_records import RunRecords
+from paw_train.training.openrlhf.run_records import RunRecords, cluster_tracking
 from paw_train.training.openrlhf.samples import TurnSamplesGenerator
 from paw_train.training.openrlhf.weights import Sums, require_equal
 from paw_train.training.openrlhf.worker_settings import worker_settings
@@ -31,7 +31,8 @@ class PaWTrainer(_Upstream):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.run = worker_settings()
-        self.records = RunRecords(Path(self.run.out) / self.run.name)
+        self.tracking = cluster_tracking(self.run)
+        self.records = RunRecords(Path(self.run.out) / self.run.name, self.tracking)
         # the rows are in the order of the updates
         self.prompts_dataloader = _in_order(self.prompts_dataloader)
         self.samples_generator = TurnSamplesGenerator(
@@ -59,7 +60,8 @@ class PaWTrainer(_Upstream):
     def fit(self, global_step: int = 0) -> None:
         """Trains from the last checkpoint, or from the start."""
         self.records.resume(int(self.init_checkpoint_states()["global_step"]))
-        super().fit(global_step)
+        with self.tracking:
+            super().fit(global_step)
 
     def train_step(self, rollout_samples: Any, global_step: int) -> tuple[dict[str, Any], int]:
         """One update; the engines' weights are compared with the trained ones after it.

@@ -1,0 +1,145 @@
+"""With ``openrlhf.colocate=all`` models and engines take turns on the GPUs; the order, by recording stubs."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if not os.environ.get("PAW_CLUSTER_TESTS"):
+    pytest.skip("OpenRLHF is imported: make test-openrlhf", allow_module_level=True)
+
+from openrlhf.trainer import ppo_trainer  # noqa: E402
+from openrlhf.trainer.ray import vllm_engine  # noqa: E402
+
+from paw_gym.transition import Episode, Transition  # noqa: E402
+from paw_train.rollouts.rollout import Trajectory  # noqa: E402
+from paw_train.rollouts.tokens import StepSpans, TokenRow  # noqa: E402
+from paw_train.settings import Settings, load_settings  # noqa: E402
+from paw_train.training.openrlhf import samples, trainer  # noqa: E402
+from paw_train.training.openrlhf.episodes import GroupLabel  # noqa: E402
+from paw_train.training.openrlhf.responses import response  # noqa: E402
+from paw_train.training.openrlhf.weights import StaleWeightsError, Sums  # noqa: E402
+
+TRAINED = Sums(1.0, 2.0, 3.0)
+
+
+class Engine:
+    """Records what it is asked to do."""
+
+    def __init__(self, log: list[str], sums: Sums) -> None:
+        self.log, self.sums = log, sums
+
+    def __getattr__(self, name: str) -> Any:
+        def remote(**given: Any) -> Any:
+            tags = f" {' '.join(given['tags'])}" if "tags" in given else ""
+            self.log.append(f"engine {name}{tags}")
+            if name == "weight_sums":
+                return [list(self.sums)]
+            return Promise([_episode(given)] if name == "generate_responses" else None)
+
+        return SimpleNamespace(remote=remote)
+
+
+class Promise:
+    """Ray's, already kept."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class Group:
+    """The ranks of a model; records what they are asked to do."""
+
+    def __init__(self, log: list[str], name: str) -> None:
+        self.log, self.name = log, name
+
+    def async_run_method(self, method_name: str, **_: Any) -> Any:
+        self.log.append(f"{self.name} {method_name}")
+        return [TRAINED] if method_name == "weight_sums" else [{}]
+
+    def async_run_method_batch(self, method_name: str, **_: Any) -> Any:
+        return self.async_run_method(method_name)
+
+
+def _episode(given: dict[str, Any]) -> dict[str, Any]:
+    label = GroupLabel.from_json(given["label"])
+    step = Transition("e", "t", str(label.member), 0, "", "", "", "", 1.0, "", True, False, True)
+    episode = Episode("e", "t", step.episode_id, group=0, transitions=[step])
+    row = TokenRow([5, 6, 7], [StepSpans((1, 3), (3, 3), [-0.5, -0.5])])
+    return response(Trajectory(episode, [row]), given["prompt"], label)
+
+
+def _settings() -> Settings:
+    changes = ["engine=openrlhf", "openrlhf.colocate=all", "openrlhf.environment_workers=0"]
+    few = ["rollout.groups=1", "rollout.group_size=2", "openrlhf.checksum_every=1"]
+    return load_settings("smoke", [*changes, *few, "openrlhf.gpus_per_node=1"])
+
+
+def _trainer(monkeypatch: pytest.MonkeyPatch, log: list[str], sums: Sums) -> Any:
+    def get(value: Any) -> Any:
+        return value.value if isinstance(value, Promise) else value
+
+    stub = SimpleNamespace(get=get, wait=lambda refs, num_returns: (refs[:1], refs[1:]))
+    for module in (ppo_trainer, samples, trainer, vllm_engine):
+        monkeypatch.setattr(module, "ray", stub)
+    made = trainer.PaWTrainer.__new__(trainer.PaWTrainer)
+    made.run = _settings()
+    made.args = SimpleNamespace(
+        vllm=SimpleNamespace(enable_sleep=True),
+        ds=SimpleNamespace(enable_sleep=True),
+        train=SimpleNamespace(dynamic_batch_enable=False),
+        critic=SimpleNamespace(freezing_steps=-1),
+        rollout=SimpleNamespace(batch_size=1, n_samples_per_prompt=2),
+        algo=SimpleNamespace(dynamic_filtering_enable=False),
+    )
+    made.vllm_engines = [Engine(log, sums)]
+    made.actor_model_group, made.critic_model_group = Group(log, "policy"), Group(log, "critic")
+    made.kl_ctl = SimpleNamespace(value=0.0)
+    made.tokenizer = SimpleNamespace(decode=lambda *_, **__: ["text"])
+    made.records = SimpleNamespace(
+        failures=lambda *_: [], update=lambda *_: None, raised=lambda *_: []
+    )
+    scored = SimpleNamespace(sequences=torch.ones(1, 2), info={"reward": torch.ones(1)})
+
+    def score(_: Any) -> Any:
+        log.append("scores")
+        return [scored]
+
+    made.experience_maker = SimpleNamespace(make_experience_batch=score, metrics={})
+    made.samples_generator = samples.TurnSamplesGenerator.__new__(samples.TurnSamplesGenerator)
+    generator = made.samples_generator
+    generator.run, generator.args, generator.tokenizer = made.run, made.args, None
+    generator.vllm_engines = made.vllm_engines
+    label = GroupLabel("train", "t", (1, 2), 0, 0).to_json()
+    generator.prompts_dataloader = [(None, ["train/0"], [label], [None])]
+    return made
+
+
+def test_models_and_engines_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    made = _trainer(monkeypatch, log, TRAINED)
+    rollout, *_ = made.samples_generator.generate_samples()
+    assert len(rollout) == 2
+    made.train_step(rollout, 0)
+    assert log == [
+        *("engine wake_up", "engine generate_responses", "engine generate_responses"),
+        "engine sleep",  # before anything is scored or trained
+        "scores",
+        *("policy append", "critic append"),
+        *("critic reload_states", "critic fit", "critic offload_states"),
+        *("policy reload_states", "policy fit", "policy offload_states"),
+        "engine wake_up weights",  # without the key-value cache, which comes with the next rollout
+        "policy broadcast_to_vllm",
+        *("policy weight_sums", "engine weight_sums"),
+    ]
+
+
+def test_an_engine_with_old_weights_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = _trainer(monkeypatch, [], Sums(1.0, 2.5, 3.0))
+    rollout, *_ = made.samples_generator.generate_samples()
+    with pytest.raises(StaleWeightsError):
+        made.train_step(rollout, 0)
