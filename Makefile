@@ -17,7 +17,7 @@ ARGS ?=
 PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11 python, \
 	$(shell $(name) -c 'import sys; print("$(name)" * (sys.version_info >= (3, 11)))' 2>/dev/null)))
 # The extras that tests use; a test whose extra is missing is skipped and says which.
-TESTED := train,alfworld,certify,eval,server,retrieval,dense,webshop,lucene,babyai,export,sft,tau2,textworld
+TESTED := train,alfworld,certify,eval,server,retrieval,dense,webshop,lucene,babyai,export,sft,tau2,jvm,textworld
 DEV := $(TESTED),dev
 DOCS := $(DEV),docs
 INPUTS := pyproject.toml hatch_build.py $(LOCK)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 
 from paw_gym.core import Outcome, Task, TextEnv
@@ -55,3 +56,30 @@ class ReplayedEnv(TextEnv):
             self._reopen()
         for action in actions[len(self._applied) :]:
             self._take(action)
+
+    def remaining_of(self, plan: list[str]) -> list[str]:
+        """The actions of a plan from the start of the task that are still to be taken.
+
+        Args:
+            plan: actions that succeed from the start.
+
+        Returns:
+            After other actions, the shortest end of the plan that succeeds from here, tried in a copy; empty
+            where none does.
+        """
+        taken = self.state["actions"]
+        if plan[: len(taken)] == taken:
+            return plan[len(taken) :]
+        endings = (plan[start:] for start in range(len(plan) - 1, -1, -1))
+        return next((ending for ending in endings if self._succeeds(ending)), [])
+
+    def _succeeds(self, actions: list[str]) -> bool:
+        twin = copy.deepcopy(self)
+        try:
+            for action in actions:
+                _, _, terminated, truncated, info = twin.step(action)
+                if terminated or truncated:
+                    return bool(info["success"])
+            return False
+        finally:
+            twin.close()

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path("requirements")
 CPU_EXTRAS = [
     *["train", "alfworld", "certify", "eval", "server", "retrieval", "dense", "webshop", "lucene"],
-    *["babyai", "export", "sft", "tau2", "textworld", "dev", "docs"],
+    *["babyai", "export", "sft", "tau2", "jvm", "textworld", "dev", "docs"],
 ]
 LINUX = ["--python-platform", "x86_64-manylinux_2_28"]
 # Each set: the extras that it pins, and for which machines.

@@ -25,10 +25,14 @@ EXTRAS = {
     "paw_gym/BabyAI-v0": ("minigrid", "babyai"),
     "paw_gym/Tau2-v0": ("tau2", "tau2"),
     "paw_gym/TextWorld-v0": ("textworld", "textworld"),
+    "paw_gym/TextWorldExpress-v0": ("textworld_express", "jvm"),
 }
 """by id, the package that an environment needs and the extra that brings it"""
-FEW_TASKS = {"paw_gym/TextWorld-v0": {"num_tasks": 2}}
-"""arguments of environments whose tasks take seconds to make"""
+FEW_TASKS = {
+    "paw_gym/TextWorld-v0": {"num_tasks": 2},
+    "paw_gym/TextWorldExpress-v0": {"game": "coin"},
+}
+"""arguments of environments whose tasks take seconds to make or to solve"""
 
 
 @pytest.fixture(params=sorted(_OWN))

@@ -17,6 +17,7 @@ NEEDS = {
     "docs/environments/babyai.md": "minigrid",
     "docs/environments/tau2.md": "tau2",
     "docs/environments/textworld.md": "textworld",
+    "docs/environments/textworld-express.md": "textworld_express",
 }
 """pages whose code needs a package that not everyone has"""
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)

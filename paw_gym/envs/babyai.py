@@ -65,7 +65,7 @@ def open_level(level: str, seed: int, max_steps: int) -> Any:
     """A level of minigrid at its start; ``max_steps`` goes into its reward."""
     import gymnasium as gym
 
-    engine = gym.make(levels()[level], disable_env_checker=True).unwrapped
+    engine: Any = gym.make(levels()[level], disable_env_checker=True).unwrapped
     with contextlib.redirect_stdout(io.StringIO()):  # it prints which candidates it rejects
         engine.reset(seed=seed)
     engine.max_steps = max_steps
@@ -122,6 +122,12 @@ def _place(ahead: int, side: int) -> str:
     return ", ".join(parts)
 
 
+def _new_bot(engine: Any) -> Any:
+    from minigrid.utils.baby_ai_bot import BabyAIBot
+
+    return BabyAIBot(engine)
+
+
 class Bot:
     """minigrid's bot beside an episode of its own, which follows the actions of another.
 
@@ -131,12 +137,10 @@ class Bot:
     """
 
     def __init__(self, level: str, seed: int) -> None:
-        from minigrid.utils.baby_ai_bot import BabyAIBot
-
         self.engine = open_level(level, seed, 10**6)
         self.followed: list[str] = []
         self.over = self.won = False
-        self._bot = BabyAIBot(self.engine)
+        self._bot = _new_bot(self.engine)
         self._search = self._bot._breadth_first_search
         self._bot._breadth_first_search = self._limited_search
         self._suggested = self._replan(None)

@@ -147,6 +147,12 @@ _OWN: Mapping[str, PanelSpec] = {
         f"textworld/{game}": PanelSpec("paw_gym/TextWorld-v0", "test", 200, {"game": game})
         for game in ("treasure_hunter", "coin_collector", "cooking")
     },
+    **{
+        f"textworld_express/{game}": PanelSpec(
+            "paw_gym/TextWorldExpress-v0", "test", 200, {"game": game}
+        )
+        for game in ("cookingworld", "twc", "coin", "mapreader", "arithmetic")
+    },
     # all tasks, which is what papers report on, and the part to hold out from training
     **{
         f"tau2/{name}": PanelSpec(_TAU2, "base", kwargs={"domain": name})

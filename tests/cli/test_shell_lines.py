@@ -71,6 +71,7 @@ NEEDS = {
     r"paw eval expert --panel babyai/.*": "minigrid",
     r"paw eval expert --panel tau2/mock": "tau2",
     r"paw eval expert --panel textworld/.*": "textworld",
+    r"paw eval expert --panel textworld_express/.*": "textworld_express",
 }
 """lines that need a package which not everyone has"""
 

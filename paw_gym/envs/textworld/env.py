@@ -145,22 +145,7 @@ class TextWorldEnv(ReplayedEnv):
             return []
         if self._now.policy_commands:
             return list(self._now.policy_commands)
-        plan = list(self._now["extra.walkthrough"])
-        endings = (plan[start:] for start in range(len(plan), -1, -1))
-        return next((ending for ending in endings if self._wins(ending)), [])
-
-    def _wins(self, actions: list[str]) -> bool:
-        """Whether actions win the game from here, tried in a second engine."""
-        engine = _engine(self.task.data)
-        try:
-            now = engine.reset()
-            for action in filter(self._is_command, [*self.state["actions"], *actions]):
-                now, _, over = engine.step(action)
-                if over:
-                    break
-            return bool(now.won)
-        finally:
-            engine.close()
+        return self.remaining_of(list(self._now["extra.walkthrough"]))
 
     def close(self) -> None:
         """Ends the engine's game."""

@@ -1,0 +1,120 @@
+"""Gymnasium: an environment with discrete actions as one of ours, by a function that describes what it shows.
+
+from paw_gym.adapters.gymnasium import FromGymnasium
+
+env = FromGymnasium("Taxi-v3", describe, ["south", "north", "east", "west", "pick up", "drop off"],
+                    "Bring the passenger to the destination.")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from paw_gym.core import AgentDefaults, Outcome, Task
+from paw_gym.generated import generated_tasks, sample_of_split
+from paw_gym.replayed import ReplayedEnv
+
+
+class FromGymnasium(ReplayedEnv):
+    """An environment of Gymnasium with discrete actions, as text.
+
+    Saving and restoring takes the episode's actions again, so it is exact where the environment depends on
+    the seed of its reset and on its actions. To register it under an id, make a subclass whose constructor
+    calls this one.
+
+    Args:
+        env: its id in Gymnasium.
+        describe: ``describe(env, observation)``, the text that the agent sees; ``env`` is unwrapped.
+        actions: a name for each action, in the order of its action space.
+        instruction: the task, as the agent reads it.
+        possible: ``possible(env)``, the numbers of the actions that make sense now; ``None``: all.
+        succeeded: ``succeeded(total_reward)``, asked when an episode terminates.
+        split: ``train``, ``valid`` or ``test``; no seed of one is in another.
+        num_tasks: seeds of the split.
+        max_steps: step budget.
+        env_kwargs: arguments of the environment.
+
+    Raises:
+        ValueError: the action space is not discrete, or the names are not one for each action.
+    """
+
+    agent = AgentDefaults(template="generic", history_length=2)
+    held_out_splits = ("valid", "test")
+
+    def __init__(
+        self,
+        env: str,
+        describe: Callable[[Any, Any], str],
+        actions: Sequence[str],
+        instruction: str,
+        possible: Callable[[Any], Sequence[int]] | None = None,
+        succeeded: Callable[[float], bool] = lambda total_reward: total_reward > 0,
+        split: str = "train",
+        num_tasks: int | None = None,
+        max_steps: int = 50,
+        render_mode: str | None = None,
+        **env_kwargs: Any,
+    ) -> None:
+        self._inner: Any = gym.make(env, disable_env_checker=True, **env_kwargs).unwrapped
+        self._names, self._first = list(actions), _first_action(env, self._inner, actions)
+        self._describe, self._possible, self._succeeded = describe, possible, succeeded
+        self._total = 0.0
+        settings = "".join(f",{name}={env_kwargs[name]}" for name in sorted(env_kwargs))
+
+        def make(task_id: str, number: int) -> Task:
+            seed = sample_of_split(
+                f"{env}/{number}", split, lambda rng: rng.getrandbits(31), lambda seed: f"{seed}"
+            )
+            return Task(task_id, instruction, env, seed)
+
+        tasks = generated_tasks(f"gymnasium/{env}{settings}", split, make, num_tasks)
+        super().__init__(tasks, max_steps, render_mode)
+
+    def _open(self, task: Task, seed: int) -> Outcome:
+        self._total = 0.0
+        observation, _ = self._inner.reset(seed=task.data)
+        return self._outcome(observation, 0.0, over=False, valid=True)
+
+    def _apply(self, action: str) -> Outcome:
+        if action not in self._names:
+            text = f"There is no action {action[:40]!r} here."
+            return Outcome(text, action_is_valid=False, admissible_actions=self._admissible())
+        valid = action in self._admissible()
+        number = self._first + self._names.index(action)
+        observation, reward, terminated, truncated, _ = self._inner.step(number)
+        self._total += float(reward)
+        return self._outcome(observation, float(reward), bool(terminated or truncated), valid)
+
+    def _admissible(self) -> list[str]:
+        if self._possible is None:
+            return list(self._names)
+        return [self._names[number - self._first] for number in self._possible(self._inner)]
+
+    def _outcome(self, observation: Any, reward: float, over: bool, valid: bool) -> Outcome:
+        return Outcome(
+            self._describe(self._inner, observation),
+            reward=reward,
+            terminated=over,
+            success=over and bool(self._succeeded(self._total)),
+            action_is_valid=valid,
+            admissible_actions=[] if over else self._admissible(),
+        )
+
+    def close(self) -> None:
+        """Closes Gymnasium's environment."""
+        self._inner.close()
+
+
+def _first_action(env: str, inner: Any, actions: Sequence[str]) -> int:
+    space = inner.action_space
+    if not isinstance(space, gym.spaces.Discrete):
+        raise ValueError(f"{env} has the action space {space}; expected a discrete one.")
+    if len(set(actions)) != len(actions) or len(actions) != int(space.n):
+        raise ValueError(
+            f"{env} has {int(space.n)} actions; expected a different name for each, got {list(actions)}."
+        )
+    return int(np.asarray(space.start))

