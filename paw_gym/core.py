@@ -290,12 +290,20 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
         self.reference_solution()  # an environment without one says so before anything is played
         return lambda: next(iter(self.reference_solution()))
 
+    def list_actions(self) -> Sequence[str] | None:
+        """What would be accepted now; ``None`` where it cannot be listed.
+
+        The same as ``info["admissible_actions"]``, but for an environment that takes long to list them: it
+        leaves them out there and overrides this, so that only those pay who ask.
+        """
+        return self._last.admissible_actions
+
     def is_admissible(self, action: str) -> bool:
         """Whether an action would be accepted now, as far as the listed actions show.
 
         For an environment whose list cannot name every action: it overrides this.
         """
-        listed = self._last.admissible_actions
+        listed = self.list_actions()
         return listed is None or action in listed
 
     def prompt_observation(self, observation: str) -> str:

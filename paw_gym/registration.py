@@ -43,6 +43,10 @@ _OWN = {
         "paw_gym.envs.babyai:BabyAIEnv",
         "instructions in a grid of rooms, the agent's view as text: minigrid's BabyAI levels",
     ),
+    "paw_gym/ScienceWorld-v0": (
+        "paw_gym.envs.scienceworld:ScienceWorldEnv",
+        "thirty kinds of elementary-science experiments in the original engine, on a Java virtual machine",
+    ),
     "paw_gym/SearchQA-v0": (
         "paw_gym.envs.search_qa.env:SearchQAEnv",
         "questions to answer with a search engine: seven benchmarks, or a made-up encyclopedia",

@@ -64,14 +64,17 @@ class ReplayedEnv(TextEnv):
             plan: actions that succeed from the start.
 
         Returns:
-            After other actions, the shortest end of the plan that succeeds from here, tried in a copy; empty
-            where none does.
+            After other actions, an end of it that succeeds from here, tried in a copy: what is left where the
+            others did no harm, else the shortest one; empty where none does.
         """
-        taken = self.state["actions"]
+        taken, left = self.state["actions"], list(plan)
+        for action in taken:
+            if left and action == left[0]:
+                del left[0]
         if plan[: len(taken)] == taken:
-            return plan[len(taken) :]
+            return left
         endings = (plan[start:] for start in range(len(plan) - 1, -1, -1))
-        return next((ending for ending in endings if self._succeeds(ending)), [])
+        return next((ending for ending in (left, *endings) if self._succeeds(ending)), [])
 
     def _succeeds(self, actions: list[str]) -> bool:
         twin = copy.deepcopy(self)

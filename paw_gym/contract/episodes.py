@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -75,17 +76,17 @@ def admissible_actions(subject: Subject) -> str:
         env, rng = subject.make(), random.Random(script.seed)
         moment, left = start(env, script.seed, script.task_id), list(script.actions)
         while not moment.over:
-            tried += _try_listed(env, moment.info["admissible_actions"], rng)
+            tried += _try_listed(env, env.list_actions(), rng)
             if not left:
                 break
             moment = Moment(*env.step(left.pop(0)))
     return f"{tried} actions tried" if tried else "not listed by this environment"
 
 
-def _try_listed(env: TextEnv, listed: list[str] | None, rng: random.Random) -> int:
+def _try_listed(env: TextEnv, listed: Sequence[str] | None, rng: random.Random) -> int:
     if not listed:
         return 0
-    require(len(set(listed)) == len(listed), "info['admissible_actions'] repeats an action.")
+    require(len(set(listed)) == len(listed), "The list of admissible actions repeats an action.")
     state = env.save_state()
     sample = rng.sample(listed, min(3, len(listed)))
     for action in sample:

@@ -124,7 +124,7 @@ class Subject:
         moment = start(env, seed, task_id)
         actions: list[str] = []
         while len(actions) < WALK_STEPS and not moment.over:
-            actions.append(choose(rng, moment.info["admissible_actions"]))
+            actions.append(choose(rng, env.list_actions()))
             moment = Moment(*env.step(actions[-1]))
         return actions
 
