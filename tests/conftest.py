@@ -35,7 +35,11 @@ FEW_TASKS = {
 """arguments of environments whose tasks take seconds to make or to solve"""
 
 
-@pytest.fixture(params=sorted(_OWN))
+SLOW = {"paw_gym/ScienceWorld-v0"}
+"""environments with which a check of hundreds of episodes takes minutes; they have tests of their own"""
+
+
+@pytest.fixture(params=sorted(set(_OWN) - SLOW))
 def own_env(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Each environment of the package: its id, and arguments that keep a test short."""
     if request.param in EXTRAS:

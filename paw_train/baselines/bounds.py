@@ -54,8 +54,9 @@ class RandomAgent(TurnAgent):
 
 
 def _any_action(view: View, rng: random.Random) -> str:
-    if view.admissible:
-        return fill_blank(rng.choice(view.admissible), _words(view, rng))
+    listed = view.admissible or view.env.text_env.list_actions()
+    if listed:
+        return fill_blank(rng.choice(listed), _words(view, rng))
     if view.template.own_tags:
         tag = rng.choice(view.template.own_tags)
         return f"<{tag}>{_words(view, rng)}</{tag}>"

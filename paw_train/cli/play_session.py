@@ -51,7 +51,7 @@ class PlaySession:
     @property
     def actions(self) -> list[str]:
         """The admissible actions; empty where the environment does not list them."""
-        return self.info["admissible_actions"] or []
+        return list(self.env.list_actions() or [])
 
     def start(self, task_id: str | None = None, seed: int | None = None) -> None:
         """Starts an episode.

@@ -156,7 +156,7 @@ def _walk(env: TextEnv, task_id: str) -> list[list[Any]]:
     observation, info = env.reset(seed=0, options={"task_id": task_id})
     lines: list[list[Any]] = [[task_id, observation, info["admissible_actions"]]]
     for step in range(_PROBED_STEPS):
-        action = _fixed_action(info, step)
+        action = _fixed_action(env, info, step)
         observation, reward, terminated, truncated, info = env.step(action)
         end = [terminated, truncated, bool(info["success"])]
         lines.append(
@@ -167,9 +167,9 @@ def _walk(env: TextEnv, task_id: str) -> list[list[Any]]:
     return lines
 
 
-def _fixed_action(info: Mapping[str, Any], step: int) -> str:
+def _fixed_action(env: TextEnv, info: Mapping[str, Any], step: int) -> str:
     words = " ".join(str(info["instruction"]).split()[step : step + 3]) or "look"
-    listed = info["admissible_actions"]
+    listed = env.list_actions()
     if listed is None:
         # understood by environments that search; elsewhere an action that is refused
         return f"<search>{words}</search>"

@@ -143,6 +143,9 @@ _OWN: Mapping[str, PanelSpec] = {
         {"game": "blackjack"},
         hash="e103a37bae52507f8b049e91264abffd016ef0895f9fe884f4364ff6f8be4646",
     ),
+    # of each of the thirty tasks the first variations, as published results have it, and the very first
+    "scienceworld/test": PanelSpec("paw_gym/ScienceWorld-v0", "test", 200, {"variations": 10}),
+    "scienceworld/each": PanelSpec("paw_gym/ScienceWorld-v0", "test", kwargs={"variations": 1}),
     **{
         f"textworld/{game}": PanelSpec("paw_gym/TextWorld-v0", "test", 200, {"game": game})
         for game in ("treasure_hunter", "coin_collector", "cooking")

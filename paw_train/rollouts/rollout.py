@@ -277,7 +277,7 @@ def demonstrations(
         slots = list(pool.active)
         if not slots:
             break
-        perturbed = {slot.index: _perturbed_action(slot, noise, rng) for slot in slots}
+        perturbed = {slot.index: _perturbed_action(pool, slot, noise, rng) for slot in slots}
         texts = [
             pool.env_of(slot).response_for(perturbed[slot.index] or actions[slot.index])
             for slot in slots
@@ -310,13 +310,15 @@ def _expert_actions(pool: EnvPool, experts: Mapping[int, Callable[[], str]]) -> 
     return actions
 
 
-def _perturbed_action(slot: Slot, noise: float, rng: np.random.Generator | None) -> str | None:
+def _perturbed_action(
+    pool: EnvPool, slot: Slot, noise: float, rng: np.random.Generator | None
+) -> str | None:
     """With probability ``noise``, an action in place of the expert's."""
     if rng is None or rng.random() >= noise:
         return None
     if slot.episode.transitions and rng.random() < 0.3:
         return slot.episode.transitions[-1].action
-    actions = slot.info["admissible_actions"] or []
+    actions = pool.env_of(slot).text_env.list_actions() or []
     return str(actions[int(rng.integers(len(actions)))]) if actions else None
 
 
