@@ -18,6 +18,7 @@ NEEDS = {
     "docs/environments/tau2.md": "tau2",
     "docs/environments/textworld.md": "textworld",
     "docs/environments/textworld-express.md": "textworld_express",
+    "docs/environments/scienceworld.md": "scienceworld",
 }
 """pages whose code needs a package that not everyone has"""
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)

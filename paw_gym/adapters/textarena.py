@@ -127,7 +127,9 @@ class FromTextArena(ReplayedEnv):
         said = [text for kind, text in _said(self._game) if kind != "PLAYER_ACTION"]
         ended = (about or {}).get(0, {})
         paid = (rewards or {}).get(0)
-        reward = float(paid) if isinstance(paid, int | float) else 0.0  # one game gives its reason there
+        reward = (
+            float(paid) if isinstance(paid, int | float) else 0.0
+        )  # one game gives its reason there
         return Outcome(
             "\n".join([*said, str(ended["reason"])] if ended.get("reason") else said),
             reward=reward,

@@ -101,7 +101,11 @@ class Engine:
         found = {}
         for name in map(str, self.game.getTaskNames()):
             getattr(self.game, "taskStr_$eq")(name)
-            of = (self.game.getVariationsTrain, self.game.getVariationsDev, self.game.getVariationsTest)
+            of = (
+                self.game.getVariationsTrain,
+                self.game.getVariationsDev,
+                self.game.getVariationsTest,
+            )
             numbers = (json.loads(str(listed().toString())) for listed in of)
             found[name] = dict(zip(("train", "valid", "test"), numbers, strict=True))
         return found
@@ -165,8 +169,8 @@ class ScienceWorldEnv(ReplayedEnv):
     Needs the extra ``jvm``, which brings a Java; nothing else to download.
 
     ## Action Space
-    A verb and objects in view, such as ``move metal pot to sink``. ``list_actions()`` lists what would be taken
-    now, hundreds; ``info["admissible_actions"]`` is ``None``. A text that the engine does not understand is
+    A verb and objects in view, such as ``move metal pot to sink``. ``list_actions()`` lists what would be
+    taken now, hundreds; ``info["admissible_actions"]`` is ``None``. A text that the engine does not understand is
     invalid.
 
     ## Observation Space

@@ -226,6 +226,13 @@ def trajectories() -> str:
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
+def description_of_the_page() -> str:
+    """The game that the page on ALFWorld describes."""
+    page = (ROOT / "docs" / "environments" / "alfworld.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    return str(text)
+
+
 def environments_of_the_page() -> str:
     """The function and the class that the page on environments registers, as one module."""
     page = (ROOT / "docs" / "register-your-environment.md").read_text(encoding="utf-8")
@@ -243,6 +250,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "my_recipe.yaml": "base: embedded\n",
         "my_module.py": "def noisy_spans(text, instruction=''):\n    return [(0, min(3, len(text)))]\n",
         "my_envs.py": environments_of_the_page(),
+        "game.yaml": description_of_the_page(),
         "trajectories.jsonl": trajectories(),
         "chain.pem": "",
         "key.pem": "",

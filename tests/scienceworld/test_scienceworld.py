@@ -59,8 +59,21 @@ def test_a_game_goes_the_same_whatever_others_do() -> None:
     """The engine has one generator, one counter of objects and one list of simplifications for all."""
     env = ScienceWorldEnv("train", "mendelian-genetics-known-plant", variations=1)
     env.reset(seed=0)
-    actions = ["open door to hallway", "go to hallway", "open door to greenhouse", "go to greenhouse"]
-    actions += ["open bee hive", "wait", "look around", "wait", "look around", "wait", "look around"]
+    actions = [
+        "open door to hallway",
+        "go to hallway",
+        "open door to greenhouse",
+        "go to greenhouse",
+    ]
+    actions += [
+        "open bee hive",
+        "wait",
+        "look around",
+        "wait",
+        "look around",
+        "wait",
+        "look around",
+    ]
     alone = [env.step(action)[0] for action in actions]
 
     env.reset(seed=0)
@@ -136,5 +149,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         jvm.util, "find_spec", lambda name: None if name == "scienceworld" else found(name)
     )
-    with pytest.raises(jvm.JavaMissingError, match=r"package scienceworld, .*pip install '.\[jvm\]'"):
+    with pytest.raises(
+        jvm.JavaMissingError, match=r"package scienceworld, .*pip install '.\[jvm\]'"
+    ):
         Engine()
