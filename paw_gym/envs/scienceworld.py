@@ -22,7 +22,7 @@ SIMPLIFICATIONS = (
     *("easy", "teleportAction", "openDoors", "openContainers"),
     *("noElectricalAction", "selfWateringFlowerPots"),
 )
-"""what ``simplifications`` may name; ``easy`` is all but ``openContainers``"""
+"""what ``simplifications`` may name; ``easy``: those of them that the engine thinks fit for a task"""
 _REFUSALS = ("No known action matches", "Unknown action.", "ERROR:")
 """how the engine's answer to a text begins that is no action"""
 _ALWAYS = re.compile(r"\d+$|teleport ")
@@ -170,8 +170,8 @@ class ScienceWorldEnv(ReplayedEnv):
 
     ## Action Space
     A verb and objects in view, such as ``move metal pot to sink``. ``list_actions()`` lists what would be
-    taken now, hundreds; ``info["admissible_actions"]`` is ``None``. A text that the engine does not understand is
-    invalid.
+    taken now, hundreds; ``info["admissible_actions"]`` is ``None``. What the engine does not understand
+    is invalid.
 
     ## Observation Space
     The engine's answer.
