@@ -93,7 +93,10 @@ def test_splits_have_no_seed_in_common() -> None:
         ("GuessWho-v0", "GuessWho-v0 cannot be played here by one player: OpenRouter API key"),
     ],
 )
-def test_what_cannot_be_played_says_why(game: str, message: str) -> None:
+def test_what_cannot_be_played_says_why(
+    game: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
     with pytest.raises(ValueError, match=message):
         FromTextArena(game)
 

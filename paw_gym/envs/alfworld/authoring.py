@@ -113,9 +113,8 @@ def author_game(
     engine = NativeEngine(CompiledGame.from_json(game))
     if engine.won:
         raise GameError("The goal holds from the start: there is nothing to do.")
-    for command in game["walkthrough"]:
-        engine.step(command)
-    if not engine.won:
+    answers = [engine.step(command) for command in game["walkthrough"]]
+    if not (answers and answers[-1][1]):
         raise GameError(f"The plan does not reach the goal: {', '.join(game['walkthrough'])}.")
     return game
 
