@@ -284,14 +284,14 @@ def _put_panel(data: dict[str, Any], spec: PanelSpec) -> None:
 
 def with_data(settings: Settings, spec: PanelSpec, name: str) -> Settings:
     """The settings with the folder of a downloaded data set, where the panel needs one."""
-    if spec.dataset is None or settings.env.kwargs.get("data_dir") is not None:
+    if spec.dataset is None or settings.only_env.kwargs.get("data_dir") is not None:
         return settings
     from paw_gym.data import dataset_names, default_folder, read_receipt
 
     known = spec.dataset in dataset_names()
     if known and read_receipt(default_folder(spec.dataset)) is not None:
-        kwargs = {**settings.env.kwargs, "data_dir": str(default_folder(spec.dataset))}
-        env = settings.env.replace(kwargs=kwargs)
+        kwargs = {**settings.only_env.kwargs, "data_dir": str(default_folder(spec.dataset))}
+        env = settings.only_env.replace(kwargs=kwargs)
         return settings.replace(env=env)
     download = f" `paw data download {spec.dataset}` downloads it." if known else ""
     raise ValueError(
@@ -303,7 +303,7 @@ def make_plan(
     settings: Settings, agent: str, agent_settings: dict[str, Any], name: str | None, seeds: int
 ) -> Plan:
     """The plan for one agent on a named panel, or on tasks sampled according to the settings."""
-    chosen, env = settings.evaluation, settings.env
+    chosen, env = settings.evaluation, settings.only_env
     if chosen.tasks < 1:
         raise ValueError("evaluation.tasks is 1 or more where something is evaluated, got 0.")
     if agent == "expert":
@@ -334,7 +334,7 @@ _PLACES = ("data_dir", "corpus")
 
 def _title(settings: Settings, name: str | None, tasks: int) -> str:
     """The panel's name, marked where fewer tasks are run or a setting was changed."""
-    chosen, env = settings.evaluation, settings.env
+    chosen, env = settings.evaluation, settings.only_env
     count = min(chosen.tasks, tasks)
     if name is None:
         return panel_name(env.id, chosen.split, count)
