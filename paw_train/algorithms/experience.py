@@ -296,9 +296,7 @@ def _penalties(objective: ObjectiveSettings, signals: Signals) -> Tensor | None:
     return objective.kl_coef * _needed(signals.kl, "kl").double()
 
 
-def _terms(
-    pool: Pool, max_return: float | Mapping[str, RewardTerms]
-) -> float | list[RewardTerms]:
+def _terms(pool: Pool, max_return: float | Mapping[str, RewardTerms]) -> float | list[RewardTerms]:
     """[E] the terms of each episode's environment, or the one R_max."""
     if not isinstance(max_return, Mapping):
         return max_return
@@ -321,7 +319,9 @@ def _normalized(advantages: Tensor, pool: Pool, terms: float | list[RewardTerms]
     if not isinstance(terms, list) or not any(t.normalize_advantages for t in terms):
         return advantages
     scaled = advantages.clone()
-    wanted = {e.environment for e, t in zip(pool.episodes, terms, strict=True) if t.normalize_advantages}
+    wanted = {
+        e.environment for e, t in zip(pool.episodes, terms, strict=True) if t.normalize_advantages
+    }
     tokens = torch.tensor([s.action[1] - s.action[0] for s in pool.steps])
     for name in wanted:
         own = torch.tensor([e.environment == name for e in pool.episodes])[pool.episode]

@@ -84,8 +84,8 @@ def joined(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     hashes = "".join(p["panel_hash"] for p in parts)
     means = ("mean_steps", "invalid_rate", "truncated_rate", "mean_reward")
     sums = ("n", "tasks", "errors", "unplayed", "seconds", "model_calls")
-    scores = [(p["score"]["mean"], *p["score"]["ci95"]) for p in parts]
-    return {
+    scores = [_around(p["score"]["mean"], *p["score"]["ci95"]) for p in parts]
+    whole = {
         "panel": " + ".join(p["panel"] for p in parts),
         "panel_hash": hashlib.sha256(hashes.encode()).hexdigest()[: len(parts[0]["panel_hash"])],
         "env_id": " + ".join(dict.fromkeys(p["env_id"] for p in parts)),
@@ -100,9 +100,20 @@ def joined(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         },
         **{key: _mean([p[key] for p in parts]) for key in means},
         **{key: sum(p[key] for p in parts) for key in sums},
-        "score": {"mean": _mean([s for s, _, _ in scores]), "ci95": list(mean_rate_interval(scores))},
+        "score": {
+            "mean": _mean([s for s, _, _ in scores]),
+            "ci95": list(mean_rate_interval(scores)),
+        },
         "by_environment": {name: dict(p) for name, p in results.items()},
     }
+    if len({p["n"] for p in parts}) == 1 and all("successes" in p for p in parts):
+        whole["successes"] = [success for p in parts for success in p["successes"]]
+    return whole
+
+
+def _around(mean: float, low: float, high: float) -> tuple[float, float, float]:
+    """A mean with its bootstrap interval, which may miss it by a rounding error."""
+    return mean, min(low, mean), max(high, mean)
 
 
 def _mean(values: list[float]) -> float:

@@ -193,12 +193,12 @@ def apply_override(data: dict[str, Any], override: str) -> None:
     *path, last = key.split(".")
     place: Any = data
     for part in path:
-        place = (
-            entry_called(place, part) if isinstance(place, list) else place.setdefault(part, {})
-        )
+        place = entry_called(place, part) if isinstance(place, list) else place.setdefault(part, {})
         if not isinstance(place, dict | list):
             raise ValueError(f"{key}: {part!r} is a value, not a group of settings.")
     if isinstance(place, list):
         entry_called(place, last)
-        raise ValueError(f"{key} is one of several environments: give a setting of it, {key}.KEY=...")
+        raise ValueError(
+            f"{key} is one of several environments: give a setting of it, {key}.KEY=..."
+        )
     place[last] = value

@@ -99,7 +99,6 @@ class TrainingEnvironments:
             if own:
                 values = outcome_metrics(own)
                 found |= {f"{k}/{member.name}": values[k] for k in _BY_ENVIRONMENT if k in values}
-                found[f"groups/{member.name}"] = len({t.episode.group for t in own})
         return found
 
     def recorded(self, sampled: Sequence[Trajectory], groups: int) -> list[Trajectory]:

@@ -249,7 +249,8 @@ class Run:
     def _texts(self, env: EnvSettings) -> list[str]:
         pool = make_pool(env, env.train_split, 1, 1, self.settings.seed)
         ids = pool.tasks.ids
-        few = [ids[int(i)] for i in np.linspace(0, len(ids) - 1, min(len(ids), 600))]
+        most = max(200, 600 // len(self.settings.members))
+        few = [ids[int(i)] for i in np.linspace(0, len(ids) - 1, min(len(ids), most))]
         texts: list[str] = []
         rng = (
             np.random.default_rng(self.settings.seed) if has_solver(env, env.train_split) else None
@@ -430,9 +431,7 @@ class Run:
             truncate_jsonl(self.folder / name, "update", start + 1)
         return start
 
-    def _save(
-        self, name: str, update: int, updater: Updater, pool: TrainingEnvironments
-    ) -> None:
+    def _save(self, name: str, update: int, updater: Updater, pool: TrainingEnvironments) -> None:
         state = {
             "update": update,
             "optimizer": updater.state_dict(),

@@ -59,7 +59,9 @@ def _without_experts(settings: Settings, report: Callable[[str], None]) -> Setti
         )
         return settings.replace(cloning=settings.cloning.replace(episodes=0))
     if lacking:
-        report(f"{ids} has no solver (reference_solution): the warm start goes without its episodes.")
+        report(
+            f"{ids} has no solver (reference_solution): the warm start goes without its episodes."
+        )
     return settings
 
 

@@ -108,7 +108,13 @@ class WorldModelStages:
         started = time.perf_counter()
         s = self.settings
         result = world_model.measure(
-            self.policy, episodes, s.only_env, s.evaluation.split, s.rollout, self._embed(), self.display
+            self.policy,
+            episodes,
+            s.only_env,
+            s.evaluation.split,
+            s.rollout,
+            self._embed(),
+            self.display,
         )
         result |= {
             "when": when,
