@@ -27,7 +27,9 @@ from paw_train.settings import (  # noqa: E402
     ObjectiveSettings,
     Settings,
     WorldModelSettings,
+    find_recipe,
     load_settings,
+    read_recipe,
 )
 from paw_train.training.environments import TrainingEnvironments, divided  # noqa: E402
 from paw_train.training.local import train_from_recipe  # noqa: E402
@@ -211,8 +213,13 @@ def test_every_environment_counts_the_same_in_a_joined_result() -> None:
 # --- whole runs -------------------------------------------------------------------------------------
 
 
-def _train(out: Path, overrides: list[str]) -> Path:
-    return train_from_recipe("smoke", [f"out={out}", *overrides], quiet=True)
+def _train(out: Path, env: Any, *more: str) -> Path:
+    out.mkdir(exist_ok=True)
+    recipe = out / "worlds.yaml"
+    settings = read_recipe(find_recipe("smoke")) | {"env": env}  # a base would add to a group
+    recipe.write_text(json.dumps(settings), encoding="utf-8")
+    few = ["tracking=[]", "evaluation.tasks=3", "evaluation.selection_tasks=2", f"out={out}"]
+    return train_from_recipe(str(recipe), [*few, *more], quiet=True)
 
 
 _VARYING = {"time", "seconds_rollout", "seconds_train", "peak_memory_mb"}
@@ -225,10 +232,10 @@ def _metrics(run: Path) -> list[dict[str, Any]]:
 
 def test_one_environment_is_a_list_of_length_one(tmp_path: Path) -> None:
     short = ["updates=1", "evaluation.every=1"]
-    listed = _train(tmp_path / "list", _settings(*short, env=[LAKE]))
+    listed = _train(tmp_path / "list", [LAKE], *short)
     group = {key: value for key, value in LAKE.items() if key != "name"}
     splits = ["evaluation.split=test", "evaluation.selection_split=valid"]
-    single = _train(tmp_path / "group", _settings(*short, *splits, env=group))
+    single = _train(tmp_path / "group", group, *short, *splits)
     weights = [
         (run / "checkpoints/latest/model/model.safetensors").read_bytes()
         for run in (listed, single)
@@ -241,7 +248,7 @@ def test_one_environment_is_a_list_of_length_one(tmp_path: Path) -> None:
 
 def test_a_run_of_two_environments_shows_each(tmp_path: Path) -> None:
     more = ["updates=2", "rollout.groups=3", "env.lake.weight=2", "record.every=1"]
-    run = _train(tmp_path, _settings(*more, "env.sokoban.group_size=3"))
+    run = _train(tmp_path, [LAKE, SOKOBAN], *more, "env.sokoban.group_size=3")
     first = _metrics(run)[0]
     assert {"reward_mean/lake", "reward_mean/sokoban", "lambda_mean/lake"} <= set(first)
     played = list(read_jsonl(run / "rollouts" / "000001.jsonl"))
