@@ -37,6 +37,8 @@ from paw_train.evaluation.terminal import Display
 from paw_train.policies.factory import open_policy, source_of, split_overrides
 from paw_train.rollouts.policy import Policy
 from paw_train.settings import Say, Settings, apply_override, overridden
+from paw_train.settings.mixture import entry_name
+from paw_train.settings.recipes import choose_environment
 from paw_train.settings.renamed import read_recorded
 
 _ALL = 10**9
@@ -261,6 +263,7 @@ def settings_of(
         raise ValueError(f"env.id: the panel is of {spec.env_id}. Leave out either of the two.")
     if run is not None:
         data = read_recorded(run / "config.json")
+    overrides = choose_environment(data, overrides)
     if spec is not None:
         _put_panel(data, spec)
     return overridden(data, overrides, "The run" if run is not None else "The panel", say)
@@ -268,6 +271,9 @@ def settings_of(
 
 def _put_panel(data: dict[str, Any], spec: PanelSpec) -> None:
     env = data.setdefault("env", {})
+    if isinstance(env, list):
+        names = ", ".join(entry_name(entry) for entry in env)
+        raise ValueError(f"The run is of several environments ({names}): choose one with env=NAME.")
     if env.get("id", spec.env_id) != spec.env_id:
         raise ValueError(
             f"The run is of {env['id']}, the panel of {spec.env_id}: choose a panel of the run's "
