@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from paw_train.evaluation import evaluate_from_args
+from paw_train.policies.local.processor import bfloat16_is_native
 
 GREEDY = ["evaluation.temperature=0", "rollout.max_response_tokens=128"]
 LONG = [*GREEDY, "rollout.max_context_tokens=8192"]
@@ -67,7 +68,7 @@ def main() -> None:
         cache = args.out / "answers.sqlite"
         source = [f"endpoint.url={args.url}", f"endpoint.cache={cache}", "endpoint.timeout=3600",
                   "endpoint.concurrency=100"]  # fmt: skip
-    elif ":" not in args.model:
+    elif ":" not in args.model and bfloat16_is_native():
         source = ["model.dtype=bfloat16"]
     for agent in args.agents.split(","):
         for panel in args.panels.split(","):

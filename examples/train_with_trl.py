@@ -1,13 +1,15 @@
 """TRL's GRPO trainer on ALFWorld, with PaW's world-model term: pip install ".[train,sft]"
 
-python examples/train_with_trl.py HuggingFaceTB/SmolLM2-135M-Instruct     # 20 updates on procedural games
-python examples/train_with_trl.py HuggingFaceTB/SmolLM2-135M-Instruct off # the same without the term
-python examples/train_with_trl.py --smoke                                 # untrained weights, one update
+python examples/train_with_trl.py HuggingFaceTB/SmolLM2-135M-Instruct --out runs/trl
+python examples/train_with_trl.py HuggingFaceTB/SmolLM2-135M-Instruct --out runs/trl-off --world-model off
+python examples/train_with_trl.py --smoke   # untrained weights, one update
+
+A model that never succeeds learns little: runs/NAME/checkpoints/warm/model of `paw train` is a better start.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import tempfile
 from typing import Any
 
@@ -20,56 +22,83 @@ from paw_train.settings import RolloutSettings
 from paw_train.settings.scratch import ScratchModelSettings
 from paw_train.settings.world_model import WorldModelSettings
 
-ENV, SMOKE = "paw_gym/ALFWorld-v0", "--smoke" in sys.argv
+ENV = "paw_gym/ALFWorld-v0"
 
 
-def model_and_tokenizer() -> tuple[Any, Any]:
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", nargs="?", help="a folder, or a name on the hub")
+    parser.add_argument("--out", help="folder for the trained model")
+    parser.add_argument("--world-model", choices=["paw", "echo", "off"], default="paw")
+    parser.add_argument("--updates", type=int, default=20)
+    parser.add_argument("--games", type=int, default=4, help="of an update")
+    parser.add_argument("--group-size", type=int, default=4, help="episodes of a game")
+    parser.add_argument("--lr", type=float, default=1e-5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--smoke", action="store_true", help="untrained weights, one short update")
+    args = parser.parse_args()
+    if not args.smoke and args.model is None:
+        parser.error("give a model, or --smoke")
+    return args
+
+
+def model_and_tokenizer(args: argparse.Namespace) -> tuple[Any, Any]:
     """The model of the command line, or a tiny one with untrained weights."""
-    if not SMOKE:
-        policy = LocalPolicy.load(sys.argv[1])
+    if not args.smoke:
+        policy = LocalPolicy.load(args.model)
         return policy.model, policy.tokenizer
     tokenizer = word_tokenizer(["You are in the middle of a room."])
     size = ScratchModelSettings(hidden=32, layers=1, heads=2, kv_heads=1, intermediate=64)
     return scratch_model(size, len(tokenizer), seed=0), tokenizer
 
 
-def main() -> None:
-    """Trains, and prints what TRL logs."""
+def main(args: argparse.Namespace) -> None:
+    """Trains, prints what TRL logs, and writes the model."""
     from datasets import Dataset
     from trl import GRPOConfig
 
     from paw_train.integrations.trl import PaWTrainer, TextRollouts, episode_reward
 
-    model, tokenizer = model_and_tokenizer()
-    limits = RolloutSettings(max_response_tokens=4 if SMOKE else 64)
-    PaWTrainer(
+    model, tokenizer = model_and_tokenizer(args)
+    limits = RolloutSettings(max_response_tokens=4 if args.smoke else 24)
+    world = {"template": "compact", "max_steps": 2 if args.smoke else 20, "variation": "mixed"}
+    trainer = PaWTrainer(
         model,
         reward_funcs=episode_reward,
-        rollout_func=TextRollouts(ENV, limits, max_steps=2 if SMOKE else 20),
-        train_dataset=Dataset.from_list(task_rows(ENV, "text", tasks=8)),
+        rollout_func=TextRollouts(ENV, limits, args.seed, **world),
+        train_dataset=Dataset.from_list(task_rows(ENV, "text", tasks=1000, **world)),
         processing_class=tokenizer,
         args=GRPOConfig(
-            output_dir=tempfile.mkdtemp(),
-            max_steps=1 if SMOKE else 20,
-            per_device_train_batch_size=8,
-            num_generations=4,
-            learning_rate=1e-5,
+            output_dir=args.out or tempfile.mkdtemp(),
+            max_steps=1 if args.smoke else args.updates,
+            per_device_train_batch_size=args.group_size,  # episodes that are scored at a time
+            gradient_accumulation_steps=args.games,
+            num_generations=args.group_size,
+            learning_rate=args.lr,
+            seed=args.seed,
             use_cpu=not torch.cuda.is_available(),
             bf16=torch.cuda.is_available(),
             save_strategy="no",
             logging_steps=1,
             report_to=[],
         ),
-        world_model=WorldModelSettings.preset("off" if "off" in sys.argv else "paw"),
+        world_model=WorldModelSettings.preset(args.world_model),
         max_return=10.0,  # what success is worth
-    ).train()
+    )
+    trainer.train()
+    if args.out:
+        trainer.save_model(args.out)
 
 
 if __name__ == "__main__":
+    given = arguments()
     try:
         import datasets
         import trl
     except ImportError as error:
         print(f'Not run, {error}: pip install ".[train,sft]"')
     else:
-        main()
+        main(given)

@@ -138,7 +138,10 @@ class EnvPool:
             for (index, group, _), seed in zip(places, seeds, strict=True)
         )
         for (index, group, member), seed in zip(places, seeds, strict=True):
-            self._start(index, group, member, task_ids[group], seed)
+            task_id = task_ids[group]
+            if task_id in self._seeds:  # a second group of it would get the names of the first
+                member += size * list(task_ids[:group]).count(task_id)
+            self._start(index, group, member, task_id, seed)
         return self.active
 
     def _seed_of(self, task_id: str) -> int:

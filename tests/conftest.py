@@ -56,8 +56,10 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What the tests compile and index stays out of the user's cache."""
+    run = tmp_path_factory.getbasetemp()
+    shared = run.parent if "PYTEST_XDIST_WORKER" in os.environ else run  # made once for all workers
     patch = pytest.MonkeyPatch()
-    patch.setenv("PAW_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+    patch.setenv("PAW_CACHE_DIR", str(shared / "cache"))
     yield
     patch.undo()
 

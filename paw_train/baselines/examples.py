@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -124,16 +124,16 @@ def write_examples(
         observation_chars: longer observations and instructions are shortened.
         seed: of their choice.
 
+    Where no whole episode fits, the beginning of one is the example.
+
     Raises:
-        ValueError: there is none, or none that fits.
+        ValueError: there is none, or not even one step fits.
     """
     if count == 0:
         return []
     left = token_budget * CHARACTERS_A_TOKEN
-    candidates = [
-        write_example(example, template, observation_chars)
-        for example in source.solved(_CANDIDATES * count, seed)
-    ]
+    solved = source.solved(_CANDIDATES * count, seed)
+    candidates = [write_example(example, template, observation_chars) for example in solved]
     texts: list[str] = []
     # first those of at most their share of what is left, so that a long one leaves room for others
     for share in (True, False):
@@ -148,11 +148,25 @@ def write_examples(
             "agent.examples=0."
         )
     if not texts:
-        raise ValueError(
-            f"No example fits into agent.example_tokens={token_budget}; the shortest takes "
-            f"{min(map(len, candidates)) // CHARACTERS_A_TOKEN + 1}. Allow more, or set agent.examples=0."
-        )
+        shortest = min(zip(candidates, solved, strict=True), key=lambda pair: len(pair[0]))[1]
+        texts = [_beginning(shortest, template, observation_chars, token_budget)]
     return texts
+
+
+def _beginning(
+    example: Example, template: PromptTemplate, observation_chars: int, token_budget: int
+) -> str:
+    """As many of the first steps of an example as fit."""
+    room = token_budget * CHARACTERS_A_TOKEN
+    for steps in range(len(example.steps) - 1, 0, -1):
+        cut = replace(example, steps=example.steps[:steps])
+        text = f"{write_example(cut, template, observation_chars)}\n(and so on)"
+        if len(text) <= room:
+            return text
+    raise ValueError(
+        f"Not even the first step of an example fits into agent.example_tokens={token_budget}. Allow more, "
+        "or set agent.examples=0."
+    )
 
 
 def write_example(example: Example, template: PromptTemplate, observation_chars: int) -> str:

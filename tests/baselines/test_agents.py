@@ -65,6 +65,7 @@ def written(name: str, answers: Any) -> Any:
 ENVIRONMENTS = {
     "paw_gym/ALFWorld-v0": ("train", {"max_steps": 4}),
     "paw_gym/SearchQA-v0": ("dev", {"num_passages": 300}),
+    "paw_gym/TextWorld-v0": ("train", {"num_tasks": 4}),  # two are played, two are for examples
     "paw_gym/WebShop-v0": ("train", {"max_steps": 4}),
 }
 FEW: dict[str, dict[str, Any]] = {
@@ -280,6 +281,14 @@ class TestReact:
         assert sum(map(len, tight.agent.examples)) <= 4 * (len(one) // 2)
         with pytest.raises(ValueError, match="example_tokens=5"):
             table("react", solves, count=1, example_tokens=5)
+
+    def test_where_no_episode_fits_its_beginning_is_shown(self, table: Any) -> None:
+        one = table("react", solves, count=1, examples=1).agent.examples[0]
+        room = len(one) // 4 - 1
+        (cut,) = table("react", solves, count=1, examples=1, example_tokens=room).agent.examples
+        shown, end = cut.rsplit("\n", 1)
+        assert one.startswith(shown) and end == "(and so on)"
+        assert "<action>" in shown and len(cut) <= 4 * room
 
     def test_a_long_dialogue_forgets_its_oldest_turns(self, table: Any) -> None:
         def answers(request: Request) -> str:

@@ -199,6 +199,15 @@ def test_planned_seeds_do_not_depend_on_what_was_played_before(box_env: Any) -> 
     assert names(["boxes/4", "boxes/9"], False)[1:] == names(["boxes/9"], True)
 
 
+def test_two_groups_of_one_task_and_seed_have_names_of_their_own(box_env: Any) -> None:
+    pool = EnvPool(lambda: AgentInterface(box_env()), groups=3, group_size=2)
+    task = pool.tasks.ids[0]
+    planned = EnvPool(lambda: AgentInterface(box_env()), group_size=2, seeds={task: 7})
+    names = [slot.episode.episode_id for slot in planned.reset([task, pool.tasks.ids[1], task])]
+    assert len(set(names)) == 6
+    assert names[:2] == [slot.episode.episode_id for slot in planned.reset([task])]
+
+
 def test_every_environment_is_told_how_far_training_has_come(box_env: Any) -> None:
     pool = EnvPool(lambda: AgentInterface(box_env()), groups=1, group_size=2)
     (slot, _) = pool.reset()

@@ -21,7 +21,7 @@ import fake_endpoint as fake
 from paw_train.evaluation import evaluate_from_args
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVER = Path(__file__).with_name("fake_endpoint.py")
+SERVER = Path(str(fake.__file__))
 
 FAULTS = {"error": 0.1, "overload": 0.08, "cut": 0.06, "garbage": 0.04, "slow": 0.02,
           "slow_seconds": 1.5}  # fmt: skip

@@ -16,6 +16,7 @@ from paw_train.policies.local.attention import use_grouped_attention
 from paw_train.policies.local.kv_cache import takes_any_mask, window_of
 from paw_train.policies.local.loading import load_model, no_progress_bars
 from paw_train.policies.local.lora import Base
+from paw_train.policies.local.processor import warn_of_slow_type
 from paw_train.policies.local.recomputation import enable_recomputation, recomputed
 from paw_train.policies.local.reference import AdapterReference, CopyReference, Reference
 from paw_train.policies.local.scoring_session import LocalScoringSession
@@ -92,7 +93,8 @@ class LocalPolicy:
                 lora.attach(model, wanted, seed)
         if gradient_checkpointing:
             enable_recomputation(model)
-        return cls(model.to(torch.device(device)), tokenizer, base)
+        warn_of_slow_type(model.to(torch.device(device)))
+        return cls(model, tokenizer, base)
 
     @property
     def pad_id(self) -> int:
