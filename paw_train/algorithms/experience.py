@@ -440,7 +440,7 @@ def _by_environment(
     pool: Pool, plan: WorldModelPlan, entropy: Tensor, group: Tensor
 ) -> dict[str, float]:
     """What the plan has for each environment: ``metric/environment``."""
-    found = {}
+    found: dict[str, float] = {}
     for name in sorted({e.environment for e in pool.episodes}):
         episodes = torch.tensor([e.environment == name for e in pool.episodes])
         own = episodes[pool.episode]
