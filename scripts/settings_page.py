@@ -19,6 +19,7 @@ import yaml
 
 from paw_train.settings import EndpointSettings, Settings
 from paw_train.settings.base import Group, field_kinds, groups_of, is_group
+from paw_train.settings.mixture import MixedEnvSettings
 from paw_train.settings.ranges import allowed, type_name
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,8 +39,13 @@ environment (`env.kwargs.KEY`) on its page.
 
 
 def sections() -> list[tuple[str, type[Group]]]:
-    """(dotted name, class) of all groups, outer ones first; then of those of ``paw eval`` alone."""
-    return [*groups_of(Settings), *groups_of(EndpointSettings, "endpoint")]
+    """(dotted name, class) of all groups, outer ones first; then of those of ``paw eval`` alone.
+
+    An entry of a list in ``env`` stands after the group.
+    """
+    found = [*groups_of(Settings), *groups_of(EndpointSettings, "endpoint")]
+    found.insert(1 + [path for path, _ in found].index("env"), ("env.NAME", MixedEnvSettings))
+    return found
 
 
 def page() -> str:
@@ -54,6 +60,8 @@ def _section(path: str, cls: type[Group]) -> str:
         about += " For `paw eval openai:MODEL`; see [where the model runs](models.md)."
     rows, groups = [], []
     for key, kind in field_kinds(cls).items():
+        if any(key in getattr(base, "model_fields", {}) for base in cls.__mro__[1:]):
+            continue  # stands with the class that has it
         name = f"{path}.{key}".lstrip(".")
         if is_group(kind):
             groups.append(f"[`{name}`](#{anchor(name)})")

@@ -175,15 +175,17 @@ def require_registered(settings: Settings) -> None:
         ValueError: an unknown estimator, loss or selection (names the nearest), or groups that are too
             small for the estimator.
     """
-    world_model, size = settings.world_model, settings.rollout.group_size
+    world_model = settings.world_model
     chosen = advantage_estimator(settings.algorithm.name)
     _registered(WORLD_MODEL_LOSSES, world_model.loss, "world_model.loss")
     _registered(WORLD_MODEL_SELECTIONS, world_model.selection, "world_model.selection")
-    if chosen.grouped and size < 2 and settings.updates > 0:
-        raise ValueError(
-            f"rollout.group_size is {size}, but {settings.algorithm.name} compares the episodes of a "
-            "group: use 2 or more (the papers: 8), or algorithm.name=ppo."
-        )
+    for member in settings.members:
+        if chosen.grouped and member.group_size < 2 and settings.updates > 0:
+            setting = f"env.{member.name}" if settings.mixed else "rollout"
+            raise ValueError(
+                f"{setting}.group_size is {member.group_size}, but {settings.algorithm.name} compares "
+                "the episodes of a group: use 2 or more (the papers: 8), or algorithm.name=ppo."
+            )
     branching = settings.rollout.branching.branches
     if branching > 1 and not chosen.branches:
         raise ValueError(

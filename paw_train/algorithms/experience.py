@@ -7,7 +7,7 @@ world-model weights, both over the whole update, before the update is split into
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -111,6 +111,18 @@ class Pool:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class RewardTerms:
+    """How the rewards of one environment count, among several in an update."""
+
+    max_return: float
+    """R_max"""
+    reward_scale: float = 1.0
+    """factor of the rewards that become advantages"""
+    normalize_advantages: bool = False
+    """whether its advantages are divided by their own root mean square"""
+
+
 @dataclass(slots=True)
 class Signals:
     """What forward passes over the pool add, each only where the settings ask for it."""
@@ -180,7 +192,7 @@ def prepare(
     algorithm: AlgorithmSettings,
     objective: ObjectiveSettings,
     world_model: WorldModelSettings,
-    max_return: float,
+    max_return: float | Mapping[str, RewardTerms],
     signals: Signals | None = None,
     ask: Sequence[int] = (),
     pack_tokens: int = 0,
@@ -192,7 +204,8 @@ def prepare(
         algorithm: how rewards become advantages.
         objective: settings of the loss.
         world_model: settings of the world-model term.
-        max_return: R_max.
+        max_return: R_max; or, of several environments, the terms of each by its name
+            (``Trajectory.environment``).
         signals: what the settings need of forward passes: see ``needs``.
         ask: ids between an observation and the next response, for world-model horizons above 1.
         pack_tokens: longest row that dialogues and their branches are packed into; 0: they are not.
@@ -202,12 +215,16 @@ def prepare(
     """
     signals = signals or Signals()
     estimator = advantage_estimator(algorithm.name)
-    view = _view(pool, algorithm, estimator, signals, _penalties(objective, signals))
+    terms = _terms(pool, max_return)
+    view = _view(pool, algorithm, estimator, signals, _penalties(objective, signals), terms)
     advantages, targets = estimator(view)
+    advantages = _normalized(advantages, pool, terms)
     advantages = _weighted(advantages, pool, algorithm.weighting)
     entropy = _action_entropy(pool, world_model, signals)
     groups = _wm_groups(pool, estimator)
-    plan, metrics = _plan(pool, world_model, max_return, entropy, groups)
+    plan, metrics = _plan(pool, world_model, terms, entropy, groups)
+    if isinstance(terms, list):
+        metrics |= _by_environment(pool, plan, entropy, groups)
     keep = plan.selected | torch.full_like(plan.selected, objective.log_observations)
     horizon = world_model.horizon if world_model.enabled else 1
     rows = [
@@ -279,19 +296,58 @@ def _penalties(objective: ObjectiveSettings, signals: Signals) -> Tensor | None:
     return objective.kl_coef * _needed(signals.kl, "kl").double()
 
 
+def _terms(pool: Pool, max_return: float | Mapping[str, RewardTerms]) -> float | list[RewardTerms]:
+    """[E] the terms of each episode's environment, or the one R_max."""
+    if not isinstance(max_return, Mapping):
+        return max_return
+    return [max_return[e.environment] for e in pool.episodes]
+
+
+def _scaled(pool: Pool, terms: float | list[RewardTerms]) -> Tensor:
+    """[N] the rewards at the scales of their environments."""
+    if not isinstance(terms, list):
+        return pool.rewards
+    scales = torch.tensor([t.reward_scale for t in terms], dtype=torch.float64)
+    return pool.rewards * scales[pool.episode]
+
+
+def _normalized(advantages: Tensor, pool: Pool, terms: float | list[RewardTerms]) -> Tensor:
+    """Advantages at the same root mean square in each environment that asks for it.
+
+    Over its transitions, or over its action tokens where advantages are by token.
+    """
+    if not isinstance(terms, list) or not any(t.normalize_advantages for t in terms):
+        return advantages
+    scaled = advantages.clone()
+    wanted = {
+        e.environment for e, t in zip(pool.episodes, terms, strict=True) if t.normalize_advantages
+    }
+    tokens = torch.tensor([s.action[1] - s.action[0] for s in pool.steps])
+    for name in wanted:
+        own = torch.tensor([e.environment == name for e in pool.episodes])[pool.episode]
+        count = own.sum() if advantages.ndim == 1 else tokens[own].sum()
+        size = (advantages[own].square().sum() / count).sqrt()
+        if size > 0:
+            scaled[own] = advantages[own] / size
+    return scaled
+
+
 def _view(
     pool: Pool,
     algorithm: AlgorithmSettings,
     estimator: AdvantageEstimator,
     signals: Signals,
     penalties: Tensor | None,
+    terms: float | list[RewardTerms],
 ) -> UpdateView:
     """What the estimator reads of the update."""
-    rewards = pool.rewards if penalties is None else pool.rewards - penalties.sum(-1)
+    scaled = _scaled(pool, terms)
+    rewards = scaled if penalties is None else scaled - penalties.sum(-1)
     critic = None
     if estimator.needs_critic:
         values = _needed(signals.values, "values").double()
-        critic = _critic_view(pool, values, algorithm.level, rewards, penalties)
+        earned = rewards if algorithm.level == "turn" else scaled
+        critic = _critic_view(pool, values, algorithm.level, earned, penalties)
     return UpdateView(
         rewards,
         pool.episode,
@@ -315,7 +371,7 @@ def _critic_view(
     rows = torch.arange(len(counts))
     mask = torch.arange(values.shape[1]) < counts[:, None]
     by_decision = torch.zeros_like(values)
-    by_decision[rows, counts - 1] = rewards if level == "turn" else pool.rewards
+    by_decision[rows, counts - 1] = rewards
     if level == "token" and penalties is not None:
         by_decision = by_decision - penalties
     ends = torch.cat([pool.episode[1:] != pool.episode[:-1], torch.tensor([True])])
@@ -353,9 +409,14 @@ def _wm_groups(pool: Pool, estimator: AdvantageEstimator) -> Tensor:
 
 
 def _plan(
-    pool: Pool, world_model: WorldModelSettings, max_return: float, entropy: Tensor, group: Tensor
+    pool: Pool,
+    world_model: WorldModelSettings,
+    terms: float | list[RewardTerms],
+    entropy: Tensor,
+    group: Tensor,
 ) -> tuple[WorldModelPlan, dict[str, float]]:
     means = _mean_returns(pool, group)
+    max_return = _max_returns(terms, group)
     keys = transition_keys(pool.rows) if world_model.dedup != "off" else None
     plan = plan_update(
         world_model,
@@ -373,6 +434,31 @@ def _plan(
     if keys is not None:
         metrics["unique_share"] = len(set(keys)) / len(keys)
     return plan, metrics
+
+
+def _by_environment(
+    pool: Pool, plan: WorldModelPlan, entropy: Tensor, group: Tensor
+) -> dict[str, float]:
+    """What the plan has for each environment: ``metric/environment``."""
+    found: dict[str, float] = {}
+    for name in sorted({e.environment for e in pool.episodes}):
+        episodes = torch.tensor([e.environment == name for e in pool.episodes])
+        own = episodes[pool.episode]
+        found |= {
+            f"selected_share/{name}": plan.selected[own].float().mean().item(),
+            f"entropy_mean/{name}": entropy[own].mean().item(),
+            f"lambda_mean/{name}": plan.lambdas[group[episodes].unique()].mean().item(),
+        }
+    return found
+
+
+def _max_returns(terms: float | list[RewardTerms], group: Tensor) -> float | Tensor:
+    """R_max: one number, or [G] that of each group's environment."""
+    if not isinstance(terms, list):
+        return terms
+    limits = torch.zeros(int(group.max()) + 1, dtype=torch.float64)
+    limits[group] = torch.tensor([t.max_return for t in terms], dtype=torch.float64)
+    return limits
 
 
 def _mean_returns(pool: Pool, group: Tensor) -> Tensor:

@@ -50,8 +50,8 @@ def write_noise_gradient(
     if not (run / "config.json").exists():
         raise ValueError(f"{run} holds no training run: it has no config.json.")
     settings = Settings.read(read_recorded(run / "config.json"))
-    label = labeller_for(settings.env.id, rule)
-    head: dict[str, Any] = {"env_id": settings.env.id, "rule": rule or settings.env.id}
+    label = labeller_for(settings.only_env.id, rule)
+    head: dict[str, Any] = {"env_id": settings.only_env.id, "rule": rule or settings.only_env.id}
     target = run / FILE
     if label is None:
         write_json(target, {**head, "rule": None, "note": "no noisy tokens defined"})
@@ -65,7 +65,7 @@ def write_noise_gradient(
     if not sampled:
         raise ValueError(f"The run {run} has no recorded episodes: rollouts/ and episodes_*.jsonl.")
     policy = LocalPolicy.load(saved / "model", "cuda" if torch.cuda.is_available() else "cpu")
-    env = agent_env_maker(settings.env, settings.env.train_split)()
+    env = agent_env_maker(settings.only_env, settings.only_env.train_split)()
     rows, labels = [], []
     for episode, step in sampled:
         shown = env.text_env.prompt_observation(episode.transitions[step].next_observation)

@@ -37,6 +37,8 @@ from paw_train.evaluation.terminal import Display
 from paw_train.policies.factory import open_policy, source_of, split_overrides
 from paw_train.rollouts.policy import Policy
 from paw_train.settings import Say, Settings, apply_override, overridden
+from paw_train.settings.mixture import entry_name
+from paw_train.settings.recipes import choose_environment
 from paw_train.settings.renamed import read_recorded
 
 _ALL = 10**9
@@ -261,6 +263,7 @@ def settings_of(
         raise ValueError(f"env.id: the panel is of {spec.env_id}. Leave out either of the two.")
     if run is not None:
         data = read_recorded(run / "config.json")
+    overrides = choose_environment(data, overrides)
     if spec is not None:
         _put_panel(data, spec)
     return overridden(data, overrides, "The run" if run is not None else "The panel", say)
@@ -268,6 +271,9 @@ def settings_of(
 
 def _put_panel(data: dict[str, Any], spec: PanelSpec) -> None:
     env = data.setdefault("env", {})
+    if isinstance(env, list):
+        names = ", ".join(entry_name(entry) for entry in env)
+        raise ValueError(f"The run is of several environments ({names}): choose one with env=NAME.")
     if env.get("id", spec.env_id) != spec.env_id:
         raise ValueError(
             f"The run is of {env['id']}, the panel of {spec.env_id}: choose a panel of the run's "
@@ -284,14 +290,14 @@ def _put_panel(data: dict[str, Any], spec: PanelSpec) -> None:
 
 def with_data(settings: Settings, spec: PanelSpec, name: str) -> Settings:
     """The settings with the folder of a downloaded data set, where the panel needs one."""
-    if spec.dataset is None or settings.env.kwargs.get("data_dir") is not None:
+    if spec.dataset is None or settings.only_env.kwargs.get("data_dir") is not None:
         return settings
     from paw_gym.data import dataset_names, default_folder, read_receipt
 
     known = spec.dataset in dataset_names()
     if known and read_receipt(default_folder(spec.dataset)) is not None:
-        kwargs = {**settings.env.kwargs, "data_dir": str(default_folder(spec.dataset))}
-        env = settings.env.replace(kwargs=kwargs)
+        kwargs = {**settings.only_env.kwargs, "data_dir": str(default_folder(spec.dataset))}
+        env = settings.only_env.replace(kwargs=kwargs)
         return settings.replace(env=env)
     download = f" `paw data download {spec.dataset}` downloads it." if known else ""
     raise ValueError(
@@ -303,7 +309,7 @@ def make_plan(
     settings: Settings, agent: str, agent_settings: dict[str, Any], name: str | None, seeds: int
 ) -> Plan:
     """The plan for one agent on a named panel, or on tasks sampled according to the settings."""
-    chosen, env = settings.evaluation, settings.env
+    chosen, env = settings.evaluation, settings.only_env
     if chosen.tasks < 1:
         raise ValueError("evaluation.tasks is 1 or more where something is evaluated, got 0.")
     if agent == "expert":
@@ -334,7 +340,7 @@ _PLACES = ("data_dir", "corpus")
 
 def _title(settings: Settings, name: str | None, tasks: int) -> str:
     """The panel's name, marked where fewer tasks are run or a setting was changed."""
-    chosen, env = settings.evaluation, settings.env
+    chosen, env = settings.evaluation, settings.only_env
     count = min(chosen.tasks, tasks)
     if name is None:
         return panel_name(env.id, chosen.split, count)

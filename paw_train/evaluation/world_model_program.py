@@ -91,7 +91,7 @@ def evaluate_from_args(
         prefix = own.encoder_prefix if encoder == own.encoder else ""
     embed = None if encoder is None else make_embedder(encoder, prefix)
     recorded = [e for file in episodes for e in read_jsonl(file)]
-    env = _env_of(recorded, settings.env)
+    env = _env_of(recorded, settings.only_env)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     weights = weights_of(Path(model), run_folder)
     policy = LocalPolicy.load(weights, device, settings.model.dtype)

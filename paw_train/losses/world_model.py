@@ -218,7 +218,7 @@ def predicted_well(logprobs: FloatArray, mask: FloatArray, rho: float = 0.2) -> 
     return _above(logp.detach().exp(), rho) & tokens
 
 
-def adaptive_weight(mean_returns: FloatArray, max_return: float) -> Tensor:
+def adaptive_weight(mean_returns: FloatArray, max_return: float | FloatArray) -> Tensor:
     """Reward-adaptive weight `lambda_g = 1 - mean_return_g / R_max` (Eq. 10).
 
     Not clamped, as in the paper: groups whose mean is negative (penalties) weigh more than 1. A
@@ -227,7 +227,8 @@ def adaptive_weight(mean_returns: FloatArray, max_return: float) -> Tensor:
 
     Args:
         mean_returns: [G] mean episode return of each rollout group.
-        max_return: the largest return an episode can have, in reward units; above 0.
+        max_return: the largest return an episode can have, in reward units; above 0. One number, or [G]:
+            that of each group's environment.
 
     Returns:
         [G] weights.
@@ -236,7 +237,10 @@ def adaptive_weight(mean_returns: FloatArray, max_return: float) -> Tensor:
         ValueError: `max_return` is not a positive number, or a mean is not finite.
     """
     values = as_float(mean_returns, "mean_returns", ndim=1).detach()
-    if not (max_return > 0 and math.isfinite(max_return)):
+    if not isinstance(max_return, int | float):
+        max_return = as_float(max_return, "max_return", ndim=1).to(values)
+    limits = torch.as_tensor(max_return)
+    if not ((limits > 0) & limits.isfinite()).all():
         raise ValueError(
             "`max_return` (R_max) is the largest attainable episode return and must be above 0, "
             f"got {max_return}."
@@ -244,8 +248,10 @@ def adaptive_weight(mean_returns: FloatArray, max_return: float) -> Tensor:
     require_finite(values, "mean_returns")
     weights = 1 - values / max_return
     if (weights < -1e-6).any():
+        worst = int(weights.argmin())
+        limit = limits.expand(len(values))[worst].item()
         warnings.warn(
-            f"a group's mean return {values.max().item():g} exceeds max_return={max_return:g}: its "
+            f"a group's mean return {values[worst].item():g} exceeds max_return={limit:g}: its "
             "world-model weight is negative. Set max_return to the environment's largest return.",
             RuntimeWarning,
             stacklevel=2,
@@ -360,7 +366,7 @@ def plan_update(
     entropy: FloatArray,
     group_ids: FloatArray,
     mean_returns: FloatArray,
-    max_return: float,
+    max_return: float | FloatArray,
     keys: Sequence[int] | None = None,
     lengths: FloatArray | None = None,
     warnings_only: FloatArray | None = None,
@@ -372,7 +378,7 @@ def plan_update(
         entropy: [N] action entropy of every transition of the update.
         group_ids: [N] integers in 0..G-1.
         mean_returns: [G] mean episode return of each group.
-        max_return: R_max.
+        max_return: R_max, or [G] that of each group's environment.
         keys: [N] equal for identical transitions; needed unless `dedup` is `off`.
         lengths: [N] tokens of each next observation that are not left out; needed with
             `weighting=token`, `filter_echoes` and `filter_patterns`, and by selections that read it.

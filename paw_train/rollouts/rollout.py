@@ -38,6 +38,8 @@ class Trajectory:
     offered: list[Sequence[str] | None] = field(default_factory=list)
     """the actions that the environment listed as admissible before each response of the episode's own,
     where it lists any"""
+    environment: str = ""
+    """the name of its environment among those of a run of several"""
 
     @property
     def own(self) -> list[Transition]:

@@ -48,9 +48,16 @@ class Group(BaseModel):
 
 
 def field_kinds(cls: type[Group]) -> dict[str, Any]:
-    """The types of a group's fields by name, with the declared ranges of their values."""
+    """The types of a group's fields by name, with the declared ranges of their values.
+
+    A field that holds a group or a list of such groups counts as the group.
+    """
     hints = typing.get_type_hints(cls, include_extras=True)
-    return {name: hints[name] for name in cls.model_fields}
+    return {name: _group_in(hints[name]) for name in cls.model_fields}
+
+
+def _group_in(kind: Any) -> Any:
+    return next((part for part in typing.get_args(kind) if is_group(part)), kind)
 
 
 def groups_of(cls: type[Group], where: str = "") -> Iterator[tuple[str, type[Group]]]:

@@ -40,8 +40,8 @@ def change_environment(data: dict[str, Any], given: Mapping[str, Any], own_id: s
         ValueError: there is no such environment, or no module of a ``module:id``; names the nearest.
     """
     wanted = _value(given, "env.id")
-    if not isinstance(wanted, str):
-        return []
+    if not isinstance(wanted, str) or isinstance(data.get("env"), list):
+        return []  # of a list each entry has its own
     known = str(_value(data, "env.id") or own_id)
     if wanted.rpartition(":")[2] == known.rpartition(":")[2]:
         return []

@@ -12,6 +12,7 @@ import yaml
 from paw_gym.naming import did_you_mean
 from paw_train.settings.environment import EnvSettings
 from paw_train.settings.environment_change import change_environment, explain
+from paw_train.settings.mixture import choose_entry, entry_called
 from paw_train.settings.run import Settings
 
 Say = Callable[[str], None]
@@ -53,6 +54,7 @@ def overridden(
         of: a name for ``data``, for ``say``.
         say: called with a sentence about settings that were left out for another environment.
     """
+    overrides = choose_environment(data, overrides)
     given: dict[str, Any] = {}
     for override in overrides:
         apply_override(given, override)
@@ -62,6 +64,29 @@ def overridden(
     for override in overrides:
         apply_override(data, override)
     return Settings.read(data)
+
+
+def choose_environment(data: dict[str, Any], overrides: Sequence[str]) -> list[str]:
+    """Applies ``env=NAME`` to settings with a list in ``env``: they become those of this entry alone.
+
+    Args:
+        data: nested plain values; changed in place.
+        overrides: ``key=value`` texts.
+
+    Returns:
+        The other overrides.
+
+    Raises:
+        ValueError: no entry has that name; names the nearest.
+    """
+    left = []
+    for override in overrides:
+        chosen = override.removeprefix("env=").strip()
+        if isinstance(data.get("env"), list) and chosen != override and chosen[:1] not in "[{":
+            choose_entry(data, chosen)
+        else:
+            left.append(override)
+    return left
 
 
 def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -160,12 +185,20 @@ def read_pairs(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def apply_override(data: dict[str, Any], override: str) -> None:
-    """Puts a ``group.key=value`` into nested settings; the value is read as YAML."""
+    """Puts a ``group.key=value`` into nested settings; the value is read as YAML.
+
+    An entry of a list of environments is reached by its name: ``env.alfworld.weight=2``.
+    """
     ((key, value),) = read_pairs([override]).items()
     *path, last = key.split(".")
-    place = data
+    place: Any = data
     for part in path:
-        place = place.setdefault(part, {})
-        if not isinstance(place, dict):
+        place = entry_called(place, part) if isinstance(place, list) else place.setdefault(part, {})
+        if not isinstance(place, dict | list):
             raise ValueError(f"{key}: {part!r} is a value, not a group of settings.")
+    if isinstance(place, list):
+        entry_called(place, last)
+        raise ValueError(
+            f"{key} is one of several environments: give a setting of it, {key}.KEY=..."
+        )
     place[last] = value

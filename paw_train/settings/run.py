@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -14,6 +14,7 @@ from paw_train.settings.base import Group
 from paw_train.settings.cloning import CloningSettings
 from paw_train.settings.environment import EnvSettings
 from paw_train.settings.evaluation import EvalSettings
+from paw_train.settings.mixture import Member, MixedEnvSettings, entry_name, member_of, read_mixture
 from paw_train.settings.model import ModelSettings
 from paw_train.settings.objective import ObjectiveSettings
 from paw_train.settings.openrlhf import OpenRLHFSettings
@@ -61,7 +62,7 @@ class Settings(Group):
     another package registers; an empty list: none"""
     tracking_project: Text = "paw-gym"
     """name under which those programs group runs"""
-    env: EnvSettings = EnvSettings()
+    env: EnvSettings | tuple[MixedEnvSettings, ...] = EnvSettings()
     model: ModelSettings = ModelSettings()
     cloning: CloningSettings = CloningSettings()
     rollout: RolloutSettings = RolloutSettings()
@@ -77,9 +78,14 @@ class Settings(Group):
     @model_validator(mode="before")
     @classmethod
     def _check_names(cls, data: Any) -> Any:
-        if isinstance(data, Mapping):
-            refuse_old_names(data)
-        return data
+        if not isinstance(data, Mapping):
+            return data
+        refuse_old_names(data)
+        env = data.get("env")
+        if env is None or isinstance(env, EnvSettings):
+            return data
+        listed = isinstance(env, Sequence) and not isinstance(env, str)
+        return {**data, "env": read_mixture(env) if listed else EnvSettings.read(env, "env")}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -104,7 +110,47 @@ class Settings(Group):
                 "only; learn the world model there, and give its checkpoint (RUN/checkpoints/world_model/"
                 "model) to the cluster as model.path."
             )
+        if self.mixed and self.engine == "openrlhf":
+            raise ValueError(
+                "engine=openrlhf trains one environment, and env is a list: its agents sample each episode "
+                "in a process that knows one environment. Use engine=local, or choose one with env=NAME."
+            )
+        if self.mixed and self.world_model_learning != WorldModelLearningSettings():
+            raise ValueError(
+                "world_model_learning learns from the transitions of one environment, and env is a list: "
+                "learn the world model in a run of its own (env=NAME), and give its checkpoint to this "
+                "run as model.path."
+            )
         return self
+
+    @property
+    def mixed(self) -> bool:
+        """Whether ``env`` is a list of environments."""
+        return isinstance(self.env, tuple)
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The environments of the run, each with its part in it; one where ``env`` is a group."""
+        e = self.evaluation
+        if isinstance(self.env, tuple):
+            return tuple(member_of(entry, self.rollout.group_size) for entry in self.env)
+        name = entry_name({"id": self.env.id})
+        return (Member(name, self.env, e.split, e.selection_split, self.rollout.group_size),)
+
+    @property
+    def only_env(self) -> EnvSettings:
+        """The environment of a run of one.
+
+        Raises:
+            ValueError: ``env`` is a list; names the environments in it.
+        """
+        if isinstance(self.env, tuple):
+            names = ", ".join(entry.name for entry in self.env)
+            raise ValueError(
+                f"This takes one environment, and the settings have several ({names}): choose one with "
+                "env=NAME."
+            )
+        return self.env
 
     def to_dict(self) -> dict[str, Any]:
         """Nested plain values, as ``config.json`` holds them.

@@ -42,7 +42,7 @@ def shared_transitions(settings: Settings) -> Path | None:
 
 def _warm_start(settings: Settings) -> dict[str, Any]:
     return {
-        "env": settings.env.model_dump(exclude={"train_kwargs", "max_return"}),
+        "env": _environments(settings),
         "model": settings.model.model_dump(),
         # the limit has its effect in `episodes` and `steps`
         "cloning": settings.cloning.model_dump(exclude={"episodes_per_task", "checkpoint_every"}),
@@ -52,12 +52,20 @@ def _warm_start(settings: Settings) -> dict[str, Any]:
     }
 
 
+def _environments(settings: Settings) -> Any:
+    without = {"train_kwargs", "max_return"}
+    if isinstance(settings.env, tuple):
+        without |= {"group_size", "reward_scale", "normalize_advantages"}
+        return [entry.model_dump(exclude=without) for entry in settings.env]
+    return settings.env.model_dump(exclude=without)
+
+
 def _transitions(settings: Settings) -> dict[str, Any]:
     own = settings.world_model_learning
     return {
         "episodes": [own.episodes, own.held_out_episodes],
         "encoder": [own.encoder, own.encoder_prefix],
-        "train_kwargs": settings.env.train_kwargs,
+        "train_kwargs": settings.only_env.train_kwargs,
         "split": settings.evaluation.split,
         "rollout": settings.rollout.model_dump(exclude={"groups", "group_size"}),
     }

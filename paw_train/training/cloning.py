@@ -14,6 +14,7 @@ from torch import Tensor
 
 from paw_gym.files import append_jsonl, truncate_jsonl
 from paw_gym.pool import EnvPool
+from paw_train.environments import has_solver, make_pool
 from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.policies.local.mixed_precision import MasterWeights
@@ -21,7 +22,8 @@ from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.rollout import demonstrations
 from paw_train.rollouts.tokens import TokenBatch, TokenRow, collate
-from paw_train.settings import CloningSettings
+from paw_train.settings import CloningSettings, Settings
+from paw_train.training.environments import divided, member_seed
 
 
 def expert_rows(
@@ -43,6 +45,41 @@ def expert_rows(
                 rows.extend(trajectory.rows)
         if progress:
             progress(min(start + batch, len(task_ids)))
+    return rows
+
+
+def mixed_expert_rows(
+    settings: Settings, chat: ChatFormat, progress: Callable[[int], None] | None = None
+) -> list[TokenRow]:
+    """Token rows of the experts of a run's environments: ``cloning.episodes``, divided by weight.
+
+    Of several environments those without an expert are left out, and ``cloning.episodes_per_task`` limits
+    each one's share.
+    """
+    own, seed = settings.cloning, settings.seed
+    members = list(enumerate(settings.members))
+    if len(members) > 1:
+        members = [(i, m) for i, m in members if has_solver(m.env, m.env.train_split)]
+    shares = divided(own.episodes, [m.weight for _, m in members], None)
+    rows: list[TokenRow] = []
+    done = 0
+    for (number, member), count in zip(members, shares, strict=True):
+        pool = make_pool(member.env, member.env.train_split, 1, 1, member_seed(seed, number))
+        tasks = len(pool.tasks)
+        if len(settings.members) > 1 and own.episodes_per_task is not None:
+            count = min(count, own.episodes_per_task * tasks)
+        rng = np.random.default_rng([seed, 1, number] if number else [seed, 1])
+        ids = [pool.tasks.ids[int(i)] for i in rng.choice(tasks, count, count > tasks)]
+        rows += expert_rows(
+            pool,
+            chat,
+            ids,
+            own.noise,
+            seed,
+            progress=lambda n, before=done: progress(before + n) if progress else None,  # type: ignore[misc]
+        )
+        done += count
+        pool.close()
     return rows
 
 

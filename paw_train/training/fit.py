@@ -138,9 +138,10 @@ def _plan(settings: Settings, shape: ModelShape, available: float | None) -> Pla
     o, r = settings.openrlhf, settings.rollout
     if available is None:
         available = gpu_memory(o.gpu)
-    turns = int(training_env(settings.env).kwargs.get("max_steps", 50))
+    envs = [training_env(member.env) for member in settings.members]
+    turns = max(int(env.kwargs.get("max_steps", 50)) for env in envs)
     episodes, longest = r.groups * r.group_size, r.max_context_tokens
-    conversation = settings.env.mode == "conversation"
+    conversation = all(env.mode == "conversation" for env in envs)
     tokens = episodes * longest * (1 if conversation else turns)
     sampled = episodes * turns * r.max_response_tokens
     phases = (cluster_phases if cluster else local_phases)(settings, shape, available)

@@ -26,11 +26,12 @@ from paw_gym.pool import EnvPool
 from paw_gym.transition import Episode, write_jsonl
 from paw_train.algorithms.critic import Critic
 from paw_train.algorithms.estimators import advantage_estimator
-from paw_train.algorithms.experience import collect, informative_groups, prepare
+from paw_train.algorithms.experience import collect, prepare
 from paw_train.algorithms.update import Updater, update_seed
 from paw_train.baselines import make_agent
-from paw_train.environments import has_solver, make_pool, max_return, training_env
-from paw_train.evaluation import evaluate, evaluate_to_folder
+from paw_train.environments import has_solver, make_pool
+from paw_train.evaluation import evaluate_to_folder
+from paw_train.evaluation.mixture import evaluate_members
 from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.policies.factory import rollout_policy
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
@@ -40,23 +41,16 @@ from paw_train.policies.local.scratch import scratch_model, scratch_tokenizer
 from paw_train.reporting.run.alarms import world_model_loss
 from paw_train.reporting.terminal import RunDisplay
 from paw_train.reporting.tracking.follow import Tracking
-from paw_train.rollouts.branching import branching_rollout
 from paw_train.rollouts.observation_filter import leave_out
 from paw_train.rollouts.policy import Policy
-from paw_train.rollouts.rollout import (
-    Progress,
-    Trajectory,
-    demonstrations,
-    sampled_tokens,
-)
-from paw_train.settings import WITHOUT_EFFECT, Settings, load_settings, with_defaults
-from paw_train.settings.rollout import RolloutSettings
+from paw_train.rollouts.rollout import demonstrations, sampled_tokens
+from paw_train.settings import WITHOUT_EFFECT, EnvSettings, Settings, load_settings, with_defaults
 from paw_train.settings.sharing import shared_evaluation, shared_warm_start
-from paw_train.training.cloning import clone, expert_rows
+from paw_train.training.cloning import clone, mixed_expert_rows
+from paw_train.training.environments import TrainingEnvironments, reward_terms
 from paw_train.training.fit import machine_memory, require_fit
 from paw_train.training.preparation import prepared
 from paw_train.training.recording import record
-from paw_train.training.records import outcome_metrics
 from paw_train.world_model_learning.stages import WorldModelStages
 
 
@@ -173,7 +167,7 @@ class Run:
         self.device = _device(settings.model.device)
         self.policy = self._policy()
         self._engine: Policy | None = None
-        self.max_return = max_return(settings.env)
+        self.reward_terms = reward_terms(settings)
         self.tracking = Tracking(
             folder,
             settings.name,
@@ -246,14 +240,17 @@ class Run:
         return LocalPolicy(network.to(self.device), tokenizer)
 
     def _language(self) -> list[str]:
-        """Texts that hold every word the environment uses: episodes of its training tasks.
+        """Texts that hold every word the environments use: episodes of their training tasks.
 
         The expert's, with perturbed actions, or random ones where there is no expert.
         """
-        env = self.settings.env
+        return [text for m in self.settings.members for text in self._texts(m.env)]
+
+    def _texts(self, env: EnvSettings) -> list[str]:
         pool = make_pool(env, env.train_split, 1, 1, self.settings.seed)
         ids = pool.tasks.ids
-        few = [ids[int(i)] for i in np.linspace(0, len(ids) - 1, min(len(ids), 600))]
+        most = max(200, 600 // len(self.settings.members))
+        few = [ids[int(i)] for i in np.linspace(0, len(ids) - 1, min(len(ids), most))]
         texts: list[str] = []
         rng = (
             np.random.default_rng(self.settings.seed) if has_solver(env, env.train_split) else None
@@ -292,24 +289,9 @@ class Run:
                 self.display.say(f"Warm start taken from {saved}.")
             return self.policy
         if settings.episodes:
-            env = self.settings.env
             latest = folder.with_name("warm-latest")
             with self.display.task("expert episodes", settings.episodes) as advance:
-                pool = make_pool(env, env.train_split, 1, 1, self.settings.seed)
-                rng = np.random.default_rng([self.settings.seed, 1])
-                picked = rng.choice(
-                    len(pool.tasks), settings.episodes, settings.episodes > len(pool.tasks)
-                )
-                ids = [pool.tasks.ids[int(i)] for i in picked]
-                rows = expert_rows(
-                    pool,
-                    self.policy.chat,
-                    ids,
-                    settings.noise,
-                    self.settings.seed,
-                    progress=advance,
-                )
-                pool.close()
+                rows = mixed_expert_rows(self.settings, self.policy.chat, advance)
             with self.display.task("cloning the expert", settings.steps) as advance:
                 finished = clone(
                     self.policy,
@@ -363,13 +345,7 @@ class Run:
             s.updates,
             self._critic(),
         )
-        pool = make_pool(
-            training_env(s.env),
-            s.env.train_split,
-            s.rollout.groups,
-            s.rollout.group_size,
-            s.seed + 1,
-        )
+        pool = TrainingEnvironments(s)
         start = self._resume(updater, pool)
         earlier = _records(self.folder / "metrics.jsonl")
         loss = world_model_loss(s.to_dict())
@@ -391,12 +367,16 @@ class Run:
         pool.close()
         return True
 
-    def _update(self, update: int, updater: Updater, pool: EnvPool, show: Any) -> dict[str, Any]:
+    def _update(
+        self, update: int, updater: Updater, pool: TrainingEnvironments, show: Any
+    ) -> dict[str, Any]:
         s = self.settings
         started = time.perf_counter()
         generator = torch.Generator().manual_seed(update_seed(s.seed, update))
         pool.set_progress(update / s.updates)
-        sampled, kept = self._rollouts(pool, generator, lambda run, n: show.rollout(update, run, n))
+        sampled, kept = pool.sample(
+            self._sampler(), update, generator, lambda run, n: show.rollout(update, run, n)
+        )
         rolled = time.perf_counter()
         show.learning(update)
         leave_out(kept, self.policy.tokenizer, s.world_model)
@@ -406,19 +386,19 @@ class Run:
             s.algorithm,
             s.objective,
             s.world_model,
-            self.max_return,
+            self.reward_terms,
             updater.signals(transitions),
             self.policy.chat.ask,
             s.optimizer.micro_batch_tokens if self.policy.can_pack else 0,
         )
         if s.record.every and update % s.record.every == 0:
-            kept_groups = [t for t in sampled if t.episode.group < s.record.groups]
+            kept_groups = pool.recorded(sampled, s.record.groups)
             record(self.folder, update + 1, kept_groups, transitions, experience, self.policy, s)
         metrics: dict[str, Any] = updater.step(experience, update, update_seed(s.seed, update))
         updater.release()
         return {
             "update": update + 1,
-            **outcome_metrics(sampled),
+            **pool.metrics(sampled),
             **experience.metrics,
             **metrics,
             "tokens": sum(len(row.ids) for row in experience.rows),
@@ -438,31 +418,7 @@ class Run:
             )
         return self._engine
 
-    def _rollouts(
-        self, pool: EnvPool, generator: torch.Generator, progress: Progress
-    ) -> tuple[list[Trajectory], list[Trajectory]]:
-        """One update's episodes: (all that were sampled, those to learn from).
-
-        They differ under DAPO's dynamic sampling only: groups whose returns are all equal are
-        replaced by further ones, as far as the allowed rollouts bring any.
-        """
-        s = self.settings
-        sampler = self._sampler()
-        sampled = branching_rollout(sampler, pool, s.rollout, generator, progress=progress)
-        if not s.algorithm.dynamic_sampling:
-            return sampled, sampled
-        for extra in range(1, s.algorithm.dynamic_sampling + 1):
-            if len(informative_groups(sampled)) >= s.rollout.groups:
-                break
-            more = branching_rollout(sampler, pool, s.rollout, generator, progress=progress)
-            for trajectory in more:
-                trajectory.episode.group += extra * s.rollout.groups
-            sampled += more
-        wanted = set(sorted(informative_groups(sampled))[: s.rollout.groups])
-        kept = [t for t in sampled if t.episode.group in wanted]
-        return sampled, kept or sampled
-
-    def _resume(self, updater: Updater, pool: EnvPool) -> int:
+    def _resume(self, updater: Updater, pool: TrainingEnvironments) -> int:
         saved = find_checkpoint(self.folder / "checkpoints" / "latest")
         start = 0
         if saved is not None:
@@ -475,7 +431,7 @@ class Run:
             truncate_jsonl(self.folder / name, "update", start + 1)
         return start
 
-    def _save(self, name: str, update: int, updater: Updater, pool: EnvPool) -> None:
+    def _save(self, name: str, update: int, updater: Updater, pool: TrainingEnvironments) -> None:
         state = {
             "update": update,
             "optimizer": updater.state_dict(),
@@ -486,30 +442,26 @@ class Run:
 
     # --- evaluation --------------------------------------------------------------------------------
 
-    def _validate(self, update: int, updater: Updater, pool: EnvPool) -> float:
+    def _validate(self, update: int, updater: Updater, pool: TrainingEnvironments) -> float:
         """Success on the selection panel; the best policy so far, by ``select_by``, is kept."""
         e = self.settings.evaluation
-        result, _ = evaluate(
+        result, _ = evaluate_members(
             self.policy,
-            self.settings.env,
-            e.selection_split,
+            self.settings,
+            {m.name: m.selection_split for m in self.settings.members},
             e.selection_tasks,
-            e.seed,
-            self._eval_rollout(),
-            e.seed,
-            e.batch,
         )
         record = {"update": update, **{k: result[k] for k in ("success_rate", "n", "ci95")}}
         record["score"] = result["score"]["mean"]
+        if self.settings.mixed:
+            rates = {name: part["success_rate"] for name, part in result["by_type"].items()}
+            record |= {f"success_rate/{name}": rate for name, rate in rates.items()}
         log = self.folder / "validation.jsonl"
         earlier = [row[e.select_by] for row in _records(log)]
         append_jsonl(log, record)
         if record[e.select_by] >= max(earlier, default=0.0):
             self._save("best", update, updater, pool)
         return float(record["success_rate"])
-
-    def _eval_rollout(self) -> RolloutSettings:
-        return self.settings.rollout.replace(temperature=self.settings.evaluation.temperature)
 
     def _evaluate(self, when: str, policy: LocalPolicy) -> None:
         e = self.settings.evaluation
@@ -523,21 +475,20 @@ class Run:
             found = json.loads((shared / "result.json").read_text(encoding="utf-8"))
             write_json(path, {**found, "model": self.settings.name})
             return
-        with self.display.task(f"evaluating {when} RL", e.tasks * e.plays) as advance:
-            result, episodes = evaluate(
+        members = self.settings.members
+        count = e.tasks * e.plays * len(members)
+        with self.display.task(f"evaluating {when} RL", count) as advance:
+            result, episodes = evaluate_members(
                 policy,
-                self.settings.env,
-                e.split,
+                self.settings,
+                {m.name: m.split for m in members},
                 e.tasks,
-                e.seed,
-                self._eval_rollout(),
-                e.seed,
-                e.batch,
-                model=self.settings.name,
-                progress=lambda done, _: advance(done),
-                plays=e.plays,
+                e.plays,
+                self.settings.name,
+                lambda done, _: advance(done),
             )
-        kept = episodes[: self.settings.keep_episodes]
+        each = -(-self.settings.keep_episodes // len(members))
+        kept = [episode for played in episodes for episode in played[:each]]
         write_jsonl(episodes_path, kept)
         write_json(path, result)
         if shared is not None:

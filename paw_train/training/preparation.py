@@ -41,23 +41,37 @@ def prepared(settings: Settings, report: Callable[[str], None]) -> Settings:
         )
     _require_packages(settings)
     _require_splits(settings)
-    if settings.cloning.episodes and not has_solver(settings.env, settings.env.train_split):
+    return _with_fewer_episodes(_without_experts(settings, report), report)
+
+
+def _without_experts(settings: Settings, report: Callable[[str], None]) -> Settings:
+    """The settings without a warm start where no environment has an expert to clone."""
+    if not settings.cloning.episodes:
+        return settings
+    members = settings.members
+    lacking = [m for m in members if not has_solver(m.env, m.env.train_split)]
+    ids = ", ".join(m.env.id for m in lacking)
+    if len(lacking) == len(members):
         report(
-            f"{settings.env.id} has no solver (reference_solution), so there is nothing to clone: "
+            f"{ids} has no solver (reference_solution), so there is nothing to clone: "
             "cloning.episodes=0, and training starts from the model as it is. A solver, or a "
             "pretrained model (model.path), makes it a better start."
         )
-        cloning = settings.cloning.replace(episodes=0)
-        settings = settings.replace(cloning=cloning)
-    return _with_fewer_episodes(settings, report)
+        return settings.replace(cloning=settings.cloning.replace(episodes=0))
+    if lacking:
+        report(
+            f"{ids} has no solver (reference_solution): the warm start goes without its episodes."
+        )
+    return settings
 
 
 def _with_fewer_episodes(settings: Settings, report: Callable[[str], None]) -> Settings:
     """The settings with the warm start that ``cloning.episodes_per_task`` allows."""
     own = settings.cloning
-    if own.episodes_per_task is None or not own.episodes:
-        return settings
-    made = agent_env_maker(training_env(settings.env), settings.env.train_split)()
+    if own.episodes_per_task is None or not own.episodes or settings.mixed:
+        return settings  # of several environments each one's share is limited where it is played
+    env = settings.only_env
+    made = agent_env_maker(training_env(env), env.train_split)()
     tasks = len(made.tasks)
     made.close()
     episodes = min(own.episodes, own.episodes_per_task * tasks)
@@ -65,7 +79,7 @@ def _with_fewer_episodes(settings: Settings, report: Callable[[str], None]) -> S
         return settings
     steps = min(own.steps, max(_FEWEST_STEPS, round(own.steps * episodes / own.episodes)))
     report(
-        f"{settings.env.id} has {tasks} training task(s): {episodes} expert episodes and {steps} steps "
+        f"{env.id} has {tasks} training task(s): {episodes} expert episodes and {steps} steps "
         f"for the warm start, in place of {own.episodes} and {own.steps} (cloning.episodes, "
         "cloning.steps)."
     )
@@ -88,17 +102,19 @@ def _require_packages(settings: Settings) -> None:
 
 def _require_splits(settings: Settings) -> None:
     """Makes the environment on every split that the run will use."""
-    env, chosen = settings.env, settings.evaluation
-    check_arguments(env.id, env.train_kwargs, "env.train_kwargs")
-    _make(training_env(env), env.train_split)
+    chosen = settings.evaluation
     held_out = settings.world_model_learning.held_out_episodes
-    wanted = {
-        chosen.split: chosen.tasks or held_out,
-        chosen.selection_split: chosen.every and settings.updates,
-    }
-    for split, tasks in wanted.items():
-        if tasks:
-            _make(env, split)
+    for member in settings.members:
+        env = member.env
+        check_arguments(env.id, env.train_kwargs, "env.train_kwargs")
+        _make(training_env(env), env.train_split)
+        wanted = {
+            member.split: chosen.tasks or held_out,
+            member.selection_split: chosen.every and settings.updates,
+        }
+        for split, tasks in wanted.items():
+            if tasks:
+                _make(env, split)
 
 
 def _make(env: EnvSettings, split: str) -> None:

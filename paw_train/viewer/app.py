@@ -200,6 +200,7 @@ def _add_lists(app: FastAPI, store: RunStore) -> None:
         phase: Annotated[str | None, Query(max_length=20)] = None,
         outcome: Annotated[str, Query(max_length=100)] = "",
         type: Annotated[str | None, Query(max_length=200)] = None,
+        env: Annotated[str | None, Query(max_length=200)] = None,
         invalid: bool = False,
         selected: bool = False,
         entropy: Annotated[float | None, Query(ge=0, le=1e6)] = None,
@@ -213,7 +214,7 @@ def _add_lists(app: FastAPI, store: RunStore) -> None:
         outcomes = tuple(sorted(o for o in outcome.split(",") if o in OUTCOMES))
         sort = sort if sort in SORTS else "order"
         chosen = Filter(
-            view, q, phase, outcomes, type, invalid, selected, entropy, first, last, sort
+            view, q, phase, outcomes, type, env, invalid, selected, entropy, first, last, sort
         )
         return _json(store.page(name, chosen, offset, limit, around))
 

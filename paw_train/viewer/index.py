@@ -22,7 +22,7 @@ from paw_train.viewer.files import Damaged, Place, read_line, scan_episodes, sca
 from paw_train.viewer.folders import EpisodeFile, episode_files
 from paw_train.viewer.summaries import EpisodeSummary, summarise
 
-_VERSION = 3
+_VERSION = 4
 """of the tables; an older database is built again"""
 _BATCH = 256
 """episodes between commits, after which lists show them"""
@@ -36,7 +36,7 @@ CREATE TABLE files (
 CREATE TABLE episodes (
     id INTEGER PRIMARY KEY, file INTEGER, ordinal INTEGER, start INTEGER, length INTEGER,
     tokens_start INTEGER, tokens_length INTEGER, place INTEGER, phase TEXT, upd INTEGER, grp TEXT,
-    task_id TEXT, task_type TEXT, episode_id TEXT, instruction TEXT, words TEXT, outcome TEXT,
+    env_id TEXT, task_id TEXT, task_type TEXT, episode_id TEXT, instruction TEXT, words TEXT, outcome TEXT,
     ret REAL, steps INTEGER, first_turn INTEGER, invalid INTEGER, entropy REAL, advantage REAL,
     surprise REAL, selected INTEGER, lam REAL
 );
@@ -238,7 +238,7 @@ def _insert(
     first = database.execute("SELECT coalesce(max(id), 0) + 1 FROM turns").fetchone()[0]
     values = (
         *(number, ordinal, *place, *(tokens or (None, None)), file.place, file.phase, file.update),
-        *(e.group, e.task_id, e.task_type, e.episode_id, e.instruction),
+        *(e.group, e.env_id, e.task_id, e.task_type, e.episode_id, e.instruction),
         f"{e.instruction}\n{e.task_id}".lower(),
         *(e.outcome, e.total_reward, len(e.turns), first, e.invalid, e.largest_entropy()),
         *(e.mean("advantage"), e.mean("surprise"), e.selected(), e.lam),

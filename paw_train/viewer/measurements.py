@@ -104,8 +104,7 @@ class Measurements:
             "state": self._phase(planned, rows, after),
             "updates": len(rows),
             "planned": None if planned is None else int(planned),
-            "env": (found["env"] if found else None)
-            or (env.get("id") if isinstance(env, dict) else None),
+            "env": (found["env"] if found else None) or _environments(env),
             "algorithm": algorithm.get("name") if isinstance(algorithm, dict) else None,
             "world_model": world_model if isinstance(world_model, dict) else None,
             "seed": settings.get("seed"),
@@ -159,8 +158,25 @@ def _described(names: Iterable[str]) -> list[dict[str, str]]:
     there = set(names)
     known = [m for m in METRICS.values() if m.name in there]
     found = [{"name": m.name, "section": m.section, "meaning": m.meaning} for m in known]
-    others = [name for name in names if name not in METRICS]
-    return found + [{"name": name, "section": "Further", "meaning": ""} for name in others]
+    for name in names:
+        if name not in METRICS:
+            metric, _, environment = name.partition("/")
+            part = METRICS.get(metric) if environment else None
+            found.append(
+                {"name": name, "section": "Further", "meaning": ""}
+                if part is None
+                else {"name": name, "section": "By environment", "meaning": part.meaning}
+            )
+    return found
+
+
+def _environments(env: Any) -> str | None:
+    """The id of a run's environment, or those of several."""
+    if isinstance(env, dict):
+        found = env.get("id")
+        return found if isinstance(found, str) else None
+    listed = [e.get("id") for e in env if isinstance(e, dict)] if isinstance(env, list) else []
+    return " + ".join(dict.fromkeys(str(found) for found in listed)) or None
 
 
 def _model(settings: Record) -> str:

@@ -43,6 +43,7 @@ class Filter:
     phase: str | None = None
     outcomes: tuple[str, ...] = ()
     task_type: str | None = None
+    env_id: str | None = None
     invalid: bool = False
     selected: bool = False
     entropy: float | None = None
@@ -178,7 +179,8 @@ def _select_turns(database: sqlite3.Connection, f: Filter) -> array[int]:
 def _episode_conditions(f: Filter) -> tuple[list[str], list[Any]]:
     where: list[str] = []
     values: list[Any] = []
-    for column, value in (("e.phase", f.phase), ("e.task_type", f.task_type)):
+    wanted = {"e.phase": f.phase, "e.task_type": f.task_type, "e.env_id": f.env_id}
+    for column, value in wanted.items():
         if value is not None:
             where.append(f"{column} = ?")
             values.append(value)
@@ -302,6 +304,7 @@ def overview(index: RunIndex) -> dict[str, Any]:
             "with_tokens": tokens.fetchone()[0],
             "phases": counts("phase"),
             "outcomes": counts("outcome"),
+            "environments": counts("env_id"),
             "types": counts("task_type"),
             "kept": {int(key): n for key, n in counts("upd").items()},
             "notes": [f"{row['key']}: {row['note']}" for row in notes],

@@ -41,6 +41,7 @@ class EpisodeSummary:
 
     group: str
     """equal for the episodes of a rollout group, or of an evaluation's task"""
+    env_id: str
     task_id: str
     task_type: str
     episode_id: str
@@ -93,6 +94,7 @@ def summarise(
     training = file.phase == "training"
     return EpisodeSummary(
         f"{file.key}:{int(episode.group)}" if training else f"eval:{episode.task_id}",
+        str(episode.env_id),
         str(episode.task_id),
         str(episode.task_type),
         str(episode.episode_id),

@@ -108,7 +108,13 @@ class WorldModelStages:
         started = time.perf_counter()
         s = self.settings
         result = world_model.measure(
-            self.policy, episodes, s.env, s.evaluation.split, s.rollout, self._embed(), self.display
+            self.policy,
+            episodes,
+            s.only_env,
+            s.evaluation.split,
+            s.rollout,
+            self._embed(),
+            self.display,
         )
         result |= {
             "when": when,
@@ -130,14 +136,14 @@ class WorldModelStages:
 
     def _collected(self) -> list[Episode]:
         s = self.settings
-        env = training_env(s.env)
+        env = training_env(s.only_env)
         return self._played(
-            "transitions.jsonl", env, s.env.train_split, self.own.episodes, _COLLECT
+            "transitions.jsonl", env, s.only_env.train_split, self.own.episodes, _COLLECT
         )
 
     def _held_out(self) -> list[Episode]:
         s = self.settings
-        env = training_env(s.env)
+        env = training_env(s.only_env)
         split, count = s.evaluation.split, self.own.held_out_episodes
         return self._played("held_out.jsonl", env, split, count, _HELD_OUT)
 
@@ -185,7 +191,7 @@ class WorldModelStages:
 
     def _choose(self, episodes: Sequence[Episode]) -> list[Example]:
         """The transitions to learn from; called while the policy is still the start policy."""
-        probe = agent_env_maker(self.settings.env, self.settings.env.train_split)()
+        probe = agent_env_maker(self.settings.only_env, self.settings.only_env.train_split)()
         found = examples_of(
             episodes,
             self.policy.chat,

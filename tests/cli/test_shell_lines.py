@@ -77,12 +77,19 @@ NEEDS = {
 }
 """lines that need a package which not everyone has"""
 
-SMALL = (
+FEW = (
     "updates=1 checkpoint_every=1 keep_episodes=1 threads=1 cloning.episodes=4 cloning.steps=1 "
     "rollout.groups=2 rollout.group_size=2 evaluation.tasks=2 evaluation.every=1 "
-    "evaluation.selection_tasks=1 algorithm.dynamic_sampling=0 env.kwargs.max_steps=20 "
-    "env.train_kwargs.max_steps=3 model.device=cpu "
+    "evaluation.selection_tasks=1 algorithm.dynamic_sampling=0 model.device=cpu "
     "model.scratch.hidden=32 model.scratch.layers=1 model.scratch.heads=2 model.scratch.intermediate=32 "
+)
+SMALL = FEW + "env.kwargs.max_steps=20 env.train_kwargs.max_steps=3 "
+WORLDS = (
+    FEW + "env.alfworld.kwargs.num_tasks=12 env.alfworld.kwargs.max_steps=4 "
+    "env.webshop.kwargs.max_steps=4 env.search.kwargs.num_questions=40 "
+    "env.search.kwargs.num_passages=200 env.frozen_lake.kwargs.max_steps=6 "
+    "env.frozen_lake.kwargs.num_tasks=20 env.sokoban.kwargs.max_steps=4 "
+    "env.sokoban.kwargs.num_tasks=20 rollout.max_response_tokens=8 "
 )
 LEARNING = (
     "world_model_learning.episodes=2 world_model_learning.held_out_episodes=1 "
@@ -92,7 +99,8 @@ LEARNING = (
     "world_model_learning.sft.updates=1 "
 )
 BUDGETS = (
-    (r"paw train .*", SMALL),
+    (r"paw train (?!many_worlds$).*", SMALL),
+    (r"paw train many_worlds", WORLDS),
     (r"paw train (embedded|rwml|wm_sft|my_recipe)(?!.*env\.id=).*", "env.kwargs.num_tasks=12"),
     (r"paw train .*SearchQA.*", "env.kwargs.num_questions=40 env.kwargs.num_passages=200"),
     (r"paw train search_qa_tiny_cpu.*", "env.kwargs.num_questions=40 env.kwargs.num_passages=200"),

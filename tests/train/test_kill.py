@@ -59,6 +59,11 @@ MOMENTS = {
 """where a run is killed, and the most calls it may make before"""
 
 
+WORLDS = (
+    'env=[{"id":"paw_gym/ToyText-v0","template":"compact","kwargs":{"max_steps":6,"num_tasks":20}},'
+    '{"id":"paw_gym/Sokoban-v0","template":"compact","mode":"conversation","weight":2,'
+    '"kwargs":{"size":5,"boxes":1,"max_steps":4,"num_tasks":20}}] rollout.groups=3'
+)
 BRANCHING = "rollout.branching.branches=3 rollout.branching.points=1 algorithm.name=tree_grpo"
 
 
@@ -113,6 +118,23 @@ def test_a_branched_update_that_is_killed_is_repeated_exactly(tmp_path: Path) ->
     # each update restores eight branches: the middle of the second, then of the third
     for target, calls in (("paw_gym.pool:EnvPool:_restore", 11), ("paw_gym.pool:EnvPool:fork", 4)):
         killed = run("cut", target, str(calls))
+        assert killed.returncode == -signal.SIGKILL, (target, killed.stderr)
+    assert len((tmp_path / "cut" / "smoke" / "metrics.jsonl").read_text().splitlines()) == 2
+    last = run("cut")
+    assert last.returncode == 0, last.stderr
+    assert _record(tmp_path / "cut") == _record(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_run_of_several_environments_goes_on_exactly(tmp_path: Path) -> None:
+    def run(name: str, *kill: str) -> subprocess.CompletedProcess[str]:
+        return _run(tmp_path / name, *kill, updates=3, settings=WORLDS)
+
+    whole = run("whole")
+    assert whole.returncode == 0, whole.stderr
+    # while the groups of the second update are divided, and while the third is recorded
+    for target in ("divided", "TrainingEnvironments:metrics"):
+        killed = run("cut", f"paw_train.training.environments:{target}", "1")
         assert killed.returncode == -signal.SIGKILL, (target, killed.stderr)
     assert len((tmp_path / "cut" / "smoke" / "metrics.jsonl").read_text().splitlines()) == 2
     last = run("cut")

@@ -118,6 +118,7 @@ def test_filters_against_the_files(opened: Callable[[Path], Ask], small_run: Pat
     )
     kind = "look_at_obj_in_light"
     assert keys(type=kind) == wanted(lambda u, e, r: e.task_type == kind) != []
+    assert keys(env="paw_gym/ALFWorld-v0") == list(files) != [] == keys(env="paw_gym/WebShop-v0")
     assert keys(first=3, last=5) == wanted(lambda u, e, r: 3 <= u <= 5) != []
     assert keys(entropy=0.3) == wanted(lambda u, e, r: any(s["entropy"] >= 0.3 for s in r["steps"]))
     words = "a Candle 2"

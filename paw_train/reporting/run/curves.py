@@ -122,7 +122,7 @@ class ChartSection:
 
 def chart_sections(run: RunData) -> list[ChartSection]:
     """All charts that the run has data for."""
-    of_updates = [*SECTIONS, _others(run.metrics)]
+    of_updates = [*SECTIONS, _by_environment(run.metrics), _others(run.metrics)]
     found = [_section(section, run.metrics, "update", run) for section in of_updates]
     found.append(_section(_WORLD_MODEL_LEARNING, run.world_model_learning, "update", run))
     found.append(_section(_WARM_START, run.warmstart, "step", run))
@@ -153,9 +153,25 @@ def success_series(run: RunData) -> list[Series]:
     return [s for s in series if s.values]
 
 
+def _by_environment(records: Sequence[Record]) -> Section:
+    """Measurements of each environment of a run of several (``metric/environment``): a chart a metric."""
+    keys = sorted({key for record in records for key in record if "/" in key})
+    charts = []
+    for name, metric in METRICS.items():
+        own = tuple((k, k.partition("/")[2]) for k in keys if k.startswith(f"{name}/"))
+        if own:
+            title = (
+                metric.chart if metric.title == metric.chart else f"{metric.chart}: {metric.title}"
+            )
+            share = metric.unit == "share"
+            charts.append(Curve(title, metric.meaning, own, share=share, log=metric.log))
+    return Section("By environment", tuple(charts))
+
+
 def _others(records: Sequence[Record]) -> Section:
     """Measurements that are not in the catalogue, plotted all the same."""
-    keys = sorted({key for r in records for key in r} - set(METRICS) - NOT_MEASURED)
+    shown = {key for curve in _by_environment(records).curves for key, _ in curve.keys}
+    keys = sorted({key for r in records for key in r} - shown - set(METRICS) - NOT_MEASURED)
     plotted = [key for key in keys if _has(records, key)][:_MAX_OTHERS]
     return Section("Other measurements", tuple(Curve(k, "", ((k, k),)) for k in plotted))
 

@@ -63,6 +63,11 @@ class RunData:
         return str(self.config.get("name") or self.folder.resolve().name)
 
     @property
+    def mixed(self) -> bool:
+        """Whether several environments were trained on."""
+        return isinstance(self.config.get("env"), list)
+
+    @property
     def planned_updates(self) -> int | None:
         """RL updates in the settings."""
         planned = number(self.config.get("updates"))

@@ -20,7 +20,7 @@ def summary_lines(run: RunData) -> list[str]:
 def summary_table(run: RunData) -> Table:
     """Success before and after RL by task type."""
     table = Table(title=Text(run.name), title_justify="left")
-    table.add_column("task type")
+    table.add_column("environment" if run.mixed else "task type")
     for name in ("n", "before RL", "after RL", "change"):
         table.add_column(name, justify="right")
     for row in result_rows(run):

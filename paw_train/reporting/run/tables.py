@@ -12,6 +12,7 @@ from paw_train.reporting.run.run_data import RunData
 from paw_train.reporting.run.scales import duration_text, number_text
 from paw_train.reporting.run.verdict import points, same_panel
 from paw_train.settings.dotted import flatten
+from paw_train.settings.mixture import entry_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def tiles(run: RunData) -> list[tuple[str, str]]:
     planned = run.planned_updates
     done = len(run.metrics)
     facts = [
-        ("environment", run.setting("env.id") or _env_id(run)),
+        ("environments" if run.mixed else "environment", run.setting("env.id") or _env_id(run)),
         ("algorithm", _algorithm(run.setting("algorithm.name"), run.setting("world_model"))),
         ("updates", f"{done} of {planned}" if planned and planned != done else str(done)),
         ("RL time", duration_text(seconds) if seconds else ""),
@@ -106,6 +107,8 @@ def tiles(run: RunData) -> list[tuple[str, str]]:
 def _env_id(run: RunData) -> str:
     result = run.after or run.before
     own = run.config.get("env")
+    if isinstance(own, list):
+        return ", ".join(entry_name(entry) for entry in own if isinstance(entry, dict))
     return result.env_id if result is not None else own if isinstance(own, str) else ""
 
 

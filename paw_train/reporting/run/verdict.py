@@ -131,7 +131,7 @@ def checkpoint_sentence(run: RunData) -> tuple[str, ...]:
         return () if done is None else (f"{opening} the last checkpoint, update {done:.0f}.",)
     # of equal ones the later, as training keeps them
     best, last = max(rated, key=lambda r: (r[by], r["update"])), rated[-1]
-    split = run.setting("evaluation.selection_split")
+    split = None if run.mixed else run.setting("evaluation.selection_split")
     result = run.after or run.before
     # the panel of an environment without splits names none
     named = result is None or str(run.setting("evaluation.split")) in result.panel
@@ -171,6 +171,8 @@ def _latest_validation(run: RunData) -> tuple[str, ...]:
 def _tasks(run: RunData, result: EvalResult) -> str:
     noun = task_noun(result)
     split = run.setting("evaluation.split")
+    if run.mixed:
+        return f"{result.overall.n} {noun} of {len(result.by_type)} environments"
     if split is None:
         unseen = any(word in result.panel.lower() for word in ("valid", "test", "dev"))
     else:
@@ -181,7 +183,8 @@ def _tasks(run: RunData, result: EvalResult) -> str:
 
 def task_noun(result: EvalResult | None) -> str:
     """The word for the tasks of an environment, in the plural."""
-    return "games" if result is not None and "alfworld" in result.env_id.lower() else "tasks"
+    names = set() if result is None else set(result.env_id.lower().split(" + "))
+    return "games" if names and all("alfworld" in name for name in names) else "tasks"
 
 
 def same_panel(before: EvalResult, after: EvalResult) -> bool:

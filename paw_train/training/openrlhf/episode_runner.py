@@ -136,7 +136,7 @@ class EpisodeRunner:
     def _take(self, label: GroupLabel) -> AgentInterface:
         with contextlib.suppress(IndexError):
             return self._idle[self._kind(label)].pop()
-        env = self.settings.env if label.validation else training_env(self.settings.env)
+        env = self.settings.only_env if label.validation else training_env(self.settings.only_env)
         return agent_env_maker(env, label.split)()
 
     def _give_back(self, label: GroupLabel, env: AgentInterface, broken: bool) -> None:

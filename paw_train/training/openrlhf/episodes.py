@@ -88,7 +88,7 @@ def _groups(
     picked = rng.choice(len(tasks), r.groups, replace=r.groups > len(tasks))
     for group, task in enumerate(picked, first):
         seeds = tuple(int(rng.integers(2**31)) for _ in range(r.group_size))
-        yield GroupLabel(settings.env.train_split, tasks.ids[int(task)], seeds, group, update)
+        yield GroupLabel(settings.only_env.train_split, tasks.ids[int(task)], seeds, group, update)
 
 
 def panel_groups(tasks: TaskSet, settings: Settings) -> Iterator[GroupLabel]:
@@ -102,11 +102,11 @@ def panel_groups(tasks: TaskSet, settings: Settings) -> Iterator[GroupLabel]:
 
 def write_data_sets(settings: Settings, folder: Path) -> None:
     """Writes ``episodes.jsonl`` and, where there are validations, ``panel.jsonl``."""
-    env = agent_env_maker(settings.env, settings.env.train_split)()
+    env = agent_env_maker(settings.only_env, settings.only_env.train_split)()
     _write(folder / "episodes.jsonl", training_groups(env.tasks, settings), "train")
     env.close()
     if settings.evaluation.every:
-        env = agent_env_maker(settings.env, settings.evaluation.selection_split)()
+        env = agent_env_maker(settings.only_env, settings.evaluation.selection_split)()
         _write(folder / "panel.jsonl", panel_groups(env.tasks, settings), "panel")
         env.close()
 

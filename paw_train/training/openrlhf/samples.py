@@ -90,7 +90,7 @@ class TurnSamplesGenerator(SamplesGenerator):
 
     def _training_tasks(self) -> TaskSet:
         if self._tasks is None:
-            env = agent_env_maker(self.run.env, self.run.env.train_split)()
+            env = agent_env_maker(self.run.only_env, self.run.only_env.train_split)()
             self._tasks = env.tasks
             env.close()
         return self._tasks

@@ -54,7 +54,7 @@ class PaWTrainer(_Upstream):
             self.tokenizer,
         )
         self.experience_maker.run = self.run
-        self.experience_maker.max_return = max_return(self.run.env)
+        self.experience_maker.max_return = max_return(self.run.only_env)
         self._outcome: dict[str, float] = {}
 
     def fit(self, global_step: int = 0) -> None:

@@ -21,7 +21,7 @@ export async function ask(name, params = {}, signal = undefined) {
 export function filters(params) {
   const found = /^(\d+)-(\d+)$/.exec(params.u || "");
   return {
-    q: params.q, phase: params.phase, outcome: params.outcome, type: params.type,
+    q: params.q, phase: params.phase, outcome: params.outcome, env: params.env, type: params.type,
     invalid: params.invalid && "true", selected: params.selected && "true",
     entropy: Number(params.entropy) >= 0 ? params.entropy : null, sort: params.sort,
     first: found ? found[1] : null, last: found ? found[2] : null,

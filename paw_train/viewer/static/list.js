@@ -150,7 +150,7 @@ export class ListPage {
   drawBar() {
     const { params, tab } = this.state;
     const set = (change) => go({ params: { ...change, turn: null } });
-    const info = this.info || { phases: {}, outcomes: {}, types: {}, with_tokens: 0 };
+    const info = this.info || { phases: {}, outcomes: {}, environments: {}, types: {}, with_tokens: 0 };
     const select = (key, label, choices) => {
       const node = h("select", { "aria-label": label, title: label, data: { filter: key } }, choices.map(([value, words]) =>
         h("option", { value, selected: (params[key] || "") === value }, words)));
@@ -177,6 +177,7 @@ export class ListPage {
         info.with_tokens > 0 && chip("selected", "1", "◆ selected", "selected by the world model (highest action entropy)")),
       h("div", { cls: "line" },
         Object.keys(info.phases).length > 1 && select("phase", "Part of the run", [["", "all parts"], ...Object.keys(info.phases).map((p) => [p, PHASES[p] || p])]),
+        Object.keys(info.environments).length > 1 && select("env", "Environment", [["", "all environments"], ...Object.entries(info.environments).map(([e, n]) => [e, `${e.replace("paw_gym/", "")} (${n})`])]),
         Object.keys(info.types).length > 1 && select("type", "Task type", [["", "all task types"], ...Object.entries(info.types).map(([t, n]) => [t, `${t} (${n})`])]),
         info.with_tokens > 0 && entropy),
       h("div", { cls: "line" }, this.count,

@@ -2,7 +2,7 @@
 
 export const TABS = { training: ["curves", "groups", "episodes", "turns"], evaluation: ["result", "groups", "episodes", "turns"] };
 const SEPARATOR = "//"; // between the names of several runs: no name holds it, for names are paths
-export const FILTERS = ["q", "phase", "outcome", "type", "invalid", "selected", "entropy", "u"];
+export const FILTERS = ["q", "phase", "outcome", "env", "type", "invalid", "selected", "entropy", "u"];
 
 export function parse(hash) {
   const [path, query] = hash.replace(/^#\/?/, "").split("?");

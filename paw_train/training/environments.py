@@ -1,0 +1,191 @@
+"""The environments that a run is trained on, one or several: their pools, and each one's part in an update.
+
+Each environment has a pool of its own, with a generator of its own, so its tasks do not depend on the
+others. An update's groups are divided among them by weight; their rollouts follow one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from paw_gym.pool import EnvPool
+from paw_train.algorithms.experience import RewardTerms, informative_groups
+from paw_train.environments import make_pool, max_return, training_env
+from paw_train.rollouts.branching import branching_rollout
+from paw_train.rollouts.policy import Policy
+from paw_train.rollouts.rollout import Progress, Trajectory
+from paw_train.settings import Settings
+from paw_train.settings.mixture import Member
+from paw_train.settings.rollout import RolloutSettings
+from paw_train.training.records import outcome_metrics
+
+_SHARES = 2
+"""part of the seeds of the division of groups"""
+_BY_ENVIRONMENT = ("success_rate", "reward_mean", "equal_groups", "steps_mean", "invalid_rate")
+"""outcomes that are measured for each environment of several"""
+
+
+class TrainingEnvironments:
+    """The pools of a run's environments.
+
+    Args:
+        settings: of the run.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self.members = settings, settings.members
+        self.pools = [self._pool(number, member) for number, member in enumerate(self.members)]
+
+    def _pool(self, number: int, member: Member) -> EnvPool:
+        env, groups = training_env(member.env), self.settings.rollout.groups
+        seed = member_seed(self.settings.seed + 1, number)
+        return make_pool(env, member.env.train_split, groups, member.group_size, seed)
+
+    def set_progress(self, fraction: float) -> None:
+        """Tells every environment the share of training that is done."""
+        for pool in self.pools:
+            pool.set_progress(fraction)
+
+    def sample(
+        self, sampler: Policy, update: int, generator: torch.Generator, progress: Progress
+    ) -> tuple[list[Trajectory], list[Trajectory]]:
+        """One update's episodes: (all that were sampled, those to learn from).
+
+        They differ under DAPO's dynamic sampling only: groups whose returns are all equal are
+        replaced by further ones of the same environment, as far as the allowed rollouts bring any.
+
+        Args:
+            sampler: answers.
+            update: its number, from 0.
+            generator: of the responses.
+            progress: called with (running, all) episodes of the environment that is sampled.
+        """
+        s = self.settings
+        rng = np.random.default_rng([s.seed, _SHARES, update])
+        counts = divided(s.rollout.groups, [m.weight for m in self.members], rng)
+        sampled: list[Trajectory] = []
+        kept: list[Trajectory] = []
+        for member, pool, count in zip(self.members, self.pools, counts, strict=True):
+            if not count:
+                continue
+            pool.groups = count
+            first = 1 + max((t.episode.group for t in sampled), default=-1)
+            rollout = _part(s.rollout, count)
+            new, good = _informative(
+                lambda pool=pool, rollout=rollout: branching_rollout(  # type: ignore[misc]
+                    sampler, pool, rollout, generator, progress=progress
+                ),
+                count,
+                s.algorithm.dynamic_sampling,
+            )
+            for trajectory in new:
+                trajectory.environment = member.name if s.mixed else ""
+                trajectory.episode.group += first
+            sampled += new
+            kept += good
+        return sampled, kept
+
+    def metrics(self, sampled: Sequence[Trajectory]) -> dict[str, Any]:
+        """Outcomes of an update's episodes; of several environments also of each: ``metric/name``."""
+        found = outcome_metrics(sampled)
+        if not self.settings.mixed:
+            return found
+        for member in self.members:
+            own = [t for t in sampled if t.environment == member.name]
+            if own:
+                values = outcome_metrics(own)
+                found |= {f"{k}/{member.name}": values[k] for k in _BY_ENVIRONMENT if k in values}
+        return found
+
+    def recorded(self, sampled: Sequence[Trajectory], groups: int) -> list[Trajectory]:
+        """The episodes of the first so many groups of each environment."""
+        first: dict[str, int] = {}
+        for trajectory in sampled:
+            first.setdefault(trajectory.environment, trajectory.episode.group)
+        return [t for t in sampled if t.episode.group < first[t.environment] + groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state that makes the next update's tasks the same."""
+        states = [pool.state_dict() for pool in self.pools]
+        return {"members": states} if self.settings.mixed else states[0]
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of ``state_dict``."""
+        states = state["members"] if self.settings.mixed else [state]
+        for pool, own in zip(self.pools, states, strict=True):
+            pool.load_state_dict(own)
+
+    def close(self) -> None:
+        """Closes the environments."""
+        for pool in self.pools:
+            pool.close()
+
+
+def reward_terms(settings: Settings) -> float | Mapping[str, RewardTerms]:
+    """R_max of a run of one environment; of several, the terms of each by its name."""
+    members = settings.members
+    if not settings.mixed:
+        return max_return(members[0].env)
+    return {
+        m.name: RewardTerms(max_return(m.env), m.reward_scale, m.normalize_advantages)
+        for m in members
+    }
+
+
+def divided(count: int, weights: Sequence[float], rng: np.random.Generator | None) -> list[int]:
+    """A number of things divided by weight: systematic sampling.
+
+    Each share is rounded down or up, and is right on average; a share below 1 is sometimes 0. (Cochran,
+    Sampling Techniques, 1977, chapter 8.)
+
+    Args:
+        count: the number of things.
+        weights: above 0.
+        rng: decides what is rounded up; ``None``: it is rounded to the nearest.
+
+    Returns:
+        One number for each weight; they add up to ``count``.
+    """
+    start = 0.5 if rng is None else float(rng.random())
+    ends = np.cumsum(np.asarray(weights, dtype=float))
+    ends = ends / ends[-1] * count
+    bounds = np.floor(ends + start).astype(int)
+    bounds[-1] = count
+    return [int(n) for n in np.diff(bounds, prepend=0)]
+
+
+def member_seed(seed: int, number: int) -> int:
+    """The seed of an environment of a run: of the first, the run's own."""
+    return seed if number == 0 else int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+
+
+def _part(rollout: RolloutSettings, groups: int) -> RolloutSettings:
+    """The settings of a rollout of a part of an update's groups: a budget of tokens is divided too."""
+    budget = rollout.branching.max_tokens
+    if budget is None or groups == rollout.groups:
+        return rollout
+    part = max(1, budget * groups // rollout.groups)
+    return rollout.replace(branching=rollout.branching.replace(max_tokens=part))
+
+
+def _informative(
+    roll_out: Callable[[], list[Trajectory]], groups: int, extra: int
+) -> tuple[list[Trajectory], list[Trajectory]]:
+    """(all sampled, those to learn from) of one environment, with up to ``extra`` more rollouts."""
+    sampled = roll_out()
+    if not extra:
+        return sampled, sampled
+    for number in range(1, extra + 1):
+        if len(informative_groups(sampled)) >= groups:
+            break
+        more = roll_out()
+        for trajectory in more:
+            trajectory.episode.group += number * groups
+        sampled += more
+    wanted = set(sorted(informative_groups(sampled))[:groups])
+    kept = [t for t in sampled if t.episode.group in wanted]
+    return sampled, kept or sampled

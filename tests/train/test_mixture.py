@@ -1,0 +1,328 @@
+"""Several environments in one run: what each one's part is, and that one is a list of length one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from paw_gym.pool import EnvPool  # noqa: E402
+from paw_gym.transition import read_jsonl  # noqa: E402
+from paw_train.algorithms.advantages import grpo  # noqa: E402
+from paw_train.algorithms.experience import RewardTerms, collect, prepare  # noqa: E402
+from paw_train.evaluation.mixture import joined  # noqa: E402
+from paw_train.losses.world_model import adaptive_weight  # noqa: E402
+from paw_train.reporting.run.page import write_report  # noqa: E402
+from paw_train.reporting.run.run_data import load_run  # noqa: E402
+from paw_train.reporting.run.tables import result_rows  # noqa: E402
+from paw_train.settings import (  # noqa: E402
+    AlgorithmSettings,
+    ObjectiveSettings,
+    Settings,
+    WorldModelSettings,
+    find_recipe,
+    load_settings,
+    read_recipe,
+)
+from paw_train.training.environments import TrainingEnvironments, divided  # noqa: E402
+from paw_train.training.local import train_from_recipe  # noqa: E402
+
+LAKE: dict[str, Any] = {
+    "id": "paw_gym/ToyText-v0",
+    "name": "lake",
+    "template": "compact",
+    "kwargs": {"max_steps": 6, "num_tasks": 20},
+}
+SOKOBAN: dict[str, Any] = {
+    "id": "paw_gym/Sokoban-v0",
+    "template": "compact",
+    "mode": "conversation",
+    "kwargs": {"size": 5, "boxes": 1, "max_steps": 3, "num_tasks": 20},
+    "max_return": 4.0,
+}
+
+
+def _settings(*more: str, env: Any = None) -> list[str]:
+    listed = json.dumps([LAKE, SOKOBAN] if env is None else env)
+    return [
+        f"env={listed}",
+        "tracking=[]",
+        "evaluation.tasks=3",
+        "evaluation.selection_tasks=2",
+        *more,
+    ]
+
+
+# --- settings ---------------------------------------------------------------------------------------
+
+
+def test_a_list_of_environments_is_recorded_and_read_again() -> None:
+    settings = load_settings("smoke", _settings("env.lake.weight=2", "env.sokoban.group_size=3"))
+    assert Settings.read(json.loads(json.dumps(settings.to_dict()))) == settings
+    lake, sokoban = settings.members
+    assert (lake.name, lake.weight, lake.group_size) == ("lake", 2.0, settings.rollout.group_size)
+    assert (sokoban.name, sokoban.group_size, sokoban.env.mode) == ("sokoban", 3, "conversation")
+    assert (sokoban.selection_split, sokoban.split) == ("valid", "test"), "those of the environment"
+
+
+def test_one_environment_of_a_list_is_chosen_by_name() -> None:
+    chosen = load_settings("many_worlds", ["env=frozen_lake", "env.kwargs.size=5"])
+    assert not chosen.mixed
+    assert chosen.only_env.id == "paw_gym/ToyText-v0"
+    assert chosen.only_env.kwargs == {"game": "frozen_lake", "max_steps": 30, "size": 5}
+    assert (chosen.evaluation.selection_split, chosen.evaluation.split) == ("valid", "test")
+    with pytest.raises(ValueError, match="Did you mean 'sokoban'"):
+        load_settings("many_worlds", ["env=sokobam"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["env.leke.weight=2"], "Did you mean 'lake'"),
+        (["env.lake.weigth=2"], "Unknown setting 'env.lake.weigth'. Did you mean 'weight'"),
+        (["env.lake.weight=0"], "env.lake.weight is above 0"),
+        (["env.lake=1"], "env.lake is one of several environments"),
+        (["env.lake.name=Lake/1"], "lower-case letters"),
+        (["env.lake.name=sokoban"], "two environments are called 'sokoban'"),
+        (["env=[]"], "the list of environments is empty"),
+        (["engine=openrlhf"], "engine=openrlhf trains one environment"),
+        (["world_model_learning.method=sft"], "world_model_learning learns"),
+    ],
+)
+def test_what_does_not_fit_a_list_is_refused(changes: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message.replace("[", "\\[")):
+        load_settings("smoke", _settings(*changes))
+
+
+def test_what_takes_one_environment_says_how_to_choose_it() -> None:
+    with pytest.raises(ValueError, match=r"several \(lake, sokoban\): choose one with env=NAME"):
+        _ = load_settings("smoke", _settings()).only_env
+
+
+def test_paw_eval_of_a_run_of_several_takes_one(tmp_path: Path) -> None:
+    from paw_train.evaluation.panels import panel_spec
+    from paw_train.evaluation.program import settings_of
+
+    recorded = load_settings("smoke", _settings()).to_dict()
+    (tmp_path / "config.json").write_text(json.dumps(recorded), encoding="utf-8")
+    chosen = settings_of(tmp_path, None, ["env=sokoban"])
+    assert (chosen.only_env.id, chosen.evaluation.split) == (SOKOBAN["id"], "test")
+    panel = panel_spec("sokoban/test")
+    assert settings_of(tmp_path, panel, ["env=sokoban"]).only_env.id == SOKOBAN["id"]
+    with pytest.raises(ValueError, match=r"several environments \(lake, sokoban\)"):
+        settings_of(tmp_path, panel, [])
+
+
+# --- an update's part -------------------------------------------------------------------------------
+
+
+@given(
+    st.integers(0, 60),
+    st.lists(st.floats(0.01, 100), min_size=1, max_size=6),
+    st.one_of(st.none(), st.integers(0, 2**32)),
+)
+def test_shares_add_up_and_are_rounded_weights(
+    count: int, weights: list[float], seed: int | None
+) -> None:
+    shares = divided(count, weights, None if seed is None else np.random.default_rng(seed))
+    assert sum(shares) == count
+    for share, weight in zip(shares, weights, strict=True):
+        assert abs(share - count * weight / sum(weights)) < 1 + 1e-6
+
+
+def test_shares_are_right_on_average() -> None:
+    rng = np.random.default_rng(0)
+    shares = np.array([divided(3, [5, 1, 1], rng) for _ in range(2000)])
+    assert shares.mean(0) == pytest.approx([15 / 7, 3 / 7, 3 / 7], abs=0.05)
+    assert (shares.min(0) == [2, 0, 0]).all()
+
+
+def _two_worlds(made_up: Any) -> Any:
+    """Two groups of two episodes: the first of world ``a``, the second of ``b``."""
+    trajectories = made_up(False)
+    for trajectory in trajectories:
+        trajectory.environment = "ab"[trajectory.episode.group]
+    return collect(trajectories)
+
+
+def test_each_environment_has_its_own_largest_return_and_scale(made_up: Any) -> None:
+    pool = _two_worlds(made_up)
+    terms = {"a": RewardTerms(10.0), "b": RewardTerms(40.0, reward_scale=3.0)}
+    algorithm = AlgorithmSettings(normalize=False)
+    rest = (algorithm, ObjectiveSettings(kl_coef=0.0), WorldModelSettings())
+    found = prepare(pool, *rest, terms)
+    means = torch.stack([pool.returns[pool.group == g].mean() for g in (0, 1)])
+    assert found.plan is not None
+    assert torch.allclose(found.plan.lambdas, 1 - means / torch.tensor([10.0, 40.0]))
+    assert found.metrics["lambda_mean/b"] == pytest.approx(adaptive_weight(means[1:], 40.0).item())
+    raw = grpo(pool.returns, pool.group, False)[pool.episode]
+    scale = torch.tensor([1.0, 3.0])[pool.group[pool.episode]]
+    assert torch.allclose(found.advantages, (raw * scale).float())
+
+
+def test_normalized_advantages_have_the_same_size_in_each_environment(made_up: Any) -> None:
+    pool = _two_worlds(made_up)
+    algorithm = AlgorithmSettings(normalize=False)
+    rest = (algorithm, ObjectiveSettings(kl_coef=0.0), WorldModelSettings())
+    plain = prepare(pool, *rest, {"a": RewardTerms(10.0), "b": RewardTerms(10.0)})
+    own = {"a": RewardTerms(10.0), "b": RewardTerms(10.0, 50.0, normalize_advantages=True)}
+    found = prepare(pool, *rest, own)
+    second = pool.group[pool.episode] == 1
+    assert torch.equal(found.advantages[~second], plain.advantages[~second])
+    assert found.advantages[second].square().mean().item() == pytest.approx(1.0, rel=1e-5)
+
+
+def test_an_environment_in_a_mixture_of_terms_counts_as_alone(made_up: Any) -> None:
+    pool = collect(made_up(False))
+    rest = (AlgorithmSettings(), ObjectiveSettings(kl_coef=0.0), WorldModelSettings())
+    alone, listed = prepare(pool, *rest, 10.0), prepare(pool, *rest, {"": RewardTerms(10.0)})
+    assert torch.equal(alone.advantages, listed.advantages)
+    assert torch.equal(alone.wm_weights, listed.wm_weights)
+
+
+# --- evaluation -------------------------------------------------------------------------------------
+
+
+def _result(name: str, wins: list[bool]) -> dict[str, Any]:
+    from paw_train.evaluation.statistics import wilson_interval
+
+    rate = sum(wins) / len(wins)
+    low, high = wilson_interval(sum(wins), len(wins))
+    counts = ("errors", "unplayed", "seconds", "model_calls")
+    means = ("mean_steps", "invalid_rate", "truncated_rate", "mean_reward")
+    return dict.fromkeys((*counts, *means), 0) | {
+        "panel": f"{name}/test/{len(wins)}",
+        "panel_hash": name * 8,
+        "env_id": name,
+        "agent": "policy",
+        "model": "m",
+        "n": len(wins),
+        "tasks": len(wins),
+        "complete": True,
+        "success_rate": rate,
+        "ci95": [low, high],
+        "score": {"mean": rate, "ci95": [low, high]},
+        "successes": wins,
+    }
+
+
+def test_every_environment_counts_the_same_in_a_joined_result() -> None:
+    small, large = _result("a", [True] * 4), _result("b", [False] * 30 + [True] * 10)
+    found = joined({"a": small, "b": large})
+    assert found["success_rate"] == pytest.approx((1.0 + 0.25) / 2)
+    low, high = found["ci95"]
+    assert low < found["success_rate"] < high
+    assert found["by_type"]["b"]["n"] == 40 and found["n"] == 44
+    assert "successes" not in found, "pairs of tasks would weigh the larger panel more"
+    assert found["panel_hash"] != joined({"b": large, "a": small})["panel_hash"]
+
+
+# --- whole runs -------------------------------------------------------------------------------------
+
+
+def _train(out: Path, env: Any, *more: str) -> Path:
+    out.mkdir(exist_ok=True)
+    recipe = out / "worlds.yaml"
+    settings = read_recipe(find_recipe("smoke")) | {"env": env}  # a base would add to a group
+    recipe.write_text(json.dumps(settings), encoding="utf-8")
+    few = ["tracking=[]", "evaluation.tasks=3", "evaluation.selection_tasks=2", f"out={out}"]
+    return train_from_recipe(str(recipe), [*few, *more], quiet=True)
+
+
+_VARYING = {"time", "seconds_rollout", "seconds_train", "peak_memory_mb"}
+
+
+def _metrics(run: Path) -> list[dict[str, Any]]:
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in _VARYING} for line in lines]
+
+
+def test_one_environment_is_a_list_of_length_one(tmp_path: Path) -> None:
+    short = ["updates=1", "evaluation.every=1"]
+    listed = _train(tmp_path / "list", [LAKE], *short)
+    group = {key: value for key, value in LAKE.items() if key != "name"}
+    splits = ["evaluation.split=test", "evaluation.selection_split=valid"]
+    single = _train(tmp_path / "group", group, *short, *splits)
+    weights = [
+        (run / "checkpoints/latest/model/model.safetensors").read_bytes()
+        for run in (listed, single)
+    ]
+    assert weights[0] == weights[1]
+    (of_list,), (of_group,) = _metrics(listed), _metrics(single)
+    assert {k: v for k, v in of_list.items() if "/" not in k} == of_group
+    assert of_list["success_rate/lake"] == of_group["success_rate"]
+
+
+def test_a_run_of_two_environments_shows_each(tmp_path: Path) -> None:
+    more = ["updates=2", "rollout.groups=3", "env.lake.weight=2", "record.every=1"]
+    run = _train(tmp_path, [LAKE, SOKOBAN], *more, "env.sokoban.group_size=3")
+    first = _metrics(run)[0]
+    assert {"reward_mean/lake", "reward_mean/sokoban", "lambda_mean/lake"} <= set(first)
+    played = list(read_jsonl(run / "rollouts" / "000001.jsonl"))
+    sizes = {(e.env_id, e.group): 0 for e in played}
+    for episode in played:
+        sizes[episode.env_id, episode.group] += 1
+    assert {(name, n) for (name, _), n in sizes.items()} == {(LAKE["id"], 2), (SOKOBAN["id"], 3)}
+    assert {e.context_mode for e in played if e.env_id == SOKOBAN["id"]} == {"conversation"}
+    rows = [row.label for row in result_rows(load_run(run))]
+    assert rows == ["all", "lake", "sokoban"]
+    page = write_report(run).read_text(encoding="utf-8")
+    assert "Before and after, by environment" in page and "By environment" in page
+    (check, *_) = (run / "validation.jsonl").read_text().splitlines()
+    assert {"success_rate/lake", "success_rate/sokoban"} <= set(json.loads(check))
+    result = json.loads((run / "eval_after.json").read_text())
+    assert result["by_environment"]["sokoban"]["panel"] == "paw_gym/Sokoban-v0/test/3"
+
+
+@pytest.mark.slow
+def test_the_recipe_of_many_worlds_trains_all_of_them(tmp_path: Path) -> None:
+    small = [
+        "env.alfworld.kwargs.num_tasks=12",
+        "env.webshop.kwargs.num_products=60",
+        "env.search.kwargs.num_passages=200",
+        "env.search.kwargs.num_questions=40",
+        "env.frozen_lake.kwargs={game: frozen_lake, max_steps: 6, num_tasks: 20}",
+        "env.sokoban.kwargs={size: 5, boxes: 1, max_steps: 3, num_tasks: 20}",
+        "model.scratch={hidden: 32, layers: 1, heads: 2, kv_heads: 1, intermediate: 64, tokenizer: pieces}",
+    ]
+    tiny = ["updates=1", "cloning.episodes=18", "cloning.steps=2", "rollout.groups=6"]
+    tiny += [
+        "rollout.group_size=2",
+        "rollout.max_response_tokens=4",
+        "env.alfworld.train_kwargs.max_steps=3",
+    ]
+    tiny += ["evaluation.tasks=1", "evaluation.selection_tasks=1", "tracking=[]", f"out={tmp_path}"]
+    run = train_from_recipe("many_worlds", [*small, *tiny], quiet=True)
+    worlds = {"alfworld", "webshop", "search", "frozen_lake", "sokoban"}
+    (metrics,) = _metrics(run)
+    assert {key.partition("/")[2] for key in metrics if key.startswith("reward_mean/")} == worlds
+    assert set(json.loads((run / "eval_after.json").read_text())["by_environment"]) == worlds
+
+
+def test_the_tasks_of_an_environment_do_not_depend_on_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = load_settings("smoke", _settings("rollout.groups=4"))
+    heavier = load_settings("smoke", _settings("rollout.groups=4", "env.sokoban.weight=1.0001"))
+    first, second = TrainingEnvironments(settings), TrainingEnvironments(heavier)
+    for environments in (first, second):
+        for pool in environments.pools:
+            pool.groups = 2
+    drawn = [[_drawn(pool) for pool in environments.pools] for environments in (first, second)]
+    assert drawn[0] == drawn[1]
+    assert drawn[0][0] != drawn[0][1]
+    saved = first.state_dict()
+    following = [_drawn(pool) for pool in first.pools]
+    first.load_state_dict(saved)
+    assert [_drawn(pool) for pool in first.pools] == following
+
+
+def _drawn(pool: EnvPool) -> list[str]:
+    return [slot.episode.episode_id for slot in pool.reset()]
