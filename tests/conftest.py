@@ -28,7 +28,8 @@ EXTRAS = {
     "paw_gym/TextWorldExpress-v0": ("textworld_express", "jvm"),
 }
 """by id, the package that an environment needs and the extra that brings it"""
-FEW_TASKS = {
+FEW_TASKS: dict[str, dict[str, Any]] = {
+    "paw_gym/2048-v0": {"target": 32},
     "paw_gym/TextWorld-v0": {"num_tasks": 2},
     "paw_gym/TextWorldExpress-v0": {"game": "coin"},
 }
