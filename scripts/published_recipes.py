@@ -224,6 +224,8 @@ world_model: {coef: 0.1}
 | `search_qa_tiny_zerosearch` | ZeroSearch offline, a script as the simulated retriever: a smoke test |
 | `wm_sft_embedded`, `rwml_embedded` | `embedded`, with \
 [world-model learning](world-model-learning.md) before RL |
+| `many_worlds` | five environments [in one run](many-worlds.md): ALFWorld, WebShop, Search QA, \
+frozen lakes, Sokoban |
 | `smollm2_alfworld_cpu` | a real language model, SmolLM2-135M, with LoRA on a CPU |
 | `smoke` | a minute of everything, for tests |
 
