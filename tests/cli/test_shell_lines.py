@@ -40,6 +40,7 @@ NOT_RUN = {
     r"docker .*|python3\.11 -m venv cluster .*": "builds from the network; tests/test_install.py reads the "
     "files behind it",
     r"python examples/train_with_trl\.py .*": "SmolLM2 from the hub; tests/test_docs.py runs it with --smoke",
+    r"paw eval OUT env\.template=compact .*": "the model that the line above would write",
     r"(\w+=\w+ )?(CLUSTER_VENV/bin/)?python benchmarks/.*": "measures for minutes to hours; its options "
     "are looked up in its source below",
     r"(RAY_ADDRESS=\S+ )?paw train \S+ engine=openrlhf( openrlhf\.nodes=2)?": "a cluster of GPUs; "
