@@ -118,8 +118,10 @@ class ClaimedGpu(TorchFunctionMode):
 
     def _property(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = getattr(func.__self__, "__name__", "")
-        if name == "device":
-            return torch.device(GPU, 0) if place(args[0]) == GPU else torch.device(CPU)
+        # a tensor without a claim is where it is: one on ``meta`` has to say so, or transformers
+        # leaves what it should have computed for it (the rotary frequencies) uninitialised
+        if name == "device" and place(args[0]) == GPU:
+            return torch.device(GPU, 0)
         if name in ("is_cuda", "is_cpu"):
             return place(args[0]) == (GPU if name == "is_cuda" else CPU)
         result = func(*args, **kwargs)
