@@ -23,10 +23,11 @@ def shared_warm_start(settings: Settings) -> Path | None:
 def shared_evaluation(settings: Settings) -> Path | None:
     """The folder of the evaluation of that warm start."""
     # the settings left out do not change an episode of the panel
-    selection, sizes = {"every", "selection_split", "selection_tasks"}, {"groups", "group_size"}
+    selection = {"every", "selection_split", "selection_tasks"}
+    training = {"groups", "group_size", "temperature", "branching"}
     parts = {
         "evaluation": settings.evaluation.model_dump(exclude=selection),
-        "rollout": settings.rollout.model_dump(exclude={*sizes, "temperature"}),
+        "rollout": settings.rollout.model_dump(exclude=training),
     }
     if settings.world_model_learning.method != "off":
         # the evaluated policy is then not the warm start alone

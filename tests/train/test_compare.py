@@ -46,7 +46,12 @@ from paw_train.reporting.compare.results import (
     read_results,
     write_results,
 )
-from paw_train.reporting.compare.run_folder import differing_setting, is_finished, relevant
+from paw_train.reporting.compare.run_folder import (
+    differing_setting,
+    is_finished,
+    relevant,
+    shared_places,
+)
 from paw_train.reporting.compare.tables import COLUMNS, markdown, rich_table
 from paw_train.settings import recipe_names
 
@@ -115,8 +120,8 @@ class Fakes:
 def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fakes:
     """Fake training in ``tmp_path/grid``; warm starts are shared by seed."""
     monkeypatch.setattr(
-        "paw_train.reporting.compare.execute.warm_start_place",
-        lambda run: Path(run.settings.warm_starts or "") / f"seed{run.seed}",
+        "paw_train.reporting.compare.execute.shared_places",
+        lambda run: (Path(run.settings.warm_starts or "") / f"seed{run.seed}",),
     )
     monkeypatch.setattr("paw_train.reporting.compare.execute._POLL_SECONDS", 0.02)
     return Fakes(tmp_path / "grid")
@@ -250,6 +255,24 @@ def test_all_runs_run_and_one_arm_makes_each_warm_start(fakes: Fakes) -> None:
         assert makers.read_text().split() == [f"a-seed{seed}"]
 
 
+def test_a_warm_start_is_waited_for_where_only_its_evaluation_differs(
+    fakes: Fakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def places(run: PlannedRun) -> tuple[Path, ...]:
+        shared = Path(run.settings.warm_starts or "")
+        return shared / f"seed{run.seed}", shared / f"{run.name}-evaluation"
+
+    monkeypatch.setattr("paw_train.reporting.compare.execute.shared_places", places)
+    assert run_all(fakes, small_grid(seeds=(0,))).finished == 2
+    makers = fakes.folder / "warm-starts" / "seed0" / "makers.txt"
+    assert makers.read_text().split() == ["grpo-seed0"]
+
+
+def test_how_training_samples_does_not_change_what_runs_share() -> None:
+    runs = [run for run in load_grid("branching").runs("out") if run.seed == 0]
+    assert len({shared_places(run) for run in runs}) == 1
+
+
 def test_finished_runs_are_not_run_again(fakes: Fakes) -> None:
     run_all(fakes, small_grid())
     run_all(fakes, small_grid(seeds=(0, 1, 2)))
@@ -314,7 +337,7 @@ PARENT = textwrap.dedent(
     sys.path.insert(0, sys.argv[2])
     import tests_compare as t
     import paw_train.reporting.compare.execute as execute
-    execute.warm_start_place = lambda run: Path(run.settings.warm_starts) / f"seed{run.seed}"
+    execute.shared_places = lambda run: (Path(run.settings.warm_starts) / f"seed{run.seed}",)
     fakes = t.Fakes(Path(sys.argv[1]))
     fakes.modes = {"grpo-seed0": "hang"}
     t.run_all(fakes, t.small_grid(seeds=(0,)))

@@ -20,7 +20,7 @@ from paw_train.reporting.compare.run_folder import (
     check_settings,
     is_finished,
     is_made,
-    warm_start_place,
+    shared_places,
 )
 
 _POLL_SECONDS = 0.5
@@ -103,7 +103,7 @@ class Runner:
         waiting = [run for run in runs if not is_finished(folder / run.name)]
         self.work = Work(runs, waiting, finished=len(runs) - len(waiting))
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._shared = {run.name: warm_start_place(run) for run in runs}
+        self._shared = {run.name: shared_places(run) for run in runs}
         self._asked = 0
 
     def run(self) -> Work:
@@ -141,11 +141,9 @@ class Runner:
         return False
 
     def _waits_for_warm_start(self, run: PlannedRun) -> bool:
-        """Whether another run is making the warm start that this one will share."""
-        place = self._shared[run.name]
-        if place is None or is_made(place):
-            return False
-        return any(self._shared[name] == place for name in self.work.running)
+        """Whether another run is making the warm start, or its evaluation, that this one will share."""
+        missing = {place for place in self._shared[run.name] if not is_made(place)}
+        return any(missing.intersection(self._shared[name]) for name in self.work.running)
 
     def _start(self, run: PlannedRun, lock: RunLock) -> None:
         log = self._log_path(run)

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from paw_train.algorithms.estimators import ADVANTAGES
+from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.reporting.compare.grid import PlannedRun
 from paw_train.settings import WITHOUT_EFFECT, Settings
 from paw_train.settings.dotted import flatten
 from paw_train.settings.renamed import read_recorded
-from paw_train.settings.sharing import shared_evaluation
+from paw_train.settings.sharing import shared_evaluation, shared_warm_start
 
 _IRRELEVANT = (*WITHOUT_EFFECT, "name", "threads")
 """settings that may differ although the run is the same; threads change the last digits only"""
@@ -87,11 +88,12 @@ def updates_done(folder: Path) -> int:
         return sum(1 for line in file if line.strip())
 
 
-def warm_start_place(run: PlannedRun) -> Path | None:
-    """The folder of the warm start and evaluation that runs share; ``None``: this one shares none."""
-    return shared_evaluation(run.settings)
+def shared_places(run: PlannedRun) -> tuple[Path, ...]:
+    """The folders of what a run shares with others: its warm start, and the evaluation of that."""
+    places = (shared_warm_start(run.settings), shared_evaluation(run.settings))
+    return tuple(place for place in places if place is not None)
 
 
-def is_made(warm_start: Path) -> bool:
-    """Whether a shared warm start and its evaluation are there."""
-    return (warm_start / "result.json").exists()
+def is_made(place: Path) -> bool:
+    """Whether a shared warm start, or its evaluation, is there."""
+    return (place / "result.json").exists() or find_checkpoint(place) is not None
