@@ -131,6 +131,9 @@ class Signals:
     """[N, A] log-ratio of each sampled token to the reference policy, in nats, 0 where there is none"""
     entropy: Tensor | None = None
     """[N] full-vocabulary action entropy"""
+    sampled_entropy: Tensor | None = None
+    """[N] action entropy from the log-probabilities at sampling time, where those of the steps have been
+    replaced by another policy's"""
     values: Tensor | None = None
     """[N, A] the critic's values before each action token, padded on the right"""
 
@@ -259,6 +262,18 @@ def _packed(pool: Pool, rows: list[TokenRow], limit: int) -> list[TokenRow]:
     numbers = {e.episode_id: i for i, e in enumerate(episodes)}
     parents = [None if e.parent is None else numbers[e.parent] for e in episodes]
     return packed(rows, pool.rows, parents, limit)
+
+
+def sampled_entropy(pool: Pool) -> Tensor:
+    """[N] action entropies, from the log-probabilities that the steps hold."""
+    logprobs = [step.logprobs for step in pool.steps]
+    width = max(len(values) for values in logprobs)
+    table = torch.zeros(len(logprobs), width)
+    mask = torch.zeros(len(logprobs), width, dtype=torch.bool)
+    for i, values in enumerate(logprobs):
+        table[i, : len(values)] = torch.tensor(values)
+        mask[i, : len(values)] = True
+    return action_entropy(table, mask)
 
 
 def informative_groups(trajectories: Sequence[Trajectory]) -> set[int]:
@@ -399,7 +414,9 @@ def _action_entropy(pool: Pool, world_model: WorldModelSettings, signals: Signal
     """[N] the entropy that transitions are selected by."""
     if world_model.enabled and world_model.entropy == "full":
         return _needed(signals.entropy, "entropy")
-    return _entropies([step.logprobs for step in pool.steps])
+    if signals.sampled_entropy is not None:
+        return signals.sampled_entropy
+    return sampled_entropy(pool)
 
 
 def _wm_groups(pool: Pool, estimator: AdvantageEstimator) -> Tensor:
@@ -468,14 +485,3 @@ def _mean_returns(pool: Pool, group: Tensor) -> Tensor:
     sums = torch.zeros(int(group.max()) + 1, dtype=torch.float64)
     counts = torch.zeros_like(sums).index_add_(0, group, shares)
     return sums.index_add_(0, group, shares * pool.returns) / counts
-
-
-def _entropies(logprobs: Sequence[Sequence[float]]) -> Tensor:
-    """[N] action entropies from the log-probabilities at sampling time."""
-    width = max(len(values) for values in logprobs)
-    table = torch.zeros(len(logprobs), width)
-    mask = torch.zeros(len(logprobs), width, dtype=torch.bool)
-    for i, values in enumerate(logprobs):
-        table[i, : len(values)] = torch.tensor(values)
-        mask[i, : len(values)] = True
-    return action_entropy(table, mask)

@@ -355,4 +355,5 @@ def loss_inputs(
         wm_weights=experience.wm_weights[index].to(device),
         horizon=batch.horizon,
         entropy=entropy,
+        importance=batch.importance,
     )

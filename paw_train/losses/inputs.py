@@ -35,6 +35,9 @@ class MicroBatch:
     entropy: Tensor | None = None
     """[B, T] full-vocabulary entropy at the action tokens, with gradient; needed when
     entropy_coef > 0"""
+    importance: Tensor | None = None
+    """[B, T] weights of the action tokens' surrogate, `truncated_importance`; None: 1, where the policy of
+    `old_logprobs` is the one that sampled"""
 
     def __post_init__(self) -> None:
         action = as_mask(self.action_mask, "action_mask", like=self.old_logprobs)

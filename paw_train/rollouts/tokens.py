@@ -32,6 +32,9 @@ class StepSpans:
     """o_{t+2}, o_{t+3}, ... where they are supervised from here too (multi-step world model)"""
     left_out: list[Span] = field(default_factory=list)
     """parts of these observations that no world-model loss reads (see ``observation_filter``)"""
+    importance: list[float] = field(default_factory=list)
+    """importance weight of each action token, where another policy sampled it than ``logprobs`` are of;
+    empty: 1"""
 
     @property
     def spans(self) -> list[Span]:
@@ -110,6 +113,8 @@ class TokenBatch:
     visible: Tensor | None = None
     """[B, 1, T, T] bool: which tokens (last axis) each token sees, where a row is packed; else those up
     to itself"""
+    importance: Tensor | None = None
+    """[S, W] weights of the action tokens, 1 elsewhere; ``None``: all are 1"""
 
     @property
     def transitions(self) -> int:
@@ -159,7 +164,7 @@ def collate(rows: Sequence[TokenRow], pad_id: int) -> TokenBatch:
     row_of = torch.zeros(shape, dtype=torch.long)
     column = torch.zeros(shape, dtype=torch.long)
     kind = torch.full(shape, -1, dtype=torch.long)
-    old = torch.zeros(shape)
+    old, importance = torch.zeros(shape), torch.ones(shape)
     for s, (b, step) in enumerate(steps):
         row_of[s] = b
         at = 1
@@ -169,6 +174,8 @@ def collate(rows: Sequence[TokenRow], pad_id: int) -> TokenBatch:
             kind[s, at:end] = number
             at = end
         old[s, 1 : 1 + _length(step.action)] = torch.tensor(step.logprobs)
+        if step.importance:
+            importance[s, 1 : 1 + _length(step.action)] = torch.tensor(step.importance)
     index = torch.tensor([step.index for _, step in steps], dtype=torch.long)
     return TokenBatch(
         ids,
@@ -181,6 +188,7 @@ def collate(rows: Sequence[TokenRow], pad_id: int) -> TokenBatch:
         old,
         index,
         *_branched(rows, width),
+        importance if any(step.importance for _, step in steps) else None,
     )
 
 

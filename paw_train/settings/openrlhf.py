@@ -8,14 +8,14 @@ from annotated_types import Interval
 from pydantic import model_validator
 
 from paw_train.settings.base import Group
-from paw_train.settings.ranges import Count, Number, Positive
+from paw_train.settings.ranges import AtLeastOne, Count, Number, Positive
 
 
 class OpenRLHFSettings(Group):
     """The layout of OpenRLHF (``engine: openrlhf``), which does not change what is learned.
 
-    The exception is ``old_logprobs``. Batch sizes, learning rates and losses are the ordinary
-    settings of a run.
+    The exceptions are ``old_logprobs``, ``max_staleness`` and ``importance_cap``. Batch sizes, learning
+    rates and losses are the ordinary settings of a run.
     """
 
     nodes: Positive = 1
@@ -58,6 +58,13 @@ class OpenRLHFSettings(Group):
     old_logprobs: Literal["actor", "rollout"] = "actor"
     """log-probabilities of the sampled tokens that the ratio and the action entropy are taken from:
     ``actor`` computes them once more in the trainer's own arithmetic, ``rollout`` takes vLLM's"""
+    max_staleness: Count = 0
+    """largest number of updates by which the policy of a rollout may be behind the one that learns from it;
+    0: rollouts and training take turns; above 0 they run at the same time, and vLLM needs GPUs of its own"""
+    importance_cap: AtLeastOne | None = None
+    """largest importance weight of a token that another policy sampled than the update starts from, 1 or
+    more (truncated importance sampling, with ``old_logprobs: actor``); null: 2 where ``max_staleness`` is
+    above 0, else no weights"""
     restarts: Count = 3
     """number of automatic restarts from the last checkpoint after a process of the run died"""
     gpu: str = "h100"
@@ -95,6 +102,14 @@ class OpenRLHFSettings(Group):
         if self.checksum_every is not None:
             return self.checksum_every
         return 10 if self.tensor_parallel == 1 else 0
+
+    @property
+    def importance_truncation(self) -> float | None:
+        """``importance_cap``, with the default worked out; ``None``: tokens are not weighted."""
+        if self.importance_cap is not None or not self.max_staleness:
+            return self.importance_cap
+        # the ratio to vLLM's own log-probabilities is the importance ratio already
+        return 2.0 if self.old_logprobs == "actor" else None
 
     @property
     def vllm_engines(self) -> int:

@@ -1,4 +1,4 @@
-"""With ``openrlhf.colocate=all`` models and engines take turns on the GPUs; the order, by recording stubs."""
+"""What an update does in which order, colocated and beside rollouts, by recording stubs."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Engine:
         self.log, self.sums = log, sums
 
     def __getattr__(self, name: str) -> Any:
-        def remote(**given: Any) -> Any:
-            tags = f" {' '.join(given['tags'])}" if "tags" in given else ""
-            self.log.append(f"engine {name}{tags}")
+        def remote(*values: Any, **given: Any) -> Any:
+            words = [name, *map(str, values), *given.get("tags", ())]
+            self.log.append(f"engine {' '.join(words)}")
             if name == "weight_sums":
                 return [list(self.sums)]
             return Promise([_episode(given)] if name == "generate_responses" else None)
@@ -49,6 +49,13 @@ class Promise:
 
     def __init__(self, value: Any) -> None:
         self.value = value
+
+
+class Loader(list[Any]):
+    """A data loader that is asked where it is."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
 
 
 class Group:
@@ -115,7 +122,7 @@ def _trainer(monkeypatch: pytest.MonkeyPatch, log: list[str], sums: Sums) -> Any
     generator.run, generator.args, generator.tokenizer = made.run, made.args, None
     generator.vllm_engines = made.vllm_engines
     label = GroupLabel("train", "t", (1, 2), 0, 0).to_json()
-    generator.prompts_dataloader = [(None, ["train/0"], [label], [None])]
+    generator.prompts_dataloader = Loader([(None, ["train/0"], [label], [None])])
     return made
 
 
@@ -143,3 +150,65 @@ def test_an_engine_with_old_weights_stops_the_run(monkeypatch: pytest.MonkeyPatc
     rollout, *_ = made.samples_generator.generate_samples()
     with pytest.raises(StaleWeightsError):
         made.train_step(rollout, 0)
+
+
+def _beside(made: Any, version: int) -> list[dict[str, float]]:
+    """Gives a trainer a rollout that was sampled beside training; what it will have recorded."""
+    recorded: list[dict[str, float]] = []
+    made.records.update = lambda _, metrics: recorded.append(metrics)
+    o = made.run.openrlhf.replace(colocate="none", max_staleness=2)
+    made.run = made.run.replace(openrlhf=o)
+    made.args.vllm.enable_sleep, made._waited = False, 0.0
+    taken = made.samples_generator.taken
+    made.samples_generator.taken = samples.Rollout(
+        taken.answer, taken.sampled, 2.5, version, taken.position
+    )
+    return recorded
+
+
+def test_weights_are_sent_with_the_number_of_updates_they_have_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log: list[str] = []
+    made = _trainer(monkeypatch, log, TRAINED)
+    rollout, *_ = made.samples_generator.generate_samples()
+    recorded = _beside(made, 3)
+    made.train_step(rollout, 5)
+    sent = log.index("policy broadcast_to_vllm")
+    assert log[sent : sent + 3] == [
+        "policy broadcast_to_vllm",
+        "engine set_policy_version 6",
+        "policy weight_sums",
+    ]
+    assert recorded[0]["staleness"] == 2
+    assert recorded[0]["seconds_sampling"] == 2.5
+
+
+@pytest.mark.parametrize("version", [2, 6])
+def test_nothing_is_learned_from_a_rollout_outside_the_bound(
+    monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    log: list[str] = []
+    made = _trainer(monkeypatch, log, TRAINED)
+    rollout, *_ = made.samples_generator.generate_samples()
+    _beside(made, version)
+    before = list(log)
+    with pytest.raises(trainer.StaleRolloutError, match=rf"{5 - version} behind.*max_staleness=2"):
+        made.train_step(rollout, 5)
+    assert log == before
+
+
+def test_a_checkpoint_is_behind_what_was_learned_from_not_behind_what_was_sampled() -> None:
+    loader = trainer.StatefulDataLoader(list(range(6)), batch_size=1, collate_fn=lambda x: x[0])
+    generator = SimpleNamespace(taken=None)
+    rows = trainer.TakenRollouts(loader, generator)
+    sampled = iter(loader)
+    assert [next(sampled), next(sampled)] == [0, 1]
+    generator.taken = SimpleNamespace(position=loader.state_dict())
+    assert [next(sampled), next(sampled)] == [2, 3]  # ahead of training
+    position = rows.state_dict()
+    again = trainer.StatefulDataLoader(list(range(6)), batch_size=1, collate_fn=lambda x: x[0])
+    resumed = trainer.TakenRollouts(again, generator)
+    resumed.load_state_dict(position)
+    assert list(again) == [2, 3, 4, 5]
+    assert len(resumed) == 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -91,6 +92,103 @@ def test_samples_become_micro_batches(
     assert seen == len(pool.steps) == 8
     assert torch.allclose(torch.tensor(sorted(found)), torch.tensor(expected))
     assert maker.metrics["logprob_gap"] > 0
+
+
+def _parts(made_up: Any, monkeypatch: pytest.MonkeyPatch, actor: Any, *changes: str) -> Any:
+    """The maker, and each transition's (advantage, weight, step), by its tokens; the actor scores so."""
+    given = ["engine=openrlhf", "world_model.alpha=0.5", "openrlhf.colocate=none", *changes]
+    settings = load_settings("smoke", [*given, "openrlhf.gpus_per_node=1"])
+
+    def scored(self: Any, batches: list[Any]) -> list[Any]:
+        for batch in batches:
+            batch.action_log_probs = actor(batch.sequences)[:, 1:] * batch.action_mask
+            batch.base_action_log_probs = batch.action_log_probs
+        return batches
+
+    monkeypatch.setattr(RemoteExperienceMaker, "make_experience", scored)
+    maker = PaWExperienceMaker.__new__(PaWExperienceMaker)
+    maker.run, maker.max_return, maker.update = settings, 10.0, 0
+    maker.tokenizer, maker.initial_model_group = word_tokenizer(["red"]), SimpleNamespace()
+    experiences = maker.make_experience_batch(
+        [OpenRLHFExperience(labels=[t]) for t in made_up(False)]
+    )
+    found = {}
+    for experience in experiences:
+        e = experience.labels[0].experience
+        for row in e.rows:
+            for step in row.steps:
+                worth = e.advantages[step.index].item(), e.wm_weights[step.index].item()
+                found[tuple(row.ids[: step.action[1]])] = (*worth, step)
+    return maker, found
+
+
+def test_a_stale_batch_is_selected_by_the_policy_that_sampled_and_weighed_against_it(
+    made_up: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker, found = _parts(made_up, monkeypatch, _known, "openrlhf.max_staleness=1")
+    pool = collect(made_up(False))  # with the log-probabilities at sampling
+    s = maker.run
+    wanted = prepare(pool, s.algorithm, s.objective, s.world_model, 10.0)
+    assert 0 < (wanted.wm_weights > 0).sum() < len(pool.steps)
+    ratios = []
+    for row in pool.rows:
+        [step] = row.steps
+        advantage, weight, own = found[tuple(row.ids[: step.action[1]])]
+        assert advantage == pytest.approx(wanted.advantages[step.index].item())
+        assert weight == pytest.approx(wanted.wm_weights[step.index].item())
+        old = _known(torch.tensor(row.ids[slice(*step.action)])).tolist()
+        assert own.logprobs == pytest.approx(old)
+        untruncated = [math.exp(p - q) for p, q in zip(old, step.logprobs, strict=True)]
+        assert own.importance == pytest.approx([min(ratio, 2.0) for ratio in untruncated])
+        ratios += untruncated
+    # by the actor's arithmetic another set would be selected: the test can tell them apart
+    for row in pool.rows:
+        for step in row.steps:
+            step.logprobs = _known(torch.tensor(row.ids[slice(*step.action)])).tolist()
+    other = prepare(pool, s.algorithm, s.objective, s.world_model, 10.0)
+    assert not torch.equal(other.wm_weights > 0, wanted.wm_weights > 0)
+    assert maker.metrics["importance_capped"] == pytest.approx(
+        sum(ratio >= 2.0 for ratio in ratios) / len(ratios)
+    )
+    assert maker.metrics["importance_mean"] == pytest.approx(
+        sum(min(ratio, 2.0) for ratio in ratios) / len(ratios)
+    )
+
+
+def test_a_batch_by_the_policy_that_learns_is_worth_what_it_is_in_turns(
+    made_up: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Staleness 0: the actor gives the tokens the log-probabilities that they were sampled with."""
+
+    def trajectories(conversation: bool) -> list[Any]:
+        made = made_up(conversation)
+        for row in (row for t in made for row in t.rows):
+            for step in row.steps:
+                step.logprobs = _known(torch.tensor(row.ids[slice(*step.action)])).tolist()
+        return made
+
+    turns, expected = _parts(trajectories, monkeypatch, _known)
+    beside, found = _parts(trajectories, monkeypatch, _known, "openrlhf.max_staleness=1")
+    assert found.keys() == expected.keys()
+    for key, (advantage, weight, step) in expected.items():
+        assert found[key][:2] == (advantage, weight)
+        assert found[key][2].logprobs == step.logprobs
+        assert found[key][2].importance == [1.0] * len(step.logprobs)
+        assert not step.importance
+    assert "importance_mean" not in turns.metrics
+    assert beside.metrics["importance_capped"] == 0
+
+
+def test_vllms_own_log_probabilities_are_the_importance_ratio_already(
+    made_up: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = ("openrlhf.max_staleness=1", "openrlhf.old_logprobs=rollout")
+    _, found = _parts(made_up, monkeypatch, _known, *changes)
+    for row in (row for t in made_up(False) for row in t.rows):
+        [step] = row.steps
+        own = found[tuple(row.ids[: step.action[1]])][2]
+        assert own.logprobs == step.logprobs
+        assert own.importance == []
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "gigpo", "rloo", "reinforce_pp"])

@@ -89,6 +89,8 @@ def test_a_setting_becomes_an_option(override: str, option: str, value: Any) -> 
         "openrlhf.checksum_every=1 openrlhf.tensor_parallel=2",
         "model.lora.rank=8 openrlhf.zero_stage=3",
         "model.lora.alpha=1.5",
+        "openrlhf.max_staleness=1",  # with all on the same GPUs
+        "openrlhf.importance_cap=2 openrlhf.old_logprobs=rollout",
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(override: str) -> None:
@@ -129,6 +131,17 @@ def test_colocated_models_and_engines_sleep_while_others_work() -> None:
         assert not apart.get(name)
 
 
+def test_stale_tokens_are_weighed_unless_the_ratio_is_to_vllms_own() -> None:
+    beside = ("openrlhf.colocate=actor_ref", "openrlhf.max_staleness=1")
+    cases = {(): None, beside: 2.0, ("openrlhf.importance_cap=5",): 5.0}
+    cases |= {(*beside, "openrlhf.old_logprobs=rollout"): None}
+    for changes, cap in cases.items():
+        require_possible(_settings(*changes))
+        assert _settings(*changes).openrlhf.importance_truncation == cap
+    with pytest.raises(ValueError, match="importance_cap"):
+        _settings("openrlhf.importance_cap=0.5")
+
+
 def test_two_gpus_an_engine_halve_the_engines() -> None:
     chosen = options(_settings("openrlhf.tensor_parallel=2"))
     assert chosen["vllm.num_engines"] == 4
@@ -163,7 +176,7 @@ def test_a_critic_becomes_options() -> None:
 def test_an_extra_option_must_not_contradict_a_setting() -> None:
     with pytest.raises(ValueError, match=r"extra\.actor\.adam\.lr"):
         options(_settings("openrlhf.extra={actor.adam.lr: 1.0}"))
-    with pytest.raises(ValueError, match=r"extra\.train\.async_enable"):
+    with pytest.raises(ValueError, match=r"extra\.train\.async_enable.*Use openrlhf.max_staleness"):
         options(_settings("openrlhf.extra={train.async_enable: true}"))
 
 

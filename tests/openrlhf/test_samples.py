@@ -12,6 +12,8 @@ torch = pytest.importorskip("torch")
 if not os.environ.get("PAW_CLUSTER_TESTS"):
     pytest.skip("OpenRLHF is imported: make test-openrlhf", allow_module_level=True)
 
+from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: E402
+
 from paw_gym.transition import Episode, Transition  # noqa: E402
 from paw_train.algorithms.experience import informative_groups  # noqa: E402
 from paw_train.environments import agent_env_maker  # noqa: E402
@@ -142,3 +144,70 @@ def test_workers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     _update(generator)
     assert {("a", 0), ("b", 0), ("c", 1), ("d", 1)} == set(asked)
     assert len(asked) == 12
+
+
+def _beside(monkeypatch: pytest.MonkeyPatch, answers: list[list[int | None]], ahead: int) -> Any:
+    """A generator of rollouts beside training, whose engines answer so when asked for their policy."""
+    engines = Engines(2, lambda label: 1.0)
+    for handle in engines.handles:
+        handle.policy_version = SimpleNamespace(remote=lambda: None)
+    asked = iter(answers)
+
+    def get(given: Any) -> Any:
+        return next(asked) if isinstance(given, list) else given.value
+
+    changes = ("openrlhf.colocate=none", f"openrlhf.max_staleness={ahead}")
+    generator = _generator(monkeypatch, engines, *changes)
+    wait = samples.ray.wait  # type: ignore[attr-defined]
+    monkeypatch.setattr(samples, "ray", SimpleNamespace(wait=wait, get=get))
+    generator.args = SimpleNamespace(
+        vllm=SimpleNamespace(enable_sleep=False),
+        rollout=SimpleNamespace(batch_size=3, n_samples_per_prompt=4),
+        algo=SimpleNamespace(dynamic_filtering_enable=False),
+    )
+    env = agent_env_maker(generator.run.env, generator.run.env.train_split)()
+    rows = [
+        (None, [f"train/{i}"], [g.to_json()], [None])
+        for i, g in enumerate(training_groups(env.tasks, generator.run))
+    ]
+    generator.prompts_dataloader = StatefulDataLoader(
+        rows, batch_size=1, collate_fn=lambda found: found[0]
+    )
+    return generator
+
+
+def test_a_rollout_beside_training_knows_its_policy_and_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    generator = _beside(monkeypatch, [[0, 0]] * 2 + [[7, 7]] * 2 + [[8, 8]] * 2, 2)
+    rows = list(generator.prompts_dataloader)
+    found = []
+    for update in range(2):
+        learned, *_ = generator.generate_samples()
+        labels = [GroupLabel.from_json(label) for _, _, [label], _ in rows]
+        tasks = {label.task_id for label in labels if label.update == update}
+        assert {sample.labels[0].episode.task_id for sample in learned} == tasks
+        assert len(generator.taken.sampled) == 12
+        found.append(generator.taken)
+    assert [rollout.version for rollout in found] == [0, 7]
+    again = StatefulDataLoader(rows, batch_size=1, collate_fn=lambda one: one[0])
+    again.load_state_dict(found[0].position)
+    assert list(again) == rows[3:]
+    nothing, _, _, exhausted = generator.generate_samples()
+    assert exhausted and not nothing
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ([[0, 0], [0, 1]], r"after \[0, 1\] updates"),
+        ([[0, 0], [None, 0]], r"after \[None, 0\] updates"),
+        ([[4, 4], [5, 5]], "after 4 updates began a rollout"),
+    ],
+)
+def test_a_rollout_of_two_policies_is_not_learned_from(
+    monkeypatch: pytest.MonkeyPatch, answers: list[list[int | None]], message: str
+) -> None:
+    generator = _beside(monkeypatch, answers, 1)
+    with pytest.raises(samples.MixedPoliciesError, match=message):
+        generator.generate_samples()

@@ -19,6 +19,7 @@ from paw_train.losses.objective import (
     combined_loss,
     k3_divergence,
     merge_metrics,
+    truncated_importance,
 )
 from paw_train.losses.world_model import WorldModelSettings, plan_update, wm_weights
 from paw_train.settings import Settings
@@ -381,7 +382,7 @@ class TestVariants:
     def test_observations_take_no_importance_ratio(self, preset):
         # Whatever the policy that sampled the actions was like, the world-model term is the same;
         # the policy term is not.
-        def gradients(old: Tensor) -> tuple[Tensor, Tensor]:
+        def gradients(old: Tensor, importance: Tensor | None) -> tuple[Tensor, Tensor]:
             logp = torch.tensor([[0.0, -1.0, -2.0], [0.0, -1.05, -3.0]], requires_grad=True)
             batch = MicroBatch(
                 action_mask=torch.tensor([[0, 1, 0]] * 2),
@@ -389,6 +390,7 @@ class TestVariants:
                 advantages=torch.tensor([1.0, -1.0]),
                 old_logprobs=old,
                 wm_weights=torch.ones(2),
+                importance=importance,
             )
             totals = MiniBatchTotals.count(1, [1, 1], [1, 1], torch.ones(2))
             objective = ObjectiveSettings(kl_coef=0.0)
@@ -399,11 +401,13 @@ class TestVariants:
             ]
             return parts[0], parts[1]
 
-        now, stale = (gradients(torch.full((2, 3), -1.0 + drift)) for drift in (0.0, 0.1))
-        assert torch.equal(now[1], stale[1])
+        old = torch.full((2, 3), -1.0)
+        now = gradients(old, None)
+        for stale in (gradients(old + 0.1, None), gradients(old, torch.full((2, 3), 1.7))):
+            assert torch.equal(now[1], stale[1])
+            assert not torch.equal(now[0], stale[0])
         assert now[1][:, 2].abs().min() > 0
         assert now[1][:, :2].abs().max() == 0
-        assert not torch.equal(now[0], stale[0])
 
     def test_an_unselected_row_cannot_spoil_the_loss(self):
         # An impossible token (log-probability -inf) in a row with weight 0.
@@ -441,6 +445,124 @@ class TestVariants:
         assert out.metrics["policy_loss"].item() == -3.0  # measured all the same
         with pytest.raises(ValueError, match="nothing is learned"):
             Settings.read({"objective": {"policy_coef": 0}, "world_model": {"enabled": False}})
+
+
+class TestImportance:
+    """Tokens that an older policy sampled: the decoupled objective with truncated importance weights."""
+
+    @settings(max_examples=40, deadline=None)
+    @given(
+        st.lists(st.tuples(*[st.floats(-4, 0)] * 3), min_size=1, max_size=6),
+        st.floats(-3, 3),
+        st.floats(1, 3),
+    )
+    def test_loss_and_gradient_against_numpy(self, tokens, advantage, cap):
+        new, old, sampled = (np.array([0.0, *column]) for column in zip(*tokens, strict=True))
+        mask = torch.ones(1, len(new))
+        mask[:, 0] = 0
+        weights = truncated_importance(old[None], sampled[None], mask, cap)
+        logp = torch.tensor(new[None], requires_grad=True)
+        batch = MicroBatch(
+            action_mask=mask,
+            advantages=torch.tensor([advantage], dtype=torch.float64),
+            old_logprobs=torch.tensor(old[None]),
+            importance=weights,
+        )
+        totals = MiniBatchTotals.count(1, [len(tokens)], [0], torch.zeros(1))
+        out = combined_loss(logp, batch, totals, ObjectiveSettings(kl_coef=0.0), OFF)
+        out.loss.backward()
+        # token by token: - min(p/q, cap) min(r A, clip(r) A), r = pi/p, p the old policy, q the sampling one
+        losses, slopes = [], []
+        for x, p, q in tokens:
+            weight, r = min(math.exp(p - q), cap), math.exp(x - p)
+            losses.append(-weight * min(r * advantage, min(max(r, 0.8), 1.2) * advantage))
+            held = (advantage > 0 and r > 1.2) or (advantage < 0 and r < 0.8)
+            slopes.append(0.0 if held else -weight * r * advantage)
+        assert out.loss.item() == pytest.approx(np.mean(losses), rel=1e-9, abs=1e-12)
+        found = logp.grad[0, 1:].tolist()
+        edge = [min(abs(math.exp(x - p) - c) for c in (0.8, 1.2)) < 1e-9 for x, p, _ in tokens]
+        for slope, wanted, ambiguous in zip(found, slopes, edge, strict=True):
+            assert ambiguous or slope == pytest.approx(wanted / len(tokens), rel=1e-9, abs=1e-12)
+
+    def test_at_staleness_0_it_is_the_plain_loss_bit_for_bit(self, model):
+        rows = make_rows(4, 6)
+        padded = pad(rows, left=False)
+        logp = model_logprobs(model, padded)
+        old = logp.detach() + 0.1
+        losses = []
+        for importance in (None, truncated_importance(old, old, padded.action, 2.0)):
+            batch = MicroBatch(
+                action_mask=padded.action,
+                observation_mask=padded.observation,
+                advantages=torch.tensor([r.advantage for r in rows], dtype=torch.float64),
+                old_logprobs=old,
+                wm_weights=torch.full((6,), 0.5, dtype=torch.float64),
+                importance=importance,
+            )
+            totals = totals_of(rows, batch.wm_weights)
+            losses.append(combined_loss(logp, batch, totals, ObjectiveSettings(kl_coef=0.0), PAW))
+        assert torch.equal(losses[0].loss, losses[1].loss)
+        (parameter,) = [p for name, p in model.named_parameters() if "embed" in name]
+        grads = [torch.autograd.grad(o.loss, parameter, retain_graph=True)[0] for o in losses]
+        assert torch.equal(*grads)
+        assert grads[0].abs().max() > 0
+
+    def test_padding_weighs_1_and_the_cap_holds_whatever_the_gap(self):
+        got = truncated_importance(
+            [[0.0, -1.0, -2.0, math.nan]], [[-900.0, -1.0, -1.0, 0.0]], [[1, 1, 1, 0]], 2.0
+        )
+        assert got[0].tolist() == pytest.approx([2.0, 1.0, math.exp(-1), 1.0])
+        with pytest.raises(ValueError, match="1 or more"):
+            truncated_importance([[0.0]], [[0.0]], [[1]], 0.5)
+
+    def test_why_actions_need_the_ratio_and_observations_do_not(self):
+        """All of a world with 3 actions and 4 observations, sampled by an old policy and by the new.
+
+        P(a, o) = policy(a) P(o | a): the environment's factor is the same in both and cancels in the ratio.
+        What each action's prediction is drawn to is P(. | a), whoever acts; how often it is, is not.
+        """
+        dynamics = random_logits(3, 4, seed=1).softmax(-1)
+        advantage = random_logits(3, seed=2)
+        policy, model = random_logits(3, seed=3), random_logits(3, 4, seed=4)
+        stale = random_logits(3, seed=5).log_softmax(-1)
+
+        def expected(sampler: Tensor, weigh: bool) -> tuple[Tensor, Tensor]:
+            """Expected gradients: of the policy's logits, and of the model's."""
+            theta, phi = policy.clone().requires_grad_(), model.clone().requires_grad_()
+            total = torch.zeros((), dtype=torch.float64)
+            for a in range(3):
+                for o in range(4):
+                    row = torch.stack(
+                        [theta.new_zeros(()), theta.log_softmax(-1)[a], phi[a].log_softmax(-1)[o]]
+                    )[None]
+                    old, action = row.detach(), torch.tensor([[0, 1, 0]])
+                    sampled = torch.full_like(old, sampler[a].item())
+                    weights = truncated_importance(old, sampled, action, 1e9) if weigh else None
+                    batch = MicroBatch(
+                        action_mask=action,
+                        observation_mask=torch.tensor([[0, 0, 1]]),
+                        advantages=advantage[a : a + 1],
+                        old_logprobs=old,
+                        wm_weights=torch.ones(1, dtype=torch.float64),
+                        importance=weights,
+                    )
+                    totals = MiniBatchTotals.count(1, [1], [1], batch.wm_weights)
+                    objective, echo = (
+                        ObjectiveSettings(kl_coef=0.0),
+                        WorldModelSettings.preset("echo", coef=1.0),
+                    )
+                    out = combined_loss(row, batch, totals, objective, echo)
+                    total = total + sampler[a].exp() * dynamics[a, o] * out.loss
+            return torch.autograd.grad(total, (theta, phi))
+
+        now = policy.log_softmax(-1)
+        on_policy, _ = expected(now, weigh=False)
+        torch.testing.assert_close(expected(stale, weigh=True)[0], on_policy)
+        assert (expected(stale, weigh=False)[0] - on_policy).abs().max() > 0.01
+        for sampler in (now, stale):
+            for weigh in (False, True):
+                drawn = expected(sampler, weigh)[1] / sampler.exp()[:, None]
+                torch.testing.assert_close(drawn, model.softmax(-1) - dynamics)
 
 
 class TestMetrics:

@@ -16,8 +16,9 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from torch import Tensor
 
 from paw_train.algorithms.estimators import advantage_estimator
-from paw_train.algorithms.experience import Pool, Signals, collect, prepare
+from paw_train.algorithms.experience import Pool, Signals, collect, prepare, sampled_entropy
 from paw_train.algorithms.update import scheduled_rate, update_seed
+from paw_train.losses.objective import truncated_importance
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.observation_filter import leave_out
 from paw_train.rollouts.rows import trimmed
@@ -64,8 +65,12 @@ class PaWExperienceMaker(RemoteExperienceMaker):
         pool = collect(episodes)
         scores = self._scored(pool.rows)
         reference = scores.reference
-        gap = _take_over(pool, scores.actor, s.openrlhf.old_logprobs == "actor")
         signals = Signals()
+        if s.openrlhf.max_staleness:
+            # of the policy that sampled: -log p estimates an entropy only of tokens that p has sampled
+            signals.sampled_entropy = sampled_entropy(pool)
+        weights = _weigh(pool, scores.actor, s.openrlhf.importance_truncation)
+        gap = _take_over(pool, scores.actor, s.openrlhf.old_logprobs == "actor")
         if s.objective.kl_in == "reward" and reference is not None:
             signals.kl = _log_ratios(pool, reference)
         if scores.values is not None:
@@ -86,6 +91,7 @@ class PaWExperienceMaker(RemoteExperienceMaker):
         self.metrics = {
             **experience.metrics,
             "logprob_gap": gap,
+            **weights,
             "tokens": float(sum(len(row.ids) for row in experience.rows)),
             "transitions": float(len(experience.advantages)),
         }
@@ -143,6 +149,35 @@ def _to_score(rows: Sequence[TokenRow], pad: int) -> OpenRLHFExperience:
 def _aligned(values: Tensor) -> Tensor:
     """[T] with what belongs to token t at t, from OpenRLHF's [T - 1]."""
     return torch.nn.functional.pad(values.float(), (1, 0))
+
+
+def _weigh(pool: Pool, actor: Sequence[Tensor], cap: float | None) -> dict[str, float]:
+    """Gives the actions importance weights: the actor's probability over that at sampling, truncated.
+
+    Args:
+        pool: steps hold the log-probabilities at sampling.
+        actor: those of each row's tokens at the start of the update.
+        cap: largest weight; ``None``: no weights.
+
+    Returns:
+        Metrics.
+    """
+    if cap is None:
+        return {}
+    weights = []
+    for row, values in zip(pool.rows, actor, strict=True):
+        for step in row.steps:
+            old = values[slice(*step.action)].cpu()[None]
+            sampled = torch.tensor(step.logprobs)[None]
+            own = truncated_importance(old, sampled, torch.ones_like(old, dtype=torch.bool), cap)
+            step.importance = own[0].tolist()
+            weights.append(own[0])
+    all_weights = torch.cat(weights)
+    return {
+        "importance_mean": all_weights.mean().item(),
+        "importance_min": all_weights.min().item(),
+        "importance_capped": (all_weights >= cap).float().mean().item(),
+    }
 
 
 def _take_over(pool: Pool, actor: Sequence[Tensor], replace: bool) -> float:

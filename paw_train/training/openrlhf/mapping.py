@@ -388,6 +388,26 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             ),
         ),
         "openrlhf.old_logprobs": _MAKER,
+        "openrlhf.max_staleness": Rule(
+            "the samples generator: rollouts in a thread beside training",
+            None,
+            lambda v, s: (
+                None
+                if not v or s.openrlhf.colocate != "all"
+                else "above 0 samples while the policy is trained, and openrlhf.colocate=all has both on the "
+                "same GPUs: use openrlhf.colocate=actor_ref."
+            ),
+        ),
+        "openrlhf.importance_cap": Rule(
+            _MAKER.note,
+            None,
+            lambda v, s: (
+                None
+                if v is None or s.openrlhf.old_logprobs == "actor"
+                else "weighs the trainer's log-probabilities against vLLM's, and "
+                "openrlhf.old_logprobs=rollout takes only vLLM's: use null there, or old_logprobs=actor."
+            ),
+        ),
         "openrlhf.restarts": _ours("what starts the run"),
         "openrlhf.gpu": _ours("the plan"),
         "openrlhf.extra": _ours("as given"),
@@ -461,8 +481,9 @@ def options(settings: Settings) -> Options:
             result |= make(_value(settings, name), settings)
     for name, value in settings.openrlhf.extra.items():
         if name in NOT_DONE:
+            instead = " Use openrlhf.max_staleness." if name == "train.async_enable" else ""
             raise ValueError(
-                f"openrlhf.extra.{name}: our classes do not support it yet (nor {', '.join(NOT_DONE)})."
+                f"openrlhf.extra.{name}: our classes do not support it (nor {', '.join(NOT_DONE)}).{instead}"
             )
         if name in result:
             raise ValueError(

@@ -41,11 +41,21 @@ class PaWRollout(_Upstream):
         self, *args: Any, **kwargs: Any
     ) -> None:
         kwargs["worker_extension_cls"] = self.worker_extension
+        self._version: int | None = 0
         await super().__init__(*args, **kwargs)
 
     async def update_weight(self, *args: Any, **kwargs: Any) -> Any:
         """As upstream, but does not wait for an engine that died."""
+        self._version = None  # until the last of them is here
         return await self._unless_dead(super().update_weight(*args, **kwargs))
+
+    async def policy_version(self) -> int | None:
+        """Updates that the policy has had whose weights are here; ``None`` while some are of another."""
+        return self._version
+
+    async def set_policy_version(self, version: int) -> None:
+        """Says whose weights are here, all of which were sent."""
+        self._version = version
 
     async def weight_sums(self) -> list[list[float]]:
         """Sums over the weights of each worker.
