@@ -4,7 +4,8 @@
     python benchmarks/cluster_simulation.py --costs FILE --gpus 8 --episodes 256
 
 Synchronous: all GPUs sample an update's episodes, then all train. Asynchronous: some sample while others
-train, and episodes may be sampled with weights that are at most ``staleness`` updates old. Episodes differ in
+train, with weights that are at most ``staleness`` updates old and that are sent when a rollout has ended and
+before the next begins (``openrlhf.max_staleness``). Episodes differ in
 length, some straggle, some environments are slow; a group's episodes go to one engine together or one by
 one to the least loaded. Costs are a file's (``cluster_costs.json``); no GPU is simulated below the level
 of a token.
@@ -60,7 +61,7 @@ class Cluster:
     sampling: int | None = None
     """GPUs that only sample, while the others train; ``None``: synchronous, all do both"""
     staleness: int = 1
-    """updates by which weights may be behind when an episode begins (asynchronous)"""
+    """updates by which a rollout's weights may be behind (asynchronous)"""
 
     def __post_init__(self) -> None:
         if self.sampling is not None and not 0 < self.sampling < self.gpus:
@@ -170,7 +171,7 @@ class Simulation:
         sequential = self.cluster.sampling is None
         ahead = 0 if sequential else self.cluster.staleness
         while len(self.trained) < updates:
-            while self._released < updates and self._released <= self._published() + ahead:
+            while self._released < updates and self._may_begin(ahead):
                 self._release()
             self._dispatch()
             if not self._step():
@@ -184,6 +185,10 @@ class Simulation:
     def _published(self) -> int:
         """Updates whose weights the engines have."""
         return sum(end <= self.now for end in self.trained)
+
+    def _may_begin(self, ahead: int) -> bool:
+        """Whether the next rollout may: weights are sent between rollouts only, so none is under way."""
+        return self._released <= self._published() + ahead and not any(self._left)
 
     def _release(self) -> None:
         """Makes the next update's episodes available."""

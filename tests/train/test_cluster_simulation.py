@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import sys
 from dataclasses import replace
@@ -107,6 +108,22 @@ def test_beside_training_the_longer_of_both_counts(
     outcome = sim.Simulation(cluster, equal, costs).run(6)
     assert outcome.seconds == pytest.approx(max(rollout, train))
     assert outcome.staleness == 1
+
+
+def test_weights_wait_for_the_longest_episode(sim: ModuleType, costs: Any) -> None:
+    """Training takes no time: an update takes what its longest episode does, however many GPUs sample."""
+    costs = replace(costs, train=0.0, update=0.0)
+    load = sim.Load(16, 1, (2, 9), response=(5, 60), stragglers=0.2)
+    cluster = sim.Cluster(17, sampling=16, staleness=1)
+    simulation = sim.Simulation(cluster, load, costs)
+    simulation.run(3)
+    ends = [0.0, *simulation.trained]
+    for update, (begin, end) in enumerate(itertools.pairwise(ends)):
+        longest = max(
+            sum(e.responses) * costs.step(1) + sum(e.environment)
+            for e in sim.episodes_of(load, costs, update, 0)
+        )
+        assert end - begin >= longest
 
 
 def test_without_staleness_nothing_overlaps(sim: ModuleType, costs: Any, equal: Any) -> None:
