@@ -41,7 +41,7 @@ train: $(VENV)/.train ## train the embedded default and write runs/<name>/report
 test: export OMP_NUM_THREADS ?= 1
 test: export HF_HUB_OFFLINE ?= 1
 test: $(VENV)/.dev ## run every test
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 # Python 3.11 and 3 GB: Ray, vLLM for CPUs and DeepSpeed pin much of what .venv has in other versions.
 test-openrlhf: export OMP_NUM_THREADS = 1
