@@ -57,7 +57,8 @@ class OpenRLHFSettings(Group):
     included; 0: never; null: every 10 updates, and never where ``tensor_parallel`` leaves no engine whole"""
     old_logprobs: Literal["actor", "rollout"] = "actor"
     """log-probabilities of the sampled tokens that the ratio and the action entropy are taken from:
-    ``actor`` computes them once more in the trainer's own arithmetic, ``rollout`` takes vLLM's"""
+    ``actor`` computes them once more in the trainer's own arithmetic, ``rollout`` takes vLLM's; with
+    ``max_staleness`` the entropy is of the policy that sampled, by vLLM's, in either case"""
     max_staleness: Count = 0
     """largest number of updates by which the policy of a rollout may be behind the one that learns from it;
     0: rollouts and training take turns; above 0 they run at the same time, and vLLM needs GPUs of its own"""
