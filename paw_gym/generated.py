@@ -83,12 +83,13 @@ def values_of(name: str, value: int | Sequence[int]) -> tuple[int, ...]:
     Raises:
         ValueError: neither, or an empty list, or one value twice.
     """
-    values: tuple[int, ...] = tuple(value) if isinstance(value, list | tuple) else (value,)  # type: ignore[arg-type]
-    if not values or not all(isinstance(one, int) for one in values):
+    listed = value if isinstance(value, list | tuple) else [value]
+    values = [one for one in listed if isinstance(one, int)]
+    if not values or len(values) < len(listed):
         raise ValueError(f"{name} is a whole number or a list of them, got {value!r}.")
     if len(set(values)) < len(values):
         raise ValueError(f"{name} has a value twice: {value!r}.")
-    return values
+    return tuple(values)
 
 
 def taking_turns(

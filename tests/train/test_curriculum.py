@@ -146,6 +146,9 @@ def test_draws_concentrate_where_success_varies_most(replay: float) -> None:
     assert max(shares, key=lambda name: shares[name]) == "half" and shares["half"] > 0.4
     assert shares["never"] < 0.15 and shares["always"] < 0.15
     assert set(shares) == set(LEVELS), "no cell is forgotten"
+    equal = {name: p**GROUP_SIZE + (1 - p) ** GROUP_SIZE for name, p in LEVELS.items()}
+    # of all cells alike, six groups in ten have equal returns
+    assert sum(shares[name] * equal[name] for name in LEVELS) < 0.4
     assert min(curriculum.probabilities.values()) >= 0.2 / len(LEVELS)
 
 
