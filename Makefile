@@ -41,7 +41,7 @@ train: $(VENV)/.train ## train the embedded default and write runs/<name>/report
 test: export OMP_NUM_THREADS ?= 1
 test: export HF_HUB_OFFLINE ?= 1
 test: $(VENV)/.dev ## run every test
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 # Python 3.11 and 3 GB: Ray, vLLM for CPUs and DeepSpeed pin much of what .venv has in other versions.
 test-openrlhf: export OMP_NUM_THREADS = 1
@@ -51,7 +51,7 @@ test-openrlhf: export HF_HUB_OFFLINE = 1
 test-openrlhf: export TORCH_EXTENSIONS_DIR = $(CURDIR)/$(CLUSTER_VENV)/torch_extensions
 test-openrlhf: export PYTHONPATH = $(CURDIR)/tests/openrlhf/cpu:$(CURDIR)
 test-openrlhf: $(CLUSTER_VENV)/.ready ## the cluster engine, with real Ray, vLLM and DeepSpeed on a CPU
-	PAW_CLUSTER_TESTS=1 $(CLUSTER_VENV)/bin/python -m pytest tests/openrlhf $(ARGS)
+	PAW_CLUSTER_TESTS=1 $(CLUSTER_VENV)/bin/python -m pytest tests/openrlhf tests/train/test_vllm.py $(ARGS)
 
 lint: $(VENV)/.dev ## ruff: rules and format; import-linter: who may import whom
 	$(BIN)/ruff check .

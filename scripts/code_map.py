@@ -1,14 +1,13 @@
 """Writes the list of modules in ``docs/code.md`` from the first line of each module's docstring.
 
     python scripts/code_map.py            # writes the page
-    python scripts/code_map.py --check    # exit code 1 if the page is not current
+    python scripts/code_map.py --check    # writes nothing; exit status 1 if the page is not current
 
 Everything above the marker is written by hand.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import sys
 from collections.abc import Iterator
@@ -58,15 +57,12 @@ def page() -> str:
     return by_hand + MARKER + modules()
 
 
-def main() -> None:
-    """Writes the page, or checks it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing")
-    if not parser.parse_args().check:
-        PAGE.write_text(page(), encoding="utf-8")
-    elif PAGE.read_text(encoding="utf-8") != page():
-        sys.exit("docs/code.md is not current: python scripts/code_map.py")
+def files() -> dict[Path, str]:
+    """The page, and its text."""
+    return {PAGE: page()}
 
 
 if __name__ == "__main__":
-    main()
+    from generated import write_or_check
+
+    sys.exit(write_or_check(__doc__, files()))

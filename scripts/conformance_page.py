@@ -2,14 +2,13 @@
 
     paw conformance --engine local --json > benchmarks/conformance/local.json
     python scripts/conformance_page.py            # writes the page
-    python scripts/conformance_page.py --check    # exit code 1 if the page is not current
+    python scripts/conformance_page.py --check    # writes nothing; exit status 1 if the page is not current
 
 Everything above the marker is written by hand.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping
@@ -81,25 +80,12 @@ def page() -> str:
     return by_hand + MARKER + tables()
 
 
-def main() -> int:
-    """Writes or checks the page."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; fail if it would change"
-    )
-    chosen = parser.parse_args()
-    text = page()
-    if chosen.check:
-        current = PAGE.read_text(encoding="utf-8") == text
-        print(f"{PAGE.name} is {'current' if current else 'not current: run this without --check'}")
-        return 0 if current else 1
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"wrote {PAGE.relative_to(ROOT)}")
-    return 0
+def files() -> dict[Path, str]:
+    """The page, and its text."""
+    return {PAGE: page()}
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
-    sys.exit(main())
+    from generated import write_or_check
+
+    sys.exit(write_or_check(__doc__, files()))

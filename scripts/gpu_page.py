@@ -1,7 +1,7 @@
 """Writes ``docs/gpu.md``: what was measured on a GPU, from the file of ``benchmarks/gpu_evidence.py``.
 
     python scripts/gpu_page.py            # writes the page
-    python scripts/gpu_page.py --check    # exit code 1 if the page is not current
+    python scripts/gpu_page.py --check    # writes nothing; exit status 1 if the page is not current
 
 Copy ``evidence.json`` of a run to ``benchmarks/gpu/evidence.json`` first. Without it, or where a part was not
 run, the page says so.
@@ -9,7 +9,6 @@ run, the page says so.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -115,16 +114,13 @@ def _number(value: Any) -> str:
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def main() -> None:
-    """Writes or checks the page."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="compare only")
+def files() -> dict[Path, str]:
+    """The page, and its text."""
     evidence = json.loads(EVIDENCE.read_text(encoding="utf-8")) if EVIDENCE.exists() else None
-    wanted = page(evidence)
-    if parser.parse_args().check:
-        sys.exit(0 if PAGE.read_text(encoding="utf-8") == wanted else 1)
-    PAGE.write_text(wanted, encoding="utf-8")
+    return {PAGE: page(evidence)}
 
 
 if __name__ == "__main__":
-    main()
+    from generated import write_or_check
+
+    sys.exit(write_or_check(__doc__, files()))

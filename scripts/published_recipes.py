@@ -9,7 +9,6 @@ figures: arXiv 2606.02388, Tables 1 to 4.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -278,21 +277,7 @@ def files() -> dict[Path, str]:
     return {**made, ROOT / "docs" / "recipes.md": page()}
 
 
-def main() -> int:
-    """Writes, or checks."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="only list the files that differ")
-    check = parser.parse_args().check
-    stale = 0
-    for path, text in files().items():
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            continue
-        stale += 1
-        print(f"{'differs' if check else 'written'}: {path.relative_to(ROOT)}")
-        if not check:
-            path.write_text(text, encoding="utf-8")
-    return 1 if check and stale else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    from generated import write_or_check
+
+    sys.exit(write_or_check(__doc__, files()))

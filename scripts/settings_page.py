@@ -1,14 +1,13 @@
 """Writes ``docs/settings.md`` from the typed settings: their names, types, defaults and docstrings.
 
     python scripts/settings_page.py            # writes the page
-    python scripts/settings_page.py --check    # exit code 1 if the page is not current
+    python scripts/settings_page.py --check    # writes nothing; exit status 1 if the page is not current
 
 The text of a setting is the docstring under its field; a class's docstring opens its section.
 """
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import re
 import sys
@@ -112,25 +111,12 @@ def as_yaml(value: Any) -> str:
     return text.removesuffix("...").strip()
 
 
-def main() -> int:
-    """Writes or checks the page."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; fail if it would change"
-    )
-    chosen = parser.parse_args()
-    text = page()
-    if chosen.check:
-        current = PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text
-        print(f"{PAGE.name} is {'current' if current else 'not current: run this without --check'}")
-        return 0 if current else 1
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"wrote {PAGE.relative_to(ROOT)}")
-    return 0
+def files() -> dict[Path, str]:
+    """The page, and its text."""
+    return {PAGE: page()}
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
-    sys.exit(main())
+    from generated import write_or_check
+
+    sys.exit(write_or_check(__doc__, files()))

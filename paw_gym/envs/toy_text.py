@@ -195,7 +195,8 @@ class Grid(TabularGame):
         return self.rows[row][column] == "H"
 
 
-def frozen_lake(rows: Sequence[str], slippery: bool) -> Grid:
+@lru_cache(maxsize=1024)
+def frozen_lake(rows: tuple[str, ...], slippery: bool) -> Grid:
     """A lake of S (start), F (frozen), H (hole) and G (goal)."""
     slip = " The ice is slippery: often you go to one of the sides instead." if slippery else ""
     return Grid(
@@ -344,6 +345,7 @@ def _cards(cards: Sequence[int]) -> str:
 # --- tasks -----------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=8192)
 def _lake(split: str, number: int, size: int) -> tuple[str, ...]:
     rng = random.Random(f"frozen lake {GENERATOR}|{split}|{size}|{number}")
     while True:

@@ -94,6 +94,17 @@ class Updater:
             collected.append(metrics)
         return {**averaged(collected), "lr": lr}
 
+    def states_to_come(self) -> int:
+        """Bytes of AdamW's moments that the first steps will make."""
+        optimizers = [self.adamw, *([self.critic.adamw] if self.critic is not None else [])]
+        return sum(
+            2 * p.numel() * p.element_size()
+            for adamw in optimizers
+            for group in adamw.param_groups
+            for p in group["params"]
+            if p not in adamw.state
+        )
+
     def release(self) -> None:
         """Gives back the memory of gradients, and of an offloaded reference, until the next update."""
         self.adamw.zero_grad(set_to_none=True)

@@ -10,6 +10,7 @@ from paw_train.rollouts.policy import Policy
 
 if TYPE_CHECKING:
     from paw_train.policies.local.policy import LocalPolicy
+    from paw_train.policies.vllm.engine import FollowingVLLM
     from paw_train.settings.vllm import VLLMSettings
 
 SOURCES = {"openai": "endpoint", "vllm": "vllm"}
@@ -86,16 +87,19 @@ def open_policy(
     return policy
 
 
-def rollout_policy(local: LocalPolicy, engine: str, vllm: VLLMSettings) -> Policy:
+def rollout_policy(
+    local: LocalPolicy, engine: str, vllm: VLLMSettings, reserved: int = 0
+) -> LocalPolicy | FollowingVLLM:
     """The policy of training's rollouts: the policy itself, or an engine that follows its weights.
 
     Args:
         local: the policy that is trained.
         engine: ``local`` or ``vllm``.
         vllm: settings of that engine.
+        reserved: bytes of the GPU that it leaves free for what training takes later.
     """
     if engine == "vllm":
         from paw_train.policies.vllm.engine import FollowingVLLM
 
-        return FollowingVLLM(local, vllm)
+        return FollowingVLLM(local, vllm, reserved)
     return local

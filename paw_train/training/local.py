@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -42,7 +42,6 @@ from paw_train.reporting.run.alarms import world_model_loss
 from paw_train.reporting.terminal import RunDisplay
 from paw_train.reporting.tracking.follow import Tracking
 from paw_train.rollouts.observation_filter import leave_out
-from paw_train.rollouts.policy import Policy
 from paw_train.rollouts.rollout import demonstrations, sampled_tokens
 from paw_train.settings import WITHOUT_EFFECT, EnvSettings, Settings, load_settings, with_defaults
 from paw_train.settings.sharing import shared_evaluation, shared_warm_start
@@ -52,6 +51,9 @@ from paw_train.training.fit import machine_memory, require_fit
 from paw_train.training.preparation import prepared
 from paw_train.training.recording import record
 from paw_train.world_model_learning.stages import WorldModelStages
+
+if TYPE_CHECKING:
+    from paw_train.policies.vllm.engine import FollowingVLLM
 
 
 def train_from_recipe(
@@ -166,7 +168,7 @@ class Run:
         torch.set_num_threads(settings.threads or os.cpu_count() or 1)
         self.device = _device(settings.model.device)
         self.policy = self._policy()
-        self._engine: Policy | None = None
+        self._engine: LocalPolicy | FollowingVLLM | None = None
         self.reward_terms = reward_terms(settings)
         self.tracking = Tracking(
             folder,
@@ -375,8 +377,9 @@ class Run:
         generator = torch.Generator().manual_seed(update_seed(s.seed, update))
         pool.set_progress(update / s.updates)
         sampled, kept = pool.sample(
-            self._sampler(), update, generator, lambda run, n: show.rollout(update, run, n)
+            self._sampler(updater), update, generator, lambda run, n: show.rollout(update, run, n)
         )
+        self._rest()
         rolled = time.perf_counter()
         show.learning(update)
         leave_out(kept, self.policy.tokenizer, s.world_model)
@@ -410,13 +413,19 @@ class Run:
             "time": time.time(),
         }
 
-    def _sampler(self) -> Policy:
+    def _sampler(self, updater: Updater) -> LocalPolicy | FollowingVLLM:
         """What samples the episodes: the policy, or an engine that follows its weights."""
         if self._engine is None:
+            rollout = self.settings.rollout
             self._engine = rollout_policy(
-                self.policy, self.settings.rollout.engine, self.settings.rollout.vllm
+                self.policy, rollout.engine, rollout.vllm, updater.states_to_come()
             )
         return self._engine
+
+    def _rest(self) -> None:
+        """Gives an engine's memory to training, until it samples again."""
+        if self._engine is not None and self._engine is not self.policy:
+            self._engine.rest()
 
     def _resume(self, updater: Updater, pool: TrainingEnvironments) -> int:
         saved = find_checkpoint(self.folder / "checkpoints" / "latest")
@@ -446,11 +455,12 @@ class Run:
         """Success on the selection panel; the best policy so far, by ``select_by``, is kept."""
         e = self.settings.evaluation
         result, _ = evaluate_members(
-            self.policy,
+            self._sampler(updater),
             self.settings,
             {m.name: m.selection_split for m in self.settings.members},
             e.selection_tasks,
         )
+        self._rest()
         record = {"update": update, **{k: result[k] for k in ("success_rate", "n", "ci95")}}
         record["score"] = result["score"]["mean"]
         if self.settings.mixed:

@@ -90,7 +90,19 @@ def local_phases(settings: Settings, shape: ModelShape, available: float) -> lis
             "activations": critic_bytes(shape, micro) * width / 2 / GIB,
         }
         found.append(Phase("critic", 1, _with_reserve({**held, **own})))
-    return [*found, Phase("rollout", 1, _with_reserve({**held, **_sampling(settings, shape)}))]
+    sampling = _sampling(settings, shape)
+    if settings.rollout.engine == "vllm" and settings.rollout.vllm.sleep:
+        sampling = {"vLLM": local_vllm_share(settings, shape, available) * available}
+    return [*found, Phase("rollout", 1, _with_reserve({**held, **sampling}))]
+
+
+def local_vllm_share(settings: Settings, shape: ModelShape, available: float) -> float:
+    """The share of the GPU that vLLM has beside a trainer in one process."""
+    vllm = settings.rollout.vllm
+    if vllm.gpu_memory is not None or not vllm.sleep:
+        return vllm.share
+    held = sum(_local_states(settings, shape, available).values())
+    return max(0.0, (available - held - RESERVED) / available)
 
 
 def _local_states(settings: Settings, shape: ModelShape, available: float) -> dict[str, float]:
@@ -98,8 +110,8 @@ def _local_states(settings: Settings, shape: ModelShape, available: float) -> di
     width, trained = _width(settings), trained_parameters(settings, shape)
     masters = 4.0 * trained * (width < 4 or settings.model.lora.rank > 0)
     parts = {"weights": width * shape.parameters, "optimiser": masters + 8.0 * trained}
-    if settings.rollout.engine == "vllm":  # it keeps its share while the policy learns
-        parts["vLLM"] = settings.rollout.vllm.gpu_memory * available * GIB
+    if settings.rollout.engine == "vllm" and not settings.rollout.vllm.sleep:
+        parts["vLLM"] = settings.rollout.vllm.share * available * GIB
     if has_reference(settings) and not settings.model.reference_offload:
         parts["reference"] = width * shape.parameters
     if has_critic(settings):

@@ -94,6 +94,12 @@ def _require_packages(settings: Settings) -> None:
             "without one; rollout.engine=local needs nothing.",
             name="vllm",
         )
+    vllm = settings.rollout.vllm
+    if settings.rollout.engine == "vllm" and not vllm.sleep and vllm.gpu_memory is None:
+        raise ValueError(
+            "rollout.vllm.sleep=false lets vLLM keep its memory while the policy learns: say how much "
+            "(rollout.vllm.gpu_memory=0.4), or let it sleep (rollout.vllm.sleep=true)."
+        )
     learning = settings.world_model_learning
     if learning.method == "rwml" or learning.held_out_episodes:
         from paw_train.evaluation.embeddings import make_embedder

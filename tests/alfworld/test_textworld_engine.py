@@ -26,7 +26,7 @@ from paw_gym.envs.alfworld.textworld_engine import TextWorldEngine
 
 TinyGame = Callable[..., dict[str, Any]]
 
-FAST_GAMES, SLOW_GAMES = 2, 8
+FAST_GAMES, SLOW_GAMES = 2, 4
 
 
 def real_games(count: int, seed: int) -> list[bytes]:

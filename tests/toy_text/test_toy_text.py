@@ -29,7 +29,7 @@ KINDS = [
     {"game": "cliff_walking", "slippery": True},
     {"game": "blackjack"},
 ]
-MAP = ["SFFF", "FHFH", "FFFH", "HFFG"]
+MAP = ("SFFF", "FHFH", "FFFH", "HFFG")
 
 
 @pytest.mark.parametrize(

@@ -5,47 +5,16 @@ So it is with branching rollouts, killed while states are restored and while bra
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from killed_runs import Ended, KillAt, run_smoke
 
 pytest.importorskip("torch")
 
-ROOT = Path(__file__).resolve().parents[2]
 UPDATES = 8
-
-RUN = """
-import importlib, os, signal, sys
-from paw_train.training.local import train_from_recipe
-
-def arm(name, count):
-    module, *path, last = name.split(":")
-    place = importlib.import_module(module)
-    for part in path:
-        place = getattr(place, part)
-    real, left = getattr(place, last), [count]
-
-    def killing(*args, **kwargs):
-        left[0] -= 1
-        if left[0] < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return real(*args, **kwargs)
-
-    setattr(place, last, killing)
-
-out, updates, more, *kill = sys.argv[1:]
-if kill:
-    arm(kill[0], int(kill[1]))
-train_from_recipe(
-    "smoke", [f"out={out}", f"updates={updates}", "checkpoint_every=1", "cloning.checkpoint_every=2",
-     "evaluation.every=3", *more.split()], quiet=True
-)
-"""
 
 MOMENTS = {
     "paw_gym.pool:EnvPool:step": 60,  # a rollout, a demonstration, an evaluation
@@ -69,16 +38,11 @@ BRANCHING = "rollout.branching.branches=3 rollout.branching.points=1 algorithm.n
 
 
 def _run(
-    out: Path, *kill: str, updates: int = UPDATES, settings: str = ""
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", RUN, str(out), str(updates), settings, *kill],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        text=True,
-        capture_output=True,
-        timeout=300,
-    )
+    out: Path, kill_at: KillAt | None = None, updates: int = UPDATES, settings: str = ""
+) -> Ended:
+    often = ["checkpoint_every=1", "cloning.checkpoint_every=2", "evaluation.every=3"]
+    own = [f"out={out}", f"updates={updates}", *often, *settings.split()]
+    return run_smoke(own, kill_at)
 
 
 def _record(out: Path) -> tuple[bytes, list[dict[str, object]], object]:
@@ -94,16 +58,16 @@ def _record(out: Path) -> tuple[bytes, list[dict[str, object]], object]:
 @pytest.mark.slow
 def test_ten_kills_lose_nothing(tmp_path: Path) -> None:
     whole = _run(tmp_path / "whole")
-    assert whole.returncode == 0, whole.stderr
+    assert whole.code == 0, whole.output
     rng = random.Random(5)
     targets = [*MOMENTS, *rng.choices(list(MOMENTS), k=10 - len(MOMENTS))]
     rng.shuffle(targets)
     for target in targets:
-        killed = _run(tmp_path / "cut", target, str(rng.randrange(MOMENTS[target])))
-        assert killed.returncode == -signal.SIGKILL, (target, killed.stderr)
+        killed = _run(tmp_path / "cut", (target, rng.randrange(MOMENTS[target])))
+        assert killed.code == -signal.SIGKILL, (target, killed.output)
     assert not (tmp_path / "cut" / "smoke" / "eval_after.json").exists()
     last = _run(tmp_path / "cut")
-    assert last.returncode == 0, last.stderr
+    assert last.code == 0, last.output
     assert _record(tmp_path / "cut") == _record(tmp_path / "whole")
     left = {p.suffix for p in (tmp_path / "cut" / "smoke").rglob("*")}
     assert not left & {".new", ".old", ".part"}
@@ -111,18 +75,18 @@ def test_ten_kills_lose_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_branched_update_that_is_killed_is_repeated_exactly(tmp_path: Path) -> None:
-    def run(name: str, *kill: str) -> subprocess.CompletedProcess[str]:
-        return _run(tmp_path / name, *kill, updates=3, settings=BRANCHING)
+    def run(name: str, kill_at: KillAt | None = None) -> Ended:
+        return _run(tmp_path / name, kill_at, updates=3, settings=BRANCHING)
 
     whole = run("whole")
-    assert whole.returncode == 0, whole.stderr
+    assert whole.code == 0, whole.output
     # each update restores eight branches: the middle of the second, then of the third
     for target, calls in (("paw_gym.pool:EnvPool:_restore", 11), ("paw_gym.pool:EnvPool:fork", 4)):
-        killed = run("cut", target, str(calls))
-        assert killed.returncode == -signal.SIGKILL, (target, killed.stderr)
+        killed = run("cut", (target, calls))
+        assert killed.code == -signal.SIGKILL, (target, killed.output)
     assert len((tmp_path / "cut" / "smoke" / "metrics.jsonl").read_text().splitlines()) == 2
     last = run("cut")
-    assert last.returncode == 0, last.stderr
+    assert last.code == 0, last.output
     assert _record(tmp_path / "cut") == _record(tmp_path / "whole")
 
 
@@ -139,15 +103,15 @@ def test_a_branched_update_that_is_killed_is_repeated_exactly(tmp_path: Path) ->
 def test_the_tasks_of_a_killed_run_go_on_exactly(
     tmp_path: Path, settings: str, targets: tuple[str, ...]
 ) -> None:
-    def run(name: str, *kill: str) -> subprocess.CompletedProcess[str]:
-        return _run(tmp_path / name, *kill, updates=3, settings=settings)
+    def run(name: str, kill_at: KillAt | None = None) -> Ended:
+        return _run(tmp_path / name, kill_at, updates=3, settings=settings)
 
     whole = run("whole")
-    assert whole.returncode == 0, whole.stderr
+    assert whole.code == 0, whole.output
     for target in targets:
-        killed = run("cut", f"paw_train.training.{target}", "1")
-        assert killed.returncode == -signal.SIGKILL, (target, killed.stderr)
+        killed = run("cut", (f"paw_train.training.{target}", 1))
+        assert killed.code == -signal.SIGKILL, (target, killed.output)
     assert len((tmp_path / "cut" / "smoke" / "metrics.jsonl").read_text().splitlines()) == 2
     last = run("cut")
-    assert last.returncode == 0, last.stderr
+    assert last.code == 0, last.output
     assert _record(tmp_path / "cut") == _record(tmp_path / "whole")

@@ -98,9 +98,7 @@ def test_every_trained_row_of_the_tables_has_a_recipe() -> None:
     assert sum("Table 4" in str(row.figures) for row in ROWS) == 8
 
 
-def test_files_and_page_are_what_the_list_says() -> None:
-    stale = [p.name for p, text in PUBLISHED.files().items() if p.read_text() != text]
-    assert not stale, "run python scripts/published_recipes.py"
+def test_the_page_lists_every_row() -> None:
     page = (ROOT / "docs" / "recipes.md").read_text()
     for row in ROWS:
         (line,) = [x for x in page.splitlines() if x.startswith(f"| `{row.name}` |")]

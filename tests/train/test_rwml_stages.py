@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from killed_runs import run_smoke
 
 pytest.importorskip("torch")
 
@@ -21,7 +20,6 @@ from paw_train.settings import load_settings
 from paw_train.training import local
 from paw_train.world_model_learning import stages
 
-ROOT = Path(__file__).resolve().parents[2]
 OWN = {
     "episodes": 4,
     "held_out_episodes": 2,
@@ -128,27 +126,6 @@ def test_asked_to_stop_it_stops_in_the_second_stage_and_goes_on(
     assert record(train(tmp_path / "cut", "sft")) == whole
 
 
-RUN = """
-import importlib, os, signal, sys
-from paw_train.training.local import train_from_recipe
-
-name, count, *overrides = sys.argv[1:]
-if name != "-":
-    module, *path, last = name.split(":")
-    place = importlib.import_module(module)
-    for part in path:
-        place = getattr(place, part)
-    real, left = getattr(place, last), [int(count)]
-
-    def killing(*args, **kwargs):
-        left[0] -= 1
-        if left[0] < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return real(*args, **kwargs)
-
-    setattr(place, last, killing)
-train_from_recipe("smoke", overrides, quiet=True)
-"""
 MOMENTS = (
     ("paw_train.world_model_learning.stages:rollout", 1),  # between held-out and training episodes
     ("paw_train.world_model_learning.stages:append_jsonl", 1),  # after an update, before its record
@@ -157,28 +134,17 @@ MOMENTS = (
 )
 
 
-def _start(moment: str, count: int, arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", RUN, moment, str(count), *arguments],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        text=True,
-        capture_output=True,
-        timeout=600,
-    )
-
-
 @pytest.mark.slow
 def test_killed_in_every_stage_it_computes_what_it_would_have(tmp_path: Path) -> None:
     threads = ["threads=1"]
     whole = local.train_from_recipe(
         "smoke", [*overrides(tmp_path / "whole", "rwml"), *threads], quiet=True
     )
-    for moment, count in MOMENTS:
-        killed = _start(moment, count, [*overrides(tmp_path / "cut", "rwml"), *threads])
-        assert killed.returncode == -signal.SIGKILL, (moment, killed.stderr)
-    last = _start("-", 0, [*overrides(tmp_path / "cut", "rwml"), *threads])
-    assert last.returncode == 0, last.stderr
+    for moment in MOMENTS:
+        killed = run_smoke([*overrides(tmp_path / "cut", "rwml"), *threads], moment)
+        assert killed.code == -signal.SIGKILL, (moment, killed.output)
+    last = run_smoke([*overrides(tmp_path / "cut", "rwml"), *threads])
+    assert last.code == 0, last.output
     assert record(tmp_path / "cut" / "smoke") == record(whole)
     left = {p.suffix for p in (tmp_path / "cut" / "smoke").rglob("*")}
     assert not left & {".new", ".old", ".part"}

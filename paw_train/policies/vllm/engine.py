@@ -2,7 +2,7 @@
 
 Contexts go in as token ids, so what an environment prints stays plain text. Prefix caching keeps a
 dialogue's work from turn to turn and shares it between the members of a group. Weights can be
-replaced while it runs (``load_weights``), which is what training with it needs.
+replaced while it runs (``load_weights``), which is what training with it needs: they never leave the GPU.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Request, Response, Sampling
 from paw_train.settings.rollout import PREFILL_TOKENS
 from paw_train.settings.vllm import VLLMSettings
+
+_SLACK = 0.95
+"""of what is free: allocators leave gaps"""
 
 
 class VLLMPolicy:
@@ -79,19 +82,23 @@ class VLLMPolicy:
 class FollowingVLLM:
     """A vLLM engine that samples with the current weights of a local policy.
 
-    Training with it is on-policy: each session begins with the local policy's weights.
+    Training with it is on-policy: each session begins with the local policy's weights. Between ``rest`` and
+    the next session, an engine on a GPU keeps neither weights nor cache there (``settings.sleep``).
 
     Args:
         local: the policy that is trained.
         settings: of the engine.
+        reserved: bytes of the GPU that training takes later and holds while the engine is awake.
 
     Raises:
-        ValueError: the policy has an adapter.
+        ValueError: the policy has an adapter, or the GPU has no room left for an engine.
     """
 
     trainable = True
 
-    def __init__(self, local: LocalPolicy, settings: VLLMSettings | None = None) -> None:
+    def __init__(
+        self, local: LocalPolicy, settings: VLLMSettings | None = None, reserved: int = 0
+    ) -> None:
         if has_adapter(local.model):
             raise ValueError(
                 "rollout.engine=vllm cannot follow an adapter yet: train all weights "
@@ -102,6 +109,13 @@ class FollowingVLLM:
         if settings.dtype == "auto":  # vLLM's own choice would round a float32 model to half
             dtype: Any = str(local.model.dtype).removeprefix("torch.")
             settings = settings.replace(dtype=dtype)
+        on_gpu = local.device.type == "cuda"
+        if on_gpu and settings.gpu_memory is None:
+            settings = settings.replace(gpu_memory=_free_share(local.device, reserved))
+        self._sleeps, self._asleep = on_gpu and settings.sleep, False
+        if self._sleeps:
+            extra: dict[str, Any] = {"enable_sleep_mode": True, **settings.extra}
+            settings = settings.replace(extra=extra)
         with tempfile.TemporaryDirectory(prefix="paw-vllm-") as folder:
             local.save(Path(folder))
             self.engine = VLLMPolicy(folder, settings)
@@ -111,8 +125,24 @@ class FollowingVLLM:
         self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
     ) -> VLLMSession:
         """Takes over the local policy's weights and opens a session."""
+        # the cache last: only then is the memory that loading takes free again
+        self._wake("weights")
         self.engine.load_weights(self.local.model.state_dict().items())
+        self._wake("kv_cache")
+        self._asleep = False
         return self.engine.session(sampling, growing, prefill_tokens)
+
+    def _wake(self, part: str) -> None:
+        if self._asleep:
+            torch.cuda.empty_cache()  # what training has used and keeps for itself
+            self.engine.engine.wake_up(tags=[part])
+
+    def rest(self) -> None:
+        """Gives the GPU's memory back until the next session, where the engine sleeps."""
+        if self._sleeps and not self._asleep:
+            # level 2 drops the weights: the next session brings newer ones
+            self.engine.engine.sleep(level=2)
+            self._asleep = True
 
 
 class VLLMSession:
@@ -197,9 +227,22 @@ def _start(model: str, settings: VLLMSettings) -> Any:
         # temperature and truncation included, as the local policy reports them
         "logprobs_mode": "processed_logprobs",
         "disable_log_stats": True,
-        "gpu_memory_utilization": settings.gpu_memory,
+        "gpu_memory_utilization": settings.share,
     }
     return LLM(model=model_folder(model), **{**chosen, **settings.extra})
+
+
+def _free_share(device: torch.device, reserved: int) -> float:
+    """The share of a GPU that an engine can have beside what is on it and what is reserved."""
+    free, total = torch.cuda.mem_get_info(device)
+    share = _SLACK * (free - reserved) / total
+    if share <= 0:
+        raise ValueError(
+            f"The GPU has {free / 2**30:.1f} GiB free, of which training still takes {reserved / 2**30:.1f}: "
+            "nothing is left for vLLM. Train with less (`paw train RECIPE --plan` shows what takes how "
+            "much), or roll out with rollout.engine=local."
+        )
+    return share
 
 
 def _difference(model: Any, given: dict[str, Tensor]) -> str | None:
@@ -214,6 +257,7 @@ def _difference(model: Any, given: dict[str, Tensor]) -> str | None:
         if wanted is None or wanted.shape != parameter.shape:
             continue
         compared += 1
-        if not torch.equal(parameter.detach().cpu(), wanted.to(parameter.dtype).cpu()):
+        # compared where the engine has it: on one GPU nothing is copied to the machine's memory
+        if not torch.equal(parameter.detach(), wanted.to(parameter)):
             return f"{name} differs from what was given."
     return None if compared else "no parameter has the name and shape of a given one."

@@ -1,0 +1,179 @@
+"""vLLM and a trainer on one GPU: who has its memory when, and what the engine is started with.
+
+The engine is a recording stand-in; tests/train/test_vllm.py has the real one on a CPU.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from paw_train.policies.vllm import engine as vllm_engine  # noqa: E402
+from paw_train.policies.vllm.engine import FollowingVLLM  # noqa: E402
+from paw_train.rollouts.policy import Sampling  # noqa: E402
+from paw_train.settings.vllm import VLLMSettings  # noqa: E402
+
+GIB = 2**30
+
+
+class Recording:
+    """Stands for ``vllm.LLM``: what it is asked for, in order, and the weights that it has."""
+
+    def __init__(self, settings: VLLMSettings) -> None:
+        self.settings, self.calls = settings, []
+        self.model = torch.nn.Linear(3, 2)
+        self.llm_engine = SimpleNamespace(model_config=SimpleNamespace(max_model_len=64))
+
+    calls: list[Any]
+
+    def get_tokenizer(self) -> Any:
+        import hostile
+
+        return hostile.byte_tokenizer()
+
+    def sleep(self, level: int) -> None:
+        self.calls.append(("sleep", level))
+
+    def wake_up(self, tags: list[str]) -> None:
+        self.calls.append(("wake", *tags))
+
+    def collective_rpc(self, name: str, kwargs: Any) -> None:
+        self.calls.append(name)
+        self.model.load_state_dict(dict(kwargs["weights_iterator"]))
+
+    def apply_model(self, function: Any) -> list[Any]:
+        return [function(self.model)]
+
+    def reset_prefix_cache(self) -> None:
+        self.calls.append("reset_prefix_cache")
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Recording]:
+    """The engines that were started; a GPU of 80 GiB has 60 free."""
+    engines: list[Recording] = []
+
+    def start(model: str, settings: VLLMSettings) -> Recording:
+        engines.append(Recording(settings))
+        return engines[-1]
+
+    monkeypatch.setattr(vllm_engine, "_start", start)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (60 * GIB, 80 * GIB))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    return engines
+
+
+def _local(device: str) -> Any:
+    model = torch.nn.Linear(3, 2)
+    model.dtype = torch.bfloat16
+    model.peft_config = None
+    save = lambda folder: Path(folder, "saved").touch()  # noqa: E731
+    return SimpleNamespace(model=model, device=torch.device(device), save=save, chat=None)
+
+
+def _session(following: FollowingVLLM) -> None:
+    following.session(Sampling(1.0, 4), growing=True)
+
+
+WEIGHTS = ["reload_weights", "reset_prefix_cache"]
+
+
+def test_it_sleeps_between_rollouts_and_wakes_its_cache_after_the_weights(
+    started: list[Recording],
+) -> None:
+    following = FollowingVLLM(_local("cuda"))
+    _session(following)
+    _session(following)  # awake: only newer weights
+    following.rest()
+    following.rest()
+    with torch.no_grad():
+        following.local.model.weight.add_(1.0)
+    _session(following)
+    (engine,) = started
+    asleep = [("sleep", 2), ("wake", "weights"), *WEIGHTS, ("wake", "kv_cache")]
+    assert engine.calls == [*WEIGHTS, *WEIGHTS, *asleep]
+    assert torch.equal(engine.model.weight, following.local.model.weight)
+    assert engine.settings.extra == {"enable_sleep_mode": True}
+
+
+def test_it_takes_what_is_free_less_what_training_still_takes(started: list[Recording]) -> None:
+    FollowingVLLM(_local("cuda"), reserved=20 * GIB)
+    FollowingVLLM(_local("cuda"), VLLMSettings(gpu_memory=0.3), reserved=20 * GIB)
+    assert [e.settings.gpu_memory for e in started] == [pytest.approx(0.95 * 0.5), 0.3]
+    with pytest.raises(
+        ValueError, match=r"60\.0 GiB free.*still takes 61\.0.*rollout.engine=local"
+    ):
+        FollowingVLLM(_local("cuda"), reserved=61 * GIB)
+
+
+def test_without_a_gpu_or_by_setting_it_stays_awake(started: list[Recording]) -> None:
+    for device, settings in (("cpu", None), ("cuda", VLLMSettings(sleep=False, gpu_memory=0.3))):
+        following = FollowingVLLM(_local(device), settings)
+        _session(following)
+        following.rest()
+        _session(following)
+        assert started[-1].calls == [*WEIGHTS, *WEIGHTS]
+        assert started[-1].settings.extra == {}
+
+
+def test_weights_that_did_not_arrive_are_noticed(started: list[Recording]) -> None:
+    following = FollowingVLLM(_local("cuda"))
+    (engine,) = started
+    engine.collective_rpc = lambda name, kwargs: None  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="weight differs"):
+        _session(following)
+
+
+def test_a_run_rests_after_each_rollout_and_each_validation(
+    started: list[Recording], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from paw_train.training import local as training
+
+    said: list[str] = []
+
+    class Following:
+        """The trained policy itself, which says when it samples and rests."""
+
+        def __init__(self, policy: Any, engine: str, settings: Any, reserved: int) -> None:
+            said.append(f"reserved {reserved > 0}")
+            self.policy, self.chat, self.trainable = policy, policy.chat, True
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.policy, name)
+
+        def session(self, *args: Any) -> Any:
+            said.append("sample")
+            return self.policy.session(*args)
+
+        def rest(self) -> None:
+            said.append("rest")
+
+    monkeypatch.setattr(training, "rollout_policy", Following)
+    settings = [f"out={tmp_path}", "updates=2", "evaluation.every=2", "evaluation.tasks=2"]
+    training.train_from_recipe("smoke", settings, quiet=True)
+    compact = [x for i, x in enumerate(said) if i == 0 or x != said[i - 1]]
+    assert compact == ["reserved True", *["sample", "rest"] * 3]
+
+
+def test_the_plan_gives_the_update_what_a_sleeping_engine_does_not_need() -> None:
+    from paw_train.settings import load_settings
+    from paw_train.training.plan import make_plan
+
+    given = ["engine=local", "rollout.engine=vllm", "model.lora.rank=0"]
+    phases = {}
+    for sleep in ("true", "false"):
+        own = [*given, f"rollout.vllm.sleep={sleep}", "rollout.vllm.gpu_memory=0.4"]
+        plan = make_plan(load_settings("alfworld_qwen2.5-1.5b_grpo", own), available=80.0)
+        phases[sleep] = {phase.name: phase.parts for phase in plan.phases}
+    assert "vLLM" not in phases["true"]["training"]
+    assert phases["false"]["training"]["vLLM"] == pytest.approx(32.0)
+    assert phases["true"]["rollout"]["vLLM"] == pytest.approx(32.0)
+    plan = make_plan(load_settings("alfworld_qwen2.5-1.5b_grpo", given), available=80.0)
+    (rollout,) = (phase for phase in plan.phases if phase.name == "rollout")
+    assert rollout.memory == pytest.approx(80.0)  # it has what is left
+    assert plan.resident is not None and plan.resident > 0 and not plan.problems
