@@ -95,7 +95,9 @@ class Curriculum:
         self, settings: CurriculumSettings, cells: Mapping[str, Sequence[str]], seed: int
     ) -> None:
         self.settings, self.seed = settings, seed
-        self.cells = {name or _ALL: ids for name, ids in cells.items()}
+        self.cells: dict[str, list[str]] = {}
+        for name, ids in cells.items():
+            self.cells.setdefault(name or _ALL, []).extend(ids)
         self._cell_of = {task_id: name for name, ids in self.cells.items() for task_id in ids}
         self._groups: list[PlayedGroup] = []
         """of the window, in order"""
@@ -128,10 +130,10 @@ class Curriculum:
         by_cell: dict[str, list[PlayedGroup]] = {name: [] for name in self.cells}
         for group in self._groups:
             by_cell[self._cell_of[group.task_id]].append(group)
-        scores = np.array(list(_SCORES[s.method](by_cell).values())) ** s.sharpness
-        count = len(self.cells)
-        shares = scores / scores.sum() if scores.sum() > 0 else np.full(count, 1 / count)
-        values = s.explore / count + (1 - s.explore) * shares
+        scores = np.array(list(_SCORES[s.method](by_cell).values()))
+        # of the best one: a power of small numbers would vanish
+        weights = (scores / scores.max()) ** s.sharpness if scores.any() else np.ones(len(scores))
+        values = s.explore / len(scores) + (1 - s.explore) * weights / weights.sum()
         return dict(zip(self.cells, (values / values.sum()).tolist(), strict=True))
 
     def draw(self, count: int) -> list[str]:

@@ -70,7 +70,7 @@ def test_a_number_of_receptacles_is_of_modified_rooms() -> None:
         ({"receptacles": [6, 8], "split": "trian"}, "Unknown split 'trian'"),
     ):
         with pytest.raises(ValueError, match=message):
-            ALFWorldEnv(**kwargs)  # type: ignore[arg-type]
+            ALFWorldEnv(**kwargs)
 
 
 def test_boxes_that_no_room_can_hold_are_refused() -> None:

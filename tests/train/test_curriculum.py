@@ -161,6 +161,7 @@ def test_a_sharper_rule_draws_the_best_more() -> None:
 
     assert share(0.0) == pytest.approx(0.2, abs=0.05)
     assert share(0.0) < share(1.0) < share(3.0)
+    assert share(1e6) == pytest.approx(0.8 + 0.2 / 5, abs=0.1)
 
 
 def test_learning_progress_finds_the_cell_that_moves() -> None:
@@ -238,8 +239,8 @@ def test_no_task_comes_twice_in_an_update_while_there_are_others() -> None:
     curriculum = Curriculum(_settings(replay=0.5), _cells("a", "b", tasks=40), 1)
     for drawn in _learner(curriculum, lambda task, _: 0.5, 30):
         assert len(set(drawn)) == len(drawn)
-    few = Curriculum(_settings(), {"a": ["x", "y"]}, 1)
-    assert Counter(few.draw(4)).keys() == {"x", "y"}
+    few = Curriculum(_settings(), {"all": ["x"], "": ["y"]}, 1)  # tasks without a cell are in `all`
+    assert list(few.cells) == ["all"] and Counter(few.draw(4)).keys() == {"x", "y"}
 
 
 def test_the_seed_decides_and_a_restored_state_goes_on() -> None:
