@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush
+from itertools import product
 from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv, split_of_key
-from paw_gym.generated import SPLITS, TASKS, require_in
+from paw_gym.generated import SPLITS, TASKS, require_in, taking_turns, values_of
 from paw_gym.naming import require_choice
 
 SIZES, BOXES = range(5, 11), range(1, 4)
@@ -87,7 +88,7 @@ def generate_level(split: str, number: int, size: int, boxes: int) -> Level:
     rng = random.Random(f"sokoban {GENERATOR}|{split}|{size}|{boxes}|{number}")
     while True:
         floor = _room(size, rng)
-        if len(floor) < 4 * boxes + 4:
+        if len(floor) < _needed_cells(boxes):
             continue
         cells = sorted(floor)
         goals = frozenset(rng.sample(cells, boxes))
@@ -95,6 +96,17 @@ def generate_level(split: str, number: int, size: int, boxes: int) -> Level:
         level = Level(size, floor, goals, _pulled(Level(size, floor, goals, (player, goals)), rng))
         if not level.start[1] & goals and split_of_key(_canonical(level), SPLITS) == split:
             return level
+
+
+def _needed_cells(boxes: int) -> int:
+    """Floor that a level with so many boxes has at least."""
+    return 4 * boxes + 4
+
+
+def _most_cells(size: int) -> int:
+    """Floor that a room has at most."""
+    inner = (size - 2) ** 2
+    return inner - inner // 10
 
 
 def _room(size: int, rng: random.Random) -> frozenset[int]:
@@ -197,12 +209,16 @@ def _path_back(
         step = before[step[0]]
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def sokoban_tasks(split: str, size: int, boxes: int, num_tasks: int | None) -> TaskSet:
     """The levels of a split, each made when it is asked for."""
     require_choice("split", split, SPLITS)
     require_in("size", size, SIZES)
     require_in("boxes", boxes, BOXES)
+    if _most_cells(size) < _needed_cells(boxes):
+        raise ValueError(
+            f"boxes={boxes} do not fit into a room of size={size}: choose a larger size."
+        )
     count = TASKS[split] if num_tasks is None else num_tasks
     key = f"sokoban {GENERATOR}/{split}/{size}x{size}/{boxes}/{count}"
 
@@ -243,7 +259,7 @@ class SokobanEnv(TextEnv):
     ## Arguments
     ``split``: ``train``, ``valid`` or ``test``, disjoint by the hash of a level (its rotations and
     reflections included). ``size`` (5 to 10): rows and columns with the walls around. ``boxes`` (1 to 3).
-    ``num_tasks``: size of the split.
+    Either may be a list: levels of all combinations take turns. ``num_tasks``: size of the split.
 
     ## Version History
     v0: first version.
@@ -255,13 +271,24 @@ class SokobanEnv(TextEnv):
     def __init__(
         self,
         split: str = "train",
-        size: int = 7,
-        boxes: int = 2,
+        size: int | Sequence[int] = 7,
+        boxes: int | Sequence[int] = 2,
         max_steps: int = 60,
         num_tasks: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        super().__init__(sokoban_tasks(split, size, boxes, num_tasks), max_steps, render_mode)
+        kinds = list(product(values_of("size", size), values_of("boxes", boxes)))
+        tasks = taking_turns(
+            kinds,
+            lambda kind, count: sokoban_tasks(split, *kind, count),
+            num_tasks,
+            TASKS.get(split, 0),
+        )
+        super().__init__(tasks, max_steps, render_mode)
+
+    def difficulty(self, task_id: str) -> str:
+        """Size of the room and number of boxes: ``7x7-2``."""
+        return "-".join(task_id.split("/")[1:3])
 
     def _start(self, task: Task) -> Outcome:
         self.state = task.data.start

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from paw_gym.constructors import check_arguments
 from paw_gym.wrappers import AgentInterface
 from paw_train.algorithms.estimators import require_registered
-from paw_train.environments import agent_env_maker, has_solver, training_env
+from paw_train.environments import agent_env_maker, has_solver, make_pool, training_env
 from paw_train.reporting.tracking.registry import require_trackers
 from paw_train.rollouts.rollout import require_whole_distribution
 from paw_train.settings import EnvSettings, Settings
@@ -41,6 +41,7 @@ def prepared(settings: Settings, report: Callable[[str], None]) -> Settings:
         )
     _require_packages(settings)
     _require_splits(settings)
+    _require_cells(settings, report)
     return _with_fewer_episodes(_without_experts(settings, report), report)
 
 
@@ -121,6 +122,30 @@ def _require_splits(settings: Settings) -> None:
         for split, tasks in wanted.items():
             if tasks:
                 _make(env, split)
+
+
+def _require_cells(settings: Settings, report: Callable[[str], None]) -> None:
+    """Looks whether a curriculum has anything to choose from."""
+    own = settings.curriculum
+    if own.method == "off":
+        return
+    alike = []
+    for member in settings.members:
+        pool = make_pool(training_env(member.env), member.env.train_split, 1, 1, 0)
+        if len(pool.cells()) == 1:
+            alike.append(member.env.id)
+        pool.close()
+    if len(alike) == len(settings.members) and not own.replay:
+        raise ValueError(
+            f"curriculum.method={own.method} has nothing to choose from: all training tasks of "
+            f"{', '.join(alike)} are in one difficulty cell, and curriculum.replay is 0. Give its generator "
+            "several difficulties, implement TextEnv.difficulty, or set curriculum.replay."
+        )
+    if alike:
+        report(
+            f"All training tasks of {', '.join(alike)} are in one difficulty cell: of the curriculum, only "
+            "the replay of half-solved tasks (curriculum.replay) has an effect there."
+        )
 
 
 def _make(env: EnvSettings, split: str) -> None:

@@ -15,7 +15,7 @@ from paw_gym.envs.textworld.games import checked_settings, game_file
 
 COOKING = {
     "kind": "cooking",
-    "settings": checked_settings("cooking", {"drop": True}),
+    "settings": checked_settings("cooking", {"drop": True})[0],
     "seed": 7,
     "split": "test",
     "goal_only": True,
@@ -137,7 +137,7 @@ def test_wrong_arguments_are_named() -> None:
         ({"game": "cookin"}, "Unknown game 'cookin'. Did you mean 'cooking'"),
         ({"split": "trian"}, "Unknown split 'trian'"),
         ({"settings": {"levl": 3}}, "Unknown setting of treasure_hunter 'levl'.*'level'"),
-        ({"settings": {"level": "3"}}, "settings.level is a whole number or true or false"),
+        ({"settings": {"level": "3"}}, "settings.level is a whole number or a list of them"),
         ({"instructions": "all"}, "instructions is 'goal' or 'steps', got 'all'"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -33,6 +33,7 @@ WORLDS = (
     '{"id":"paw_gym/Sokoban-v0","template":"compact","mode":"conversation","weight":2,'
     '"kwargs":{"size":5,"boxes":1,"max_steps":4,"num_tasks":20}}] rollout.groups=3'
 )
+CURRICULUM = "curriculum.method=variance curriculum.replay=0.5"
 BRANCHING = "rollout.branching.branches=3 rollout.branching.points=1 algorithm.name=tree_grpo"
 
 
@@ -90,15 +91,25 @@ def test_a_branched_update_that_is_killed_is_repeated_exactly(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_run_of_several_environments_goes_on_exactly(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("settings", "targets"),
+    [
+        # while the groups of the second update are divided, and while the third is recorded
+        (WORLDS, ("environments:divided", "environments:TrainingEnvironments:metrics")),
+        # while the second update's groups are counted, and the third's
+        (CURRICULUM, ("curriculum:Curriculum:learn", "curriculum:Curriculum:metrics")),
+    ],
+)
+def test_the_tasks_of_a_killed_run_go_on_exactly(
+    tmp_path: Path, settings: str, targets: tuple[str, ...]
+) -> None:
     def run(name: str, kill_at: KillAt | None = None) -> Ended:
-        return _run(tmp_path / name, kill_at, updates=3, settings=WORLDS)
+        return _run(tmp_path / name, kill_at, updates=3, settings=settings)
 
     whole = run("whole")
     assert whole.code == 0, whole.output
-    # while the groups of the second update are divided, and while the third is recorded
-    for target in ("divided", "TrainingEnvironments:metrics"):
-        killed = run("cut", (f"paw_train.training.environments:{target}", 1))
+    for target in targets:
+        killed = run("cut", (f"paw_train.training.{target}", 1))
         assert killed.code == -signal.SIGKILL, (target, killed.output)
     assert len((tmp_path / "cut" / "smoke" / "metrics.jsonl").read_text().splitlines()) == 2
     last = run("cut")

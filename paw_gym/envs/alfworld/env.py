@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv
 from paw_gym.envs.alfworld.native.compiled import CompiledGame
 from paw_gym.envs.alfworld.native.engine import Engine, NativeEngine
+from paw_gym.generated import taking_turns, values_of
 from paw_gym.naming import require_choice
 
 ENGINES = ("native", "textworld")
@@ -56,7 +57,8 @@ class ALFWorldEnv(TextEnv):
     (rooms that train does not have). ``data_dir``: the folder that holds ``train/``, ``valid_seen/``,
     ... or ``json_2.1.1/``. ``engine``: ``native``, or ``textworld`` for the original one (extra
     ``alfworld``). ``grammar`` (procedural): ``put`` or ``move``. ``variation`` (procedural): ``real``
-    rooms, ``modified`` ones, or ``mixed``. ``num_tasks`` (procedural): size of the split.
+    rooms, ``modified`` ones, or ``mixed``. ``receptacles`` (procedural, ``modified`` rooms): how many, 4 to
+    20; rooms of a list of sizes take turns. ``num_tasks`` (procedural): size of the split.
 
     ## Version History
     v0: first version.
@@ -75,16 +77,33 @@ class ALFWorldEnv(TextEnv):
         grammar: str = "put",
         variation: str | None = None,
         num_tasks: int | None = None,
+        receptacles: int | Sequence[int] | None = None,
         render_mode: str | None = None,
     ) -> None:
         require_choice("engine", engine, ENGINES)
         if data_dir is None:
-            tasks = procedural_tasks(split, grammar, variation, num_tasks)
+            sizes = (None,) if receptacles is None else values_of("receptacles", receptacles)
+            tasks = taking_turns(
+                sizes,
+                lambda size, count: procedural_tasks(split, grammar, variation, count, size),
+                num_tasks,
+                PROCEDURAL_TASKS.get(split, 0),
+            )
         else:
             tasks = official_tasks(split, Path(data_dir))
         super().__init__(tasks, max_steps, render_mode)
         self.engine_name = engine
         self.engine: Engine | None = None
+
+    def difficulty(self, task_id: str) -> str:
+        """The task type, and the number of receptacles where that is an argument.
+
+        ``pick_heat_then_place_in_recep``, ``pick_heat_then_place_in_recep-10``.
+        """
+        parts = task_id.split("/")
+        if parts[0] != "procedural":
+            return parts[1].split("-")[0]
+        return "-".join(parts[2:-1])
 
     def _start(self, task: Task) -> Outcome:
         self.engine = self._new_engine(task)
@@ -166,8 +185,16 @@ class ALFWorldEnv(TextEnv):
 class ProceduralGame:
     """A procedural game, made when it is needed."""
 
-    def __init__(self, split: str, task_type: str, seed: int, grammar: str, variation: str | None):
-        self.arguments = (split, task_type, seed, grammar, variation)
+    def __init__(
+        self,
+        split: str,
+        task_type: str,
+        seed: int,
+        grammar: str,
+        variation: str | None,
+        receptacles: int | None = None,
+    ) -> None:
+        self.arguments = (split, task_type, seed, grammar, variation, receptacles)
 
     def json(self) -> dict[str, Any]:
         """The content of its ``game.tw-pddl``."""
@@ -187,9 +214,13 @@ def _compiled(arguments: tuple[Any, ...]) -> CompiledGame:
     return CompiledGame.from_json(generate_game(*arguments))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def procedural_tasks(
-    split: str, grammar: str = "put", variation: str | None = None, num_tasks: int | None = None
+    split: str,
+    grammar: str = "put",
+    variation: str | None = None,
+    num_tasks: int | None = None,
+    receptacles: int | None = None,
 ) -> TaskSet:
     """The tasks of a procedural split, task types taking turns.
 
@@ -198,9 +229,11 @@ def procedural_tasks(
         grammar: ``put`` or ``move``.
         variation: ``real``, ``modified``, ``mixed``; ``None``: the split's default.
         num_tasks: how many; ``None``: ``PROCEDURAL_TASKS``.
+        receptacles: of each (modified) room; ``None``: as sampled.
 
     Raises:
-        ValueError: an unknown split, grammar or variation; names the nearest.
+        ValueError: an unknown split, grammar or variation, names the nearest; or a wrong number of
+            receptacles.
     """
     from paw_gym.envs.alfworld.procedural import generate
 
@@ -210,16 +243,19 @@ def procedural_tasks(
         ("variation", variation or generate.VARIATIONS[0], generate.VARIATIONS),
     ):
         require_choice(name, value, valid)
+    chosen = generate.variation_of(split, variation, receptacles)  # type: ignore[arg-type]
     count = PROCEDURAL_TASKS[split] if num_tasks is None else num_tasks
     types = generate.TASK_TYPES
-    ids = [f"procedural/{split}/{types[i % len(types)]}/{i:05d}" for i in range(count)]
+    size = "" if receptacles is None else f"/{receptacles}"
+    ids = [f"procedural/{split}/{types[i % len(types)]}{size}/{i:05d}" for i in range(count)]
 
     def load(task_id: str) -> Task:
-        *_, task_type, number = task_id.split("/")
-        game = ProceduralGame(split, task_type, int(number), grammar, variation)
+        _, _, task_type, *_, number = task_id.split("/")
+        game = ProceduralGame(split, task_type, int(number), grammar, chosen, receptacles)
         return Task(task_id, _sentence(game.compiled().task), task_type, game)
 
     parts = ["alfworld-procedural", "1", split, grammar, str(variation), str(count)]
+    parts += [] if receptacles is None else [str(receptacles)]
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
     return TaskSet(ids, load, digest, split)
 

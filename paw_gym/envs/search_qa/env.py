@@ -67,8 +67,8 @@ class SearchQAEnv(TextEnv):
     server, or a ``Retriever``. ``top_k``: passages a search shows. ``corpus``: path of the corpus, where
     it lies elsewhere. ``retriever_settings``: more arguments of the retriever, such as ``index``.
     ``reward``: ``exact_match`` or ``f1``. Synthetic only: ``difficulty`` (``easy``: one hop,
-    ``medium``: one or two, ``hard``: two or three, with aliases and distractors), ``num_questions``,
-    ``num_passages``, ``world_seed``.
+    ``medium``: one or two, ``hard``: two or three, with aliases and distractors, ``mixed``: one to
+    three), ``num_questions``, ``num_passages``, ``world_seed``.
 
     ## Version History
     v0: first version.
@@ -119,6 +119,11 @@ class SearchQAEnv(TextEnv):
         super().__init__(tasks, max_steps, render_mode)
         self.top_k = top_k
         self.reward = reward
+
+    def difficulty(self, task_id: str) -> str | None:
+        """The hops of a synthetic question: ``2hop``."""
+        source, _, question = task_id.partition("/")
+        return question.rpartition("/")[2].split("-")[0] if source == "synthetic" else None
 
     # --- playing -------------------------------------------------------------------------------
 

@@ -51,6 +51,7 @@ DIFFICULTIES = {
     "easy": Difficulty(hops=(1,), distractors=0.1, by_alias=0.0, fillers=0),
     "medium": Difficulty(hops=(1, 2), distractors=0.3, by_alias=0.25, fillers=1),
     "hard": Difficulty(hops=(2, 3), distractors=0.5, by_alias=0.5, fillers=2),
+    "mixed": Difficulty(hops=(1, 2, 3), distractors=0.3, by_alias=0.25, fillers=1),
 }
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet
 from paw_gym.envs.textworld.games import checked_settings, game_file, version
-from paw_gym.generated import generated_tasks, sample_of_split
+from paw_gym.generated import generated_tasks, sample_of_split, taking_turns
 from paw_gym.replayed import ReplayedEnv
 
 GENERATOR = 1
@@ -24,7 +24,7 @@ _STATUS = re.compile(r"\s*>?\s*-= [^=\n]* =-\s*-?\d+/\d+\s*$")
 _END = re.compile(r"\s*Would you like to RESTART.*", re.DOTALL)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def textworld_tasks(
     kind: str, split: str, settings: tuple[tuple[str, int], ...], goal_only: bool, count: int | None
 ) -> TaskSet:
@@ -73,8 +73,9 @@ class TextWorldEnv(ReplayedEnv):
 
     ## Arguments
     ``game``: ``coin_collector``, ``treasure_hunter``, ``cooking`` or ``custom``. ``settings``: of that kind
-    of game, such as ``{"level": 15}`` or ``{"recipe": 3, "go": 9}``. ``split``: ``train``, ``valid`` or
-    ``test``, disjoint by the generator's seeds, and in cooking by foods and their preparations.
+    of game, such as ``{"level": 15}`` or ``{"recipe": 3, "go": 9}``; with lists, as in ``{"level": [1, 5,
+    15]}``, games of all combinations take turns. ``split``: ``train``, ``valid`` or ``test``, disjoint by the
+    generator's seeds, and in cooking by foods and their preparations.
     ``instructions``: ``goal`` names the last step alone, ``steps`` describes the way where the game does so.
     ``num_tasks``: size of the split.
 
@@ -89,7 +90,7 @@ class TextWorldEnv(ReplayedEnv):
         self,
         game: str = "treasure_hunter",
         split: str = "train",
-        settings: Mapping[str, int] | None = None,
+        settings: Mapping[str, int | Sequence[int]] | None = None,
         instructions: str = "goal",
         max_steps: int = 50,
         num_tasks: int | None = None,
@@ -97,12 +98,23 @@ class TextWorldEnv(ReplayedEnv):
     ) -> None:
         if instructions not in ("goal", "steps"):
             raise ValueError(f"instructions is 'goal' or 'steps', got {instructions!r}.")
-        chosen = tuple(sorted(checked_settings(game, settings or {}).items()))
-        tasks = textworld_tasks(game, split, chosen, instructions == "goal", num_tasks)
+        kinds = [tuple(sorted(one.items())) for one in checked_settings(game, settings or {})]
+        self._varied = [pairs[0][0] for pairs in zip(*kinds, strict=True) if len(set(pairs)) > 1]
+        tasks = taking_turns(
+            kinds,
+            lambda kind, count: textworld_tasks(game, split, kind, instructions == "goal", count),
+            num_tasks,
+            TASKS.get(split, 0),
+        )
         super().__init__(tasks, max_steps, render_mode)
         self._engine: Any = None
         self._file = ""
         self._now: Any = None
+
+    def difficulty(self, task_id: str) -> str | None:
+        """The settings that differ between games: ``level15``, ``go9-recipe3``."""
+        own = dict(pair.split("=") for pair in task_id.split("/")[2].split(","))
+        return "-".join(f"{name}{own[name]}" for name in self._varied) or None
 
     def _open(self, task: Task, seed: int) -> Outcome:
         if self._file != task.data:

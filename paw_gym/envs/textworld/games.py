@@ -11,13 +11,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata, util
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from paw_gym.cache import cache_dir
 from paw_gym.files import new_folder
+from paw_gym.generated import values_of
 from paw_gym.naming import require_choice
 
 INSTALL = "pip install '.[textworld]' in your clone of PaW-Gym"
@@ -48,18 +50,23 @@ def version() -> str:
     return metadata.version("textworld")
 
 
-def checked_settings(kind: str, settings: Mapping[str, int]) -> dict[str, int]:
+def checked_settings(
+    kind: str, settings: Mapping[str, int | Sequence[int]]
+) -> list[dict[str, int]]:
     """The settings of a kind of game, with the defaults of those that are not given.
+
+    Returns:
+        One for each combination of the values that are lists.
 
     Raises:
         ValueError: an unknown kind or setting; names the nearest.
     """
     require_choice("game", kind, DEFAULTS)
-    for name, value in settings.items():
+    for name in settings:
         require_choice(f"setting of {kind}", name, DEFAULTS[kind])
-        if not isinstance(value, int):
-            raise ValueError(f"settings.{name} is a whole number or true or false, got {value!r}.")
-    return {**DEFAULTS[kind], **{name: int(value) for name, value in settings.items()}}
+    given = {**DEFAULTS[kind], **settings}
+    values = [values_of(f"settings.{name}", value) for name, value in given.items()]
+    return [dict(zip(given, map(int, one), strict=True)) for one in product(*values)]
 
 
 def game_file(request: Mapping[str, Any]) -> Path:

@@ -270,6 +270,7 @@ SECONDARY: Mapping[str, Callable[[RunResult], float | None]] = MappingProxyType(
     {
         "success in training, mean of all updates, %": _over_training("success_rate", 1.0),
         "success in training, last quarter, %": _over_training("success_rate", 0.25),
+        "groups with equal returns, mean of all updates, %": _over_training("equal_groups", 1.0),
         "observation NLL, last quarter": _over_training("obs_nll", 0.25),
         "invalid responses, last quarter, %": _over_training("invalid_rate", 0.25),
         # with optimizer.measure_gradients; for comparisons at equal strength

@@ -26,6 +26,7 @@ from paw_gym.envs.alfworld.procedural.rooms import Cell, engine_texts, facts, ra
 from paw_gym.envs.alfworld.procedural.scene import Receptacle, Scene, SceneGoal
 from paw_gym.envs.alfworld.procedural.tasks import sample_goal, sample_room, structured_goal
 from paw_gym.envs.alfworld.procedural.worlds import world_of_scene
+from paw_gym.generated import require_in
 from paw_gym.naming import require_choice
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
@@ -36,23 +37,32 @@ Variation = Literal["real", "modified", "mixed"]
 VARIATIONS: tuple[Variation, ...] = ("real", "modified", "mixed")
 MODIFIED_SHARE = 0.8
 """share of modified rooms in "mixed": most, since a small policy generalises from these"""
+RECEPTACLES = range(4, 21)
+"""numbers of receptacles that a modified room can be asked to have: most rooms of every kind have 20"""
 THINGS_PER_RECEPTACLE = (0.9, 1.8)
 """range from which a modified room's number of things is sampled; official rooms average 1.1 to 1.6"""
 
 
 def sample_scene(
-    split: str, task_type: str, seed: int, variation: Variation | None = None
+    split: str,
+    task_type: str,
+    seed: int,
+    variation: Variation | None = None,
+    receptacles: int | None = None,
 ) -> Scene:
     """Sample the scene of a game; see `generate_game` for the arguments."""
     require_choice("split", split, SPLITS)
     require_choice("task type", task_type, TASK_TYPES)
-    variation = _variation(split, variation)
-    rng = random.Random(f"{split}|{task_type}|{seed}|{variation}")
+    variation = variation_of(split, variation, receptacles)
+    size = "" if receptacles is None else f"|{receptacles}"
+    rng = random.Random(f"{split}|{task_type}|{seed}|{variation}{size}")
     while True:
         modified = variation == "modified" or (
             variation == "mixed" and rng.random() < MODIFIED_SHARE
         )
-        scene = _sample(split, task_type, modified, rng)
+        scene = _sample(split, task_type, modified, rng, receptacles)
+        if receptacles not in (None, len(scene.receptacles)):
+            continue  # a room that has fewer
         if share_of(scene.placement_hash()) == split:
             return scene
 
@@ -69,6 +79,7 @@ def generate_game(
     seed: int,
     grammar: Literal["put", "move"] = "put",
     variation: Variation | None = None,
+    receptacles: int | None = None,
 ) -> dict[str, Any]:
     """One game as the JSON content of a `game.tw-pddl`.
 
@@ -82,18 +93,21 @@ def generate_game(
         variation: "real": receptacles as in the AI2-THOR room; "modified": a subset of 6 to 14 of them,
             renumbered, and things from all rooms of that kind; "mixed": four in five games are
             modified. Default: "mixed" for train, "real" for the others.
+        receptacles: number of receptacles of a modified room, in `RECEPTACLES`; it makes "modified" the
+            default. None: as sampled.
 
     Returns:
         `pddl_domain, grammar, pddl_problem, solvable, walkthrough` as in official game files, and
         `task_type, task` (its wording)`, room, pddl_params, placement_hash, split, seed, variation`.
 
     Raises:
-        ValueError: for an unknown split, task type, grammar or variation.
+        ValueError: for an unknown split, task type, grammar or variation, or a number of receptacles that
+            is out of range or asked of a real room.
     """
     return game_json(
-        sample_scene(split, task_type, seed, variation),
+        sample_scene(split, task_type, seed, variation, receptacles),
         grammar,
-        {"split": split, "seed": seed, "variation": _variation(split, variation)},
+        {"split": split, "seed": seed, "variation": variation_of(split, variation, receptacles)},
     )
 
 
@@ -149,13 +163,15 @@ def write_game(folder: Path, game: Mapping[str, Any]) -> Path:
     return path
 
 
-def _sample(split: str, task_type: str, modified: bool, rng: random.Random) -> Scene:
+def _sample(
+    split: str, task_type: str, modified: bool, rng: random.Random, size: int | None
+) -> Scene:
     room = sample_room(task_type, split == "valid_unseen", not modified, rng)
     kinds = types_of_kind(room.kind) if modified else room.object_types
     goal = sample_goal(task_type, room.receptacle_types, kinds, rng)
     most = None
     if modified:
-        receptacles = modified_receptacles(room, goal, rng)
+        receptacles = modified_receptacles(room, goal, rng, size)
         most = round(len(receptacles) * rng.uniform(*THINGS_PER_RECEPTACLE))
     else:
         receptacles = real_receptacles(room)
@@ -185,7 +201,15 @@ def _pddl_params(goal: SceneGoal) -> dict[str, Any]:
     }
 
 
-def _variation(split: str, variation: Variation | None) -> Variation:
+def variation_of(split: str, variation: Variation | None, receptacles: int | None) -> Variation:
+    """The kind of a game's room: as given, or the default; arguments as of `generate_game`."""
+    if receptacles is not None:
+        require_in("receptacles", receptacles, RECEPTACLES)
+        if variation not in (None, "modified"):
+            raise ValueError(
+                f"receptacles is of variation='modified', and {variation!r} has rooms as they are."
+            )
+        return "modified"
     if variation is None:
         return "mixed" if split == "train" else "real"
     require_choice("variation", variation, VARIATIONS)

@@ -76,11 +76,21 @@ def real_receptacles(room: Room) -> tuple[Receptacle, ...]:
     return _unique([(f.type, f.position, f.cell, f.openable) for f in room.fittings])
 
 
-def modified_receptacles(room: Room, goal: SceneGoal, rng: random.Random) -> tuple[Receptacle, ...]:
-    """A subset of the room's receptacles, moved, with what the goal needs among them."""
+def modified_receptacles(
+    room: Room, goal: SceneGoal, rng: random.Random, count: int | None = None
+) -> tuple[Receptacle, ...]:
+    """A subset of the room's receptacles, moved, with what the goal needs among them.
+
+    Args:
+        room: that they are of.
+        goal: of the game.
+        rng: samples them.
+        count: how many, as far as the room has them; ``None``: as sampled.
+    """
     chosen = _needed(room, goal, rng)
     rest = [fitting for fitting in room.fittings if fitting not in chosen]
-    missing = max(0, rng.randint(*MODIFIED_RECEPTACLES) - len(chosen))
+    wanted = rng.randint(*MODIFIED_RECEPTACLES) if count is None else count
+    missing = max(0, wanted - len(chosen))
     chosen += rng.sample(rest, min(missing, len(rest)))
     rows: list[tuple[str, Position, Cell, bool]] = []
     for fitting in chosen:
