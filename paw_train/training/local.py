@@ -424,7 +424,7 @@ class Run:
 
     def _rest(self) -> None:
         """Gives an engine's memory to training, until it samples again."""
-        if self._engine is not None and self._engine is not self.policy:
+        if self._engine is not None and not isinstance(self._engine, LocalPolicy):
             self._engine.rest()
 
     def _resume(self, updater: Updater, pool: TrainingEnvironments) -> int:
