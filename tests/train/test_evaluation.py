@@ -222,17 +222,11 @@ class TestPanels:
     def test_panels_without_data_can_be_played_and_keep_their_hash(
         self, name: str, tmp_path: Path
     ) -> None:
-        out = tmp_path / "small"
-        small = load_result(
-            evaluate_from_args("random", ["evaluation.tasks=3"], str(out), panel=name)
+        played = load_result(
+            evaluate_from_args("random", ["evaluation.tasks=1"], str(tmp_path), panel=name)
         )
-        assert small["panel"] == f"{name}[3]"
-        changed = ["evaluation.tasks=3", "env.kwargs.max_steps=2"]
-        changed_out = str(tmp_path / "changed")
-        other = load_result(evaluate_from_args("random", changed, changed_out, panel=name))
-        assert other["panel"] == f"{name}[3] (changed)"
-        assert "other environment settings" in reasons_against(small, other)[0]
-        assert small["environment"]["behaviour"]
+        assert played["panel"] == f"{name}[1]"
+        assert played["environment"]["behaviour"]
         spec = PANELS[name]
         if spec.hash is not None:
             probe = agent_env_maker(
@@ -240,6 +234,19 @@ class TestPanels:
             )()
             size = spec.size or len(probe.tasks)
             assert make_panel(probe.tasks, name, size, spec.seed).hash == spec.hash
+
+    def test_a_panel_in_another_environment_is_not_that_panel(self, tmp_path: Path) -> None:
+        def play(out: str, *changes: str) -> dict[str, Any]:
+            settings = ["evaluation.tasks=3", *changes]
+            path = evaluate_from_args(
+                "random", settings, str(tmp_path / out), panel="alfworld/procedural"
+            )
+            return load_result(path)
+
+        small, other = play("small"), play("changed", "env.kwargs.max_steps=2")
+        assert small["panel"] == "alfworld/procedural[3]"
+        assert other["panel"] == "alfworld/procedural[3] (changed)"
+        assert "other environment settings" in reasons_against(small, other)[0]
 
     def test_panels_on_real_data_say_what_they_need(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"search_qa/nq needs real data.*env.kwargs.data_dir"):
