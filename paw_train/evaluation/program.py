@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paw_gym.constructors import has_splits
+from paw_gym.constructors import has_splits, parameters_of
 from paw_train.baselines import agent_class
 from paw_train.environments import (
     agent_env_maker,
@@ -346,9 +346,20 @@ def _title(settings: Settings, name: str | None, tasks: int) -> str:
         return panel_name(env.id, chosen.split, count)
     spec = panel_spec(name)
     whole = count == (tasks if spec.size is None else min(spec.size, tasks))
-    kwargs = {key: value for key, value in env.kwargs.items() if key not in _PLACES}
-    same = (kwargs, chosen.seed, chosen.split) == (dict(spec.kwargs), spec.seed, spec.split)
+    given, own = _chosen(env.id, env.kwargs), _chosen(env.id, spec.kwargs)
+    same = (given, chosen.seed, chosen.split) == (own, spec.seed, spec.split)
     return name + ("" if whole else f"[{count}]") + ("" if same else " (changed)")
+
+
+def _chosen(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that choose something: not the environment's defaults, nor where its data lies."""
+    parameters = parameters_of(env_id) or {}
+    defaults = {name: p.default for name, p in parameters.items()}
+    return {
+        key: value
+        for key, value in kwargs.items()
+        if key not in _PLACES and (key not in defaults or value != defaults[key])
+    }
 
 
 def _part(plan: Plan, run: Path | None) -> str:

@@ -246,6 +246,7 @@ class TestPanels:
         small, other = play("small"), play("changed", "env.kwargs.max_steps=2")
         assert small["panel"] == "alfworld/procedural[3]"
         assert other["panel"] == "alfworld/procedural[3] (changed)"
+        assert play("default", "env.kwargs.variation=null")["panel"] == small["panel"]
         assert "other environment settings" in reasons_against(small, other)[0]
 
     def test_panels_on_real_data_say_what_they_need(self, tmp_path: Path) -> None:
