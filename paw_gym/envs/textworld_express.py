@@ -136,9 +136,10 @@ class TextWorldExpressEnv(ReplayedEnv):
         self._valid: list[str] = []
 
     def _open(self, task: Task, seed: int) -> Outcome:
-        self._engine = self._engine or new_engine()
+        if self._engine is None:
+            self._engine = new_engine()
+            _load(self._engine, self.game, self.params)
         self._score = 0.0
-        _load(self._engine, self.game, self.params)
         answer = self._engine.generateNewGameJSON(task.data, FOLDS[self.split], False)
         return self._outcome(answer, valid=True)
 
