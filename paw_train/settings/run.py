@@ -32,6 +32,7 @@ WITHOUT_EFFECT = (
     *("tracking", "tracking_project"),
     "cloning.checkpoint_every",
     "optimizer.measure_gradients",
+    *("rollout.vllm.gpu_memory", "rollout.vllm.sleep"),
 )
 """settings (dotted) that results do not depend on: a resumed run may have changed them"""
 
