@@ -70,6 +70,16 @@ def parameters_of(name: str) -> Mapping[str, inspect.Parameter] | None:
     return None if takes_any(found) else found
 
 
+def defaults_of(name: str) -> dict[str, Any]:
+    """The defaults of an environment's arguments, where they have one and it can be known."""
+    without = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return {
+        key: p.default
+        for key, p in (parameters_of(name) or {}).items()
+        if p.default is not inspect.Parameter.empty and p.kind not in without
+    }
+
+
 def has_splits(name: str) -> bool:
     """Whether an environment is made with a ``split``; one that is not registered may be."""
     creator: Any = creator_of(name)

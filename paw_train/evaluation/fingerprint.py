@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import platform
 import re
@@ -15,7 +14,7 @@ from typing import Any
 
 from paw_gym import __version__
 from paw_gym.actions import BLANK
-from paw_gym.constructors import has_splits, parameters_of, registered_id
+from paw_gym.constructors import defaults_of, has_splits, registered_id
 from paw_gym.core import TextEnv
 from paw_gym.wrappers import AgentInterface
 from paw_train.evaluation.panels import Panel
@@ -66,13 +65,7 @@ def environment_record(
 
 
 def _arguments(env: EnvSettings) -> dict[str, Any]:
-    parameters = parameters_of(env.id) or {}
-    defaults = {
-        name: p.default
-        for name, p in parameters.items()
-        if p.default is not inspect.Parameter.empty and p.kind is not inspect.Parameter.VAR_KEYWORD
-    }
-    merged = {**defaults, **env.kwargs}
+    merged = {**defaults_of(env.id), **env.kwargs}
     return {k: public(v) for k, v in sorted(merged.items()) if k not in _HIDDEN}
 
 

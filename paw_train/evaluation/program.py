@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paw_gym.constructors import has_splits, parameters_of
+from paw_gym.constructors import defaults_of, has_splits
 from paw_train.baselines import agent_class
 from paw_train.environments import (
     agent_env_maker,
@@ -353,8 +353,7 @@ def _title(settings: Settings, name: str | None, tasks: int) -> str:
 
 def _chosen(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that choose something: not the environment's defaults, nor where its data lies."""
-    parameters = parameters_of(env_id) or {}
-    defaults = {name: p.default for name, p in parameters.items()}
+    defaults = defaults_of(env_id)
     return {
         key: value
         for key, value in kwargs.items()

@@ -56,9 +56,7 @@ def test_samples_become_micro_batches(
         return batches
 
     monkeypatch.setattr(RemoteExperienceMaker, "make_experience", scored)
-    maker = PaWExperienceMaker.__new__(PaWExperienceMaker)
-    maker.run, maker.max_return, maker.update = settings, 10.0, 0
-    maker.tokenizer, maker.initial_model_group = word_tokenizer(["red"]), SimpleNamespace()
+    maker = _maker(settings)
     experiences = maker.make_experience_batch(
         [OpenRLHFExperience(labels=[t]) for t in made_up(conversation)]
     )
@@ -94,6 +92,13 @@ def test_samples_become_micro_batches(
     assert maker.metrics["logprob_gap"] > 0
 
 
+def _maker(settings: Any) -> PaWExperienceMaker:
+    maker = PaWExperienceMaker.__new__(PaWExperienceMaker)
+    maker.run, maker.max_return, maker.update = settings, 10.0, 0
+    maker.tokenizer, maker.initial_model_group = word_tokenizer(["red"]), SimpleNamespace()
+    return maker
+
+
 def _parts(made_up: Any, monkeypatch: pytest.MonkeyPatch, actor: Any, *changes: str) -> Any:
     """The maker, and each transition's (advantage, weight, step), by its tokens; the actor scores so."""
     given = ["engine=openrlhf", "world_model.alpha=0.5", "openrlhf.colocate=none", *changes]
@@ -106,9 +111,7 @@ def _parts(made_up: Any, monkeypatch: pytest.MonkeyPatch, actor: Any, *changes: 
         return batches
 
     monkeypatch.setattr(RemoteExperienceMaker, "make_experience", scored)
-    maker = PaWExperienceMaker.__new__(PaWExperienceMaker)
-    maker.run, maker.max_return, maker.update = settings, 10.0, 0
-    maker.tokenizer, maker.initial_model_group = word_tokenizer(["red"]), SimpleNamespace()
+    maker = _maker(settings)
     experiences = maker.make_experience_batch(
         [OpenRLHFExperience(labels=[t]) for t in made_up(False)]
     )
