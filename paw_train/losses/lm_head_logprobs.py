@@ -301,7 +301,7 @@ class TokenScorer:
         tokens: Tensor,
         temperature: Tensor,
         entropies: int = 0,
-        layout: Mapping[str, Tensor] | None = None,
+        layout: Mapping[str, Any] | None = None,
     ) -> TokenScores:
         """Scores the given tokens.
 
@@ -310,8 +310,8 @@ class TokenScorer:
             tokens: [P] numbers ``b * T + t`` of the tokens, t > 0.
             temperature: [P].
             entropies: E, of how many leading tokens the entropy is wanted.
-            layout: ``attention_mask`` and ``position_ids`` for the model, of packed rows; ``None``: each
-                token follows all those before it.
+            layout: further keywords for the model, of packed rows; ``None``: each token follows all those
+                before it.
         """
         targets = input_ids.flatten()[tokens]
         if self.fallback_reason() is not None:
@@ -322,7 +322,7 @@ class TokenScorer:
         return linear_scores(hidden, lm_head.weight, lm_head.bias, targets, temperature, entropies)
 
     def logits(
-        self, input_ids: Tensor, tokens: Tensor, layout: Mapping[str, Tensor] | None = None
+        self, input_ids: Tensor, tokens: Tensor, layout: Mapping[str, Any] | None = None
     ) -> Tensor:
         """[P, V] logits that predict the given tokens (numbered as above): meant for a few."""
         if self.fallback_reason() is None:
@@ -334,7 +334,7 @@ class TokenScorer:
         return whole.flatten(0, 1).index_select(0, tokens - 1)
 
     def _hidden(
-        self, input_ids: Tensor, tokens: Tensor, layout: Mapping[str, Tensor] | None
+        self, input_ids: Tensor, tokens: Tensor, layout: Mapping[str, Any] | None
     ) -> Tensor:
         # causal attention never looks to the right, where the padding is: no mask is needed
         output = self.model.get_decoder()(input_ids=input_ids, use_cache=False, **(layout or {}))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,11 +57,11 @@ class StepSpans:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Part of a packed row that does not follow what stands before it (see ``packing``)."""
+    """Part of a row that follows other parts of it than what stands before it (see ``packing``)."""
 
     span: Span
     shared: list[Span]
-    """what it follows, in order"""
+    """what it follows, in order; the first dialogue of a row follows nothing"""
 
 
 @dataclass(slots=True)
@@ -85,6 +86,7 @@ class TokenRow:
 class TokenBatch:
     """Padded rows and, for each transition in them, where to find its tokens.
 
+    Where a row is packed, all of them stand one behind the other in a single row (B = 1), without padding.
     ``S`` transitions in ``B`` rows; ``W`` is 1 + the most tokens (action + observations) of a
     transition. Column 0 of the ``[S, W]`` tensors is empty, as in a row whose first token nothing
     predicts.
@@ -109,10 +111,10 @@ class TokenBatch:
     index: Tensor
     """[S] numbers in the update's pool"""
     positions: Tensor | None = None
-    """[B, T] position of each token in its dialogue, where a row is packed; else as the columns"""
-    visible: Tensor | None = None
-    """[B, 1, T, T] bool: which tokens (last axis) each token sees, where a row is packed; else those up
-    to itself"""
+    """[1, T] position of each token in its dialogue, where a row is packed; else as the columns"""
+    branches: list[Branch] | None = None
+    """where a row is packed: the parts of the single row, which cover it; a token sees what its part
+    follows, and its part up to itself. Else it sees the row up to itself"""
     importance: Tensor | None = None
     """[S, W] weights of the action tokens, 1 elsewhere; ``None``: all are 1"""
 
@@ -137,7 +139,7 @@ class TokenBatch:
             input_ids=self.input_ids[:, :end],
             attention_mask=self.attention_mask[:, :end],
             positions=None if self.positions is None else self.positions[:, :end],
-            visible=None if self.visible is None else self.visible[..., :end, :end],
+            branches=self.branches and _truncated(self.branches, end),
             column=torch.where(self.action_mask, self.column, 0),
             observation_mask=torch.zeros_like(self.observation_mask),
             horizon=torch.zeros_like(self.horizon),
@@ -146,17 +148,18 @@ class TokenBatch:
     def to(self, device: torch.device) -> TokenBatch:
         """The batch on another device."""
         tensors = {name: getattr(self, name) for name in self.__slots__}
-        return replace(self, **{n: t.to(device) for n, t in tensors.items() if t is not None})
+        moved: dict[str, Any] = {
+            n: t.to(device) for n, t in tensors.items() if isinstance(t, Tensor)
+        }
+        return replace(self, **moved)
 
 
 def collate(rows: Sequence[TokenRow], pad_id: int) -> TokenBatch:
-    """Pads rows on the right and lays out the spans of their transitions."""
-    width = max(len(row.ids) for row in rows)
-    ids = torch.full((len(rows), width), pad_id, dtype=torch.long)
-    attention = torch.zeros((len(rows), width), dtype=torch.long)
-    for b, row in enumerate(rows):
-        ids[b, : len(row.ids)] = torch.tensor(row.ids)
-        attention[b, : len(row.ids)] = 1
+    """Pads rows on the right, or joins them where one is packed; lays out the spans of their transitions."""
+    joined = any(row.branches for row in rows)
+    lengths = [len(row.ids) for row in rows]
+    starts = [sum(lengths[:b]) if joined else 0 for b in range(len(rows))]
+    ids, attention = _joined_ids(rows) if joined else _padded_ids(rows, pad_id)
     steps = [(b, step) for b, row in enumerate(rows) for step in row.steps]
     places = [step.columns for _, step in steps]
     span = 1 + max((sum(map(len, columns)) for columns in places), default=0)
@@ -166,17 +169,18 @@ def collate(rows: Sequence[TokenRow], pad_id: int) -> TokenBatch:
     kind = torch.full(shape, -1, dtype=torch.long)
     old, importance = torch.zeros(shape), torch.ones(shape)
     for s, (b, step) in enumerate(steps):
-        row_of[s] = b
+        row_of[s] = 0 if joined else b
         at = 1
         for number, columns in enumerate(places[s]):
             end = at + len(columns)
-            column[s, at:end] = torch.tensor(columns, dtype=torch.long)
+            column[s, at:end] = torch.tensor(columns, dtype=torch.long) + starts[b]
             kind[s, at:end] = number
             at = end
         old[s, 1 : 1 + _length(step.action)] = torch.tensor(step.logprobs)
         if step.importance:
             importance[s, 1 : 1 + _length(step.action)] = torch.tensor(step.importance)
     index = torch.tensor([step.index for _, step in steps], dtype=torch.long)
+    branches = _all_branches(rows, starts) if joined else None
     return TokenBatch(
         ids,
         attention,
@@ -187,26 +191,56 @@ def collate(rows: Sequence[TokenRow], pad_id: int) -> TokenBatch:
         kind.clamp(min=0),
         old,
         index,
-        *_branched(rows, width),
+        None if branches is None else _positions(branches),
+        branches,
         importance if any(step.importance for _, step in steps) else None,
     )
 
 
-def _branched(rows: Sequence[TokenRow], width: int) -> tuple[Tensor | None, Tensor | None]:
-    """(positions [B, T], visible [B, 1, T, T]) of rows of which some are packed; else neither."""
-    if not any(row.branches for row in rows):
-        return None, None
-    positions = torch.arange(width).repeat(len(rows), 1)
-    visible = torch.ones((width, width), dtype=torch.bool).tril().repeat(len(rows), 1, 1)
+def _padded_ids(rows: Sequence[TokenRow], pad_id: int) -> tuple[Tensor, Tensor]:
+    """(ids, attention mask), both [B, T]."""
+    width = max(len(row.ids) for row in rows)
+    ids = torch.full((len(rows), width), pad_id, dtype=torch.long)
+    attention = torch.zeros((len(rows), width), dtype=torch.long)
     for b, row in enumerate(rows):
-        for branch in row.branches:
-            start, end = branch.span
-            visible[b, start:end, :start] = False
-            for place in branch.shared:
-                visible[b, start:end, slice(*place)] = True
-            shared = sum(map(_length, branch.shared))
-            positions[b, start:end] = torch.arange(shared, shared + end - start)
-    return positions, visible[:, None]
+        ids[b, : len(row.ids)] = torch.tensor(row.ids)
+        attention[b, : len(row.ids)] = 1
+    return ids, attention
+
+
+def _joined_ids(rows: Sequence[TokenRow]) -> tuple[Tensor, Tensor]:
+    """(ids, attention mask), both [1, T]."""
+    ids = torch.tensor([[token for row in rows for token in row.ids]])
+    return ids, torch.ones_like(ids)
+
+
+def _all_branches(rows: Sequence[TokenRow], starts: Sequence[int]) -> list[Branch]:
+    """The parts of joined rows: of each its first dialogue, then its branches."""
+    found = []
+    for row, start in zip(rows, starts, strict=True):
+        first = row.branches[0].span[0] if row.branches else len(row.ids)
+        for branch in (Branch((0, first), []), *row.branches):
+            shared = [_moved(span, start) for span in branch.shared]
+            found.append(Branch(_moved(branch.span, start), shared))
+    return found
+
+
+def _positions(branches: Sequence[Branch]) -> Tensor:
+    """[1, T] position of each token in its dialogue."""
+    parts = []
+    for branch in branches:
+        before = sum(map(_length, branch.shared))
+        parts.append(torch.arange(before, before + _length(branch.span)))
+    return torch.cat(parts)[None]
+
+
+def _truncated(branches: Sequence[Branch], end: int) -> list[Branch]:
+    """The parts of a row's first ``end`` tokens; what a branch follows stands before it."""
+    return [replace(b, span=(b.span[0], min(b.span[1], end))) for b in branches if b.span[0] < end]
+
+
+def _moved(span: Span, by: int) -> Span:
+    return span[0] + by, span[1] + by
 
 
 def _length(span: Span) -> int:

@@ -9,10 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from paw_train.policies.local.attention import NAME  # noqa: E402
+from paw_train.policies.local.attention_blocks import attention_blocks  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.rollouts.packing import packed  # noqa: E402
-from paw_train.rollouts.tokens import StepSpans, TokenRow, collate  # noqa: E402
+from paw_train.rollouts.tokens import Branch, StepSpans, TokenRow, collate  # noqa: E402
 from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
 
 
@@ -57,12 +59,8 @@ def scores(policy: LocalPolicy, rows: list[TokenRow]) -> dict[int, Any]:
     return {int(i): found[s][batch.used()[s]] for s, i in enumerate(batch.index)}
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("seed", range(3))
-def test_scores_and_gradients_are_those_of_the_rows_alone(
-    policy: LocalPolicy, seed: int, attention: str
-) -> None:
-    policy.model.set_attn_implementation(attention)
+def test_scores_and_gradients_are_those_of_the_rows_alone(policy: LocalPolicy, seed: int) -> None:
     assert policy.can_pack
     rows, parents = dialogues(seed)
     # as training truncates them: after the last token in use
@@ -99,3 +97,22 @@ def test_branches_that_do_not_fit_stay_rows_of_their_own(policy: LocalPolicy) ->
     apart, together = scores(policy, rows), scores(policy, some)
     assert all(torch.allclose(apart[i], together[i], atol=1e-5) for i in apart)
     assert packed(rows, rows, parents, 0) == rows, "nothing fits: the rows as they were"
+
+
+def test_only_the_attention_that_knows_branches_packs(policy: LocalPolicy) -> None:
+    policy.model.set_attn_implementation("eager")
+    try:
+        assert not policy.can_pack
+    finally:
+        policy.model.set_attn_implementation(NAME)
+
+
+def test_parts_of_one_row_cost_their_own_pairs_not_the_square_of_the_row() -> None:
+    followed = [(0, 200)]
+    parts = [Branch((0, 300), [])]
+    parts += [Branch((300 + 50 * i, 350 + 50 * i), followed) for i in range(40)]
+    found = attention_blocks(parts, torch.device("cpu"))
+    pairs = sum(b.queries.numel() * b.keys.shape[1] for b in found.blocks)
+    assert pairs == 300 * 300 + 40 * 50 * 250, "no padding among parts of one size"
+    assert len(found.blocks) == 2
+    assert len(found.places) == 2300

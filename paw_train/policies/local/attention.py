@@ -33,7 +33,8 @@ def grouped_attention(
         key: [B, K, L, D] with H a multiple of K.
         value: [B, K, L, D].
         attention_mask: [B, 1, t, L], or ``None`` for plain causal attention.
-        kwargs: ``scaling`` and what else the stock function takes.
+        kwargs: ``scaling`` and what else the stock function takes; ``blocks`` (``AttentionBlocks``) of a
+            batch of joined rows, in place of a mask.
 
     Returns:
         [B, t, H, D], and no weights.
@@ -42,6 +43,8 @@ def grouped_attention(
 
     batch, heads, length, width = query.shape
     groups = heads // key.shape[1]
+    if (blocks := kwargs.pop("blocks", None)) is not None:
+        return blocks.attend(module, query, key, value, **kwargs), None
     if attention_mask is None or groups == 1 or length > _LONGEST_QUERY:
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
         return output, None
@@ -51,6 +54,13 @@ def grouped_attention(
         folded, key, value, attn_mask=mask, scale=kwargs.get("scaling")
     )
     return result.reshape(batch, heads, length, width).transpose(1, 2), None
+
+
+def takes_blocks(model: Any) -> bool:
+    """Whether the model's attention is ``grouped_attention`` and gets the model's own keywords."""
+    # by the convention of Transformers, models of this flag hand all keywords down to their attention
+    passes = bool(getattr(model.get_decoder(), "_supports_attention_backend", False))
+    return passes and getattr(model.config, "_attn_implementation", None) == NAME
 
 
 def use_grouped_attention(model: Any) -> None:

@@ -91,12 +91,6 @@ def growing_cache(model: Any) -> Cache | None:
     return Cache(layers=[GrowingLayer() for _ in range(config.num_hidden_layers)])
 
 
-def takes_any_mask(model: Any) -> bool:
-    """Whether every layer is attention that takes a mask of its own for each pair of tokens."""
-    kind = str(getattr(model.config, "_attn_implementation", ""))
-    return growing_cache(model) is not None and (kind.endswith("sdpa") or kind == "eager")
-
-
 @dataclass(frozen=True, slots=True)
 class Window:
     """The sliding window of a model's attention."""

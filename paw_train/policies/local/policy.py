@@ -12,8 +12,9 @@ from torch import Tensor
 
 from paw_train.losses.lm_head_logprobs import TokenScorer
 from paw_train.policies.local import lora
-from paw_train.policies.local.attention import use_grouped_attention
-from paw_train.policies.local.kv_cache import takes_any_mask, window_of
+from paw_train.policies.local.attention import takes_blocks, use_grouped_attention
+from paw_train.policies.local.attention_blocks import attention_blocks
+from paw_train.policies.local.kv_cache import growing_cache, window_of
 from paw_train.policies.local.loading import load_model, no_progress_bars
 from paw_train.policies.local.lora import Base
 from paw_train.policies.local.processor import warn_of_slow_type
@@ -152,18 +153,20 @@ class LocalPolicy:
 
     @property
     def can_pack(self) -> bool:
-        """Whether ``logprobs`` takes packed rows: attention takes any mask, and every layer sees all."""
-        return takes_any_mask(self.model) and window_of(self.model.config) is None
+        """Whether ``logprobs`` takes packed rows: our attention is in use, and every layer sees all."""
+        every_layer_sees_all = growing_cache(self.model) and not window_of(self.model.config)
+        return takes_blocks(self.model) and bool(every_layer_sees_all)
 
-    def _layout(self, batch: TokenBatch) -> dict[str, Tensor] | None:
+    def _layout(self, batch: TokenBatch) -> dict[str, Any] | None:
         """What the model must be given of a batch with packed rows."""
-        if batch.positions is None or batch.visible is None:
+        if batch.branches is None:
             return None
-        mask = batch.visible
-        if self.model.config._attn_implementation == "eager":
-            least = torch.finfo(self.model.dtype).min
-            mask = torch.zeros_like(mask, dtype=self.model.dtype).masked_fill_(~mask, least)
-        return {"attention_mask": mask, "position_ids": batch.positions}
+        return {
+            # no mask: this one only keeps the model from making its own
+            "attention_mask": torch.ones((1, 1, 0, 0), dtype=torch.bool, device=self.device),
+            "position_ids": batch.positions,
+            "blocks": attention_blocks(batch.branches, self.device),
+        }
 
     def logits(self, input_ids: Tensor, tokens: Tensor) -> Tensor:
         """Logits that predict a few chosen tokens, with gradient.
