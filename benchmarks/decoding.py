@@ -23,7 +23,8 @@ from typing import Any
 
 import torch
 
-from paw_train.policies.local.generate import BatchDecoder, respond
+from paw_train.policies.local.decoder import BatchDecoder
+from paw_train.policies.local.generate import respond
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import scratch_model
 from paw_train.rollouts.policy import Sampling

@@ -15,7 +15,8 @@ from hypothesis import settings as hypothesis_settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
-from paw_train.policies.local.generate import BatchDecoder, respond  # noqa: E402
+from paw_train.policies.local.decoder import BatchDecoder  # noqa: E402
+from paw_train.policies.local.generate import respond  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.sampling import sample_tokens, truncate, uniforms  # noqa: E402
 from paw_train.policies.local.sessions import LocalSession  # noqa: E402
@@ -140,7 +141,7 @@ def _windowed(kind: str, attention: str) -> Any:
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("kind", ["mistral", "mixed"])
-def test_holes_do_not_widen_a_sliding_window(kind: str, attention: str) -> None:
+def test_unequal_turns_do_not_widen_a_sliding_window(kind: str, attention: str) -> None:
     model = _windowed(kind, attention)
 
     def alone(ids: list[int]) -> Any:
@@ -170,8 +171,23 @@ def test_equal_contexts_are_computed_once_and_memory_is_bounded() -> None:
         decoder.feed([context for context in contexts for _ in range(8)])
     finally:
         hook.remove()
-    assert sum(rows for rows, _ in passes) == 5
+    assert sum(rows * width for rows, width in passes) == sum(map(len, contexts))
     assert all(rows * width <= 80 for rows, width in passes)
+
+
+def test_what_a_turn_adds_is_read_without_padding() -> None:
+    read: list[int] = []
+    decoder = BatchDecoder(MODEL, 6)
+    decoder.feed(_contexts(6))
+    hook = MODEL.get_decoder().register_forward_pre_hook(
+        lambda _, __, kwargs: read.append(kwargs["input_ids"].numel()), with_kwargs=True
+    )
+    try:
+        decoder.feed([[7] * size for size in (1, 30, 2, 4, 1, 3)])
+        decoder.feed_some({1: [7] * 9, 4: [7]})
+    finally:
+        hook.remove()
+    assert read == [41, 10]
 
 
 def test_ended_rows_are_no_longer_computed() -> None:
@@ -189,7 +205,7 @@ def test_ended_rows_are_no_longer_computed() -> None:
     lengths = [len(r.ids) for r in responses]
     assert len(set(lengths)) > 4  # they end apart
     needed = sum(n - 1 for n in lengths)
-    computed = sum(passes) - 16
+    computed = sum(passes[1:])
     assert needed <= computed <= needed / (1 - 1 / 8) + len(passes)
 
 

@@ -13,7 +13,7 @@ from paw_gym import Outcome, Task  # noqa: E402
 from paw_gym.functional import GeneratorEnv  # noqa: E402
 from paw_gym.pool import EnvPool  # noqa: E402
 from paw_gym.wrappers import AgentInterface  # noqa: E402
-from paw_train.policies.local.generate import BatchDecoder  # noqa: E402
+from paw_train.policies.local.decoder import BatchDecoder  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.rollouts.chat import ChatFormat  # noqa: E402
@@ -96,7 +96,7 @@ def test_appended_observations_leave_action_logprobs_alone() -> None:
     assert torch.allclose(a, b, atol=1e-5)
 
 
-def test_holes_and_packing_do_not_change_what_a_row_computes() -> None:
+def test_unequal_turns_and_dropped_rows_do_not_change_what_a_row_computes() -> None:
     policy = _policy()
     rng = np.random.default_rng(0)
     vocabulary = len(policy.tokenizer)

@@ -7,6 +7,8 @@ become rows of one query: the same numbers, the cache read once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,27 +35,79 @@ def grouped_attention(
         key: [B, K, L, D] with H a multiple of K.
         value: [B, K, L, D].
         attention_mask: [B, 1, t, L], or ``None`` for plain causal attention.
-        kwargs: ``scaling`` and what else the stock function takes; ``blocks`` (``AttentionBlocks``) of a
-            batch of joined rows, in place of a mask.
+        kwargs: ``scaling`` and what else the stock function takes; ``blocks`` (``AttentionBlocks`` or
+            ``CachedRows``) of sequences that are joined into one row, in place of a mask.
 
     Returns:
         [B, t, H, D], and no weights.
     """
+    blocks = kwargs.pop("blocks", None)
+    attend = _attend if blocks is None else blocks.attend
+    result = attend(module, query, key, value, attention_mask, **kwargs)
+    return result, None
+
+
+def _attend(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any
+) -> Tensor:
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     batch, heads, length, width = query.shape
     groups = heads // key.shape[1]
-    if (blocks := kwargs.pop("blocks", None)) is not None:
-        return blocks.attend(module, query, key, value, **kwargs), None
-    if attention_mask is None or groups == 1 or length > _LONGEST_QUERY:
-        output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-        return output, None
+    if mask is None or groups == 1 or length > _LONGEST_QUERY:
+        output: Tensor = sdpa_attention_forward(module, query, key, value, mask, **kwargs)[0]
+        return output
     folded = query.reshape(batch, key.shape[1], groups * length, width)
-    mask = attention_mask[..., : key.shape[2]].repeat(1, 1, groups, 1)
+    mask = mask[..., : key.shape[2]]
+    mask = mask.expand(-1, -1, groups, -1) if length == 1 else mask.repeat(1, 1, groups, 1)
     result = torch.nn.functional.scaled_dot_product_attention(
         folded, key, value, attn_mask=mask, scale=kwargs.get("scaling")
     )
-    return result.reshape(batch, heads, length, width).transpose(1, 2), None
+    return result.reshape(batch, heads, length, width).transpose(1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class CachedRows:
+    """New tokens of several rows of a key-value cache, joined into one row."""
+
+    spans: list[tuple[int, int, int]]
+    """of each row: its place in the cache, its tokens with the new ones, and how many are new"""
+    masks: list[Tensor | None]
+    """[1, 1, new, all] bool of each row; ``None``: nothing precedes the new ones"""
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[int, int, int]], device: torch.device) -> CachedRows:
+        """Of rows in the order in which they are joined: (place, tokens before, new tokens > 0)."""
+        masks: list[Tensor | None] = []
+        for _, before, new in rows:
+            last = torch.arange(before, before + new, device=device)[:, None]
+            columns = torch.arange(before + new, device=device)
+            masks.append((columns <= last)[None, None] if before else None)
+        return cls([(place, before + new, new) for place, before, new in rows], masks)
+
+    def attend(
+        self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **kwargs: Any
+    ) -> Tensor:
+        """Each new token sees its own row up to itself.
+
+        Args:
+            module: the attention layer.
+            query: [1, H, N, D] of all rows' new tokens.
+            key: [R, K, L, D] of the cache.
+            value: [R, K, L, D].
+            mask: not used.
+            kwargs: ``scaling`` and what else the stock function takes.
+
+        Returns:
+            [1, N, H, D]
+        """
+        found, start = [], 0
+        for (place, end, new), seen in zip(self.spans, self.masks, strict=True):
+            row = slice(place, place + 1)
+            k, v = key[row, :, :end], value[row, :, :end]
+            found.append(_attend(module, query[:, :, start : start + new], k, v, seen, **kwargs))
+            start += new
+        return torch.cat(found, 1)
 
 
 def takes_blocks(model: Any) -> bool:

@@ -44,7 +44,7 @@ class AttentionBlocks:
     """[T] of each token of the row, which of the blocks' queries it is"""
 
     def attend(
-        self, module: Any, query: Tensor, key: Tensor, value: Tensor, **kwargs: Any
+        self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **kwargs: Any
     ) -> Tensor:
         """Attention of each token to its part up to itself and to what that follows.
 
@@ -53,6 +53,7 @@ class AttentionBlocks:
             query: [1, H, T, D].
             key: [1, K, T, D] with H a multiple of K.
             value: [1, K, T, D].
+            mask: not used.
             kwargs: ``scaling`` and what else the stock function takes.
 
         Returns:
@@ -72,8 +73,9 @@ class AttentionBlocks:
             )
             output, _ = sdpa_attention_forward(module, q, k, v, block.mask, **kwargs)
             found.append(output.flatten(2).flatten(0, 1))
-        together: Tensor = embedding(self.places, torch.cat(found))
-        return together.view(1, query.shape[2], query.shape[1], -1)
+        together = embedding(self.places, torch.cat(found))
+        result: Tensor = together.unflatten(-1, (heads[0], -1))
+        return result[None]
 
 
 def _token_rows(x: Tensor) -> Tensor:
@@ -84,7 +86,8 @@ def _token_rows(x: Tensor) -> Tensor:
 def _taken(rows: Tensor, places: Tensor, heads: int) -> Tensor:
     """[n, H, t, D] of the given places [n, t]."""
     # embedding and index_select give the same; on a CPU it is twice as fast, forward and backward
-    return embedding(places, rows).unflatten(-1, (heads, -1)).transpose(1, 2)
+    taken: Tensor = embedding(places, rows).unflatten(-1, (heads, -1))
+    return taken.transpose(1, 2)
 
 
 def attention_blocks(branches: Sequence[Branch], device: torch.device) -> AttentionBlocks:

@@ -14,50 +14,59 @@ class GrowingLayer(DynamicLayer):
     """A cache layer that writes in place into a buffer with room to spare.
 
     The stock layer copies the whole cache for every token; for a small model over long dialogues
-    that copy costs more than the model. Writing goes to a block of rows (``aim``), and the other
-    rows keep what they have.
+    that copy costs more than the model. Each token is written to a row and column of its own (``aim``), so
+    that sequences of any lengths stand in it without holes.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._buffers: list[Tensor] = []
-        self._rows = slice(None)
-        self._start = 0
+        self._rows = self._columns = torch.zeros((0, 0), dtype=torch.long)
+        self._seen = slice(None)
+        self._end = 0
         self._total = 0
 
-    def aim(self, rows: slice, start: int, total: int) -> None:
-        """The next update is of these rows, from this column on; the cache has ``total`` rows."""
-        self._rows, self._start, self._total = rows, start, total
+    def aim(self, rows: Tensor, columns: Tensor, seen: slice, end: int, total: int) -> None:
+        """Says where the next update belongs.
+
+        Args:
+            rows: [r, t] of its tokens.
+            columns: [r, t] of its tokens.
+            seen: the rows that it sees.
+            end: of these, how many columns.
+            total: rows of the cache.
+        """
+        self._rows, self._columns, self._seen = rows, columns, seen
+        self._end, self._total = end, total
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Writes [r, heads, t, dim] keys and values of the aimed rows and returns all they have."""
+        """Writes [r, heads, t, dim] keys and values where they belong and returns all that is seen."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        end = self._start + key_states.shape[-2]
         views = []
         for i, new in enumerate((key_states, value_states)):
-            self._make_room(i, new, end)
-            block = self._buffers[i][self._rows]
-            block[:, :, self._start : end] = new
-            views.append(block[:, :, :end])
+            self._make_room(i, new)
+            self._buffers[i][self._rows, :, self._columns] = new.transpose(1, 2)
+            views.append(self._buffers[i][self._seen, :, : self._end])
         self.keys, self.values = views
         return self.keys, self.values
 
-    def _make_room(self, i: int, like: Tensor, end: int) -> None:
-        """Zeros, not whatever lay in memory: a column a resting row skips must hold finite numbers."""
-        if len(self._buffers) > i and self._buffers[i].shape[-2] >= end:
+    def _make_room(self, i: int, like: Tensor) -> None:
+        """Zeros, not whatever lay in memory: a column that a mask hides must hold finite numbers."""
+        if len(self._buffers) > i and self._buffers[i].shape[-2] >= self._end:
             return
-        room = like.new_zeros((self._total, like.shape[1], end + end // 2 + 64, like.shape[-1]))
+        room = self._end + self._end // 2 + 64
+        fresh = like.new_zeros((self._total, like.shape[1], room, like.shape[-1]))
         if len(self._buffers) > i:
             old = self._buffers[i]
-            room[:, :, : old.shape[-2]] = old
-        self._buffers[i : i + 1] = [room]
+            fresh[:, :, : old.shape[-2]] = old
+        self._buffers[i : i + 1] = [fresh]
 
     def get_seq_length(self) -> int:
         """Columns before the next update."""
-        return self._start
+        return self._end - self._columns.shape[-1]
 
     def swap(self, a: Tensor, b: Tensor, width: int) -> None:
         """Exchanges rows ``a[i]`` and ``b[i]`` over the first ``width`` columns."""
@@ -66,23 +75,25 @@ class GrowingLayer(DynamicLayer):
             buffer[a, :, :width] = buffer[b, :, :width]
             buffer[b, :, :width] = kept
 
-    def select(self, rows: Tensor, columns: Tensor) -> None:
-        """Keeps the given rows [R] (also repeated ones) and, of each, the given columns [R, L]."""
-        end = columns.shape[1]
-        room = end + end // 4 + 64
+    def select(self, rows: Tensor, width: int) -> None:
+        """Keeps the first ``width`` columns of the given rows [R] (also repeated ones)."""
         for i, buffer in enumerate(self._buffers):
-            fresh = buffer.new_zeros((len(rows), buffer.shape[1], room, buffer.shape[3]))
-            index = columns[:, None, :, None].expand(-1, buffer.shape[1], -1, buffer.shape[3])
-            torch.gather(buffer[rows], 2, index, out=fresh[:, :, :end])
+            room = (len(rows), buffer.shape[1], width + width // 4 + 64, buffer.shape[3])
+            fresh = buffer.new_zeros(room)
+            fresh[:, :, :width] = buffer[rows, :, :width]
             self._buffers[i] = fresh
 
 
 def growing_cache(model: Any) -> Cache | None:
     """A cache of growing layers, or ``None`` for a model whose layers keep something else.
 
-    Layers with a sliding window keep everything as well; the attention mask hides what is too far.
+    Attention must take a mask of its own for each pair of tokens, as SDPA and the eager one do. Layers
+    with a sliding window keep everything as well; the attention mask hides what is too far.
     """
     config = model.config
+    attention = str(getattr(config, "_attn_implementation", ""))
+    if not (attention.endswith("sdpa") or attention == "eager"):
+        return None
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if not kinds <= {"full_attention", "sliding_attention"}:
         return None

@@ -155,7 +155,7 @@ class LocalPolicy:
     def can_pack(self) -> bool:
         """Whether ``logprobs`` takes packed rows: our attention is in use, and every layer sees all."""
         every_layer_sees_all = growing_cache(self.model) and not window_of(self.model.config)
-        return takes_blocks(self.model) and bool(every_layer_sees_all)
+        return bool(every_layer_sees_all) and takes_blocks(self.model)
 
     def _layout(self, batch: TokenBatch) -> dict[str, Any] | None:
         """What the model must be given of a batch with packed rows."""

@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paw_train.policies.local.generate import BatchDecoder, finish_logits
+from paw_train.policies.local.decoder import BatchDecoder
+from paw_train.policies.local.kv_cache import growing_cache
+from paw_train.policies.local.logits import finish_logits
 from paw_train.policies.local.seats import Seats
 from paw_train.policies.local.token_tree import ROOT, TokenTree
 from paw_train.rollouts.policy import ScoreRequest, Scores
@@ -30,23 +32,24 @@ class LocalScoringSession:
     Args:
         model: a Hugging Face causal language model.
         growing: whether contexts extend the earlier ones, so that only what is new is computed.
-        prefill_tokens: most padded tokens of one forward pass: memory, not results.
+        prefill_tokens: most tokens of one forward pass: memory, not results.
     """
 
     def __init__(self, model: Any, growing: bool, prefill_tokens: int = PREFILL_TOKENS) -> None:
         self.model, self.prefill_tokens = model, prefill_tokens
-        self._seats = Seats(model, prefill_tokens) if growing else None
+        self._seats = Seats(model, prefill_tokens, exact=True) if growing else None
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
         """See ``protocol.ScoringSession``."""
         if not requests:
             return []
         self.model.eval()
-        if not BatchDecoder(self.model, 1).can_branch:
+        if growing_cache(self.model) is None:
             return self._plain(requests)
         if self._seats is not None:
             names, contexts = [r.episode for r in requests], [r.ids for r in requests]
             decoder, news = self._seats.take(names, contexts)
+            assert isinstance(decoder, BatchDecoder)  # it has a growing cache
             found = score_trees(decoder, news, [TokenTree(r.continuations) for r in requests])
             for request in requests:
                 self._seats.fed[request.episode] = len(request.ids)

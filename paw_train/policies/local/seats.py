@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paw_train.policies.local.generate import BatchDecoder
+from paw_train.policies.local.decoder import BatchDecoder, open_decoder
+from paw_train.policies.local.stock_decoder import StockDecoder
 
-_MOST_WASTE = 0.3
-"""share of holes in the cache beyond which it is packed: a copy, against attention over nothing"""
+_FEWEST_TAKEN = 0.5
+"""share of taken rows below which the others are dropped: memory, against a copy of the cache"""
 
 
 class Seats:
@@ -16,48 +17,52 @@ class Seats:
 
     Args:
         model: a Hugging Face causal language model.
-        prefill_tokens: most padded context tokens of one forward pass: memory, not results.
+        prefill_tokens: most context tokens of one forward pass: memory, not results.
+        exact: dialogues that leave are dropped at once, so that the decoder holds those taken and no others.
     """
 
-    def __init__(self, model: Any, prefill_tokens: int) -> None:
-        self.model, self.prefill_tokens = model, prefill_tokens
+    def __init__(self, model: Any, prefill_tokens: int, exact: bool = False) -> None:
+        self.model, self.prefill_tokens, self.exact = model, prefill_tokens, exact
         self.fed: dict[str, int] = {}
         """tokens of each dialogue that are in the cache; whoever feeds the decoder keeps this up"""
         self.retain = False
         """keep dialogues that leave, so that others can ``fork`` from them"""
-        self._decoder: BatchDecoder | None = None
+        self._decoder: BatchDecoder | StockDecoder | None = None
         self._names: list[str] = []
 
     def take(
         self, names: Sequence[str], contexts: Sequence[Sequence[int]]
-    ) -> tuple[BatchDecoder, list[Sequence[int]]]:
-        """The decoder with exactly these dialogues in it, in this order, and what is new of each.
+    ) -> tuple[BatchDecoder | StockDecoder, list[Sequence[int]]]:
+        """The decoder with these dialogues in it, and what is new of each.
 
-        With ``retain`` earlier ones stay in it as well; ``rows`` tells them apart.
+        Others may be in it as well; ``rows`` tells them apart.
 
         Args:
             names: of the dialogues; all of the first call's, or fewer.
             contexts: each dialogue as a whole.
         """
-        wanted = list(names)
         if self._decoder is None:
-            self._decoder = BatchDecoder(self.model, len(wanted), self.prefill_tokens)
-            self.retain = self.retain and self._decoder.can_fork
-        elif self.retain:
-            wanted = self._names
-            if self._decoder.waste() > _MOST_WASTE:
-                self._decoder.keep(range(len(wanted)))
-        elif wanted != self._names or self._decoder.waste() > _MOST_WASTE:
+            self._decoder = open_decoder(self.model, len(names), self.prefill_tokens)
+            self._names = list(names)
+        elif self._drops(self._decoder, names):
             place = {name: i for i, name in enumerate(self._names)}
-            self._decoder.keep([place[name] for name in wanted])
-        self._names = wanted
+            self._decoder.keep([place[name] for name in names])
+            self._names = list(names)
         return self._decoder, [
             ids[self.fed.get(name, 0) :] for name, ids in zip(names, contexts, strict=True)
         ]
 
+    def _drops(self, decoder: BatchDecoder | StockDecoder, names: Sequence[str]) -> bool:
+        """Whether the other dialogues leave the decoder now."""
+        if list(names) == self._names:
+            return False
+        if self.exact or isinstance(decoder, StockDecoder):
+            return True
+        return not self.retain and len(names) < _FEWEST_TAKEN * len(self._names)
+
     def rows(self, names: Sequence[str]) -> list[int] | None:
-        """The decoder's rows of some dialogues, where it may hold others; else ``None``."""
-        if not self.retain or list(names) == self._names:
+        """The decoder's rows of some dialogues, where it holds others; else ``None``."""
+        if list(names) == self._names:
             return None
         place = {name: i for i, name in enumerate(self._names)}
         return [place[name] for name in names]
@@ -70,7 +75,7 @@ class Seats:
         Args:
             branches: by name, the dialogue that each continues, and how many of its tokens they share.
         """
-        if not self.retain or self._decoder is None:
+        if not self.retain or not isinstance(self._decoder, BatchDecoder):
             self._decoder, self._names, self.fed = None, [], {}
             return
         place = {name: i for i, name in enumerate(self._names)}

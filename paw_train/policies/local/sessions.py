@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paw_train.policies.local.generate import BatchDecoder, respond
+from paw_train.policies.local.decoder import BatchDecoder, open_decoder
+from paw_train.policies.local.generate import respond
 from paw_train.policies.local.seats import Seats
+from paw_train.policies.local.stock_decoder import StockDecoder
 from paw_train.policies.local.stop_strings import StopTexts
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Request, Response, Sampling
@@ -21,7 +23,7 @@ class LocalSession:
         chat: its chat format.
         sampling: of every response.
         growing: whether contexts extend the earlier ones, so that only what is new is computed.
-        prefill_tokens: most padded context tokens of one forward pass: memory, not results.
+        prefill_tokens: most context tokens of one forward pass: memory, not results.
     """
 
     def __init__(
@@ -68,8 +70,8 @@ class LocalSession:
 
     def _decoder(
         self, names: Sequence[str], contexts: Sequence[Sequence[int]]
-    ) -> tuple[BatchDecoder, Sequence[Sequence[int]]]:
+    ) -> tuple[BatchDecoder | StockDecoder, Sequence[Sequence[int]]]:
         """What computes the responses, and what it has not read yet."""
         if self._seats is not None:
             return self._seats.take(names, contexts)
-        return BatchDecoder(self.model, len(names), self.prefill_tokens), contexts
+        return open_decoder(self.model, len(names), self.prefill_tokens), contexts
