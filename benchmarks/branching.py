@@ -115,7 +115,7 @@ class Measurement:
             max_return(s.env),
             self.updater.signals(transitions),
             self.policy.chat.ask,
-            s.optimizer.micro_batch_tokens if self.policy.can_pack else 0,
+            s.optimizer.micro_batch_tokens if self.policy.can_join else 0,
         )
         self.updater.step(experience, 0, 0)
 

@@ -154,7 +154,7 @@ def score(
     Args:
         policy: a model in this process.
         wanted: the transitions.
-        batch_tokens: padded tokens of one forward pass: memory, not results.
+        batch_tokens: tokens of one forward pass: memory, not results.
         progress: called with the number of transitions done.
     """
     policy.model.eval()
@@ -166,7 +166,7 @@ def score(
         which, place = batch.observation_mask.nonzero(as_tuple=True)
         tokens = batch.row[which, place] * batch.input_ids.shape[1] + batch.column[which, place]
         target = batch.input_ids.flatten()[tokens]
-        logits = policy.logits(batch.input_ids, tokens).float()
+        logits = policy.logits(batch, tokens).float()
         nll = torch.nn.functional.cross_entropy(logits, target, reduction="none").double().cpu()
         correct = (logits.argmax(-1) == target).cpu()
         for s, index in enumerate(batch.index.tolist()):

@@ -16,7 +16,7 @@ Score = Callable[[Tensor, Tensor, Tensor, int], TokenScores]
 
 
 class Reader(Protocol):
-    """What reads padded rows: a policy, or a critic."""
+    """What reads batches of rows: a policy, or a critic."""
 
     @property
     def device(self) -> torch.device:
@@ -25,6 +25,10 @@ class Reader(Protocol):
     @property
     def pad_id(self) -> int:
         """Id that fills a batch up."""
+
+    @property
+    def can_join(self) -> bool:
+        """Whether it reads rows that are joined into one (see ``TokenBatch``)."""
 
 
 class Scorer(Reader, Protocol):
@@ -37,7 +41,7 @@ class Scorer(Reader, Protocol):
 
 
 def batches(reader: Reader, rows: Sequence[TokenRow], token_budget: int) -> Iterator[TokenBatch]:
-    """The rows, longest first, as padded batches on the reader's device.
+    """The rows, longest first, as batches on the reader's device.
 
     Args:
         reader: whatever is to read them.
@@ -45,7 +49,7 @@ def batches(reader: Reader, rows: Sequence[TokenRow], token_budget: int) -> Iter
         token_budget: padded tokens of one batch (one row at least): memory, not results.
     """
     for part in micro_batches(rows, token_budget):
-        yield collate(part, reader.pad_id).to(reader.device)
+        yield collate(part, reader.pad_id, reader.can_join).to(reader.device)
 
 
 @torch.no_grad()

@@ -14,6 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_MOST_PADDING = 0.05
+"""share of padding beyond which rows are joined: that costs copies of queries, keys and values"""
+
 Span = tuple[int, int]
 """[start, end) in tokens of a row"""
 
@@ -84,9 +87,9 @@ class TokenRow:
 
 @dataclass(slots=True)
 class TokenBatch:
-    """Padded rows and, for each transition in them, where to find its tokens.
+    """Rows and, for each transition in them, where to find its tokens.
 
-    Where a row is packed, all of them stand one behind the other in a single row (B = 1), without padding.
+    Rows are padded on the right, or *joined*: one behind the other in a single row (B = 1), without padding.
     ``S`` transitions in ``B`` rows; ``W`` is 1 + the most tokens (action + observations) of a
     transition. Column 0 of the ``[S, W]`` tensors is empty, as in a row whose first token nothing
     predicts.
@@ -111,10 +114,10 @@ class TokenBatch:
     index: Tensor
     """[S] numbers in the update's pool"""
     positions: Tensor | None = None
-    """[1, T] position of each token in its dialogue, where a row is packed; else as the columns"""
+    """[1, T] position of each token in its sequence, where rows are joined; else as the columns"""
     branches: list[Branch] | None = None
-    """where a row is packed: the parts of the single row, which cover it; a token sees what its part
-    follows, and its part up to itself. Else it sees the row up to itself"""
+    """where rows are joined: the parts of the single row, which cover it; a token sees what its part
+    follows, and its part up to itself. Else it sees its row up to itself"""
     importance: Tensor | None = None
     """[S, W] weights of the action tokens, 1 elsewhere; ``None``: all are 1"""
 
@@ -154,9 +157,15 @@ class TokenBatch:
         return replace(self, **moved)
 
 
-def collate(rows: Sequence[TokenRow], pad_id: int) -> TokenBatch:
-    """Pads rows on the right, or joins them where one is packed; lays out the spans of their transitions."""
-    joined = any(row.branches for row in rows)
+def collate(rows: Sequence[TokenRow], pad_id: int, can_join: bool = False) -> TokenBatch:
+    """A batch of rows: joined where one is packed, or where padding would be much; else padded.
+
+    Args:
+        rows: whose transitions it is to hold.
+        pad_id: what fills rows up.
+        can_join: whether the reader takes joined rows; it must where one is packed.
+    """
+    joined = any(row.branches for row in rows) or (can_join and _padding(rows) > _MOST_PADDING)
     lengths = [len(row.ids) for row in rows]
     starts = [sum(lengths[:b]) if joined else 0 for b in range(len(rows))]
     ids, attention = _joined_ids(rows) if joined else _padded_ids(rows, pad_id)
@@ -195,6 +204,12 @@ def collate(rows: Sequence[TokenRow], pad_id: int) -> TokenBatch:
         branches,
         importance if any(step.importance for _, step in steps) else None,
     )
+
+
+def _padding(rows: Sequence[TokenRow]) -> float:
+    """Share of padding, were the rows padded."""
+    lengths = [len(row.ids) for row in rows]
+    return 1 - sum(lengths) / (len(lengths) * max(lengths))
 
 
 def _padded_ids(rows: Sequence[TokenRow], pad_id: int) -> tuple[Tensor, Tensor]:

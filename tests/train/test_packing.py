@@ -61,7 +61,7 @@ def scores(policy: LocalPolicy, rows: list[TokenRow]) -> dict[int, Any]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_scores_and_gradients_are_those_of_the_rows_alone(policy: LocalPolicy, seed: int) -> None:
-    assert policy.can_pack
+    assert policy.can_join
     rows, parents = dialogues(seed)
     # as training truncates them: after the last token in use
     short = [TokenRow(row.ids[: row.steps[-1].observation[1]], row.steps) for row in rows]
@@ -99,10 +99,45 @@ def test_branches_that_do_not_fit_stay_rows_of_their_own(policy: LocalPolicy) ->
     assert packed(rows, rows, parents, 0) == rows, "nothing fits: the rows as they were"
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_that_are_joined_are_scored_and_learned_from_as_padded_ones(
+    policy: LocalPolicy, seed: int
+) -> None:
+    rows, _ = dialogues(seed)
+    found = []
+    for can_join in (False, True):
+        batch = collate(rows, policy.pad_id, can_join)
+        assert (batch.branches is not None) == can_join
+        policy.model.zero_grad()
+        scores = policy.logprobs(batch)
+        scores[batch.used()].sum().backward()
+        gradient = torch.cat([p.grad.flatten() for p in policy.model.parameters()])
+        found.append((scores.detach(), gradient))
+    (padded, gradient), (joined, same) = found
+    assert torch.allclose(padded, joined, atol=1e-5)
+    assert torch.allclose(gradient, same, rtol=1e-4, atol=1e-4)
+
+
+def test_rows_of_about_one_length_are_not_joined(policy: LocalPolicy) -> None:
+    rows = [
+        TokenRow(tokens(random.Random(i), 40 - i), [StepSpans((1, 3), (3, 5), [0.0, 0.0])])
+        for i in range(3)
+    ]
+    assert collate(rows, policy.pad_id, can_join=True).input_ids.shape == (3, 40)
+
+
+def test_whole_logits_of_joined_rows_are_those_of_each(policy: LocalPolicy) -> None:
+    rows, _ = dialogues(4)
+    batch = collate(rows, policy.pad_id, can_join=True)
+    together = policy.whole_logits(batch)[0]
+    alone = [policy.whole_logits(collate([row], policy.pad_id))[0] for row in rows]
+    assert torch.allclose(together, torch.cat(alone), atol=1e-5)
+
+
 def test_only_the_attention_that_knows_branches_packs(policy: LocalPolicy) -> None:
     policy.model.set_attn_implementation("eager")
     try:
-        assert not policy.can_pack
+        assert not policy.can_join
     finally:
         policy.model.set_attn_implementation(NAME)
 

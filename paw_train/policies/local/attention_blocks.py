@@ -1,4 +1,4 @@
-"""Attention over dialogues and their branches that stand in one row.
+"""Attention over sequences, and branches of them, that are joined into one row.
 
 A mask for each pair of tokens would cost the square of the row. Here each part of the row attends only to
 what it follows: its queries and those keys are gathered into blocks of about equal sizes, and what comes
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from paw_train.rollouts.tokens import Branch
+from paw_train.rollouts.tokens import Branch, TokenBatch
 
 _PADDING = 1.15
 """pairs of query and key in a block to those that are needed, up to which parts share a block"""
@@ -88,6 +88,19 @@ def _taken(rows: Tensor, places: Tensor, heads: int) -> Tensor:
     # embedding and index_select give the same; on a CPU it is twice as fast, forward and backward
     taken: Tensor = embedding(places, rows).unflatten(-1, (heads, -1))
     return taken.transpose(1, 2)
+
+
+def layout(batch: TokenBatch) -> dict[str, Any]:
+    """Keywords that a model has to be given of a batch: none, unless its rows are joined."""
+    if batch.branches is None:
+        return {}
+    device = batch.input_ids.device
+    return {
+        # no mask: this one only keeps the model from making its own
+        "attention_mask": torch.ones((1, 1, 0, 0), dtype=torch.bool, device=device),
+        "position_ids": batch.positions,
+        "blocks": attention_blocks(batch.branches, device),
+    }
 
 
 def attention_blocks(branches: Sequence[Branch], device: torch.device) -> AttentionBlocks:

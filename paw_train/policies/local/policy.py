@@ -13,7 +13,7 @@ from torch import Tensor
 from paw_train.losses.lm_head_logprobs import TokenScorer
 from paw_train.policies.local import lora
 from paw_train.policies.local.attention import takes_blocks, use_grouped_attention
-from paw_train.policies.local.attention_blocks import attention_blocks
+from paw_train.policies.local.attention_blocks import layout
 from paw_train.policies.local.kv_cache import growing_cache, window_of
 from paw_train.policies.local.loading import load_model, no_progress_bars
 from paw_train.policies.local.lora import Base
@@ -146,39 +146,34 @@ class LocalPolicy:
             [S, W], one line a transition (see ``TokenBatch``), 0 where empty; with ``entropy`` also
             [S, W] entropies in nats, 0 outside the actions, with gradient.
         """
-        score = partial(self._score, layout=self._layout(batch))
+        score = partial(self._score, layout=layout(batch))
         with recomputed(self.model):
             result, entropies = batch_logprobs(score, batch, temperature, entropy)
         return result if entropies is None else (result, entropies)
 
     @property
-    def can_pack(self) -> bool:
-        """Whether ``logprobs`` takes packed rows: our attention is in use, and every layer sees all."""
+    def can_join(self) -> bool:
+        """Whether it reads joined rows: our attention is in use, and every layer sees all."""
         every_layer_sees_all = growing_cache(self.model) and not window_of(self.model.config)
         return bool(every_layer_sees_all) and takes_blocks(self.model)
 
-    def _layout(self, batch: TokenBatch) -> dict[str, Any] | None:
-        """What the model must be given of a batch with packed rows."""
-        if batch.branches is None:
-            return None
-        return {
-            # no mask: this one only keeps the model from making its own
-            "attention_mask": torch.ones((1, 1, 0, 0), dtype=torch.bool, device=self.device),
-            "position_ids": batch.positions,
-            "blocks": attention_blocks(batch.branches, self.device),
-        }
-
-    def logits(self, input_ids: Tensor, tokens: Tensor) -> Tensor:
+    def logits(self, batch: TokenBatch, tokens: Tensor) -> Tensor:
         """Logits that predict a few chosen tokens, with gradient.
 
         Args:
-            input_ids: [B, T], padded on the right.
+            batch: on the model's device.
             tokens: [P] numbers ``b * T + t`` of the tokens, t > 0.
 
         Returns:
             [P, V] in the model's precision.
         """
-        return self._score.logits(input_ids, tokens)
+        return self._score.logits(batch.input_ids, tokens, layout(batch))
+
+    def whole_logits(self, batch: TokenBatch) -> Tensor:
+        """[B, T, V] logits of what follows each token, with gradient, in the model's precision."""
+        output = self.model(input_ids=batch.input_ids, use_cache=False, **layout(batch))
+        logits: Tensor = output.logits
+        return logits
 
     def fallback_reason(self) -> str | None:
         """Why whole logits are needed for ``logprobs``, if they are (see ``TokenScorer``)."""
