@@ -19,6 +19,8 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11 py
 # The extras that tests use; a test whose extra is missing is skipped and says which.
 TESTED := train,alfworld,certify,eval,server,retrieval,dense,webshop,lucene,babyai,export,sft,tau2,jvm,textworld
 DEV := $(TESTED),dev
+# What make train installs: paw view, which shows the run, needs the server's packages.
+TRAINED := train,server
 DOCS := $(DEV),docs
 INPUTS := pyproject.toml hatch_build.py $(LOCK)
 # uv does in seconds what takes pip minutes, but knows nothing of the mirrors that pip is set up with.
@@ -124,7 +126,7 @@ $(VENV)/.train: $(INPUTS) requirements/torch.txt scripts/install_torch.py | $(BI
 	@echo "Installing into $(VENV): once, a minute or two"
 	@$(BIN)/python scripts/install_torch.py
 	@$(PIP) uv
-	$(call INSTALL,train)
+	$(call INSTALL,$(TRAINED))
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.train

@@ -14,7 +14,7 @@ from paw_train.settings.ranges import AtLeastZero, Count, Positive, PositiveShar
 from paw_train.settings.vllm import VLLMSettings
 
 PREFILL_TOKENS = 8192
-"""default of the padded context tokens of one forward pass"""
+"""default of the context tokens of one forward pass"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class RolloutSettings(Group):
     """longest sequence in tokens, prompt and response together: a window-mode prompt that leaves no room for
     ``max_response_tokens`` loses its oldest history (never the task), a dialogue ends"""
     prefill_tokens: Positive = PREFILL_TOKENS
-    """padded context tokens of one forward pass, which decide memory, not results"""
+    """context tokens of one forward pass, which decide memory, not results"""
     stop_at_tags: bool = True
     """whether a response ends at its closing tag; false: only where the policy samples its end token,
     which is then trained like every other token of the response (as in verl, and so in the published
