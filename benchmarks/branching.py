@@ -2,11 +2,12 @@
 
     python benchmarks/branching.py runs/embedded [--groups 8] [--repeats 3] [--threads 1]
 
-Both variants take the policy of a training run's warm start. The unbranched one samples every episode from
+All variants take the policy of a training run's warm start. The unbranched one samples every episode from
 the initial state (GRPO); the branched one samples a part of them so and continues the rest from states of
-these (tree_grpo, states of highest action entropy). What is counted, of rollout and of update: the positions
-that pass through the model, padding included, seconds, and peak memory. Each measurement is a process of its
-own, one variant right after the other; the first update in each warms up.
+these (tree_grpo, states of highest action entropy). The third is the branched one where every branch is read
+from its beginning, in rollout and update, as if nothing could be shared. What is counted, of rollout and of
+update: the positions that pass through the model, padding included, seconds, and peak memory. Each
+measurement is a process of its own, one variant right after the other; the first update in each warms up.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from paw_train.rollouts.rollout import Trajectory, sampled_tokens
 from paw_train.settings import Settings
 from paw_train.settings.renamed import read_recorded
 
-VARIANTS = ("unbranched", "branched")
+VARIANTS = ("unbranched", "branched", "branched, unshared")
 MEASURES = (
     *("episodes", "sampled tokens", "rollout positions", "update positions", "all positions"),
     *("rollout seconds", "update seconds", "all seconds", "peak MiB"),
@@ -44,10 +45,10 @@ MEASURES = (
 
 
 def settings_of(args: argparse.Namespace, variant: str) -> Settings:
-    """The run's settings with the sizes of a variant; both have as many episodes."""
+    """The run's settings with the sizes of a variant; all have as many episodes."""
     run = Settings.read(read_recorded(args.run / "config.json"))
     extra = args.size * args.points * (args.branches - 1)
-    if variant == "branched":
+    if variant != "unbranched":
         name, size, branches = "tree_grpo", args.size, args.branches
     else:
         name, size, branches = "grpo", args.size + extra, 1
@@ -59,8 +60,8 @@ def settings_of(args: argparse.Namespace, variant: str) -> Settings:
 class Measurement:
     """Updates of one variant."""
 
-    def __init__(self, settings: Settings, folder: Path) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, folder: Path, shared: bool = True) -> None:
+        self.settings, self.shared = settings, shared
         checkpoint = find_checkpoint(folder / "checkpoints" / "warm")
         if checkpoint is None:
             raise SystemExit(
@@ -91,7 +92,9 @@ class Measurement:
         s = self.settings
         generator = torch.Generator().manual_seed(seed)
         sampled, read, seconds = self._timed(
-            lambda: branching_rollout(self.policy, self.pool, s.rollout, generator)
+            lambda: branching_rollout(
+                self.policy, self.pool, s.rollout, generator, share=self.shared
+            )
         )
         _, learned, more = self._timed(lambda: self._learn(sampled))
         return {
@@ -115,7 +118,7 @@ class Measurement:
             max_return(s.env),
             self.updater.signals(transitions),
             self.policy.chat.ask,
-            s.optimizer.micro_batch_tokens if self.policy.can_join else 0,
+            s.optimizer.micro_batch_tokens if self.shared and self.policy.can_join else 0,
         )
         self.updater.step(experience, 0, 0)
 
@@ -123,7 +126,8 @@ class Measurement:
 def measure(args: argparse.Namespace) -> dict[str, float]:
     """One variant in this process: its second update, and the peak of both."""
     torch.set_num_threads(args.threads)
-    measurement = Measurement(settings_of(args, args.child), args.run)
+    shared = args.child != "branched, unshared"
+    measurement = Measurement(settings_of(args, args.child), args.run, shared)
     for seed in (2 * args.seed, 2 * args.seed + 1):
         found = measurement.update(seed)
     return {**found, "peak MiB": memory_mb(field="VmHWM")}
@@ -142,13 +146,17 @@ def main(argv: Sequence[str] | None = None) -> None:
             command += ["--child", variant, "--seed", str(repeat)]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
             found[variant].append(json.loads(done.stdout.splitlines()[-1]))
-    table = Table("", *VARIANTS, "ratio", title=f"medians of {args.repeats} updates")
+    title = f"medians of {args.repeats} updates; ratios of branched to the others"
+    table = Table("", *VARIANTS, "to unbranched", "to unshared", title=title)
     for name in MEASURES:
         middle = [statistics.median(line[name] for line in found[v]) for v in VARIANTS]
-        ratio = statistics.median(
-            b[name] / a[name] for a, b in zip(*(found[v] for v in VARIANTS), strict=True)
-        )
-        table.add_row(name, *(f"{value:,.5g}" for value in middle), f"{ratio:.3f}")
+        ratios = [
+            statistics.median(
+                b[name] / a[name] for a, b in zip(found[other], found["branched"], strict=True)
+            )
+            for other in ("unbranched", "branched, unshared")
+        ]
+        table.add_row(name, *(f"{value:,.5g}" for value in middle), *(f"{r:.2f}" for r in ratios))
     Console().print(table)
     if args.out:
         Path(args.out).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
