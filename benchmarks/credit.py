@@ -127,8 +127,13 @@ class Measurement:
         branches: dict[tuple[int, int, str], list[int]],
         targets: Sequence[tuple[int, int]],
     ) -> Measured:
-        values = _values(self.critic, trajectories)
-        steps = [_steps(t, values) for t in trajectories]
+        # values are read of whole episodes: those of the group, and the continuations that are kept in full
+        whole = {
+            i for (_, _, name), made in branches.items() if name == "next" for i in made[:FUTURES]
+        }
+        whole |= set(range(self.options.episodes))
+        values = _values(self.critic, [trajectories[i] for i in sorted(whole)])
+        steps = [_steps(t, values if i in whole else None) for i, t in enumerate(trajectories)]
         found = []
         for episode, step in targets:
             own = trajectories[episode].episode.transitions
@@ -179,15 +184,15 @@ def _values(critic: Critic, trajectories: Sequence[Trajectory]) -> dict[tuple[st
     return {(t.episode_id, t.step): v for t, v in zip(pool.transitions, values, strict=True)}
 
 
-def _steps(trajectory: Trajectory, values: dict[tuple[str, int], float]) -> Steps:
-    """A trajectory's own steps."""
+def _steps(trajectory: Trajectory, values: dict[tuple[str, int], float] | None) -> Steps:
+    """A trajectory's own steps; without values where there are none."""
     if trajectory.episode.error is not None:
         raise RuntimeError(f"An episode failed:\n{trajectory.episode.error}")
     own = trajectory.own
     return Steps(
         [t.reward for t in own],
         [_fingerprint(t) for t in own],
-        [values[t.episode_id, t.step] for t in own],
+        [values[t.episode_id, t.step] for t in own] if values is not None else [],
         sum(len(step.logprobs) for row in trajectory.rows for step in row.steps),
     )
 
