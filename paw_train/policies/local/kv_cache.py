@@ -66,7 +66,7 @@ class GrowingLayer(DynamicLayer):
 
     def get_seq_length(self) -> int:
         """Columns before the next update."""
-        return self._end - self._columns.shape[-1]
+        return max(0, self._end - self._columns.shape[-1])
 
     def swap(self, a: Tensor, b: Tensor, width: int) -> None:
         """Exchanges rows ``a[i]`` and ``b[i]`` over the first ``width`` columns."""
