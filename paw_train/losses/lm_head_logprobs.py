@@ -103,6 +103,12 @@ class _LinearScores(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, inverse, norms, entropy = ctx.saved_tensors
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+        count = len(targets)
+        # tokens that are only measured (observations that are not selected, say) cost nothing here
+        live, entropies = _live(grad, grad_entropy)
+        grad, grad_entropy = grad[live], grad_entropy[live[:entropies]]
+        hidden, targets, inverse, norms = (x[live] for x in (hidden, targets, inverse, norms))
+        entropy = entropy[live[:entropies]]
         to_hidden = torch.empty_like(hidden) if wants_hidden else None
         # sums over chunks stay in the wide type: rounded to bfloat16 each, they would drift
         to_weight = torch.zeros_like(weight, dtype=norms.dtype) if wants_weight else None
@@ -133,6 +139,9 @@ class _LinearScores(torch.autograd.Function):
             if to_weight is not None:
                 _add_product(to_weight, share, hidden[part])
             del scores, share, entropy_grad  # or the next chunk would be computed beside this one
+        if to_hidden is not None:
+            whole = to_hidden.new_zeros(count, to_hidden.shape[1])
+            to_hidden = whole.index_copy_(0, live, to_hidden)
         return (
             to_hidden,
             None if to_weight is None else to_weight.to(weight.dtype),
@@ -147,6 +156,13 @@ class _LinearScores(torch.autograd.Function):
 def _tempered(hidden: Tensor, weight: Tensor, bias: Tensor | None, inverse: Tensor) -> Tensor:
     with torch.autocast(hidden.device.type, enabled=False):
         return nn.functional.linear(hidden, weight, bias).to(inverse.dtype).mul_(inverse[:, None])
+
+
+def _live(grad: Tensor, grad_entropy: Tensor) -> tuple[Tensor, int]:
+    """Numbers of the positions with a gradient, and how many of them have an entropy (they come first)."""
+    some = grad != 0
+    some[: len(grad_entropy)] |= grad_entropy != 0
+    return some.nonzero().squeeze(1), int(some[: len(grad_entropy)].sum())
 
 
 def _add_product(total: Tensor, share: Tensor, hidden: Tensor) -> None:

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from paw_train.losses import lm_head_logprobs  # noqa: E402
 from paw_train.losses.lm_head_logprobs import (  # noqa: E402
@@ -125,6 +126,60 @@ def test_any_chunking_and_any_share_of_entropies(data: Any) -> None:
         both.append((*scores, *torch.autograd.grad(total, (hidden, weight, bias))))
     for one, two in zip(*both, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_tokens_without_a_gradient_are_left_out_and_change_nothing(data: Any) -> None:
+    count = data.draw(st.integers(1, 9))
+    weights = torch.tensor(
+        data.draw(st.lists(st.sampled_from([0.0, 1.5, -2.0]), min_size=count, max_size=count))
+    )
+    entropies = data.draw(st.integers(0, count))
+    shares = torch.tensor(
+        data.draw(st.lists(st.sampled_from([0.0, 1.0]), min_size=entropies, max_size=entropies))
+    )
+    generator = torch.Generator().manual_seed(count)
+
+    def normal(*shape: int) -> Any:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+    hidden, weight, bias = normal(count, 3), normal(7, 3), normal(7)
+    targets = torch.randint(7, (count,), generator=generator)
+    heat = torch.rand(count, generator=generator, dtype=torch.float64) + 0.2
+    found = []
+    for scores in (
+        linear_scores(hidden, weight, bias, targets, heat, entropies, 2),
+        logits_scores(hidden @ weight.T + bias, targets, heat, entropies, 2),
+    ):
+        total = (scores.logprobs * weights).sum() + (scores.entropy * shares).sum()
+        found.append(torch.autograd.grad(total, (hidden, weight, bias)))
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
+
+
+def test_tokens_that_are_only_measured_cost_no_backward_pass() -> None:
+    hidden, weight = torch.randn(100, 4, requires_grad=True), torch.randn(9, 4)
+    scores = linear_scores(
+        hidden, weight, None, torch.zeros(100, dtype=torch.long), torch.ones(100)
+    )
+    with CountProducts() as products:
+        scores.logprobs[:3].sum().backward()
+    assert products.rows == [3, 3], "the scores again, and their gradient"
+    assert (hidden.grad.abs().sum(1) > 0).tolist() == [True] * 3 + [False] * 97
+
+
+class CountProducts(TorchDispatchMode):
+    """Rows of every product of matrices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm):
+            self.rows.append(len(args[0]))
+        return func(*args, **(kwargs or {}))
 
 
 def test_gradcheck() -> None:
