@@ -24,6 +24,7 @@ from paw_train.rollouts.rollout import demonstrations
 from paw_train.rollouts.tokens import TokenBatch, TokenRow, collate
 from paw_train.settings import CloningSettings, Settings
 from paw_train.training.environments import divided, member_seed
+from paw_train.training.muon import Muon
 
 
 def expert_rows(
@@ -210,8 +211,7 @@ def _optimizers(
         torch.optim.AdamW(others, lr=settings.lr, betas=(0.9, 0.95), weight_decay=0.0)
     ]
     if matrices:
-        muon = torch.optim.Muon(matrices, lr=settings.matrix_lr or 0.0, weight_decay=0.01)
-        chosen.append(muon)
+        chosen.append(Muon(matrices, lr=settings.matrix_lr or 0.0, weight_decay=0.01))
     return chosen
 
 
