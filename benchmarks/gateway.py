@@ -1,6 +1,7 @@
 """The gateway: speed beside the environments in this process, and what it survives.
 
     python benchmarks/gateway.py                                  # 128 remote ALFWorld environments
+    python benchmarks/gateway.py --env paw_gym/ScienceWorld-v0 --envs 16    # a Java machine in each worker
     python benchmarks/gateway.py --sessions 1000 --clients 50     # kills of clients and of workers
     python benchmarks/gateway.py --fuzz 10000                     # malformed requests
 
@@ -64,18 +65,22 @@ def play_round(
     pool: Any, steps: int, seed: int, one_by_one: bool = False
 ) -> tuple[float, int, str]:
     """Seconds for the steps, their number, and the episodes as text."""
-    rngs = [random.Random(seed + slot) for slot in range(len(pool.reset()))]
-    active, count = pool.active, 0
+    active, count = pool.reset(), 0
+    rngs = [random.Random(seed + slot.index) for slot in active]
+    # a world that lists its actions only when asked is asked once
+    first = [s.info["admissible_actions"] or pool.env_of(s).text_env.list_actions() for s in active]
     start = time.perf_counter()
     for _ in range(steps):
         responses = [
-            pool.env_of(s).response_for(rngs[s.index].choice(s.info["admissible_actions"]))
+            pool.env_of(s).response_for(
+                rngs[s.index].choice(s.info["admissible_actions"] or first[s.index])
+            )
             for s in active
         ]
         count += len(responses)
         if one_by_one:
-            for slot, response in zip(active, responses, strict=True):
-                pool._advance(slot, response)
+            pairs = zip(active, responses, strict=True)
+            active = [slot for slot, response in pairs if pool._advance(slot, response)]
         else:
             active = pool.step(responses)
     seconds = time.perf_counter() - start
@@ -88,8 +93,8 @@ def speed(arguments: argparse.Namespace) -> None:
 
     with gateway("--workers", str(arguments.workers)) as server:
         groups, size = max(1, arguments.envs // 8), min(8, arguments.envs)
-        here = EnvPool("paw_gym/ALFWorld-v0", groups, size, seed=1)
-        at = {"url": server.url, "remote_id": "paw_gym/ALFWorld-v0"}
+        here = EnvPool(arguments.env, groups, size, seed=1)
+        at = {"url": server.url, "remote_id": arguments.env}
         there = EnvPool("paw_gym/Remote-v0", groups, size, seed=1, **at)
         single = EnvPool("paw_gym/Remote-v0", groups, size, seed=1, **at)
         rates: dict[str, list[float]] = {"in this process": [], "remote": [], "one by one": []}
@@ -106,7 +111,7 @@ def speed(arguments: argparse.Namespace) -> None:
             assert results["remote"] == results["in this process"], "the episodes differ"
         there.close(), single.close()
         print(
-            f"{groups * size} ALFWorld environments, {arguments.workers} workers, "
+            f"{groups * size} environments {arguments.env}, {arguments.workers} workers, "
             f"{arguments.rounds} rounds of {arguments.steps} steps; {machine()}; episodes equal"
         )
         for name, values in rates.items():
@@ -423,6 +428,7 @@ def fuzzed(arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--env", default="paw_gym/ALFWorld-v0", help="id of the environment")
     parser.add_argument("--envs", type=int, default=128)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)

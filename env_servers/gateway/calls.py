@@ -113,10 +113,10 @@ class Step(NextAction, OfSession):
 
 
 class Question(BaseModel):
-    """A question that changes nothing: is ``text`` admissible, how does a prompt show it, ..."""
+    """A question that changes nothing: which actions there are, is ``text`` one of them, ..."""
 
     model_config = _Plain
-    what: Literal["admissible", "shown", "solution", "expert", "advice"]
+    what: Literal["actions", "admissible", "shown", "solution", "expert", "advice"]
     text: Text = ""
     number: Whole = Field(default=0, ge=0, lt=2**31)
     rng: Generator | None = None

@@ -69,6 +69,7 @@ class Hosted:
             "recorded_info": list(env.recorded_info),
             "shows": self.shows,
             "asks_admissible": type(env).is_admissible is not TextEnv.is_admissible,
+            "asks_actions": type(env).list_actions is not TextEnv.list_actions,
         }
 
     def reset(self, call: dict[str, Any]) -> dict[str, Any]:
@@ -229,6 +230,7 @@ class Host:
     def _ask(self, call: dict[str, Any]) -> dict[str, Any]:
         hosted = self._hosted[call["session"]]
         answers = {
+            "actions": lambda c: list(hosted.text_env.list_actions() or []),
             "admissible": lambda c: bool(hosted.text_env.is_admissible(c["text"])),
             "shown": lambda c: hosted.text_env.prompt_observation(c["text"]),
             "solution": lambda c: list(hosted.text_env.reference_solution()),

@@ -83,6 +83,7 @@ class RemoteEnv(TextEnv):
         self.agent = _agent(described["agent"])  # type: ignore[misc]
         self.recorded_info = tuple(described["recorded_info"])  # type: ignore[misc]
         self._asks_admissible, self._shows = described["asks_admissible"], described["shows"]
+        self._asks_actions = bool(described.get("asks_actions"))  # an older gateway does not say
         self._held: list[str] = []
         """the session, if there is one"""
         self._server_generator: str | None = None
@@ -300,6 +301,12 @@ class RemoteEnv(TextEnv):
             asked = {"op": "ask", "what": "shown", "text": observation}
             self._remember(observation, str(self._ask(asked)["answer"]))
         return self._shown[observation]
+
+    def list_actions(self) -> Sequence[str] | None:
+        """What would be accepted now; asked for where the environment does not list it by itself."""
+        if not self._asks_actions:
+            return super().list_actions()
+        return [str(action) for action in self._ask({"op": "ask", "what": "actions"})["answer"]]
 
     def is_admissible(self, action: str) -> bool:
         """Whether an action would be accepted now, as far as the listed actions show."""

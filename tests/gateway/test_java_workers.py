@@ -1,0 +1,96 @@
+"""Worlds on the Java virtual machine in a gateway's workers: each has a machine of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("scienceworld", reason="pip install '.[jvm]'")
+
+from paw_gym import EnvPool, make_remote
+from paw_gym.envs.scienceworld import ScienceWorldEnv
+
+from .conftest import RunningGateway
+
+WORLD = "paw_gym/ScienceWorld-v0"
+COMMANDS = ("look around", "open door to hallway", "no such thing", "go to hallway", "inventory")
+
+
+def workers_with_java(gateway: RunningGateway) -> list[int]:
+    """Process ids of the workers that have started a machine."""
+    return [worker for worker in _children(gateway.process.pid) if _children(worker)]
+
+
+def _children(process: int) -> list[int]:
+    listed = Path(f"/proc/{process}/task").glob("*/children")
+    return [int(child) for one in listed for child in one.read_text().split()]
+
+
+def played(pool: EnvPool, crash: Callable[[], None] = lambda: None) -> list[Any]:
+    """Two groups of two, and branches of one of them that begin in mid-episode."""
+    first, *_ = pool.reset([pool.tasks.ids[0], pool.tasks.ids[-1]])
+    before = None
+    for number, command in enumerate(COMMANDS):
+        if number == 2:
+            before = pool.snapshot(first)
+            crash()
+        pool.step([pool.env_of(slot).response_for(command) for slot in pool.active])
+    assert before is not None
+    for slot in pool.fork(before, 2):
+        actions = pool.env_of(slot).text_env.list_actions()
+        assert actions is not None and "look around" in actions
+    pool.step([pool.env_of(slot).response_for("go to hallway") for slot in pool.active])
+    episodes = [episode.to_dict() for episode in pool.episodes]
+    pool.close()
+    return episodes
+
+
+@pytest.fixture(scope="module")
+def here() -> list[Any]:
+    return played(EnvPool(WORLD, 2, 2, split="test"))
+
+
+def test_a_pool_over_two_machines_records_the_same(
+    serve: Callable[..., RunningGateway], here: list[Any]
+) -> None:
+    gateway = serve("--workers", "2")
+    at = {"url": gateway.url, "remote_id": WORLD, "split": "test"}
+    machines: list[int] = []
+    there = played(
+        EnvPool("paw_gym/Remote-v0", 2, 2, **at),
+        lambda: machines.extend(workers_with_java(gateway)),
+    )
+    assert there == here
+    assert len(here) == 6 and all(episode["error"] is None for episode in here)
+    assert len(set(machines)) == 2
+
+
+def test_a_machine_that_dies_is_replaced_and_its_episodes_played_again(
+    serve: Callable[..., RunningGateway], here: list[Any]
+) -> None:
+    gateway = serve("--workers", "1")
+    at = {"url": gateway.url, "remote_id": WORLD, "split": "test"}
+
+    def crash() -> None:
+        (worker,) = workers_with_java(gateway)
+        os.kill(worker, signal.SIGKILL)
+
+    assert played(EnvPool("paw_gym/Remote-v0", 2, 2, **at), crash) == here
+
+
+def test_what_it_lists_only_when_asked_is_listed_from_afar(
+    serve: Callable[..., RunningGateway],
+) -> None:
+    there, local = make_remote(serve("--workers", "1").url, WORLD), ScienceWorldEnv()
+    for env in (there, local):
+        env.reset(seed=3)
+        assert env.step("look around")[4]["admissible_actions"] is None
+    listed = local.list_actions()
+    assert there.list_actions() == listed and len(listed) > 50
+    assert there.is_admissible(listed[0]) and not there.is_admissible("no such thing")
+    there.close()
