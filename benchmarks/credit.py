@@ -214,14 +214,15 @@ def _returns_to_go(pool: Pool) -> torch.Tensor:
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """The result as Markdown."""
     lines = [
-        "| method | tokens a step | correlation | bias | variance | sign errors |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| method | tokens a task | tokens a step | correlation | bias | variance | sign errors |",
+        "| --- | ---: | ---: | --- | --- | --- | --- |",
     ]
     for row in rows:
         cells = [
             _interval(row[name]) for name in ("correlation", "bias", "variance", "sign_errors")
         ]
-        lines.append(f"| {row['method']} | {row['tokens']:.1f} | {' | '.join(cells)} |")
+        costs = f"{row['group_tokens']:,.0f} | {row['tokens']:.1f}"
+        lines.append(f"| {row['method']} | {costs} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -219,6 +219,12 @@ def tokens_a_step(task: Measured, target: Target, method: Method) -> float:
     return (tokens + extra) / (steps + extra_steps)
 
 
+def tokens_a_group(task: Measured, target: Target, method: Method) -> float:
+    """Sampled tokens of the episodes and branches of one task in an update."""
+    tokens = float(np.mean([e.tokens for e in task.episodes]))
+    return method.group_size * (tokens + (method.branches - 1) * target.branch_tokens)
+
+
 def summary(
     tasks: Sequence[Measured], method: Method, count: int, seed: int, resamples: int = 1000
 ) -> dict[str, Any]:
@@ -235,7 +241,8 @@ def summary(
         JSON values: ``correlation`` of estimates with the truth, ``bias`` (root mean square over steps of
         mean estimate - truth, with the noise of both taken off), ``variance`` (mean over steps),
         ``sign_errors`` (share of estimates with the wrong sign, where the truth is more than two standard
-        errors from 0), each ``[value, low, high]``; ``tokens`` sampled for each step of an update.
+        errors from 0), each ``[value, low, high]``; ``tokens`` sampled for each step of an update, and
+        ``group_tokens`` for all episodes of a task.
     """
     rng = np.random.default_rng(seed)
     by_task = []
@@ -259,8 +266,12 @@ def summary(
         sampled = [d[name] for d in resampled if d[name] is not None]
         low, high = np.percentile(sampled, [2.5, 97.5]) if sampled else (None, None)
         result[name] = [number, _json(low), _json(high)]
-    costs = [tokens_a_step(task, target, method) for task in tasks for target in task.targets]
-    return {**result, "tokens": float(np.mean(costs))}
+    pairs = [(task, target) for task in tasks for target in task.targets]
+    return {
+        **result,
+        "tokens": float(np.mean([tokens_a_step(*pair, method) for pair in pairs])),
+        "group_tokens": float(np.mean([tokens_a_group(*pair, method) for pair in pairs])),
+    }
 
 
 def _json(number: Any) -> float | None:

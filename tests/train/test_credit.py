@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,6 +82,23 @@ def test_branches_cost_tokens_for_the_steps_they_add() -> None:
     assert credit.tokens_a_step(task, task.targets[0], plain) == 5.0
     # a continuation of the first state is as long as an episode: as many tokens a step
     assert credit.tokens_a_step(task, task.targets[0], branched) == 5.0
+    assert credit.tokens_a_group(task, task.targets[0], plain) == 8 * 10.0
+    assert credit.tokens_a_group(task, task.targets[0], branched) == 8 * (10.0 + 3 * 10.0)
+
+
+def test_the_picture_shows_every_method(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    methods = credit.methods([4, 8], [2, 4])
+    tasks = [measured(seed, good) for seed in range(4) for good in (True, False)]
+    rows = [credit.summary(tasks, method, 16, 0, 20) for method in methods]
+    (tmp_path / "result.json").write_text(json.dumps({"methods": rows}))
+    figure = load("benchmarks/credit_figure.py")
+    texts = []
+    for name in ("first.svg", "second.svg"):
+        figure.main([str(tmp_path / "result.json"), str(tmp_path / name)])
+        texts.append((tmp_path / name).read_text())
+    assert all(f">{method.name}</text>" in texts[0] for method in methods)
+    assert texts[0] == texts[1], "the same numbers, the same file"
 
 
 def test_too_few_replicates_are_an_error() -> None:
