@@ -7,10 +7,14 @@ from where it branched.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from paw_train.rollouts.tokens import Branch, Span, StepSpans, TokenRow
+
+_KEYS = 4
+"""keys of a packed row, of its limit of tokens"""
 
 
 def packed(
@@ -28,32 +32,58 @@ def packed(
         rows: [E] one for each dialogue, truncated after the last token in use; not changed.
         whole: [E] the same before they were truncated.
         parents: [E] number of the dialogue that each branched from, lower than its own; ``None``: none.
-        limit: most tokens of a packed row. A branch that does not fit stays a row of its own, with all
-            that it shares.
+        limit: most tokens of a packed row, and a quarter of the keys that its parts attend to, of which
+            each has its own copy. A branch that does not fit is a row of its own, with all that it shares,
+            and takes in its siblings.
 
     Returns:
         At most E rows with all steps.
     """
     lengths = _lengths(rows, whole, parents)
-    hosts: list[TokenRow] = []
+    contexts = [_context(row) - 1 for row in whole]
+    apart: dict[int, list[int]] = defaultdict(
+        list
+    )  # by parent: branches that are rows of their own
+    hosts: list[_Host] = []
     paths: list[list[Span]] = []  # where in its host each dialogue lies
     found: list[TokenRow] = []
     for number, parent in enumerate(parents):
-        row, ids = rows[number], whole[number].ids[: lengths[number]]
-        shared = _context(whole[number]) - 1
-        if parent is None or len(hosts[parent].ids) + len(ids) - shared > limit:
-            host = TokenRow(ids, list(row.steps), row.prompt_tokens_cut)
-            found.append(host)
+        row, ids, shared = rows[number], whole[number].ids[: lengths[number]], contexts[number]
+        # a branch that stands apart holds as much of the parent as it shares itself
+        holders = [] if parent is None else [parent, *apart[parent]]
+        able = (n for n in holders if n == parent or contexts[n] >= shared)
+        place = next((n for n in able if hosts[n].fits(len(ids), shared, limit)), None)
+        if place is None:
+            if parent is not None:
+                apart[parent].append(number)
+            host = _Host(TokenRow(ids, list(row.steps), row.prompt_tokens_cut))
+            found.append(host.row)
             paths.append([(0, len(ids))])
         else:
-            host = hosts[parent]
-            before = _beginning(paths[parent], shared)
-            span = host.extend(ids[shared:])
-            host.steps += [_shifted(step, span[0] - shared) for step in row.steps]
-            host.branches.append(Branch(span, before))
+            host = hosts[place]
+            before = _beginning(paths[place], shared)
+            span = host.row.extend(ids[shared:])
+            host.row.steps += [_shifted(step, span[0] - shared) for step in row.steps]
+            host.row.branches.append(Branch(span, before))
             paths.append([*before, span])
+        host.keys += len(ids)
         hosts.append(host)
     return found
+
+
+@dataclass(slots=True)
+class _Host:
+    """A row that branches are packed into."""
+
+    row: TokenRow
+    keys: int = 0
+    """tokens that its parts attend to, each part's for itself"""
+
+    def fits(self, tokens: int, shared: int, limit: int) -> bool:
+        """Whether there is room for a branch of so many tokens, of which it shares the first."""
+        # keys and values of a token are about a tenth of what a training pass keeps of it
+        room = len(self.row.ids) + tokens - shared <= limit
+        return room and self.keys + tokens <= _KEYS * limit
 
 
 def _context(row: TokenRow) -> int:

@@ -99,6 +99,15 @@ def test_scores_are_those_of_a_plain_forward_pass_in_every_turn(
             contexts[request.episode] = [*request.ids, *request.continuations[0], 9, 10]
 
 
+def test_a_context_may_be_scored_again_or_back_to_its_beginning() -> None:
+    session = POLICY.scoring(True)
+    ids = {"a": [7, 20, 21, 22], "b": [8, 20]}
+    for changed in ({}, {"a": [*ids["a"], 1, 9]}, {"b": [*ids["b"], 2]}, {"a": ids["a"][:2]}):
+        ids |= changed
+        requests = [ScoreRequest(name, context, [[1, 2], [3]]) for name, context in ids.items()]
+        _assert_equal(POLICY, requests, session.score(requests))
+
+
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("make", ["windowed", "whole", "other positions"])
 def test_other_attention_scores_alike(attention: str, make: str) -> None:

@@ -13,6 +13,7 @@ transformers = pytest.importorskip("transformers")
 import hostile  # noqa: E402
 
 from paw_train.policies.local.decoder import BatchDecoder, open_decoder  # noqa: E402
+from paw_train.policies.local.group_decoder import GroupDecoder  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.rollouts.tokens import StepSpans, TokenRow, collate  # noqa: E402
 
@@ -27,21 +28,38 @@ JOINING = (
     *("GPTNeoX", "Starcoder2", "Phi", "Gemma", "GPT2"),
 )
 """families whose attention takes joined rows"""
-OTHERS = ("Gemma2", "StableLm", "Falcon", "Mamba")
-"""families with sliding windows, attention of their own, or other layers; they are padded"""
+PADDED = ("Gemma2", "StableLm", "Falcon", "Nemotron")
+"""families with sliding windows or attention of their own"""
+APART = ("Mamba", "Mamba2", "Qwen3_5", "Lfm2", "GPTNeo")
+"""families with recurrent or convolutional layers, or a window by cache column: decoded without padding"""
+OWN: dict[str, dict[str, Any]] = {
+    "Mistral": {"sliding_window": None},
+    "Starcoder2": {"sliding_window": None},
+    "Mamba2": {"head_dim": 8, "num_heads": 8, "n_groups": 1, "expand": 2},
+    "Lfm2": {"layer_types": ["conv", "full_attention"]},
+    "GPTNeo": {"num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 8},
+    "RecurrentGemma": {"num_hidden_layers": 3, "lru_width": 32},
+    "Qwen3_5": {
+        "head_dim": 16, "layer_types": ["linear_attention", "full_attention"],
+        "linear_num_key_heads": 2, "linear_num_value_heads": 2,
+        "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+    },
+}  # fmt: skip
 
 
 def _model(family: str) -> Any:
-    config_class = getattr(transformers, f"{family}Config")
-    own: dict[str, Any] = {"head_dim": 8} if family in ("Qwen3", "Gemma", "Gemma2", "Glm") else {}
-    if family in ("Mistral", "Starcoder2"):
-        own["sliding_window"] = None
-    if family == "Mamba":
-        config = config_class(
-            vocab_size=SHAPE["vocab_size"], hidden_size=32, num_hidden_layers=2, state_size=4
+    text = "TextConfig" if family == "Qwen3_5" else "Config"
+    own = {"head_dim": 8} if family in ("Qwen3", "Gemma", "Gemma2", "Glm") else OWN.get(family, {})
+    if family.startswith("Mamba"):
+        names = ("vocab_size", "hidden_size", "num_hidden_layers")
+        own = {"state_size": 4, **own, **{name: SHAPE[name] for name in names}}
+        config = getattr(transformers, f"{family}{text}")(**own)
+    elif family == "GPTNeo":
+        config = transformers.GPTNeoConfig(
+            vocab_size=SHAPE["vocab_size"], hidden_size=32, num_layers=2, **own
         )
     else:
-        config = config_class(**SHAPE, **own)
+        config = getattr(transformers, f"{family}{text}")(**{**SHAPE, **own})
     torch.manual_seed(0)
     head = "LMHeadModel" if family == "GPT2" else "ForCausalLM"
     model = getattr(transformers, family + head)(config)
@@ -51,7 +69,7 @@ def _model(family: str) -> Any:
     return model.double().eval()
 
 
-@pytest.fixture(scope="module", params=[*JOINING, *OTHERS])
+@pytest.fixture(scope="module", params=[*JOINING, *PADDED, *APART])
 def policy(request: pytest.FixtureRequest) -> tuple[str, LocalPolicy]:
     with torch.random.fork_rng(devices=[]):
         return request.param, LocalPolicy(_model(request.param), TOKENIZER)
@@ -101,10 +119,8 @@ def test_dialogues_of_unequal_turns_decode_as_alone(policy: tuple[str, LocalPoli
     family, local = policy
     rows = [_ids(size, 50 + size) for size in (7, 21, 12)]
     decoder = open_decoder(local.model, len(rows))
-    assert isinstance(decoder, BatchDecoder) == (family != "Mamba")
+    assert isinstance(decoder, GroupDecoder if family in APART else BatchDecoder)
     logits = decoder.feed(rows)
-    if family == "Mamba":  # its state knows no padding, so turns must be equally long
-        return
     for seed in range(2):
         chunks = [_ids(size, seed + 90 + size) for size in (11, 1, 4)]
         rows = [row + chunk for row, chunk in zip(rows, chunks, strict=True)]
@@ -117,3 +133,63 @@ def test_dialogues_of_unequal_turns_decode_as_alone(policy: tuple[str, LocalPoli
     assert torch.allclose(
         logits, torch.stack([_alone(local.model, rows[b]) for b in order]), atol=1e-4
     )
+    decoder.keep([2, 0, 2])
+    rows = [rows[2] + _ids(3, 7), rows[0] + _ids(2, 8), rows[2] + _ids(3, 9)]
+    logits = decoder.feed([_ids(3, 7), _ids(2, 8), _ids(3, 9)])
+    expected = torch.stack([_alone(local.model, row) for row in rows])
+    assert torch.allclose(logits, expected, atol=1e-4)
+
+
+def test_padding_stays_within_the_positions_of_a_model() -> None:
+    """A long sequence gets little and a short one much, near the last position there is."""
+    config = transformers.GPT2Config(**SHAPE, n_embd=32, n_layer=2, n_head=4, n_positions=64)
+    config._attn_implementation = "eager"
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(config).double().eval()
+    rows = [_ids(50, 1), _ids(10, 2)]
+    decoder = open_decoder(model, 2)
+    decoder.feed(rows)
+    chunks = [_ids(14, 3), _ids(30, 4)]
+    logits = decoder.feed(chunks)
+    rows = [row + chunk for row, chunk in zip(rows, chunks, strict=True)]
+    expected = torch.stack([_alone(model, row) for row in rows])
+    assert torch.allclose(logits, expected, atol=1e-4)
+    order, logits = decoder.advance({1: 7})  # the other is at the last position
+    assert order == [1] and torch.allclose(logits[0], _alone(model, [*rows[1], 7]), atol=1e-4)
+
+
+def test_a_model_that_takes_no_cache_is_refused() -> None:
+    class Inner(torch.nn.Linear):
+        def forward(self, input_ids: Any) -> Any:
+            return input_ids
+
+    class Model(torch.nn.Module):
+        config = transformers.MambaConfig(num_hidden_layers=1)
+        _is_stateful = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Inner(2, 2)
+
+        def get_decoder(self) -> Any:
+            return self.inner
+
+    with pytest.raises(ValueError, match="takes its cache under none of"):
+        open_decoder(Model(), 1)
+
+
+def test_a_model_that_keeps_its_state_in_itself_is_refused() -> None:
+    with pytest.raises(ValueError, match="does not go on from its cache"):
+        open_decoder(_model("RecurrentGemma"), 2)
+
+
+def test_rotary_embeddings_by_length_are_not_joined() -> None:
+    long = {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "short_factor": [1.0] * 4,
+        "long_factor": [4.0] * 4,
+    }
+    own = {"original_max_position_embeddings": 64, "rope_parameters": long, "sliding_window": None}
+    config = transformers.Phi3Config(**SHAPE, **own)
+    assert not LocalPolicy(transformers.Phi3ForCausalLM(config).eval(), TOKENIZER).can_join

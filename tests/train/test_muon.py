@@ -70,3 +70,16 @@ def test_matrices_of_one_shape_do_not_influence_each_other() -> None:
     alone = [orthogonalized(matrix[None], COEFFICIENTS, 5, 1e-7)[0] for matrix in matrices]
     assert torch.allclose(together, torch.stack(alone), atol=1e-6)
     assert not orthogonalized(torch.zeros(1, 5, 7), COEFFICIENTS, 5, 1e-7).any()
+
+
+def test_a_closure_computes_the_gradients() -> None:
+    parameter = torch.nn.Parameter(torch.eye(3))
+    optimizer = Muon([parameter], lr=0.1, weight_decay=0.0)
+
+    def closure() -> float:
+        loss = (parameter**2).sum()
+        loss.backward()
+        return float(loss)
+
+    assert optimizer.step(closure) == 3.0
+    assert float((parameter**2).sum()) < 3.0

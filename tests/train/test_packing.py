@@ -99,6 +99,26 @@ def test_branches_that_do_not_fit_stay_rows_of_their_own(policy: LocalPolicy) ->
     assert packed(rows, rows, parents, 0) == rows, "nothing fits: the rows as they were"
 
 
+def test_many_short_branches_of_a_long_dialogue_keep_no_more_keys_than_a_full_row(
+    policy: LocalPolicy,
+) -> None:
+    """Each part keeps its own copy of what it attends to."""
+    shared = tokens(random.Random(0), 50)
+    rows = [
+        TokenRow([*shared, 6, n], [StepSpans((50, 51), (51, 52), [-1.0], index=n)])
+        for n in range(12)
+    ]
+    some = packed(rows, rows, [None, *[0] * 11], limit=100)
+    keys = [
+        sum(b.span[1] - b.span[0] + sum(e - s for s, e in b.shared) for b in row.branches)
+        for row in some
+    ]
+    assert len(some) == 2 and max(len(row.ids) for row in some) < 100
+    assert all(52 + extra <= 4 * 100 for extra in keys)
+    apart, together = scores(policy, rows), scores(policy, some)
+    assert all(torch.allclose(apart[i], together[i], atol=1e-5) for i in apart)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_that_are_joined_are_scored_and_learned_from_as_padded_ones(
     policy: LocalPolicy, seed: int

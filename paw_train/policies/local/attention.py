@@ -110,13 +110,6 @@ class CachedRows:
         return torch.cat(found, 1)
 
 
-def takes_blocks(model: Any) -> bool:
-    """Whether the model's attention is ``grouped_attention`` and gets the model's own keywords."""
-    # by the convention of Transformers, models of this flag hand all keywords down to their attention
-    passes = bool(getattr(model.get_decoder(), "_supports_attention_backend", False))
-    return passes and getattr(model.config, "_attn_implementation", None) == NAME
-
-
 def use_grouped_attention(model: Any) -> None:
     """Switches a model from the stock ``sdpa`` attention to this one; other kinds stay."""
     from transformers import AttentionInterface

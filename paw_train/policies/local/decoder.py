@@ -15,9 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paw_train.policies.local.attention import CachedRows, takes_blocks
-from paw_train.policies.local.kv_cache import GrowingLayer, growing_cache, window_of
+from paw_train.policies.local.attention import CachedRows
+from paw_train.policies.local.group_decoder import GroupDecoder
+from paw_train.policies.local.kv_cache import (
+    GrowingLayer,
+    growing_cache,
+    hides_padding,
+    window_of,
+)
 from paw_train.policies.local.logits import logits_of
+from paw_train.policies.local.probes import takes_blocks
 from paw_train.policies.local.stock_decoder import StockDecoder
 from paw_train.policies.local.token_tree import TokenTree
 from paw_train.settings.rollout import PREFILL_TOKENS
@@ -27,13 +34,11 @@ _IDLE_SHARE = 1 / 8
 computing them at every token that follows"""
 
 
-def open_decoder(
-    model: Any, rows: int, prefill_tokens: int = PREFILL_TOKENS
-) -> BatchDecoder | StockDecoder:
+def open_decoder(model: Any, rows: int, prefill_tokens: int = PREFILL_TOKENS) -> Decoder:
     """A decoder of ``rows`` sequences, by the kind of the model's cache (see ``BatchDecoder``)."""
-    if growing_cache(model) is None:
-        return StockDecoder(model, rows)
-    return BatchDecoder(model, rows, prefill_tokens)
+    if growing_cache(model) is not None:
+        return BatchDecoder(model, rows, prefill_tokens)
+    return StockDecoder(model, rows) if hides_padding(model) else GroupDecoder(model, rows)
 
 
 class BatchDecoder:
@@ -234,7 +239,8 @@ class BatchDecoder:
         width = _longest(chunks)
         ids = torch.tensor([[*chunk, *[0] * (width - len(chunk))] for chunk in chunks])
         before = torch.tensor(self._lengths[first : first + len(chunks)], device=self.device)
-        position = before[:, None] + torch.arange(width, device=self.device)
+        steps = torch.arange(width, device=self.device)
+        position = before[:, None] + steps
         places = torch.arange(first, first + len(chunks), device=self.device)
         end = max(self._lengths[first : first + len(chunks)]) + width
         self._aim(
@@ -245,10 +251,11 @@ class BatchDecoder:
             mask = None  # nothing precedes: causal order is enough
         else:
             mask = self._mask(column <= position[..., None], position, column)
-        hidden = self._decode(ids, position, mask)
+        last = torch.tensor([len(chunk) - 1 for chunk in chunks], device=self.device)
+        # padding must not stand beyond the model's last position
+        hidden = self._decode(ids, before[:, None] + torch.minimum(steps, last[:, None]), mask)
         self._grow(first, chunks)
-        ends = torch.tensor([max(0, len(chunk) - 1) for chunk in chunks], device=self.device)
-        return hidden[torch.arange(len(chunks), device=self.device), ends]
+        return hidden[torch.arange(len(chunks), device=self.device), last.clamp(min=0)]
 
     def _peek(self, first: int, trees: Sequence[TokenTree]) -> Tensor:
         """[r, N, H] hidden states of the trees' inner nodes, padded; the sequences stay as they are."""
@@ -364,3 +371,7 @@ class BatchDecoder:
 
 def _longest(chunks: Sequence[Sequence[int]]) -> int:
     return max(1, max(len(chunk) for chunk in chunks))
+
+
+Decoder = BatchDecoder | StockDecoder | GroupDecoder
+"""whatever holds growing sequences; all but ``BatchDecoder`` neither ``fork`` nor rest rows"""

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from paw_train.policies.local.decoder import BatchDecoder
+from paw_train.policies.local.decoder import BatchDecoder, Decoder
 from paw_train.policies.local.sampling import sample_tokens, uniforms
-from paw_train.policies.local.stock_decoder import StockDecoder
 from paw_train.policies.local.stop_strings import StopTexts
 from paw_train.rollouts.policy import Response, Sampling
 
 
 def respond(
-    decoder: BatchDecoder | StockDecoder,
+    decoder: Decoder,
     contexts: Sequence[Sequence[int]],
     chat: Any,
     sampling: Sampling,
@@ -39,7 +38,7 @@ def respond(
     stops = stops or StopTexts(chat, sampling.stop)
     responses = [Response() for _ in contexts]
     noise = uniforms(seeds, sampling.max_tokens if sampling.temperature else 1)
-    if rows is None or isinstance(decoder, StockDecoder):
+    if rows is None or not isinstance(decoder, BatchDecoder):
         rows = range(len(contexts))
         working, logits = list(rows), decoder.feed(contexts)
     else:

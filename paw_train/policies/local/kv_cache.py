@@ -94,12 +94,21 @@ def growing_cache(model: Any) -> Cache | None:
     attention = str(getattr(config, "_attn_implementation", ""))
     if not (attention.endswith("sdpa") or attention == "eager"):
         return None
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if not kinds <= {"full_attention", "sliding_attention"}:
-        return None
-    if getattr(config, "num_kv_shared_layers", 0):
+    if not hides_padding(model) or getattr(config, "num_kv_shared_layers", None):
         return None
     return Cache(layers=[GrowingLayer() for _ in range(config.num_hidden_layers)])
+
+
+def hides_padding(model: Any) -> bool:
+    """Whether an attention mask keeps padding in the cache from having any effect.
+
+    Not in layers with a state, nor where a window is measured in columns of the cache (``attention_types`` of
+    GPT-Neo).
+    """
+    config = model.config
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    other = getattr(model, "_is_stateful", False) or hasattr(config, "attention_types")
+    return kinds <= {"full_attention", "sliding_attention"} and not other
 
 
 @dataclass(frozen=True, slots=True)

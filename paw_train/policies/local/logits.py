@@ -15,11 +15,12 @@ def logits_of(model: Any, hidden: Tensor) -> Tensor:
 
 
 def finish_logits(logits: Tensor, config: Any) -> Tensor:
-    """Logits as some models change them after the output layer (Gemma 2, Cohere, Granite)."""
+    """Logits as some models change them after the output layer (Gemma 2, RecurrentGemma, Cohere, Granite)."""
     if scale := getattr(config, "logit_scale", None):
         logits = logits * scale
     if divisor := getattr(config, "logits_scaling", None):
         logits = logits / divisor
-    if cap := getattr(config, "final_logit_softcapping", None):
-        logits = torch.tanh(logits / cap) * cap
+    for name in ("final_logit_softcapping", "logits_soft_cap"):
+        if cap := getattr(config, name, None):
+            logits = torch.tanh(logits / cap) * cap
     return logits

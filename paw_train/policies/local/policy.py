@@ -12,11 +12,12 @@ from torch import Tensor
 
 from paw_train.losses.lm_head_logprobs import TokenScorer
 from paw_train.policies.local import lora
-from paw_train.policies.local.attention import takes_blocks, use_grouped_attention
+from paw_train.policies.local.attention import use_grouped_attention
 from paw_train.policies.local.attention_blocks import layout
 from paw_train.policies.local.kv_cache import growing_cache, window_of
 from paw_train.policies.local.loading import load_model, no_progress_bars
 from paw_train.policies.local.lora import Base
+from paw_train.policies.local.probes import takes_blocks
 from paw_train.policies.local.processor import warn_of_slow_type
 from paw_train.policies.local.recomputation import enable_recomputation, recomputed
 from paw_train.policies.local.reference import AdapterReference, CopyReference, Reference

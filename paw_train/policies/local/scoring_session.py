@@ -50,6 +50,13 @@ class LocalScoringSession:
             names, contexts = [r.episode for r in requests], [r.ids for r in requests]
             decoder, news = self._seats.take(names, contexts)
             assert isinstance(decoder, BatchDecoder)  # it has a growing cache
+            if not all(news):  # scored before: its last token is read again
+                fed = [
+                    min(self._seats.fed[n], len(i) - 1)
+                    for n, i in zip(names, contexts, strict=True)
+                ]
+                decoder.fork(range(len(names)), fed)
+                news = [ids[start:] for ids, start in zip(contexts, fed, strict=True)]
             found = score_trees(decoder, news, [TokenTree(r.continuations) for r in requests])
             for request in requests:
                 self._seats.fed[request.episode] = len(request.ids)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paw_train.policies.local.decoder import BatchDecoder, open_decoder
-from paw_train.policies.local.stock_decoder import StockDecoder
+from paw_train.policies.local.decoder import BatchDecoder, Decoder, open_decoder
 
 _FEWEST_TAKEN = 0.5
 """share of taken rows below which the others are dropped: memory, against a copy of the cache"""
@@ -27,12 +26,12 @@ class Seats:
         """tokens of each dialogue that are in the cache; whoever feeds the decoder keeps this up"""
         self.retain = False
         """keep dialogues that leave, so that others can ``fork`` from them"""
-        self._decoder: BatchDecoder | StockDecoder | None = None
+        self._decoder: Decoder | None = None
         self._names: list[str] = []
 
     def take(
         self, names: Sequence[str], contexts: Sequence[Sequence[int]]
-    ) -> tuple[BatchDecoder | StockDecoder, list[Sequence[int]]]:
+    ) -> tuple[Decoder, list[Sequence[int]]]:
         """The decoder with these dialogues in it, and what is new of each.
 
         Others may be in it as well; ``rows`` tells them apart.
@@ -52,11 +51,11 @@ class Seats:
             ids[self.fed.get(name, 0) :] for name, ids in zip(names, contexts, strict=True)
         ]
 
-    def _drops(self, decoder: BatchDecoder | StockDecoder, names: Sequence[str]) -> bool:
+    def _drops(self, decoder: Decoder, names: Sequence[str]) -> bool:
         """Whether the other dialogues leave the decoder now."""
         if list(names) == self._names:
             return False
-        if self.exact or isinstance(decoder, StockDecoder):
+        if self.exact or not isinstance(decoder, BatchDecoder):
             return True
         return not self.retain and len(names) < _FEWEST_TAKEN * len(self._names)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paw_train.policies.local.decoder import BatchDecoder, open_decoder
+from paw_train.policies.local.decoder import Decoder, open_decoder
 from paw_train.policies.local.generate import respond
 from paw_train.policies.local.seats import Seats
-from paw_train.policies.local.stock_decoder import StockDecoder
 from paw_train.policies.local.stop_strings import StopTexts
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Request, Response, Sampling
@@ -70,7 +69,7 @@ class LocalSession:
 
     def _decoder(
         self, names: Sequence[str], contexts: Sequence[Sequence[int]]
-    ) -> tuple[BatchDecoder | StockDecoder, Sequence[Sequence[int]]]:
+    ) -> tuple[Decoder, Sequence[Sequence[int]]]:
         """What computes the responses, and what it has not read yet."""
         if self._seats is not None:
             return self._seats.take(names, contexts)

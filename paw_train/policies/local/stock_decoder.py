@@ -1,4 +1,4 @@
-"""Batched decoding with the cache that a model brings along: recurrent layers, shared or compressed keys."""
+"""Batched decoding with the cache that a model brings along: flash attention, keys shared by layers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class StockDecoder:
     """B sequences that grow together in columns of their own.
 
     Shorter chunks leave holes in the cache, which the attention mask hides and position ids skip. Such a
-    cache cannot forget, so rows do not rest, and nothing can ``fork`` or ``branch``.
+    cache cannot forget, so rows do not rest, and nothing can ``fork`` or ``branch``. For models whose layers
+    are attention (``hides_padding``).
 
     Args:
         model: a Hugging Face causal language model.
