@@ -101,12 +101,18 @@ def _attend(
     return output.transpose(1, 2).contiguous(), None
 
 
+def _all_live(grad: Tensor, grad_entropy: Tensor) -> tuple[Tensor, int]:
+    return torch.arange(len(grad)), len(grad_entropy)
+
+
 @contextmanager
 def counted() -> Iterator[LiveBytes]:
     """Tensors without storage, and chunks of logits as large as on a GPU."""
     with ExitStack() as stack:
         chunks = {"cpu": LOGITS_AT_A_TIME}
         stack.enter_context(mock.patch.dict(lm_head_logprobs._CHUNK_ELEMENTS, chunks))
+        # tensors without storage do not know which tokens have a gradient: the most that there can be
+        stack.enter_context(mock.patch.object(lm_head_logprobs, "_live", _all_live))
         stack.enter_context(FakeTensorMode())
         yield stack.enter_context(LiveBytes())
 
