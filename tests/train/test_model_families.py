@@ -30,8 +30,8 @@ JOINING = (
 """families whose attention takes joined rows"""
 PADDED = ("Gemma2", "StableLm", "Falcon", "Nemotron")
 """families with sliding windows or attention of their own"""
-APART = ("Mamba", "Mamba2", "Qwen3_5", "Lfm2", "GPTNeo")
-"""families with recurrent or convolutional layers, or a window by cache column: decoded without padding"""
+APART = ("Mamba", "Mamba2", "Qwen3_5", "Lfm2", "GPTNeo", "Bloom")
+"""families with recurrent or convolutional layers, or attention by cache column: decoded without padding"""
 OWN: dict[str, dict[str, Any]] = {
     "Mistral": {"sliding_window": None},
     "Starcoder2": {"sliding_window": None},
@@ -57,6 +57,10 @@ def _model(family: str) -> Any:
     elif family == "GPTNeo":
         config = transformers.GPTNeoConfig(
             vocab_size=SHAPE["vocab_size"], hidden_size=32, num_layers=2, **own
+        )
+    elif family == "Bloom":
+        config = transformers.BloomConfig(
+            vocab_size=SHAPE["vocab_size"], hidden_size=32, n_layer=2, n_head=4
         )
     else:
         config = getattr(transformers, f"{family}{text}")(**{**SHAPE, **own})
@@ -193,3 +197,10 @@ def test_rotary_embeddings_by_length_are_not_joined() -> None:
     own = {"original_max_position_embeddings": 64, "rope_parameters": long, "sliding_window": None}
     config = transformers.Phi3Config(**SHAPE, **own)
     assert not LocalPolicy(transformers.Phi3ForCausalLM(config).eval(), TOKENIZER).can_join
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rounding_of_a_small_type_hinders_nothing(dtype: Any) -> None:
+    model = _model("Qwen3").to(dtype)
+    assert isinstance(open_decoder(model, 2), BatchDecoder)
+    assert LocalPolicy(model, TOKENIZER).can_join

@@ -9,8 +9,10 @@ lie idle behind the others until the next ``feed``; rows whose first contexts ar
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -24,11 +26,20 @@ from paw_train.policies.local.kv_cache import (
     window_of,
 )
 from paw_train.policies.local.logits import logits_of
-from paw_train.policies.local.probes import takes_blocks
+from paw_train.policies.local.probes import (
+    FIRST,
+    SECOND,
+    close,
+    hidden_of,
+    takes_blocks,
+    undisturbed,
+)
 from paw_train.policies.local.stock_decoder import StockDecoder
 from paw_train.policies.local.token_tree import TokenTree
 from paw_train.settings.rollout import PREFILL_TOKENS
 
+_LOG = logging.getLogger(__name__)
+_batches: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 _IDLE_SHARE = 1 / 8
 """ended rows, of those computed, beyond which they are moved away: some copies of rows, against
 computing them at every token that follows"""
@@ -36,9 +47,37 @@ computing them at every token that follows"""
 
 def open_decoder(model: Any, rows: int, prefill_tokens: int = PREFILL_TOKENS) -> Decoder:
     """A decoder of ``rows`` sequences, by the kind of the model's cache (see ``BatchDecoder``)."""
-    if growing_cache(model) is not None:
+    if takes_batches(model):
         return BatchDecoder(model, rows, prefill_tokens)
-    return StockDecoder(model, rows) if hides_padding(model) else GroupDecoder(model, rows)
+    stock = hides_padding(model) and growing_cache(model) is None
+    return StockDecoder(model, rows) if stock else GroupDecoder(model, rows)
+
+
+def takes_batches(model: Any) -> bool:
+    """Whether a ``BatchDecoder`` gives each sequence what the model gives it alone."""
+    if growing_cache(model) is None:
+        return False
+    if takes_blocks(model):  # then its attention is ours, and takes our masks
+        return True
+    inner = model.get_decoder()
+    if inner not in _batches:
+        _batches[inner] = undisturbed(inner, lambda _: _batched_as_alone(model))
+        if not _batches[inner]:
+            _LOG.warning(
+                "The attention of %s does not take a mask for each pair of tokens; rows of unequal lengths "
+                "are decoded one by one.",
+                type(model).__name__,
+            )
+    return _batches[inner]
+
+
+def _batched_as_alone(model: Any) -> bool:
+    decoder = BatchDecoder(model, 2)
+    decoder.feed([FIRST, SECOND])
+    found = decoder.feed([SECOND[:1], FIRST])
+    inner, whole = model.get_decoder(), (FIRST + SECOND[:1], SECOND + FIRST)
+    alone = torch.cat([hidden_of(inner, ids)[-1:] for ids in whole])
+    return close(found, decoder.logits_of(alone), alone.dtype)
 
 
 class BatchDecoder:

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paw_train.policies.local.decoder import BatchDecoder
-from paw_train.policies.local.kv_cache import growing_cache
+from paw_train.policies.local.decoder import BatchDecoder, takes_batches
 from paw_train.policies.local.logits import finish_logits
 from paw_train.policies.local.seats import Seats
 from paw_train.policies.local.token_tree import ROOT, TokenTree
@@ -44,7 +43,7 @@ class LocalScoringSession:
         if not requests:
             return []
         self.model.eval()
-        if growing_cache(self.model) is None:
+        if not takes_batches(self.model):
             return self._plain(requests)
         if self._seats is not None:
             names, contexts = [r.episode for r in requests], [r.ids for r in requests]
