@@ -14,6 +14,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
 PANELS = (
     ("correlation", "Correlation with the true advantage"),
@@ -21,6 +22,8 @@ PANELS = (
     ("bias", "Bias, root mean square"),
     ("variance", "Variance of the estimate"),
 )
+TICKS = (100, 200, 300, 600, 1000, 1500, 2000, 3000, 6000, 10_000, 20_000, 50_000)
+"""tokens a task that are labelled"""
 STYLES = {
     "GRPO": ("#4269d0", "o"),
     "RLOO": ("#97bbf5", "s"),
@@ -55,8 +58,12 @@ def figure(rows: Sequence[dict[str, Any]]) -> Figure:
         chart.grid(alpha=0.25, linewidth=0.6)
         chart.spines[["top", "right"]].set_visible(False)
     charts[3].set_yscale("log")
+    for axis, ticks in ((charts[3].yaxis, (2, 5, 10, 20, 50)), (charts[3].xaxis, TICKS)):
+        axis.set_major_locator(FixedLocator(ticks))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     for chart in charts[2:]:
-        chart.set_xlabel("sampled tokens a task")
+        chart.set_xlabel("sampled tokens a task (points of one size stand side by side)")
     handles, names = charts[0].get_legend_handles_labels()
     drawn.legend(handles, names, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     return drawn
@@ -68,8 +75,9 @@ def _series(chart: Axes, rows: Sequence[dict[str, Any]], name: str, estimator: s
     bars = [[v - (v if low is None else low) for v, low, _ in values]]
     bars += [[(v if high is None else high) - v for v, _, high in values]]
     color, marker = STYLES[estimator]
+    aside = 1.018 ** (list(STYLES).index(estimator) - (len(STYLES) - 1) / 2)
     chart.errorbar(
-        [r["group_tokens"] for r in known],
+        [aside * r["group_tokens"] for r in known],
         [v for v, _, _ in values],
         yerr=[[max(0.0, b) for b in side] for side in bars],
         color=color, marker=marker, markersize=6, linewidth=1.2, elinewidth=0.8, label=estimator,
