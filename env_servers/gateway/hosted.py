@@ -230,7 +230,7 @@ class Host:
     def _ask(self, call: dict[str, Any]) -> dict[str, Any]:
         hosted = self._hosted[call["session"]]
         answers = {
-            "actions": lambda c: list(hosted.text_env.list_actions() or []),
+            "actions": lambda c: hosted.text_env.list_actions(),
             "admissible": lambda c: bool(hosted.text_env.is_admissible(c["text"])),
             "shown": lambda c: hosted.text_env.prompt_observation(c["text"]),
             "solution": lambda c: list(hosted.text_env.reference_solution()),

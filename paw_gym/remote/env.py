@@ -306,7 +306,8 @@ class RemoteEnv(TextEnv):
         """What would be accepted now; asked for where the environment does not list it by itself."""
         if not self._asks_actions:
             return super().list_actions()
-        return [str(action) for action in self._ask({"op": "ask", "what": "actions"})["answer"]]
+        listed = self._ask({"op": "ask", "what": "actions"})["answer"]
+        return None if listed is None else [str(action) for action in listed]
 
     def is_admissible(self, action: str) -> bool:
         """Whether an action would be accepted now, as far as the listed actions show."""

@@ -41,9 +41,8 @@ def packed(
     """
     lengths = _lengths(rows, whole, parents)
     contexts = [_context(row) - 1 for row in whole]
-    apart: dict[int, list[int]] = defaultdict(
-        list
-    )  # by parent: branches that are rows of their own
+    # by parent: branches that are rows of their own
+    apart: dict[int, list[int]] = defaultdict(list)
     hosts: list[_Host] = []
     paths: list[list[Span]] = []  # where in its host each dialogue lies
     found: list[TokenRow] = []

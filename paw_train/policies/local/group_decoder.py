@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from transformers.cache_utils import DynamicCache
 
 from paw_train.policies.local.logits import logits_of
 from paw_train.policies.local.probes import continues_by_chunks
+from paw_train.policies.local.whole_feed import WholeFeed
 
 _NAMES = ("past_key_values", "cache_params")
 """what models call their cache"""
@@ -29,7 +30,7 @@ class _Group:
     length: int
 
 
-class GroupDecoder:
+class GroupDecoder(WholeFeed):
     """B sequences that grow together as long as they grow alike.
 
     Rows whose chunks are equally long share a cache and a forward pass, without any padding; where chunks
@@ -79,13 +80,6 @@ class GroupDecoder:
         if found is None:
             raise ValueError("No row has a new token.")
         return found
-
-    def advance(self, tokens: Mapping[int, int]) -> tuple[list[int], Tensor]:
-        """As ``BatchDecoder.advance``."""
-        rows = list(range(self.count))
-        logits = self.feed([[tokens[row]] if row in tokens else [] for row in rows])
-        going = [row for row in rows if row in tokens]
-        return going, logits[torch.tensor(going, device=self.device)]
 
     def keep(self, rows: Sequence[int]) -> None:
         """As ``BatchDecoder.keep``."""

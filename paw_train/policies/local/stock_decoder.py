@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,9 +10,10 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
 from paw_train.policies.local.logits import logits_of
+from paw_train.policies.local.whole_feed import WholeFeed
 
 
-class StockDecoder:
+class StockDecoder(WholeFeed):
     """B sequences that grow together in columns of their own.
 
     Shorter chunks leave holes in the cache, which the attention mask hides and position ids skip. Such a
@@ -51,13 +52,6 @@ class StockDecoder:
             use_cache=True,
         ).last_hidden_state
         return logits_of(self.model, hidden[torch.arange(self.count, device=self.device), last])
-
-    def advance(self, tokens: Mapping[int, int]) -> tuple[list[int], Tensor]:
-        """As ``BatchDecoder.advance``."""
-        rows = list(range(self.count))
-        logits = self.feed([[tokens[row]] if row in tokens else [] for row in rows])
-        going = [row for row in rows if row in tokens]
-        return going, logits[torch.tensor(going, device=self.device)]
 
     def keep(self, rows: Sequence[int]) -> None:
         """As ``BatchDecoder.keep``."""
