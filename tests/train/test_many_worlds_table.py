@@ -1,0 +1,39 @@
+"""The table of one policy for several worlds against a policy for each, on cells with known means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from files import load
+
+pytest.importorskip("torch")
+
+many: Any = load("benchmarks/many_worlds.py")
+
+
+def cell(seed: int, arm: str, tokens: int, **after: tuple[float, float]) -> dict[str, Any]:
+    """A run that starts from nothing; ``after``: success and score by world."""
+    ends = {world: {"n": 60, "success": a, "score": b} for world, (a, b) in after.items()}
+    starts = {world: {"n": 60, "success": 0.0, "score": 0.0} for world in after}
+    return {"seed": seed, "arm": arm, "tokens": tokens, "before": starts, "after": ends}
+
+
+def test_differences_are_paired_by_seed_and_incomplete_seeds_are_left_out() -> None:
+    cells = [
+        cell(0, "mixed", 100, shop=(0.5, 0.7), maze=(0.2, 0.2)),
+        cell(0, "maze", 110, maze=(0.1, 0.1)),
+        cell(0, "shop", 90, shop=(0.5, 0.5)),
+        cell(1, "mixed", 100, shop=(0.6, 0.8), maze=(0.4, 0.4)),
+        cell(1, "maze", 90, maze=(0.1, 0.1)),
+        cell(1, "shop", 90, shop=(0.6, 0.6)),
+        cell(2, "mixed", 100, shop=(1.0, 1.0), maze=(1.0, 1.0)),
+    ]
+    lines = many.table(cells, ["shop", "maze"]).split("\n")
+    assert lines[0] == "2 seeds"
+    # 95 % of t with one degree of freedom is 12.706 standard errors; those of +10 and +30 are 10
+    assert lines[4:] == [
+        "| shop, success | 0.0 | 55.0 | 0.0 | 55.0 | +0.0 (+0.0 to +0.0) | 0.90 |",
+        "| shop, score | 0.0 | 75.0 | 0.0 | 55.0 | +20.0 (+20.0 to +20.0) | 0.90 |",
+        "| maze, success | 0.0 | 30.0 | 0.0 | 10.0 | +20.0 (-107.1 to +147.1) | 1.00 |",
+    ]
