@@ -258,6 +258,7 @@ def demonstrations(
     task_ids: Sequence[str],
     noise: float = 0.0,
     rng: np.random.Generator | None = None,
+    misplaced: float = 0.0,
 ) -> list[Trajectory]:
     """Episodes of the environments' own expert.
 
@@ -269,6 +270,8 @@ def demonstrations(
             or the last one again). The expert then shows how to recover; the perturbed action itself
             is no example and gets no span in its row.
         rng: of the noise.
+        misplaced: share of the perturbed actions that are what another episode's expert does at that
+            moment. Most are refused here: as a policy meets refusals after mistaking what is where.
     """
     pool.reset(task_ids)
     trajectories = [Trajectory(episode) for episode in pool.episodes]
@@ -279,7 +282,11 @@ def demonstrations(
         slots = list(pool.active)
         if not slots:
             break
-        perturbed = {slot.index: _perturbed_action(pool, slot, noise, rng) for slot in slots}
+        foreign = [actions[slot.index] for slot in slots] if misplaced else []
+        perturbed = {
+            slot.index: _perturbed_action(pool, slot, noise, rng, misplaced, foreign)
+            for slot in slots
+        }
         texts = [
             pool.env_of(slot).response_for(perturbed[slot.index] or actions[slot.index])
             for slot in slots
@@ -313,13 +320,20 @@ def _expert_actions(pool: EnvPool, experts: Mapping[int, Callable[[], str]]) -> 
 
 
 def _perturbed_action(
-    pool: EnvPool, slot: Slot, noise: float, rng: np.random.Generator | None
+    pool: EnvPool,
+    slot: Slot,
+    noise: float,
+    rng: np.random.Generator | None,
+    misplaced: float,
+    foreign: Sequence[str],
 ) -> str | None:
     """With probability ``noise``, an action in place of the expert's."""
     if rng is None or rng.random() >= noise:
         return None
     if slot.episode.transitions and rng.random() < 0.3:
         return slot.episode.transitions[-1].action
+    if foreign and rng.random() < misplaced:
+        return foreign[int(rng.integers(len(foreign)))]
     actions = pool.env_of(slot).text_env.list_actions() or []
     return str(actions[int(rng.integers(len(actions)))]) if actions else None
 

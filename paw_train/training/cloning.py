@@ -35,13 +35,14 @@ def expert_rows(
     seed: int,
     batch: int = 64,
     progress: Callable[[int], None] | None = None,
+    misplaced: float = 0.0,
 ) -> list[TokenRow]:
     """Token rows of the environment's own expert playing the given tasks; failures are left out."""
     rows: list[TokenRow] = []
     rng = np.random.default_rng(seed)
     for start in range(0, len(task_ids), batch):
         ids = task_ids[start : start + batch]
-        for trajectory in demonstrations(pool, chat, ids, noise, rng):
+        for trajectory in demonstrations(pool, chat, ids, noise, rng, misplaced):
             if trajectory.episode.success:
                 rows.extend(trajectory.rows)
         if progress:
@@ -78,6 +79,7 @@ def mixed_expert_rows(
             own.noise,
             seed,
             progress=lambda n, before=done: progress(before + n) if progress else None,  # type: ignore[misc]
+            misplaced=own.misplaced,
         )
         done += count
         pool.close()

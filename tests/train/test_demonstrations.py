@@ -68,3 +68,47 @@ def test_an_expert_that_fails_ends_its_own_episode(monkeypatch: pytest.MonkeyPat
     assert a.success and a.error is None
     assert "the expert is confused" in b.error and len(b.transitions) == 2
     assert "no further action" in c.error and len(c.transitions) == 3
+
+
+class PasswordEnv(TextEnv):
+    """Say the task's own word three times; ``wait`` alone is listed."""
+
+    def __init__(self, max_steps: int = 60, render_mode: str | None = None) -> None:
+        tasks = [Task(name, "Say the word.", data=f"say {name}") for name in ("a", "b", "c")]
+        super().__init__(TaskSet.from_tasks(tasks), max_steps, render_mode)
+
+    def _start(self, task: Task) -> Outcome:
+        self.state = 0
+        return Outcome("Well?", admissible_actions=["wait"])
+
+    def _act(self, action: str) -> Outcome:
+        right = action == self.task.data
+        self.state += right
+        done = self.state == 3
+        return Outcome(
+            "Go on." if right else "Nothing happens.",
+            float(done),
+            done,
+            done,
+            action_is_valid=right or action == "wait",
+            admissible_actions=["wait"],
+        )
+
+    def reference_solution(self) -> list[str]:
+        return [self.task.data] * (3 - self.state)
+
+
+@pytest.mark.parametrize(("misplaced", "expected"), [(0.0, {"wait"}), (1.0, {"say a", "say b"})])
+def test_a_misplaced_action_is_what_the_expert_does_in_another_episode(
+    misplaced: float, expected: set[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    played = demonstrations(_pool(PasswordEnv), None, ["a", "b", "c"] * 20, 0.4, rng, misplaced)
+    assert all(trajectory.episode.success for trajectory in played)
+    slips = {
+        t.action
+        for trajectory in played
+        for t in trajectory.episode.transitions
+        if trajectory.episode.task_id == "c" and t.action != "say c"
+    }
+    assert slips == expected
