@@ -270,8 +270,9 @@ def demonstrations(
             or the last one again). The expert then shows how to recover; the perturbed action itself
             is no example and gets no span in its row.
         rng: of the noise.
-        misplaced: share of the perturbed actions that are what another episode's expert does at that
-            moment. Most are refused here: as a policy meets refusals after mistaking what is where.
+        misplaced: share of the perturbed actions, those that repeat the last one aside, that are what
+            another episode's expert does at that moment. Most are refused here, as those of a policy are
+            that mistakes what is where.
     """
     pool.reset(task_ids)
     trajectories = [Trajectory(episode) for episode in pool.episodes]

@@ -18,8 +18,8 @@ class CloningSettings(Group):
     """share of the expert's steps replaced by a random action (a perturbed action), so that the policy also
     learns to recover"""
     misplaced: Share = 0.0
-    """share of the perturbed actions that are what the expert does in another episode at that moment: most of
-    them are refused, so that the policy learns to go on after a refusal instead of repeating itself"""
+    """share of the perturbed actions, those that repeat the last one aside, that are what the expert does in
+    another episode at that moment: most are refused, so the policy learns to go on after a refusal"""
     steps: Count = 400
     """number of optimiser steps"""
     checkpoint_every: Positive = 200
