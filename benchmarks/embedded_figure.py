@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from paw_gym.files import write_json
+from paw_train.reporting.run.run_data import load_run
 
 BLUE, GREY, ORANGE = "#1f5fbf", "#98a2ae", "#bf5413"
 _NEIGHBOURS = 2
@@ -28,23 +29,21 @@ _NEIGHBOURS = 2
 
 
 def curves(run: Path) -> dict[str, Any]:
-    """What the picture needs of a run's folder."""
-
-    def rates(name: str) -> list[list[float]]:
-        lines = (run / name).read_text(encoding="utf-8").splitlines()
-        return [[r["update"], r["success_rate"]] for r in map(json.loads, lines)]
-
-    before, after = (
-        json.loads((run / name).read_text(encoding="utf-8"))["success_rate"]
-        for name in ("eval_before.json", "eval_after.json")
-    )
+    """What the picture needs of a finished run."""
+    found = load_run(run)
+    if found.before is None or found.after is None:
+        raise SystemExit(f"{run} is not finished: it has no evaluation before and after RL.")
     return {
-        "seed": json.loads((run / "config.json").read_text(encoding="utf-8"))["seed"],
-        "training": rates("metrics.jsonl"),
-        "validation": rates("validation.jsonl"),
-        "before": before,
-        "after": after,
+        "seed": found.config["seed"],
+        "training": _rates(found.metrics),
+        "validation": _rates(found.validation),
+        "before": found.before.overall.rate,
+        "after": found.after.overall.rate,
     }
+
+
+def _rates(lines: Sequence[Mapping[str, Any]]) -> list[list[float]]:
+    return [[line["update"], line["success_rate"]] for line in lines]
 
 
 def figure(seeds: Sequence[dict[str, Any]]) -> Figure:

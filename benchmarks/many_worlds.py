@@ -27,6 +27,7 @@ from typing import Any
 
 from paw_gym.files import write_json
 from paw_train.evaluation.statistics import mean_interval
+from paw_train.reporting.run.run_data import load_run
 from paw_train.settings.recipes import load_settings
 
 PAW = Path(sysconfig.get_path("scripts")) / "paw"
@@ -99,8 +100,7 @@ def _panels(path: Path, arm: str) -> dict[str, dict[str, float]]:
 
 
 def _column(folder: Path, name: str) -> list[float]:
-    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line)[name] for line in lines]
+    return [line[name] for line in load_run(folder).metrics]
 
 
 def table(cells: Sequence[Cell], worlds: Sequence[str]) -> str:
@@ -131,14 +131,14 @@ def _measures(world: str, pairs: Sequence[tuple[Cell, Cell]]) -> list[str]:
 
 
 def _row(world: str, measure: str, pairs: Sequence[tuple[Cell, Cell]]) -> str:
-    def mean(which: int, when: str) -> str:
-        return f"{statistics.fmean(_rate(pair[which], when) for pair in pairs):.1f}"
-
-    def _rate(cell: Cell, when: str) -> float:
+    def rate(cell: Cell, when: str) -> float:
         return 100 * float(cell[when][world][measure])
 
+    def mean(which: int, when: str) -> str:
+        return f"{statistics.fmean(rate(pair[which], when) for pair in pairs):.1f}"
+
     shown = [mean(which, when) for which in (0, 1) for when in ("before", "after")]
-    gap = _difference([_rate(mixed, "after") - _rate(alone, "after") for mixed, alone in pairs])
+    gap = _difference([rate(mixed, "after") - rate(alone, "after") for mixed, alone in pairs])
     ratio = statistics.fmean(alone["tokens"] / mixed["tokens"] for mixed, alone in pairs)
     return f"| {world}, {measure} | {' | '.join(shown)} | {gap} | {ratio:.2f} |"
 

@@ -283,7 +283,7 @@ def demonstrations(
         slots = list(pool.active)
         if not slots:
             break
-        foreign = [actions[slot.index] for slot in slots] if misplaced else []
+        foreign = list(actions.values()) if misplaced else []
         perturbed = {
             slot.index: _perturbed_action(pool, slot, noise, rng, misplaced, foreign)
             for slot in slots
