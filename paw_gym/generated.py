@@ -52,6 +52,36 @@ def generated_tasks(
     return TaskSet(ids, load, hashlib.sha256(key.encode()).hexdigest(), split)
 
 
+def sampled_tasks(
+    family: str,
+    split: str,
+    sample: Callable[[random.Random], T],
+    key: Callable[[T], str],
+    make: Callable[[str, T], Task],
+    num_tasks: int | None = None,
+) -> TaskSet:
+    """Numbered tasks that are sampled, each when it is asked for, in splits that share none.
+
+    Args:
+        family: the generator, its version and its arguments; equal names must mean equal tasks.
+        split: ``train``, ``valid`` or ``test``.
+        sample: makes the content of a task, from the generator's random numbers alone.
+        key: names a content; those with equal keys are in the same split, so it should be the same for all
+            that an agent would call the same task, such as a board and its mirror image.
+        make: makes a task of its id and content; nothing may change it afterwards, as it is shared.
+        num_tasks: size of the split; ``None``: ``TASKS``.
+
+    Raises:
+        ValueError: there is no such split. When a task is loaded: ``sample`` makes so few different contents
+            that the split has none.
+    """
+
+    def numbered(task_id: str, number: int) -> Task:
+        return make(task_id, sample_of_split(f"{family}/{number}", split, sample, key))
+
+    return generated_tasks(family, split, numbered, num_tasks)
+
+
 def sample_of_split(
     seed: str, split: str, sample: Callable[[random.Random], T], key: Callable[[T], str]
 ) -> T:

@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from paw_gym.core import AgentDefaults, Outcome, Task
-from paw_gym.generated import generated_tasks, sample_of_split
+from paw_gym.generated import sampled_tasks
 from paw_gym.replayed import ReplayedEnv
 
 
@@ -64,14 +64,14 @@ class FromGymnasium(ReplayedEnv):
         self._describe, self._possible, self._succeeded = describe, possible, succeeded
         self._total = 0.0
         settings = "".join(f",{name}={env_kwargs[name]}" for name in sorted(env_kwargs))
-
-        def make(task_id: str, number: int) -> Task:
-            seed = sample_of_split(
-                f"{env}/{number}", split, lambda rng: rng.getrandbits(31), lambda seed: f"{seed}"
-            )
-            return Task(task_id, instruction, env, seed)
-
-        tasks = generated_tasks(f"gymnasium/{env}{settings}", split, make, num_tasks)
+        tasks = sampled_tasks(
+            f"gymnasium/{env}{settings}",
+            split,
+            lambda rng: rng.getrandbits(31),
+            str,
+            lambda task_id, seed: Task(task_id, instruction, env, seed),
+            num_tasks,
+        )
         super().__init__(tasks, max_steps, render_mode)
 
     def _open(self, task: Task, seed: int) -> Outcome:

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task
-from paw_gym.generated import generated_tasks, sample_of_split
+from paw_gym.generated import sampled_tasks
 from paw_gym.naming import require_choice
 from paw_gym.replayed import ReplayedEnv
 
@@ -64,14 +64,14 @@ class FromTextArena(ReplayedEnv):
         self._drawn: Any = None
         self._rules(0)  # says at once what cannot be played
         settings = "".join(f",{name}={env_kwargs[name]}" for name in sorted(env_kwargs))
-
-        def make(task_id: str, number: int) -> Task:
-            seed = sample_of_split(
-                f"{env}/{number}", split, lambda rng: rng.getrandbits(31), lambda seed: f"{seed}"
-            )
-            return Task(task_id, self._rules(seed), env, seed)
-
-        tasks = generated_tasks(f"textarena/{env}{settings}", split, make, num_tasks)
+        tasks = sampled_tasks(
+            f"textarena/{env}{settings}",
+            split,
+            lambda rng: rng.getrandbits(31),
+            str,
+            lambda task_id, seed: Task(task_id, self._rules(seed), env, seed),
+            num_tasks,
+        )
         super().__init__(tasks, max_steps, render_mode)
 
     def _make(self) -> Any:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from math import log2
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv
-from paw_gym.generated import generated_tasks, require_in, sample_of_split
+from paw_gym.generated import require_in, sampled_tasks
 
 GENERATOR = 1
 """grows when the same arguments give other games"""
@@ -120,16 +120,14 @@ def tasks_2048(split: str, size: int, target: int, num_tasks: int | None) -> Tas
         f"(.). Make a tile of {target} before no move is left."
     )
 
-    def make(task_id: str, number: int) -> Task:
-        seed = sample_of_split(
-            f"{family}/{number}",
-            split,
-            lambda rng: rng.getrandbits(48),
-            lambda seed: f"2048/{seed}",
-        )
-        return Task(task_id, instruction, f"{target}", seed)
-
-    return generated_tasks(family, split, make, num_tasks)
+    return sampled_tasks(
+        family,
+        split,
+        lambda rng: rng.getrandbits(48),
+        lambda seed: f"2048/{seed}",
+        lambda task_id, seed: Task(task_id, instruction, f"{target}", seed),
+        num_tasks,
+    )
 
 
 class Game2048Env(TextEnv):
@@ -163,6 +161,7 @@ class Game2048Env(TextEnv):
     v0: first version.
     """
 
+    refusal = "Nothing moves."
     agent = AgentDefaults(template="board", history_length=2, success_reward=10.0)
     held_out_splits = ("valid", "test")
 
@@ -188,7 +187,7 @@ class Game2048Env(TextEnv):
         board, number = self.state
         after = possible(board).get(action)
         if after is None:
-            return self._outcome("Nothing moves.", valid=False)
+            return self._outcome(self.refusal, valid=False)
         self.state = spawn(after, self.task.data, number), number + 1
         return self._outcome(f"You slide {action}, and a new tile appears.")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv
-from paw_gym.generated import generated_tasks, require_in, sample_of_split
+from paw_gym.generated import require_in, sampled_tasks
 
 GENERATOR = 1
 """grows when the generator gives other puzzles for the same arguments"""
@@ -124,13 +124,14 @@ def sudoku_tasks(split: str, size: int, givens: int, num_tasks: int | None) -> T
         "columns from the left. A digit that you placed can be cleared again."
     )
 
-    def make(task_id: str, number: int) -> Task:
-        grid = sample_of_split(
-            f"{family}/{number}", split, lambda rng: generate_puzzle(rng, size, givens), canonical
-        )
-        return Task(task_id, instruction, f"{size}x{size}", grid)
-
-    return generated_tasks(family, split, make, num_tasks)
+    return sampled_tasks(
+        family,
+        split,
+        lambda rng: generate_puzzle(rng, size, givens),
+        canonical,
+        lambda task_id, grid: Task(task_id, instruction, f"{size}x{size}", grid),
+        num_tasks,
+    )
 
 
 class SudokuEnv(TextEnv):
@@ -169,6 +170,7 @@ class SudokuEnv(TextEnv):
     v0: first version.
     """
 
+    refusal = "That is not possible here."
     agent = AgentDefaults(template="board", history_length=2, success_reward=10.0)
     held_out_splits = ("valid", "test")
 
@@ -191,7 +193,7 @@ class SudokuEnv(TextEnv):
 
     def _act(self, action: str) -> Outcome:
         if action not in self._admissible():
-            return self._outcome("That is not possible here.", valid=False)
+            return self._outcome(self.refusal, valid=False)
         digit, row, column = re.fullmatch(_ACTION, action).groups()  # type: ignore[union-attr]
         cell = (int(row) - 1) * self._size + int(column) - 1
         self.state = _with_digit(self.state, cell, int(digit or 0))

@@ -11,7 +11,7 @@ from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet
 from paw_gym.envs.textworld.games import checked_settings, game_file, version
-from paw_gym.generated import generated_tasks, sample_of_split, taking_turns
+from paw_gym.generated import sampled_tasks, taking_turns
 from paw_gym.replayed import ReplayedEnv
 
 GENERATOR = 1
@@ -33,16 +33,14 @@ def textworld_tasks(
     form = "goal" if goal_only else "steps"
     family = f"textworld{GENERATOR}-{version()}/{kind}/{chosen}/{form}"
 
-    def make(task_id: str, number: int) -> Task:
-        seed = sample_of_split(
-            f"{family}/{number}", split, lambda rng: rng.getrandbits(31), lambda seed: f"{seed}"
-        )
+    def make(task_id: str, seed: int) -> Task:
         request = {"kind": kind, "settings": dict(settings), "goal_only": goal_only}
         file = game_file({**request, "seed": seed, "split": split})
         game = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
         return Task(task_id, game["objective"], kind, str(file))
 
-    return generated_tasks(family, split, make, TASKS.get(split) if count is None else count)
+    count = TASKS.get(split) if count is None else count
+    return sampled_tasks(family, split, lambda rng: rng.getrandbits(31), str, make, count)
 
 
 class TextWorldEnv(ReplayedEnv):
