@@ -226,8 +226,6 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
     held_out_splits: ClassVar[tuple[str, str]] = ("valid_seen", "valid_unseen")
     """of an environment with a ``split``: what checkpoints are chosen on, and what results are
     reported on, unless the user says otherwise"""
-    refusal: ClassVar[str] = ""
-    """how every answer to an action that it refuses begins, where there is one such text"""
     small_template: ClassVar[str] = "compact"
     """prompt template for a small model that is trained from scratch on this environment"""
 

@@ -161,7 +161,6 @@ class Game2048Env(TextEnv):
     v0: first version.
     """
 
-    refusal = "Nothing moves."
     agent = AgentDefaults(template="board", history_length=2, success_reward=10.0)
     held_out_splits = ("valid", "test")
 
@@ -187,7 +186,7 @@ class Game2048Env(TextEnv):
         board, number = self.state
         after = possible(board).get(action)
         if after is None:
-            return self._outcome(self.refusal, valid=False)
+            return self._outcome("Nothing moves.", valid=False)
         self.state = spawn(after, self.task.data, number), number + 1
         return self._outcome(f"You slide {action}, and a new tile appears.")
 

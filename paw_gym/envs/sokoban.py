@@ -265,7 +265,6 @@ class SokobanEnv(TextEnv):
     v0: first version.
     """
 
-    refusal = "Nothing moves."
     agent = AgentDefaults(template="board", history_length=2, success_reward=10.0)
     held_out_splits = ("valid", "test")
 
@@ -299,7 +298,7 @@ class SokobanEnv(TextEnv):
         level: Level = self.task.data
         after = level.after(self.state, action) if action in level.moves else None
         if after is None:
-            return self._outcome(self.refusal, valid=False)
+            return self._outcome("Nothing moves.", valid=False)
         pushed = after[1] != self.state[1]
         self.state = after
         return self._outcome(f"You push a box {action}." if pushed else f"You walk {action}.")

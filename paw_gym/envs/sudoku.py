@@ -170,7 +170,6 @@ class SudokuEnv(TextEnv):
     v0: first version.
     """
 
-    refusal = "That is not possible here."
     agent = AgentDefaults(template="board", history_length=2, success_reward=10.0)
     held_out_splits = ("valid", "test")
 
@@ -193,7 +192,7 @@ class SudokuEnv(TextEnv):
 
     def _act(self, action: str) -> Outcome:
         if action not in self._admissible():
-            return self._outcome(self.refusal, valid=False)
+            return self._outcome("That is not possible here.", valid=False)
         digit, row, column = re.fullmatch(_ACTION, action).groups()  # type: ignore[union-attr]
         cell = (int(row) - 1) * self._size + int(column) - 1
         self.state = _with_digit(self.state, cell, int(digit or 0))

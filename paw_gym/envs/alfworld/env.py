@@ -64,7 +64,6 @@ class ALFWorldEnv(TextEnv):
     v0: first version.
     """
 
-    refusal = _NOTHING
     agent = AgentDefaults(
         template="alfworld", history_length=2, success_reward=10.0, invalid_penalty=-0.1
     )
