@@ -88,7 +88,7 @@ class TaskSet(Sequence[Task]):
         return len(self.ids)
 
     def __iter__(self) -> Iterator[Task]:
-        return (self._load(task_id) for task_id in self.ids)
+        return (self._loaded(task_id) for task_id in self.ids)
 
     def __contains__(self, key: object) -> bool:
         return (key.id if isinstance(key, Task) else key) in self._known
@@ -99,22 +99,34 @@ class TaskSet(Sequence[Task]):
         Raises:
             KeyError: no such id; the message names the closest ones.
             IndexError: no such index; the message gives the range.
+            EnvDefinitionError: the task that is loaded has another id.
         """
         if isinstance(key, slice):
-            return [self._load(task_id) for task_id in self.ids[key]]
+            return [self._loaded(task_id) for task_id in self.ids[key]]
         if isinstance(key, str):
             return self._by_id(key)
         if not -len(self.ids) <= key < len(self.ids):
             raise IndexError(f"Task index {key} is out of range: there are {len(self.ids)} tasks.")
-        return self._load(self.ids[int(key)])
+        return self._loaded(self.ids[int(key)])
 
     def _by_id(self, task_id: str) -> Task:
         if task_id in self._known:
-            return self._load(task_id)
+            return self._loaded(task_id)
         reason = self._explain(task_id) if self._explain else None
         where = f" in split {self.split!r}" if self.split else ""
         hint = reason or did_you_mean(task_id, _candidates(task_id, self.ids))
         raise UnknownTaskError(f"There is no task {task_id!r}{where}. {hint}")
+
+    def _loaded(self, task_id: str) -> Task:
+        task = self._load(task_id)
+        found = getattr(task, "id", task_id)
+        if found != task_id:
+            raise EnvDefinitionError(
+                f"The task that is listed as {task_id!r} has the id {found!r}; expected the id that it is "
+                "asked for by.",
+                "Task.id",
+            )
+        return task
 
     def subset(self, keep: Callable[[str], bool], split: str = "") -> TaskSet:
         """The tasks whose id ``keep`` accepts, in order, with a fingerprint of its own."""

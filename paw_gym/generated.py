@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from paw_gym.core import Task, TaskSet, split_of_key
 from paw_gym.naming import require_choice
+from paw_gym.validation import EnvDefinitionError, found
 
 SPLITS = {"train": 0.8, "valid": 0.1, "test": 0.1}
 """share of everything that a generator can make, by a hash of its content"""
@@ -38,10 +39,12 @@ def generated_tasks(
         num_tasks: size of the split; ``None``: ``TASKS``.
 
     Raises:
-        ValueError: there is no such split.
+        ValueError: there is no such split, or ``num_tasks`` is no number of tasks.
     """
     require_choice("split", split, SPLITS)
     count = TASKS[split] if num_tasks is None else num_tasks
+    if not isinstance(count, int) or count < 1:
+        raise ValueError(f"num_tasks is {count!r}; expected a whole number of 1 or more, or None.")
     ids = [f"{family}/{split}/{number:05d}" for number in range(count)]
 
     @lru_cache(maxsize=_KEPT)
@@ -72,8 +75,9 @@ def sampled_tasks(
         num_tasks: size of the split; ``None``: ``TASKS``.
 
     Raises:
-        ValueError: there is no such split. When a task is loaded: ``sample`` makes so few different contents
-            that the split has none.
+        ValueError: there is no such split, or ``num_tasks`` is no number of tasks. When a task is loaded:
+            ``sample`` makes so few different contents that the split has none.
+        EnvDefinitionError: when a task is loaded: ``key`` gives no string.
     """
 
     def numbered(task_id: str, number: int) -> Task:
@@ -95,11 +99,18 @@ def sample_of_split(
 
     Raises:
         ValueError: the generator makes so few different candidates that none is in the split.
+        EnvDefinitionError: ``key`` gives no string.
     """
     rng = random.Random(f"{seed}/{split}")
     for _ in range(_TRIES):
         candidate = sample(rng)
-        if split_of_key(key(candidate), SPLITS) == split:
+        name = key(candidate)
+        if not isinstance(name, str):
+            raise EnvDefinitionError(
+                f"key gives {found(name)} for {found(candidate)}; expected a str, such as repr(content).",
+                "key",
+            )
+        if split_of_key(name, SPLITS) == split:
             return candidate
     raise ValueError(
         f"None of {_TRIES} candidates of {seed} is in split {split!r}: there are too few different ones. "

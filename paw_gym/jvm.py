@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -58,4 +58,16 @@ def _started(jar: Path, process: int, *options: str) -> Any:
         return_proc=True,
     )
     parameters = GatewayParameters(auto_field=True, port=port)
-    return JavaGateway(gateway_parameters=parameters, java_process=machine)
+    gateway = JavaGateway(gateway_parameters=parameters, java_process=machine)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=partial(_leave, gateway._gateway_client))
+    return gateway
+
+
+def _leave(client: Any) -> None:
+    """In a forked process: what it inherited of a machine is not its own.
+
+    The garbage of py4j's objects is a message to the machine. From a fork it would delete what the first
+    process still uses, over a connection from which both would then read.
+    """
+    client.is_connected = False

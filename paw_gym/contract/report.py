@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
+import gymnasium
+
 from paw_gym.validation import EnvDefinitionError
+
+_OURS = [Path(__file__).parents[1], Path(gymnasium.__file__).parent]
+"""folders of code that an environment's author has not written"""
+_STANDARD = Path(sysconfig.get_path("stdlib"))
 
 
 class ContractViolation(AssertionError):
@@ -78,8 +86,9 @@ def run_check(
         name: of the check.
         check: the check.
         subject: what it is called with.
-        known: the check that reported it, by wrong field of the environment's own definition; added
-            to. Another check that stumbles over the same field is skipped, not failed.
+        known: the check that reported it, by wrong field of the environment's own definition, or by
+            exception and line of the environment's code; added to. Another check that stumbles over
+            the same is skipped, not failed.
     """
     try:
         return CheckResult(name, "passed", check(subject))
@@ -87,12 +96,11 @@ def run_check(
         return CheckResult(name, "skipped", str(reason))
     except Exception as error:  # an environment may raise anything: that is the finding
         cause = _definition_error(error)
-        if cause is not None:
-            reported = known.setdefault(cause.field, name)
-            if reported != name:
-                return CheckResult(name, "skipped", f"stopped by what {reported} reports")
-        plain = isinstance(error, ContractViolation)
-        detail = str(cause or (error if plain else f"{type(error).__name__}: {error}"))
+        finding = cause.field if cause else _raised(error)
+        if finding and known.setdefault(finding, name) != name:
+            return CheckResult(name, "skipped", f"stopped by what {known[finding]} reports")
+        plain = cause or isinstance(error, ContractViolation)
+        detail = str(cause or error) if plain else _with_place(error)
         return CheckResult(name, "failed", detail, traceback.format_exc())
 
 
@@ -101,6 +109,32 @@ def _definition_error(error: BaseException | None) -> EnvDefinitionError | None:
     while error is not None and not isinstance(error, EnvDefinitionError):
         error = error.__cause__ or error.__context__
     return error
+
+
+def _raised(error: BaseException) -> str | None:
+    """Names an exception by its text and the line that raised it; ``None``: a check's own finding."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, ContractViolation):
+        return None
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{type(error).__name__}: {error}, {frames[-1].filename}, {frames[-1].lineno}"
+
+
+def _with_place(error: BaseException) -> str:
+    """An exception, with the line of the environment's own code that it comes from, if it does."""
+    text = f"{type(error).__name__}: {error}"
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [(Path(f.filename), f.lineno) for f in frames if not f.filename.startswith("<")]
+    written = [(path, number) for path, number in lines if _is_the_environments(path)]
+    return f"{text} ({written[-1][0].name}, line {written[-1][1]})" if written else text
+
+
+def _is_the_environments(path: Path) -> bool:
+    standard = path.is_relative_to(_STANDARD) and not {"site-packages", "dist-packages"} & {
+        *path.parts
+    }
+    return not standard and not any(path.is_relative_to(folder) for folder in _OURS)
 
 
 def require(condition: object, message: str) -> None:

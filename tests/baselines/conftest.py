@@ -9,7 +9,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from paw_gym import Outcome, Task, register_text_env, registration
+from registries import registered_here
+
+from paw_gym import Outcome, Task, register_text_env
 from paw_gym.pool import EnvPool
 from paw_gym.transition import Episode
 from paw_train.baselines import make_agent
@@ -73,15 +75,10 @@ def _doors(task: Task, rng: Any) -> Any:
 @pytest.fixture(autouse=True)
 def doors() -> Iterator[None]:
     """``test/Doors-v0``: no splits, listed actions, and a solver."""
-    import gymnasium as gym
-
-    ours, gymnasiums = dict(registration._REGISTERED), dict(gym.registry)
     _doors.solve = lambda task: ["look", f"open door {task.data}"]  # type: ignore[attr-defined]
-    register_text_env("test/Doors-v0", _doors, tasks=door_tasks(), max_steps=6)
-    yield
-    for registry, before in ((registration._REGISTERED, ours), (gym.registry, gymnasiums)):
-        registry.clear()  # type: ignore[attr-defined]
-        registry.update(before)  # type: ignore[attr-defined]
+    with registered_here():
+        register_text_env("test/Doors-v0", _doors, tasks=door_tasks(), max_steps=6)
+        yield
 
 
 class Table:

@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 import pytest
+from registries import registered_here
 
-from paw_gym import AgentDefaults, Outcome, Task, TaskSet, TextEnv, registration
+from paw_gym import AgentDefaults, Outcome, Task, TaskSet, TextEnv
 
 
 def box_tasks() -> TaskSet:
@@ -217,8 +218,5 @@ def box_env() -> type[BoxEnv]:
 @pytest.fixture(autouse=True)
 def registries() -> Iterator[None]:
     """Puts back what was registered: tests in the same process must not see each other's ids."""
-    ours, gymnasiums = dict(registration._REGISTERED), dict(gym.registry)
-    yield
-    for registry, before in ((registration._REGISTERED, ours), (gym.registry, gymnasiums)):
-        registry.clear()  # type: ignore[attr-defined]
-        registry.update(before)  # type: ignore[attr-defined]
+    with registered_here():
+        yield

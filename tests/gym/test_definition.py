@@ -151,6 +151,55 @@ def test_the_suite_reports_a_wrong_outcome_once(answer: Any) -> None:
     assert report.summary == f"1 failed, {24 - len(stopped)} passed, {len(stopped)} skipped"
 
 
+class StumblingEnv(SayEnv):
+    """Raises an error of its own at the first step."""
+
+    def _act(self, action: str) -> Outcome:
+        return Outcome("Yes." + self.missing)  # type: ignore[attr-defined]
+
+
+class ClumsyEnv(SayEnv):
+    """Has a method that cannot be called as it is."""
+
+    def _act(self) -> Outcome:  # type: ignore[override]
+        return Outcome("Yes.")
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (StumblingEnv, "AttributeError: 'StumblingEnv' object has no attribute 'missing'"),
+        (ClumsyEnv, "TypeError: ClumsyEnv._act() takes 1 positional argument but 2 were given"),
+    ],
+)
+def test_the_suite_reports_an_exception_of_the_environment_once(
+    env: type[TextEnv], message: str
+) -> None:
+    register_text_env(ID, env, replace=True)
+    report = check_text_env(ID, time_limit=None)
+    told = [failure for failure in report.failures if message in failure.detail]
+    assert len(told) == 1
+    stopped = [r for r in report.results if r.detail == f"stopped by what {told[0].name} reports"]
+    assert len(stopped) > 10
+
+
+def test_the_line_that_raised_is_shown() -> None:
+    register_text_env(ID, StumblingEnv, replace=True)
+    details = [f.detail for f in check_text_env(ID, time_limit=None).failures]
+    line = inspect.getsourcelines(StumblingEnv._act)[1] + 1
+    assert any(d.endswith(f"(test_definition.py, line {line})") for d in details), details
+
+
+def test_a_loaded_task_with_another_id_is_named() -> None:
+    tasks = TaskSet(["a", "b"], lambda task_id: Task("b", "Say b."), "0")
+    assert tasks["b"].id == "b"
+    for key in ("a", 0, slice(None)):
+        with pytest.raises(EnvDefinitionError, match="listed as 'a' has the id 'b'; expected"):
+            tasks[key]
+    with pytest.raises(EnvDefinitionError, match="listed as 'a'"):
+        list(tasks)
+
+
 BAD_TASKS = [
     ({"a": "Say a."}, "tasks is a dict, {'a': 'Say a.'}; expected a list of Task objects"),
     ("ab", "tasks is a str, 'ab'; expected a list of Task objects"),

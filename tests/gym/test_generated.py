@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paw_gym.core import Task
+from paw_gym.core import EnvDefinitionError, Task
 from paw_gym.generated import SPLITS, sampled_tasks
 
 
@@ -55,3 +56,17 @@ def test_a_split_that_the_generator_cannot_fill_is_named() -> None:
         else:
             filled.append(split)
     assert len(filled) == 1, "there is one domino, so one split has it"
+
+
+@pytest.mark.parametrize("number", [0, -5, "20", 2.0])
+def test_no_number_of_tasks_is_refused(number: object) -> None:
+    with pytest.raises(ValueError, match=r"num_tasks is .*; expected a whole number of 1 or more"):
+        _dominoes("train", 6, number)  # type: ignore[arg-type]
+
+
+def test_a_key_that_is_no_string_is_named() -> None:
+    tasks = sampled_tasks("dice", "train", lambda rng: rng.randint(1, 6), int, Task, 3)  # type: ignore[arg-type]
+    with pytest.raises(
+        EnvDefinitionError, match=r"key gives an int, \d for an int, \d; expected a str"
+    ):
+        tasks[0]

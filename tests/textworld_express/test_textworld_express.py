@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
+
 import pytest
 
 pytest.importorskip("textworld_express", reason="pip install '.[jvm]'")
@@ -90,3 +93,24 @@ def test_without_a_package(monkeypatch: pytest.MonkeyPatch, missing: str) -> Non
     )
     with pytest.raises(jvm.JavaMissingError, match=rf"package {missing}, .*pip install '.\[jvm\]'"):
         new_engine()
+
+
+def _begin_elsewhere(held: list[TextWorldExpressEnv]) -> None:
+    held.clear()
+    gc.collect()
+    TextWorldExpressEnv("coin").reset(seed=0)
+
+
+def test_a_forked_process_leaves_the_machine_of_the_first_alone() -> None:
+    """Java objects that it inherited and drops are still in use here."""
+    held = [TextWorldExpressEnv("coin")]
+    held[0].reset(seed=0)
+    child = multiprocessing.get_context("fork").Process(target=_begin_elsewhere, args=(held,))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    observation, info = held[0].reset(seed=0)
+    assert observation == TextWorldExpressEnv("coin").reset(seed=0)[0]
+    for action in held[0].reference_solution():
+        *_, info = held[0].step(action)
+    assert info["success"]

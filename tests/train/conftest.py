@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from registries import registered_here
 
 
 @pytest.fixture
@@ -20,13 +21,5 @@ def made_up() -> Callable[[bool], list[Any]]:
 @pytest.fixture
 def own_environments() -> Iterator[None]:
     """Environments that a test registers are forgotten after it."""
-    import gymnasium as gym
-
-    from paw_gym import registration
-
-    registries = (registration._REGISTERED, gym.registry)
-    before = [dict(registry) for registry in registries]
-    yield
-    for registry, kept in zip(registries, before, strict=True):
-        registry.clear()  # type: ignore[attr-defined]
-        registry.update(kept)  # type: ignore[attr-defined]
+    with registered_here():
+        yield
