@@ -32,7 +32,9 @@ def compare(
     ] = None,
     seeds: Annotated[
         str | None,
-        typer.Option(help="How many ([cyan]5[/cyan]) or which ([cyan]0,3,4[/cyan]) to run."),
+        typer.Option(
+            help="How many ([cyan]5[/cyan]) or which ([cyan]0,3,4[/cyan]; one: [cyan]3,[/cyan]) to run."
+        ),
     ] = None,
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", help="Runs at once. Default: one a core.", min=1)
@@ -106,15 +108,16 @@ def _seeds(text: str | None) -> tuple[int, ...]:
     """The seeds named; none: those of the grid."""
     if text is None:
         return ()
-    parts = text.split(",")
+    parts = text.removesuffix(",").split(",")
     if not all(part.strip().isdecimal() for part in parts):
         raise ValueError(f"--seeds: expected a number or a list such as 0,3,4; got {text!r}.")
     numbers = tuple(int(part) for part in parts)
-    if numbers == (0,):
+    if numbers == (0,) and "," not in text:
         raise ValueError(
-            "--seeds 0 asks for no runs: give how many seeds (1 or more), or which, such as 0,1,2."
+            "--seeds 0 asks for no runs: give how many seeds (1 or more), or which, such as 0,1,2 "
+            "(0, is seed 0 alone)."
         )
-    return tuple(range(numbers[0])) if len(numbers) == 1 else numbers
+    return numbers if "," in text else tuple(range(numbers[0]))
 
 
 def _print(folder: Any, progress: Any) -> None:

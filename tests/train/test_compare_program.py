@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,15 @@ def test_a_recipe_without_arms_says_how_to_name_them(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "--arm" in result.output + result.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("seeds", "expected"), [("1", {0}), ("1,", {1}), ("0,", {0}), ("0,2", {0, 2})]
+)
+def test_how_many_seeds_and_which(tmp_path: Path, seeds: str, expected: set[int]) -> None:
+    show = ["compare", "smoke_wm", "--show", "--seeds", seeds, "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, show)
+    assert result.exit_code == 0, result.output
+    assert {
+        int(n) for n in re.findall(r"-seed(\d+): not begun", result.output + result.stderr)
+    } == expected

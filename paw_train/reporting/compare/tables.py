@@ -16,7 +16,7 @@ from paw_train.reporting.compare.overhead import Overhead
 Interval = tuple[float, float] | None
 
 EXPLANATION = (
-    "Success after RL in %, mean over seeds. 95 %: t interval over seeds, on this panel of tasks. "
+    "Success at the end of a run in %, mean over seeds. 95 %: t interval over seeds, on this panel of tasks. "
     "Difference: in points, paired by seed, with its own t interval; p: paired t test, in brackets "
     "adjusted for the number of differences (Holm). Seeds and tasks: bootstrap over both, for what holds "
     "on other tasks too."
@@ -38,8 +38,8 @@ COLUMNS = (
 
 SECONDARY_COLUMNS = ("arm", "mean", "95 %", "difference", "95 %", "p")
 SECONDARY_EXPLANATION = (
-    "Means over seeds with t intervals, differences paired by seed; p is not adjusted. The success after "
-    "RL above decides; these explain it."
+    "Means over seeds with t intervals, differences paired by seed; p is not adjusted. The success "
+    "above decides; these explain it."
 )
 OVERHEAD_COLUMNS = (
     "arm",
