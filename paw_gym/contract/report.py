@@ -113,7 +113,8 @@ def _definition_error(error: BaseException | None) -> EnvDefinitionError | None:
 
 def _raised(error: BaseException) -> str | None:
     """Names an exception by its text and the line that raised it; ``None``: a check's own finding."""
-    while error.__cause__ is not None:
+    # a cause that was never raised itself, such as a worker's traceback as text, has no line
+    while error.__cause__ is not None and error.__cause__.__traceback__ is not None:
         error = error.__cause__
     if isinstance(error, ContractViolation):
         return None

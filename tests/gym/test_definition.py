@@ -158,6 +158,13 @@ class StumblingEnv(SayEnv):
         return Outcome("Yes." + self.missing)  # type: ignore[attr-defined]
 
 
+class ExplainingEnv(SayEnv):
+    """Raises from an exception that nobody raised."""
+
+    def _act(self, action: str) -> Outcome:
+        raise LookupError("the word is missing") from ValueError("no words")
+
+
 class ClumsyEnv(SayEnv):
     """Has a method that cannot be called as it is."""
 
@@ -169,6 +176,7 @@ class ClumsyEnv(SayEnv):
     ("env", "message"),
     [
         (StumblingEnv, "AttributeError: 'StumblingEnv' object has no attribute 'missing'"),
+        (ExplainingEnv, "LookupError: the word is missing"),
         (ClumsyEnv, "TypeError: ClumsyEnv._act() takes 1 positional argument but 2 were given"),
     ],
 )

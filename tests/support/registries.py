@@ -17,9 +17,11 @@ def registered_here() -> Iterator[None]:
     from paw_gym import registration
 
     ours, gymnasiums = dict(registration._REGISTERED), dict(gym.registry)
-    yield
-    for added in registration._REGISTERED.keys() - ours.keys():
-        gym.registry.pop(added, None)
-    registration._REGISTERED.clear()
-    registration._REGISTERED.update(ours)
-    gym.registry.update(gymnasiums)
+    try:
+        yield
+    finally:
+        for added in registration._REGISTERED.keys() - ours.keys():
+            gym.registry.pop(added, None)
+        registration._REGISTERED.clear()
+        registration._REGISTERED.update(ours)
+        gym.registry.update(gymnasiums)
