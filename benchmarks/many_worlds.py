@@ -10,8 +10,9 @@ rows (``tokens`` in ``metrics.jsonl``), and what they came to stands in the tabl
     python benchmarks/many_worlds.py many --seeds 1 --cells cells.json   # adds a seed to those of a file
     python benchmarks/many_worlds.py many --seeds --cells cells.json     # the table alone
 
-It can be stopped at any moment: the same command goes on where it was. Every run takes one thread, so
-commands with different seeds can run beside each other in one folder.
+It can be stopped at any moment: the same command goes on where it was, and a run that is in the file of the
+cells is not needed any more, so a seed can be continued elsewhere with that file alone. Every run takes one
+thread, so commands with different seeds, and a file each, can run beside each other in one folder.
 """
 
 from __future__ import annotations
@@ -43,25 +44,31 @@ def main() -> None:
     worlds = [member.name for member in recipe.members]
     cells = _read(options.cells) if options.cells else []
     for seed in options.seeds:
-        found = _seed(options, seed, worlds, recipe.rollout.groups)
-        cells = [cell for cell in cells if cell["seed"] != seed] + found
-        if options.cells:
-            write_json(options.cells, sorted(cells, key=lambda cell: cell["seed"]))
+        for arm in (MIXED, *worlds):
+            if _find(cells, seed, arm) is None:
+                cells.append(_train(options, cells, seed, arm, recipe.rollout.groups))
+            if options.cells:
+                write_json(options.cells, sorted(cells, key=lambda c: (c["seed"], c["arm"])))
     print(table(cells, worlds))
 
 
-def _seed(options: argparse.Namespace, seed: int, worlds: Sequence[str], groups: int) -> list[Cell]:
-    """The runs of a seed; those that are finished are read."""
-    mixed = _run(options, seed, MIXED, [])
-    cells = [_cell(mixed, seed, MIXED, groups)]
-    for world in worlds:
-        alone = [f"env={world}"]
-        pilot = _run(options, seed, f"{world}-pilot", [*alone, "updates=1"])
-        wanted = statistics.fmean(_column(mixed, "tokens"))
-        size = max(2, round(groups * wanted / _column(pilot, "tokens")[0]))
-        folder = _run(options, seed, world, [*alone, f"rollout.groups={size}"])
-        cells.append(_cell(folder, seed, world, size))
-    return cells
+def _find(cells: Sequence[Cell], seed: int, arm: str) -> Cell | None:
+    return next((cell for cell in cells if (cell["seed"], cell["arm"]) == (seed, arm)), None)
+
+
+def _train(
+    options: argparse.Namespace, cells: Sequence[Cell], seed: int, arm: str, groups: int
+) -> Cell:
+    """The cell of a run; a world alone gets the tokens of the seed's mixed run, which has a cell."""
+    alone: list[str] = []
+    mixed = _find(cells, seed, MIXED)
+    if mixed is not None:
+        alone = [f"env={arm}"]
+        pilot = _run(options, seed, f"{arm}-pilot", [*alone, "updates=1"])
+        wanted = mixed["tokens"] / mixed["updates"]
+        groups = max(2, round(groups * wanted / _column(pilot, "tokens")[0]))
+        alone.append(f"rollout.groups={groups}")
+    return _cell(_run(options, seed, arm, alone), seed, arm, groups)
 
 
 def _run(options: argparse.Namespace, seed: int, name: str, settings: Sequence[str]) -> Path:
@@ -82,6 +89,7 @@ def _cell(folder: Path, seed: int, arm: str, groups: int) -> Cell:
         "seed": seed,
         "arm": arm,
         "groups": groups,
+        "updates": len(_column(folder, "tokens")),
         "tokens": sum(_column(folder, "tokens")),
         "sampled_tokens": sum(_column(folder, "sampled_tokens")),
         "before": _panels(folder / "eval_before.json", arm),
@@ -160,7 +168,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("out", help="folder of the runs")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
-    parser.add_argument("--cells", type=Path, help="file of the finished seeds, read and written")
+    parser.add_argument("--cells", type=Path, help="file of the finished runs, read and written")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="of all runs")
     return parser.parse_args()
 

@@ -32,6 +32,7 @@ from paw_train.baselines import make_agent
 from paw_train.environments import has_solver, make_pool
 from paw_train.evaluation import evaluate_to_folder
 from paw_train.evaluation.mixture import evaluate_members
+from paw_train.locks import only_process, require_idle
 from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.policies.factory import rollout_policy
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint, share_checkpoint
@@ -70,7 +71,8 @@ def train_from_recipe(
         quiet: no progress display.
 
     Raises:
-        ValueError: unknown recipe or setting; or a run of this name with other settings is there.
+        ValueError: unknown recipe or setting; a run of this name with other settings is there; or another
+            process is working on it.
     """
     return train(load_settings(recipe, overrides), fresh, quiet)
 
@@ -87,15 +89,17 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     if gpu is not None:
         require_fit(settings, gpu, machine_memory())
     folder = Path(settings.out) / settings.name
+    require_idle(folder)
     with set_aside(folder, fresh):
         require_own_folder(folder, settings)
         run = Run(settings, folder, display)
         claim_folder(folder, settings)
-    try:
-        return run.execute()
-    except BaseException:
-        give_up_folder(folder)
-        raise
+    with only_process(folder):
+        try:
+            return run.execute()
+        except BaseException:
+            give_up_folder(folder)
+            raise
 
 
 @contextmanager

@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 import random
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -115,3 +117,37 @@ def test_the_tasks_of_a_killed_run_go_on_exactly(
     last = run("cut")
     assert last.code == 0, last.output
     assert _record(tmp_path / "cut") == _record(tmp_path / "whole")
+
+
+WAITS_IN_ITS_FIRST_UPDATE = """
+import signal, sys
+from paw_train.training import local
+record = local.append_jsonl
+def record_and_wait(*line):
+    record(*line)
+    print("recorded", flush=True)
+    signal.pause()
+local.append_jsonl = record_and_wait
+local.train_from_recipe("smoke", sys.argv[1:], quiet=True)
+"""
+
+
+def test_two_processes_do_not_work_on_one_run(tmp_path: Path) -> None:
+    from paw_train.training.local import train_from_recipe
+
+    settings = [f"out={tmp_path}", "updates=1", "evaluation.every=0", "threads=1"]
+    log = tmp_path / "smoke" / "metrics.jsonl"
+    command = [sys.executable, "-c", WAITS_IN_ITS_FIRST_UPDATE, *settings]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        try:
+            assert first.stdout.readline() == "recorded\n"
+            before = log.read_bytes()
+            for fresh in (False, True):
+                with pytest.raises(ValueError, match=r"Another process is working in .*smoke\."):
+                    train_from_recipe("smoke", settings, fresh=fresh, quiet=True)
+            assert log.read_bytes() == before
+        finally:
+            first.kill()
+    train_from_recipe("smoke", settings, quiet=True)
+    assert len(log.read_text().splitlines()) == 1

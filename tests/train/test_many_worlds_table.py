@@ -1,7 +1,9 @@
-"""The table of one policy for several worlds against a policy for each, on cells with known means."""
+"""One policy for several worlds against a policy for each: the table, and a seed that is continued."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,3 +39,39 @@ def test_differences_are_paired_by_seed_and_incomplete_seeds_are_left_out() -> N
         "| shop, score | 0.0 | 75.0 | 0.0 | 55.0 | +20.0 (+20.0 to +20.0) | 0.90 |",
         "| maze, success | 0.0 | 30.0 | 0.0 | 10.0 | +20.0 (-107.1 to +147.1) | 1.00 |",
     ]
+
+
+def test_a_seed_is_continued_with_the_file_of_its_cells_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A world alone gets the tokens of the mixed run, whose folder is gone."""
+    tokens = {"search-pilot": [50.0], "search": [190.0, 210.0]}
+    trained: list[tuple[str, list[str]]] = []
+
+    def run(options: Any, seed: int, name: str, settings: list[str]) -> Path:
+        trained.append((name, list(settings)))
+        return tmp_path / name
+
+    monkeypatch.setattr(many, "_run", run)
+    monkeypatch.setattr(many, "_column", lambda folder, name: tokens[folder.name])
+    panel = {"search": {"n": 60, "success": 0.5, "score": 0.5}}
+    monkeypatch.setattr(many, "_panels", lambda path, arm: panel)
+    monkeypatch.setattr(
+        "sys.argv",
+        ["many_worlds.py", str(tmp_path), "--seeds", "3", "--cells", f"{tmp_path}/c.json"],
+    )
+    arms = ["alfworld", "frozen_lake", "sokoban", "webshop"]
+    mixed = cell(3, "mixed", 400, **{world: (0.5, 0.5) for world in (*arms, "search")})
+    cells = [{**mixed, "updates": 2}, *(cell(3, arm, 400, **{arm: (0.5, 0.5)}) for arm in arms)]
+    (tmp_path / "c.json").write_text(json.dumps(cells), encoding="utf-8")
+
+    many.main()
+
+    # 200 tokens an update are four times those of the recipe's 18 groups
+    assert trained == [
+        ("search-pilot", ["env=search", "updates=1"]),
+        ("search", ["env=search", "rollout.groups=72"]),
+    ]
+    assert "1 seeds" in capsys.readouterr().out
+    added = next(c for c in json.loads((tmp_path / "c.json").read_text()) if c["arm"] == "search")
+    assert (added["tokens"], added["updates"], added["groups"]) == (400.0, 2, 72)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from paw_train.locks import RunLock, is_held
 from paw_train.reporting.compare.grid import PlannedRun
-from paw_train.reporting.compare.locks import RunLock, is_held
 from paw_train.reporting.compare.run_folder import (
     check_settings,
     is_finished,

@@ -9,6 +9,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+from paw_train.locks import only_process, require_idle
 from paw_train.settings import Settings
 from paw_train.training.openrlhf import TESTED_VERSION
 from paw_train.training.openrlhf.deaths import is_death
@@ -62,16 +63,18 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     # workers have other working directories
     settings = settings.replace(out=str(Path(settings.out).resolve()))
     folder = Path(settings.out) / settings.name
+    require_idle(folder)
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
     claim_folder(folder, settings)
     if _updates_done(folder) >= settings.updates:
         print(f"{folder} is finished; --fresh starts it over.")
         return folder
-    write_data_sets(settings, folder)
-    _run(settings, folder)
-    with cluster_tracking(settings) as tracking:
-        tracking.finish()
+    with only_process(folder):
+        write_data_sets(settings, folder)
+        _run(settings, folder)
+        with cluster_tracking(settings) as tracking:
+            tracking.finish()
     return folder
 
 

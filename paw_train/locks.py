@@ -1,8 +1,10 @@
-"""A lock on a run that outlives the process which took it, as long as a child holds it."""
+"""Locks that keep two processes from one run, and end with the processes that hold them."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from typing import Any
 def _flock_module() -> Any:
     try:
         import fcntl
-    except ImportError:  # Windows: there, killing the parent alone is not protected against
+    except ImportError:  # Windows: there, nothing is protected
         return None
     return fcntl
 
@@ -22,12 +24,13 @@ class RunLock:
     """A lock that a child process inherits and holds until it ends, whatever becomes of its parent.
 
     Args:
-        path: the lock file; made when it is not there.
+        path: the lock file, made when it is not there; or a folder, which needs no file.
     """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
+        self._file = os.open(path, flags, 0o644)
 
     @property
     def descriptors(self) -> tuple[int, ...]:
@@ -42,6 +45,9 @@ class RunLock:
             _fcntl.flock(self._file, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        except OSError:
+            # a network file system may have no locks, or none for folders: a run is better than none
+            return True
         return True
 
     def close(self) -> None:
@@ -58,3 +64,32 @@ def is_held(path: Path) -> bool:
         return not lock.take()
     finally:
         lock.close()
+
+
+def require_idle(folder: Path) -> None:
+    """Raises ``ValueError`` while another process works in a folder; see ``only_process``."""
+    if is_held(folder):
+        raise ValueError(_working(folder))
+
+
+@contextmanager
+def only_process(folder: Path) -> Iterator[None]:
+    """Keeps a run's folder to this process.
+
+    Raises:
+        ValueError: another process has it.
+    """
+    lock = RunLock(folder)
+    try:
+        if not lock.take():
+            raise ValueError(_working(folder))
+        yield
+    finally:
+        lock.close()
+
+
+def _working(folder: Path) -> str:
+    return (
+        f"Another process is working in {folder}. Wait for it or stop it, or give this run another name "
+        "(name=...)."
+    )
