@@ -60,7 +60,10 @@ def change_environment(data: dict[str, Any], given: Mapping[str, Any], own_id: s
         own |= {key: new for key, new in small.items() if _value(data, key) is not None}
     if _value(given, "cloning.episodes") is None and _value(given, "cloning.steps") is None:
         own["cloning.episodes_per_task"] = _EPISODES_PER_TASK
-    left_out = [name for key in BELONGING for name in _take_out(data, key)]
+    belonging = [*BELONGING]
+    if _value(data, "model.scratch.tokenizer") == "entities":  # numbered names are one world's language
+        belonging.append("model.scratch.tokenizer")
+    left_out = [name for key in belonging for name in _take_out(data, key)]
     for name, value in own.items():
         group, _, key = name.partition(".")
         data.setdefault(group, {})[key] = value

@@ -8,7 +8,7 @@ from annotated_types import Ge
 from pydantic import model_validator
 
 from paw_train.settings.base import Group
-from paw_train.settings.ranges import Positive
+from paw_train.settings.ranges import AboveZero, Positive
 
 FEWEST_PIECES = 512
 """256 bytes, the markers of a dialogue, and some pieces"""
@@ -29,8 +29,12 @@ class ScratchModelSettings(Group):
     """width of the feed-forward layers"""
     max_positions: Positive = 4096
     """longest context, in tokens"""
-    tokenizer: Literal["words", "pieces"] = "words"
-    """kind of tokenizer: ``words``, those of the training tasks, any other is unknown; ``pieces``,
+    rope_theta: AboveZero = 10_000.0
+    """base of the rotary embeddings (RoPE); a larger one leaves more of each head to contents and less to
+    positions"""
+    tokenizer: Literal["words", "entities", "pieces"] = "words"
+    """kind of tokenizer: ``words``, those of the training tasks, any other is unknown; ``entities``, the
+    same with a name and its number in one token (``cabinet 3``), which a policy copies at once; ``pieces``,
     byte-level BPE, which covers every text, for environments whose held-out tasks have names of their
     own"""
     pieces: Annotated[int, Ge(FEWEST_PIECES)] = 1024

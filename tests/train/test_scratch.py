@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
-from paw_train.policies.local.scratch import piece_tokenizer, scratch_tokenizer
+from paw_train.policies.local.scratch import piece_tokenizer, scratch_model, scratch_tokenizer
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.settings.scratch import ScratchModelSettings
 
@@ -35,6 +35,34 @@ def test_frequent_words_are_one_piece_and_unseen_names_are_several() -> None:
     assert len(PIECES.tokenize(" Vaiglel")) > 1
     assert PIECES.unk_token_id not in PIECES(" Vaiglel Ford")["input_ids"]
     assert PIECES.tokenize("<action>") == ["<action>"]
+
+
+ROOM = ["You see a cabinet 3, a drawer 1, and a mug.", "> go to cabinet 20", "the mug 2"]
+ENTITIES = scratch_tokenizer(ScratchModelSettings(tokenizer="entities"), ROOM)
+
+
+@given(st.integers(1, 40), st.integers(1, 6))
+def test_a_name_and_its_number_are_one_token_also_where_the_pair_is_new(
+    cabinet: int, drawer: int
+) -> None:
+    said = f" cabinet {cabinet}, a drawer {drawer}"
+    assert ENTITIES.tokenize(said) == [f" cabinet {cabinet}", ",", " a", f" drawer {drawer}"]
+    assert ENTITIES.unk_token_id not in ENTITIES(said)["input_ids"]
+    assert ENTITIES.decode(ENTITIES(said)["input_ids"]) == said
+
+
+def test_what_is_said_without_a_number_stays_a_word_and_far_numbers_are_unknown() -> None:
+    assert ENTITIES.tokenize(" a mug.") == [" a", " mug", "."]
+    assert ENTITIES.tokenize(" cabinet 41") == ["<unk>"]
+    words = scratch_tokenizer(ScratchModelSettings(), ROOM)
+    assert words.tokenize(" cabinet 3") == [" cabinet", " 3"]
+
+
+def test_the_base_of_the_rotary_embeddings_is_that_of_the_settings() -> None:
+    for theta in (10_000.0, 1e6):
+        model = scratch_model(ScratchModelSettings(rope_theta=theta), 10, seed=0)
+        slowest = model.model.rotary_emb.inv_freq[-1].item()
+        assert slowest == pytest.approx(theta ** (-30 / 32), rel=1e-4)
 
 
 def test_the_setting_chooses_and_a_wrong_one_is_named() -> None:

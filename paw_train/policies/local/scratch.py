@@ -1,13 +1,14 @@
 """A small language model for one environment's language, trained from scratch: tokenizer and network.
 
-Tokens are words with their leading space, numbers and punctuation marks; a type and its number are
-separate tokens ("cabinet", "3"), so that an unseen pairing is nothing new. Where held-out tasks bring
-words of their own (names), pieces of words take their place.
+Tokens are words with their leading space, numbers and punctuation marks. A name and its number are two
+tokens ("cabinet", "3"), so that an unseen pairing is nothing new, or one ("cabinet 3"), which one attention
+head copies without having to find what stood behind the name. Where held-out tasks bring words of their own
+(names), pieces of words take their place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -15,6 +16,9 @@ import torch
 from paw_train.settings.scratch import ScratchModelSettings
 
 _WORDS = r" ?[A-Za-z_]+| ?[0-9]+|\n| ?[^\sA-Za-z_0-9]"
+_ENTITIES = r" ?[A-Za-z_]+ [0-9]+|" + _WORDS
+_COUNTED = 40
+"""numbers up to here are counted, so those between and beyond the ones seen are in the vocabulary too"""
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<user>' if m.role == 'user' else '<agent>' }}{{ m.content }}"
     "{% if m.role != 'user' %}<end>{% endif %}{% endfor %}"
@@ -29,15 +33,21 @@ def scratch_tokenizer(settings: ScratchModelSettings, texts: Iterable[str]) -> A
     """The tokenizer that ``settings`` name, made for the language of ``texts``."""
     if settings.tokenizer == "pieces":
         return piece_tokenizer(texts, settings.pieces)
-    return word_tokenizer(texts)
+    return word_tokenizer(texts, entities=settings.tokenizer == "entities")
 
 
-def word_tokenizer(texts: Iterable[str], tags: Iterable[str] = ("<action>", "</action>")) -> Any:
+def word_tokenizer(
+    texts: Iterable[str],
+    tags: Iterable[str] = ("<action>", "</action>"),
+    entities: bool = False,
+) -> Any:
     """A word-level tokenizer whose vocabulary is every word of ``texts`` (and every digit string to 40).
 
     Args:
         texts: samples of all the language the environment speaks: prompts, observations, actions.
         tags: strings that are one token each and mark the parts of a response.
+        entities: whether a word and the number behind it are one token. A word that was seen with
+            numbers up to n is known with those up to 2n, six at least.
 
     Returns:
         A ``PreTrainedTokenizerFast`` with a chat template. Known text comes back unchanged from
@@ -45,15 +55,28 @@ def word_tokenizer(texts: Iterable[str], tags: Iterable[str] = ("<action>", "</a
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    splitter = pre_tokenizers.Split(Regex(_WORDS), "isolated")
-    words = {str(number) for number in range(41)} | {f" {number}" for number in range(41)}
+    splitter = pre_tokenizers.Split(Regex(_ENTITIES if entities else _WORDS), "isolated")
+    words = {f"{space}{number}" for number in range(_COUNTED + 1) for space in ("", " ")}
     for text in texts:
         words.update(piece for piece, _ in splitter.pre_tokenize_str(text))
+    if entities:
+        words.update(_more_entities(words))
     vocabulary = {word: i for i, word in enumerate([*_SPECIAL, *sorted(words)])}
     core = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     core.pre_tokenizer = splitter
     core.decoder = decoders.Fuse()
     return _for_dialogues(core, tags)
+
+
+def _more_entities(words: Iterable[str]) -> Iterator[str]:
+    """Names that have numbers, with numbers that were not seen."""
+    highest: dict[str, int] = {}
+    for word in words:
+        name, _, number = word.rpartition(" ")
+        if name.strip() and int(number) <= _COUNTED:
+            highest[name] = max(highest.get(name, 0), int(number))
+    for name, number in highest.items():
+        yield from (f"{name} {other}" for other in range(1, max(6, 2 * number) + 1))
 
 
 def piece_tokenizer(
@@ -119,6 +142,7 @@ def scratch_model(settings: ScratchModelSettings, vocabulary: int, seed: int) ->
         num_key_value_heads=settings.kv_heads,
         intermediate_size=settings.intermediate,
         max_position_embeddings=settings.max_positions,
+        rope_theta=settings.rope_theta,
         tie_word_embeddings=True,
         pad_token_id=0,
         bos_token_id=None,
