@@ -9,7 +9,7 @@ the words in between. ``pull`` is a kind's share of clipped MAE's gradient in th
     python benchmarks/observation_tokens.py runs/embedded_wm/grpo-seed0 runs/embedded_wm/grpo+paw-seed0 \\
         --episodes runs/embedded_wm/grpo-seed0/rollouts/000000.jsonl
 
-Made for the word tokens of the embedded default (``paw train embedded``): one token a word.
+Made for word tokens (``model.scratch.tokenizer=words``, as in the project's grids): one token a word.
 """
 
 from __future__ import annotations

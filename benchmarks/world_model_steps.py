@@ -8,7 +8,7 @@ happens.") and carried out, and the mean NLL of all observation tokens.
     python benchmarks/world_model_steps.py RUN/checkpoints/warm/model \\
         --episodes RUN/rollouts/000000.jsonl
 
-Made for the word tokens of the embedded default, in conversation mode.
+Made for word tokens (``model.scratch.tokenizer=words``), in conversation mode.
 """
 
 from __future__ import annotations

@@ -61,7 +61,9 @@ def change_environment(data: dict[str, Any], given: Mapping[str, Any], own_id: s
     if _value(given, "cloning.episodes") is None and _value(given, "cloning.steps") is None:
         own["cloning.episodes_per_task"] = _EPISODES_PER_TASK
     belonging = [*BELONGING]
-    if _value(data, "model.scratch.tokenizer") == "entities":  # numbered names are one world's language
+    if (
+        _value(data, "model.scratch.tokenizer") == "entities"
+    ):  # numbered names are one world's language
         belonging.append("model.scratch.tokenizer")
     left_out = [name for key in belonging for name in _take_out(data, key)]
     for name, value in own.items():
@@ -87,8 +89,8 @@ def _value(data: Mapping[str, Any], name: str) -> Any:
 
 def _take_out(data: Mapping[str, Any], name: str) -> list[str]:
     """Removes a setting, and names it: of a group, the members."""
-    group, _, key = name.partition(".")
-    inside = data.get(group)
+    group, _, key = name.rpartition(".")
+    inside = _value(data, group)
     if not isinstance(inside, dict) or key not in inside:
         return []
     value = inside.pop(key)

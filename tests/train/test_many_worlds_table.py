@@ -61,7 +61,7 @@ def test_a_seed_is_continued_with_the_file_of_its_cells_alone(
         ["many_worlds.py", str(tmp_path), "--seeds", "3", "--cells", f"{tmp_path}/c.json"],
     )
     arms = ["alfworld", "frozen_lake", "sokoban", "webshop"]
-    mixed = cell(3, "mixed", 400, **{world: (0.5, 0.5) for world in (*arms, "search")})
+    mixed = cell(3, "mixed", 400, **dict.fromkeys((*arms, "search"), (0.5, 0.5)))
     cells = [{**mixed, "updates": 2}, *(cell(3, arm, 400, **{arm: (0.5, 0.5)}) for arm in arms)]
     (tmp_path / "c.json").write_text(json.dumps(cells), encoding="utf-8")
 

@@ -33,6 +33,7 @@ class TestAnotherEnvironment:
         assert (settings.evaluation.selection_split, settings.evaluation.split) == ("valid", "test")
         assert settings.rollout.max_response_tokens > 11, "the longest command of ALFWorld"
         assert settings.env.mode == "conversation", "no matter of the environment"
+        assert settings.model.scratch.tokenizer == "words", "numbered names are ALFWorld's language"
         (sentence,) = said
         assert "env.kwargs.variation" in sentence and "env.train_kwargs.max_steps" in sentence
 
@@ -45,7 +46,9 @@ class TestAnotherEnvironment:
 
     def test_what_the_user_sets_stays(self) -> None:
         changes = ["env.kwargs.max_steps=7", "evaluation.split=train", "env.template=generic"]
+        changes.append("model.scratch.tokenizer=entities")
         settings = load_settings("embedded", ["env.id=paw_gym/WebShop-v0", *changes])
+        assert settings.model.scratch.tokenizer == "entities"
         assert settings.env.kwargs == {"max_steps": 7}
         assert (settings.evaluation.split, settings.env.template) == ("train", "generic")
 

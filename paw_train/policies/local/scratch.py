@@ -75,8 +75,8 @@ def _more_entities(words: Iterable[str]) -> Iterator[str]:
         name, _, number = word.rpartition(" ")
         if name.strip() and int(number) <= _COUNTED:
             highest[name] = max(highest.get(name, 0), int(number))
-    for name, number in highest.items():
-        yield from (f"{name} {other}" for other in range(1, max(6, 2 * number) + 1))
+    for name, most in highest.items():
+        yield from (f"{name} {other}" for other in range(1, max(6, 2 * most) + 1))
 
 
 def piece_tokenizer(
@@ -142,7 +142,7 @@ def scratch_model(settings: ScratchModelSettings, vocabulary: int, seed: int) ->
         num_key_value_heads=settings.kv_heads,
         intermediate_size=settings.intermediate,
         max_position_embeddings=settings.max_positions,
-        rope_theta=settings.rope_theta,
+        rope_parameters={"rope_type": "default", "rope_theta": settings.rope_theta},
         tie_word_embeddings=True,
         pad_token_id=0,
         bos_token_id=None,
