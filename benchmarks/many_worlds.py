@@ -121,7 +121,7 @@ def table(cells: Sequence[Cell], worlds: Sequence[str]) -> str:
         by_seed.setdefault(cell["seed"], {})[cell["arm"]] = cell
     complete = [arms for arms in by_seed.values() if {MIXED, *worlds} <= arms.keys()]
     lines = [
-        f"{len(complete)} seeds",
+        "1 seed" if len(complete) == 1 else f"{len(complete)} seeds",
         "",
         "| world | mixed: before | after | alone: before | after | mixed - alone | tokens alone / mixed |",
         "| --- | ---: | ---: | ---: | ---: | --- | ---: |",

@@ -61,10 +61,8 @@ def change_environment(data: dict[str, Any], given: Mapping[str, Any], own_id: s
     if _value(given, "cloning.episodes") is None and _value(given, "cloning.steps") is None:
         own["cloning.episodes_per_task"] = _EPISODES_PER_TASK
     belonging = [*BELONGING]
-    if (
-        _value(data, "model.scratch.tokenizer") == "entities"
-    ):  # numbered names are one world's language
-        belonging.append("model.scratch.tokenizer")
+    if _value(data, "model.scratch.tokenizer") == "entities":
+        belonging.append("model.scratch.tokenizer")  # numbered names are one world's language
     left_out = [name for key in belonging for name in _take_out(data, key)]
     for name, value in own.items():
         group, _, key = name.partition(".")

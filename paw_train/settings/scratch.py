@@ -32,14 +32,13 @@ class ScratchModelSettings(Group):
     rope_theta: AboveZero = 10_000.0
     """base of the rotary embeddings (RoPE); a larger one leaves more of each head to contents and less to
     positions"""
-    tokenizer: Literal["words", "entities", "pieces"] = "words"
+    tokenizer: Literal["words", "entities", "pieces", "entity_pieces"] = "words"
     """kind of tokenizer: ``words``, those of the training tasks, any other is unknown; ``entities``, the
     same with a name and its number in one token (``cabinet 3``), which a policy copies at once; ``pieces``,
     byte-level BPE, which covers every text, for environments whose held-out tasks have names of their
-    own"""
+    own; ``entity_pieces``, pieces with a name and its number in one token"""
     pieces: Annotated[int, Ge(FEWEST_PIECES)] = 1024
-    """vocabulary size of ``tokenizer: pieces``; a smaller one splits names into more, and more frequent,
-    pieces"""
+    """number of pieces; fewer split names into more, and more frequent, pieces"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

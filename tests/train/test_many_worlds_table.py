@@ -11,6 +11,8 @@ from files import load
 
 pytest.importorskip("torch")
 
+from paw_train.settings.recipes import load_settings
+
 many: Any = load("benchmarks/many_worlds.py")
 
 
@@ -67,11 +69,12 @@ def test_a_seed_is_continued_with_the_file_of_its_cells_alone(
 
     many.main()
 
-    # 200 tokens an update are four times those of the recipe's 18 groups
+    groups = load_settings(many.RECIPE, []).rollout.groups
+    # 200 tokens an update are four times those of the recipe's groups
     assert trained == [
         ("search-pilot", ["env=search", "updates=1"]),
-        ("search", ["env=search", "rollout.groups=72"]),
+        ("search", ["env=search", f"rollout.groups={4 * groups}"]),
     ]
-    assert "1 seeds" in capsys.readouterr().out
+    assert "1 seed\n" in capsys.readouterr().out
     added = next(c for c in json.loads((tmp_path / "c.json").read_text()) if c["arm"] == "search")
-    assert (added["tokens"], added["updates"], added["groups"]) == (400.0, 2, 72)
+    assert (added["tokens"], added["updates"], added["groups"]) == (400.0, 2, 4 * groups)

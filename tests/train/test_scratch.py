@@ -58,6 +58,33 @@ def test_what_is_said_without_a_number_stays_a_word_and_far_numbers_are_unknown(
     assert words.tokenize(" cabinet 3") == [" cabinet", " 3"]
 
 
+ENTITY_PIECES = piece_tokenizer([*SEEN, *ROOM], 512, entities=True)
+PLAIN_PIECES = piece_tokenizer([*SEEN, *ROOM], 512)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from([" cabinet 3", " 1754"])
+    ).map("".join)
+)
+def test_pieces_with_numbered_names_spell_any_text_too(text: str) -> None:
+    chat = ChatFormat(ENTITY_PIECES)
+    assert chat.raw(chat.content(text)) == text
+
+
+@settings(deadline=None)
+@given(st.integers(1, 40))
+def test_pieces_join_a_name_and_its_number_and_nothing_else(number: int) -> None:
+    entity = f" cabinet {number}"
+    assert len(ENTITY_PIECES.tokenize(entity)) == 1
+    assert len(PLAIN_PIECES.tokenize(entity)) > 1
+    for said in (" cabinet 1754", " year 3", " Vaiglel Ford", " Zeil Ketom was born."):
+        assert ENTITY_PIECES.tokenize(said) == PLAIN_PIECES.tokenize(said)
+    setting = ScratchModelSettings(tokenizer="entity_pieces", pieces=512)
+    assert scratch_tokenizer(setting, [*SEEN, *ROOM]).get_vocab() == ENTITY_PIECES.get_vocab()
+
+
 def test_the_base_of_the_rotary_embeddings_is_that_of_the_settings() -> None:
     for theta in (10_000.0, 1e6):
         model = scratch_model(ScratchModelSettings(rope_theta=theta), 10, seed=0)

@@ -1,4 +1,4 @@
-"""A small language model for one environment's language, trained from scratch: tokenizer and network.
+"""A small language model for the language of its environments, trained from scratch: tokenizer and network.
 
 Tokens are words with their leading space, numbers and punctuation marks. A name and its number are two
 tokens ("cabinet", "3"), so that an unseen pairing is nothing new, or one ("cabinet 3"), which one attention
@@ -8,6 +8,7 @@ head copies without having to find what stood behind the name. Where held-out ta
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -17,6 +18,8 @@ from paw_train.settings.scratch import ScratchModelSettings
 
 _WORDS = r" ?[A-Za-z_]+| ?[0-9]+|\n| ?[^\sA-Za-z_0-9]"
 _ENTITIES = r" ?[A-Za-z_]+ [0-9]+|" + _WORDS
+_SPACE = "\u0120"
+"""how byte-level pieces write a space"""
 _COUNTED = 40
 """numbers up to here are counted, so those between and beyond the ones seen are in the vocabulary too"""
 CHAT_TEMPLATE = (
@@ -31,8 +34,10 @@ _SPECIAL = ("<pad>", "<unk>", "<user>", "<agent>", "<end>")
 
 def scratch_tokenizer(settings: ScratchModelSettings, texts: Iterable[str]) -> Any:
     """The tokenizer that ``settings`` name, made for the language of ``texts``."""
-    if settings.tokenizer == "pieces":
-        return piece_tokenizer(texts, settings.pieces)
+    if settings.tokenizer in ("pieces", "entity_pieces"):
+        return piece_tokenizer(
+            texts, settings.pieces, entities=settings.tokenizer == "entity_pieces"
+        )
     return word_tokenizer(texts, entities=settings.tokenizer == "entities")
 
 
@@ -80,7 +85,10 @@ def _more_entities(words: Iterable[str]) -> Iterator[str]:
 
 
 def piece_tokenizer(
-    texts: Iterable[str], size: int, tags: Iterable[str] = ("<action>", "</action>")
+    texts: Iterable[str],
+    size: int,
+    tags: Iterable[str] = ("<action>", "</action>"),
+    entities: bool = False,
 ) -> Any:
     """A byte-level BPE tokenizer (Sennrich et al., 2016) that joins pieces within words only.
 
@@ -88,6 +96,8 @@ def piece_tokenizer(
         texts: samples of the environment's language; their frequent words become one token each.
         size: of the vocabulary, at least 512.
         tags: strings that are one token each and mark the parts of a response.
+        entities: whether a word and the number behind it are one token, beside the ``size`` pieces, for
+            the numbers that ``word_tokenizer`` has.
 
     Returns:
         A ``PreTrainedTokenizerFast`` with a chat template; any text comes back unchanged from
@@ -99,7 +109,7 @@ def piece_tokenizer(
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(_WORDS), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            _byte_level(),
         ]
     )
     core.decoder = decoders.ByteLevel()
@@ -109,8 +119,31 @@ def piece_tokenizer(
         special_tokens=list(_SPECIAL),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
+    texts = list(texts)
     core.train_from_iterator(texts, trainer)
-    return _for_dialogues(core, tags)
+    return _for_dialogues(_joined(core, texts) if entities else core, tags)
+
+
+def _joined(core: Any, texts: Iterable[str]) -> Any:
+    """A piece tokenizer with the numbered names of ``texts`` as tokens; it divides all else as before."""
+    from tokenizers import Regex, Tokenizer, pre_tokenizers
+
+    splitter = pre_tokenizers.Split(Regex(_ENTITIES), "isolated")
+    seen = {piece for text in texts for piece, _ in splitter.pre_tokenize_str(text)}
+    form = json.loads(core.to_str())
+    vocabulary = form["model"]["vocab"]
+    for name in sorted(_more_entities(seen)):
+        vocabulary[name.replace(" ", _SPACE)] = len(vocabulary)
+    form["model"]["ignore_merges"] = True  # what is in the vocabulary as a whole is one token
+    joined = Tokenizer.from_str(json.dumps(form))
+    joined.pre_tokenizer = pre_tokenizers.Sequence([splitter, _byte_level()])
+    return joined
+
+
+def _byte_level() -> Any:
+    from tokenizers import pre_tokenizers
+
+    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
 
 def _for_dialogues(core: Any, tags: Iterable[str]) -> Any:
