@@ -169,7 +169,6 @@ class GeneratorEnvFactory:
         tasks: the tasks.
         max_steps: step budget.
         solve: see ``GeneratorEnv``.
-        kwargs: more arguments of ``GeneratorEnv``.
 
     Raises:
         EnvDefinitionError: something of it is wrong; states what, and what was expected.
@@ -211,7 +210,8 @@ class GeneratorEnvFactory:
         self._solve = solve
         # what gymnasium.make may be given, for those who look it up
         arguments = inspect.signature(GeneratorEnv)
-        kept = [p for name, p in arguments.parameters.items() if name not in ("play", "tasks")]
+        given = inspect.signature(self.__call__).parameters
+        kept = [p for name, p in arguments.parameters.items() if name in given]
         self.__signature__ = arguments.replace(parameters=kept)
 
     def __call__(

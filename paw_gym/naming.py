@@ -52,8 +52,8 @@ def _either(names: list[str]) -> str:
     return f"{first} or {quoted[-1]}" if first else quoted[-1]
 
 
-def require_choice(what: str, value: str, valid: Iterable[str]) -> None:
-    """Raises ``ValueError`` for a value that is not among the valid ones; names the nearest.
+def require_choice(what: str, value: object, valid: Iterable[str]) -> None:
+    """Raises ``ValueError`` for a value that is not among the valid ones, or no name; names the nearest.
 
     Args:
         what: the setting, for the message.
@@ -62,7 +62,8 @@ def require_choice(what: str, value: str, valid: Iterable[str]) -> None:
     """
     names = list(valid)
     if value not in names:
-        raise ValueError(f"Unknown {what} {value!r}. {did_you_mean(value, names)}")
+        given = value if isinstance(value, str) else ""
+        raise ValueError(f"Unknown {what} {value!r}. {did_you_mean(given, names)}")
 
 
 def _with_similar_part(name: str, names: Iterable[str]) -> list[str]:

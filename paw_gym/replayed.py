@@ -65,8 +65,10 @@ class ReplayedEnv(TextEnv):
 
         Returns:
             After other actions, an end of it that succeeds from here, tried in a copy: what is left where the
-            others did no harm, else the shortest one; empty where none does.
+            others did no harm, else the shortest one; empty where none does, or the episode is over.
         """
+        if self._over:
+            return []
         taken, left = self.state["actions"], list(plan)
         for action in taken:
             if left and action == left[0]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +18,7 @@ import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 
 from paw_gym.core import AgentDefaults, TaskSet, TextEnv
+from paw_gym.generated import is_whole
 from paw_gym.prompts import HistoryItem, PromptTemplate
 from paw_gym.transition import Episode, Transition, write_jsonl
 
@@ -88,8 +91,7 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         self.settings: AgentDefaults = replace(
             own, **{name: value for name, value in given.items() if value is not _DEFAULT}
         )
-        if self.settings.history_length is not None and self.settings.history_length < 0:
-            raise ValueError(f"history_length is 0 or more, got {self.settings.history_length}.")
+        _check_settings(self.settings)
         self.require_admissible = require_admissible
         self.invalid_when = invalid_when
         self.mode = mode
@@ -168,6 +170,8 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Takes a raw response, acts, and returns the next prompt."""
+        if not isinstance(action, str):
+            raise TypeError(f"A response is a str, got {type(action).__name__}: {action!r:.80}")
         parsed = self.template.read_response(action)
         problem = parsed.problem
         if self.require_admissible and not self.text_env.is_admissible(parsed.action):
@@ -298,6 +302,23 @@ class AgentInterface(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
     def reference_solution(self) -> list[str]:
         """Responses that lead from the present state to success, found with no model."""
         return [self.response_for(action) for action in self.text_env.reference_solution()]
+
+
+def _check_settings(settings: AgentDefaults) -> None:
+    """Raises ``ValueError`` for a setting that would fail, or make rewards no numbers, in mid-episode."""
+    length = settings.history_length
+    if length is not None and not is_whole(length):
+        raise ValueError(f"history_length is a whole number, or None for all, got {length!r}.")
+    if length is not None and length < 0:
+        raise ValueError(f"history_length is 0 or more, got {length}.")
+    if settings.success_reward is not None:
+        _require_finite("success_reward", settings.success_reward)
+    _require_finite("invalid_penalty", settings.invalid_penalty)
+
+
+def _require_finite(name: str, value: object) -> None:
+    if not isinstance(value, Real) or not math.isfinite(value):
+        raise ValueError(f"{name} is a finite number, got {value!r}.")
 
 
 class RecordTransitions(gym.Wrapper[str, str, str, str], RecordConstructorArgs):

@@ -11,7 +11,7 @@ from importlib import metadata, util
 from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet
-from paw_gym.generated import generated_tasks, sample_of_split
+from paw_gym.generated import generated_tasks, sample_of_split, shared_sets
 from paw_gym.naming import require_choice
 from paw_gym.replayed import ReplayedEnv
 
@@ -185,7 +185,7 @@ class Bot:
         return actions if self.won else []
 
 
-@lru_cache(maxsize=16)
+@shared_sets(maxsize=16)
 def babyai_tasks(level: str, split: str, count: int | None) -> TaskSet:
     """The episodes of a level in a split; ``data`` of a task is its seed."""
     require_choice("level", level, levels())

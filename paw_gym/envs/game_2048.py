@@ -9,7 +9,7 @@ from itertools import pairwise
 from math import log2
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv
-from paw_gym.generated import require_in, sampled_tasks
+from paw_gym.generated import require_in, sampled_tasks, shared_sets
 
 GENERATOR = 1
 """grows when the same arguments give other games"""
@@ -107,12 +107,22 @@ def _expected(board: Board) -> float:
     return total / len(cells)
 
 
-@lru_cache(maxsize=16)
+def _largest_tile(size: int) -> int:
+    """Of a board whose other cells hold the half of it, the quarter, ..., down to two 4s that merge."""
+    return int(2 ** (size**2 + 1))
+
+
+@shared_sets(maxsize=16)
 def tasks_2048(split: str, size: int, target: int, num_tasks: int | None) -> TaskSet:
     """The games of a split; ``data`` of a task is the seed of its tiles."""
     require_in("size", size, SIZES)
-    if target not in TARGETS:
+    if isinstance(target, float) or target not in TARGETS:
         raise ValueError(f"target is one of {', '.join(map(str, TARGETS))}, got {target!r}.")
+    if target > _largest_tile(size):
+        raise ValueError(
+            f"target={target} cannot be reached on a board of size={size}, whose largest possible tile is "
+            f"{_largest_tile(size)}: choose a larger size or a smaller target."
+        )
     family = f"2048-{GENERATOR}/{size}x{size}/{target}"
     instruction = (
         "Slide all tiles of the board up, down, left or right, as far as they go. Two equal tiles that "
@@ -155,7 +165,8 @@ class Game2048Env(TextEnv):
 
     ## Arguments
     ``split``: ``train``, ``valid`` or ``test``, disjoint by the seed of the tiles. ``size`` (3 to 5): rows
-    and columns. ``target``: a power of two from 16 to 2048. ``num_tasks``: size of the split.
+    and columns. ``target``: a power of two from 16 to 2048, on 3 rows to 1024. ``num_tasks``: size
+    of the split.
 
     ## Version History
     v0: first version.

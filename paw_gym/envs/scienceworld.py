@@ -15,6 +15,7 @@ from typing import Any
 
 from paw_gym import jvm
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet
+from paw_gym.generated import require_count, shared_sets
 from paw_gym.naming import require_choice
 from paw_gym.replayed import ReplayedEnv
 
@@ -31,7 +32,7 @@ _LONGEST = 200
 """characters of an action; longer ones are no commands of any task"""
 _ONE_ORDER = ("-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
 """gives every object the same identity hash: else what a room holds is listed in another order each time"""
-_working = Lock()
+_working, _reading = Lock(), Lock()
 
 
 class Engine:
@@ -124,14 +125,16 @@ def _reader(process: int) -> Engine:
 
 @lru_cache(maxsize=1024)
 def _instruction(name: str, variation: int) -> str:
-    reader = _reader(os.getpid())
-    reader.load(name, variation, "")
-    return str(reader.game.getTaskDescription())
+    with _reading:  # another thread would load another task before the description is asked for
+        reader = _reader(os.getpid())
+        reader.load(name, variation, "")
+        return str(reader.game.getTaskDescription())
 
 
-@lru_cache(maxsize=16)
+@shared_sets(maxsize=16)
 def science_tasks(split: str, task: str | None, variations: int | None) -> TaskSet:
     """The variations of a split; ``data`` of a task is its number among the engine's own."""
+    require_count("variations", variations)
     numbers = _variations(os.getpid())
     require_choice("split", split, ("train", "valid", "test"))
     if task is not None:
@@ -206,6 +209,11 @@ class ScienceWorldEnv(ReplayedEnv):
         max_steps: int = 100,
         render_mode: str | None = None,
     ) -> None:
+        if not isinstance(simplifications, str):
+            raise ValueError(
+                f"simplifications is a str, such as 'easy' or 'openDoors,openContainers', or '' for none, "
+                f"got {simplifications!r}."
+            )
         for name in simplifications.split(",") if simplifications else ():
             require_choice("simplification", name, SIMPLIFICATIONS)
         super().__init__(science_tasks(split, task, variations), max_steps, render_mode)
@@ -220,7 +228,7 @@ class ScienceWorldEnv(ReplayedEnv):
     def _apply(self, action: str) -> Outcome:
         assert self._engine is not None
         before = self._points
-        observation, self._points, over = self._engine.step(action[:_LONGEST])
+        observation, self._points, over = self._engine.step(jvm.encodable(action[:_LONGEST]))
         return Outcome(
             observation,
             reward=(self._points - before) / 100,

@@ -7,13 +7,20 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import product
 from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv, split_of_key
-from paw_gym.generated import SPLITS, TASKS, require_in, taking_turns, values_of
+from paw_gym.generated import (
+    SPLITS,
+    TASKS,
+    require_count,
+    require_in,
+    shared_sets,
+    taking_turns,
+    values_of,
+)
 from paw_gym.naming import require_choice
 
 SIZES, BOXES = range(5, 11), range(1, 4)
@@ -209,12 +216,13 @@ def _path_back(
         step = before[step[0]]
 
 
-@lru_cache(maxsize=64)
+@shared_sets(maxsize=64)
 def sokoban_tasks(split: str, size: int, boxes: int, num_tasks: int | None) -> TaskSet:
     """The levels of a split, each made when it is asked for."""
     require_choice("split", split, SPLITS)
     require_in("size", size, SIZES)
     require_in("boxes", boxes, BOXES)
+    require_count("num_tasks", num_tasks)
     if _most_cells(size) < _needed_cells(boxes):
         raise ValueError(
             f"boxes={boxes} do not fit into a room of size={size}: choose a larger size."

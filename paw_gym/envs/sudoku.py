@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv
-from paw_gym.generated import require_in, sampled_tasks
+from paw_gym.generated import require_in, sampled_tasks, shared_sets
 
 GENERATOR = 1
 """grows when the generator gives other puzzles for the same arguments"""
@@ -111,11 +111,15 @@ def canonical(grid: Grid) -> str:
     return min(texts)
 
 
-@lru_cache(maxsize=16)
+def _require_size(size: int) -> None:
+    if isinstance(size, float) or size not in list(BOXES):  # 4.0 would be found
+        raise ValueError(f"size is 4 or 9, got {size!r}.")
+
+
+@shared_sets(maxsize=16)
 def sudoku_tasks(split: str, size: int, givens: int, num_tasks: int | None) -> TaskSet:
     """The puzzles of a split; ``data`` of a task is its grid."""
-    if size not in BOXES:
-        raise ValueError(f"size is 4 or 9, got {size!r}.")
+    _require_size(size)
     require_in(f"givens of a puzzle of size {size}", givens, GIVENS[size])
     family = f"sudoku{GENERATOR}/{size}x{size}/{givens}"
     instruction = (
@@ -182,7 +186,8 @@ class SudokuEnv(TextEnv):
         num_tasks: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        given = {4: 6, 9: 36}.get(size, 0) if givens is None else givens
+        _require_size(size)
+        given = {4: 6, 9: 36}[size] if givens is None else givens
         tasks = sudoku_tasks(split, size, given, num_tasks)
         super().__init__(tasks, 2 * size**2 if max_steps is None else max_steps, render_mode)
 

@@ -7,10 +7,12 @@ import json
 import os
 from functools import lru_cache
 from importlib import metadata
+from threading import Lock
 from typing import Any
 
 from paw_gym import jvm
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet
+from paw_gym.generated import require_count, shared_sets
 from paw_gym.naming import require_choice
 from paw_gym.replayed import ReplayedEnv
 
@@ -20,6 +22,8 @@ FOLDS = {"train": "train", "valid": "dev", "test": "test"}
 """by split, the engine's name for it"""
 _LONGEST = 200
 """characters of an action; longer ones are no commands of any game"""
+_reading = Lock()
+"""held by the thread that reads tasks: the engine that does so holds one game"""
 
 
 def new_engine() -> Any:
@@ -40,23 +44,34 @@ def _reader(process: int) -> Any:
     return new_engine()
 
 
-@lru_cache(maxsize=16)
+@shared_sets(maxsize=16)
 def express_tasks(game: str, split: str, params: str, num_tasks: int | None) -> TaskSet:
     """The games of a split; ``data`` of a task is its seed among the engine's own for that split."""
     require_choice("game", game, GAMES)
     require_choice("split", split, FOLDS)
-    engine = _reader(os.getpid())
-    _load(engine, game, params)
-    fold = {"train": engine.getSeedsTrain, "valid": engine.getSeedsDev, "test": engine.getSeedsTest}
-    seeds = list(fold[split]())[:num_tasks]
+    require_count("num_tasks", num_tasks)
+    _require_params(params, isinstance(params, str))
+    with _reading:
+        engine = _reader(os.getpid())
+        _load(engine, game, params)
+        fold = {
+            "train": engine.getSeedsTrain,
+            "valid": engine.getSeedsDev,
+            "test": engine.getSeedsTest,
+        }
+        seeds = list(fold[split]())[:num_tasks]
+        # text that it cannot read as parameters is loaded in silence, and then there is no game
+        first = json.loads(engine.generateNewGameJSON(seeds[0], FOLDS[split], False))
+        _require_params(params, not first["observation"].startswith("ERROR:"))
     family = f"{game}{'/' + params.replace(' ', '') if params else ''}/{split}"
 
     def load(task_id: str) -> Task:
         seed = int(task_id.rpartition("/")[2])
-        engine = _reader(os.getpid())
-        _load(engine, game, params)
-        engine.generateNewGameJSON(seed, FOLDS[split], False)
-        return Task(task_id, str(engine.getTaskDescription()), game, seed)
+        with _reading:
+            engine = _reader(os.getpid())
+            _load(engine, game, params)
+            engine.generateNewGameJSON(seed, FOLDS[split], False)
+            return Task(task_id, str(engine.getTaskDescription()), game, seed)
 
     ids = [f"{family}/{seed}" for seed in seeds]
     key = "\n".join([metadata.version("textworld_express"), *ids])
@@ -67,6 +82,14 @@ def _load(engine: Any, game: str, params: str) -> None:
     refused = engine.load(game, params)
     if refused:
         raise ValueError(f"params of {game}: {refused}")
+
+
+def _require_params(params: object, works: bool) -> None:
+    if not works:
+        raise ValueError(
+            "params is a str of names with whole numbers, such as 'numLocations=3, numIngredients=2', or '', "
+            f"got {params!r}."
+        )
 
 
 @lru_cache(maxsize=256)
@@ -146,7 +169,7 @@ class TextWorldExpressEnv(ReplayedEnv):
     def _apply(self, action: str) -> Outcome:
         valid = action in self._valid
         # what the engine does with any text; a very long one costs it minutes
-        return self._outcome(self._engine.stepJSON(action[:_LONGEST]), valid)
+        return self._outcome(self._engine.stepJSON(jvm.encodable(action[:_LONGEST])), valid)
 
     def _outcome(self, answer: str, valid: bool) -> Outcome:
         now = json.loads(answer)

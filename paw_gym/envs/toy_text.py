@@ -21,7 +21,7 @@ from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, generate_random_m
 from gymnasium.envs.toy_text.taxi import MAP, TaxiEnv
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv, split_of_key
-from paw_gym.generated import SPLITS, TASKS, require_in
+from paw_gym.generated import SPLITS, TASKS, require_count, require_in, shared_sets
 from paw_gym.naming import require_choice
 from paw_gym.tabular import Table, TransitionTable
 
@@ -330,12 +330,15 @@ def _deal(split: str, number: int) -> Blackjack:
             return game
 
 
-@lru_cache(maxsize=16)
+@shared_sets(maxsize=16)
 def toy_tasks(game: str, split: str, size: int, slippery: bool, num_tasks: int | None) -> TaskSet:
     """The tasks of a split; ``data`` of a task is a game and its first state."""
     require_choice("game", game, GAMES)
     require_choice("split", split, SPLITS)
     require_in("size", size, SIZES)
+    require_count("num_tasks", num_tasks)
+    if slippery not in (False, True):  # "false" would be true
+        raise ValueError(f"slippery is True or False, got {slippery!r}.")
     if slippery and game not in ("frozen_lake", "cliff_walking"):
         raise ValueError(f"slippery is for frozen_lake and cliff_walking, not for {game}.")
     kind = f"{game}_slippery" if slippery else game

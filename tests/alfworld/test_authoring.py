@@ -108,6 +108,20 @@ def test_the_description_of_the_page(tmp_path: Path) -> None:
     assert game["task"] == "put a hot apple in countertop."
 
 
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"receptacles: {caf\xe9: 1}", "is not UTF-8 text"),
+        (b"room: 2020-13-45", "is not valid YAML: month must be"),
+        (b"[" * 3000, "is not valid YAML: maximum recursion depth"),
+    ],
+)
+def test_a_file_that_is_no_yaml_is_named(tmp_path: Path, raw: bytes, message: str) -> None:
+    (tmp_path / "game.yaml").write_bytes(raw)
+    with pytest.raises(GameError, match=message):
+        read_description(tmp_path / "game.yaml")
+
+
 @given(st.data())
 @settings(max_examples=25)
 def test_what_is_made_can_be_won(data: st.DataObject) -> None:

@@ -74,7 +74,7 @@ def test_expectimax_and_the_reference_reach_the_target(size: int, target: int) -
 
 
 def test_a_lost_game_ends() -> None:
-    env = gym.make("paw_gym/2048-v0", size=3, target=2048).unwrapped
+    env = gym.make("paw_gym/2048-v0", size=3, target=1024).unwrapped
     _, info = env.reset(seed=0)
     rng, over = random.Random(0), False
     while not over:
@@ -91,7 +91,10 @@ def test_wrong_arguments_are_named() -> None:
     for kwargs, message in (
         ({"split": "trian"}, "Unknown split 'trian'. Did you mean 'train'"),
         ({"size": 2}, "size is 3 to 5, got 2"),
+        ({"size": [3, 4]}, r"size is a whole number, 3 to 5, got \[3, 4\]"),
         ({"target": 100}, "target is one of 16, 32, .*2048, got 100"),
+        ({"target": 256.0}, "target is one of 16, 32, .*2048, got 256.0"),
+        ({"size": 3, "target": 2048}, "2048 cannot be reached .*largest possible tile is 1024"),
     ):
         with pytest.raises(ValueError, match=message):
             Game2048Env(**kwargs)  # type: ignore[arg-type]

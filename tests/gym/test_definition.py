@@ -317,6 +317,8 @@ def test_the_arguments_of_a_class_can_be_looked_up() -> None:
     register_text_env(ID, say, tasks=TASKS)
     with pytest.raises(ValueError, match=r"has no setting 'max_step'. Did you mean 'max_steps'"):
         check_arguments(ID, ["max_step"])
+    with pytest.raises(ValueError, match="has no setting 'solve'"):  # making it takes none
+        check_arguments(ID, ["solve"])
 
 
 def test_a_list_for_a_task_set_says_what_to_write() -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paw_gym.core import EnvDefinitionError, Task
-from paw_gym.generated import SPLITS, sampled_tasks
+from paw_gym.core import EnvDefinitionError, Task, TaskSet
+from paw_gym.generated import SPLITS, sampled_tasks, shared_sets
 
 
 def _dominoes(split: str, dots: int, num_tasks: int = 40) -> Sequence[Task]:
@@ -58,7 +58,21 @@ def test_a_split_that_the_generator_cannot_fill_is_named() -> None:
     assert len(filled) == 1, "there is one domino, so one split has it"
 
 
-@pytest.mark.parametrize("number", [0, -5, "20", 2.0])
+def test_sets_are_shared_by_equal_arguments_of_one_type_alone() -> None:
+    """Else the first to ask with 256.0 would decide the ids and the fingerprint of all that ask with 256."""
+
+    @shared_sets(maxsize=4)
+    def tasks_of(size: object) -> TaskSet:
+        return TaskSet([f"{size}"], lambda task_id: Task(task_id, "Do it."), f"{size}")
+
+    assert tasks_of(256.0).ids == ["256.0"]
+    assert tasks_of(256).ids == ["256"]
+    assert tasks_of(1) is tasks_of(1)
+    assert tasks_of(True).ids == ["True"]
+    assert tasks_of([3]).ids == ["[3]"]  # cannot be looked up
+
+
+@pytest.mark.parametrize("number", [0, -5, "20", 2.0, True])
 def test_no_number_of_tasks_is_refused(number: object) -> None:
     with pytest.raises(ValueError, match=r"num_tasks is .*; expected a whole number of 1 or more"):
         _dominoes("train", 6, number)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paw_gym.naming import did_you_mean, similar
+from paw_gym.naming import did_you_mean, require_choice, similar
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,9 @@ def test_several_similar_names_are_listed_as_in_a_sentence() -> None:
         "Did you mean 'embedded', 'rwml_embedded' or 'wm_sft_embedded'?"
     )
     assert similar("embeded", names) == names and similar("x", names) == []
+
+
+@pytest.mark.parametrize("value", [None, 3, ["train"]])
+def test_what_is_no_name_is_refused_like_an_unknown_one(value: object) -> None:
+    with pytest.raises(ValueError, match=r"^Unknown split .*\. Valid: 'train', 'test'\.$"):
+        require_choice("split", value, ["train", "test"])

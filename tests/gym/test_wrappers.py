@@ -210,6 +210,11 @@ class TestModes:
         [
             ({"mode": "chat"}, "mode is one of 'window', 'conversation', got 'chat'"),
             ({"history_length": -1}, "history_length is 0 or more, got -1"),
+            ({"history_length": 2.5}, "history_length is a whole number, or None for all, got 2.5"),
+            ({"history_length": "2"}, "history_length is a whole number, or None for all, got '2'"),
+            ({"success_reward": "10"}, "success_reward is a finite number, got '10'"),
+            ({"success_reward": float("nan")}, "success_reward is a finite number, got nan"),
+            ({"invalid_penalty": None}, "invalid_penalty is a finite number, got None"),
             ({"template": "genric"}, "Did you mean 'generic'"),
         ],
     )
@@ -218,6 +223,12 @@ class TestModes:
     ) -> None:
         with pytest.raises(ValueError, match=message):
             AgentInterface(box_env(), **settings)
+
+    def test_a_response_that_is_no_text_is_named(self, box_env: Any) -> None:
+        env = AgentInterface(box_env())
+        env.reset(seed=0)
+        with pytest.raises(TypeError, match="A response is a str, got NoneType: None"):
+            env.step(None)  # type: ignore[arg-type]
 
     def test_only_text_environments_are_wrapped(self) -> None:
         with pytest.raises(TypeError, match="wraps a TextEnv, got CartPoleEnv"):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 pytest.importorskip("scienceworld", reason="pip install '.[jvm]'")
 
 from paw_gym import jvm
-from paw_gym.envs.scienceworld import Engine, ScienceWorldEnv, science_tasks
+from paw_gym.envs.scienceworld import Engine, ScienceWorldEnv, _instruction, science_tasks
 
 SPLITS = ("train", "valid", "test")
 QUICK = "find-non-living-thing"
@@ -139,9 +142,39 @@ def test_wrong_arguments_are_named() -> None:
         ({"task": "boiling"}, "Unknown task 'boiling'. Did you mean 'boil'"),
         ({"split": "dev"}, "Unknown split 'dev'"),
         ({"simplifications": "easy,openDoor"}, "Unknown simplification 'openDoor'"),
+        ({"simplifications": None}, "simplifications is a str, .*got None"),
+        ({"simplifications": ["easy"]}, r"simplifications is a str, .*got \['easy'\]"),
+        ({"variations": -1}, "variations is -1; expected a whole number of 1 or more, or None"),
     ):
         with pytest.raises(ValueError, match=message):
             ScienceWorldEnv(**kwargs)  # type: ignore[arg-type]
+
+
+def test_half_a_surrogate_pair_is_no_action() -> None:
+    env = ScienceWorldEnv(task="boil", variations=1)
+    env.reset(seed=0)
+    *_, info = env.step("look \ud800")
+    assert not info["action_is_valid"]
+    *_, info = env.step("look around")
+    assert info["action_is_valid"]
+
+
+def test_threads_read_the_instructions_of_their_own_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the episodes of a trainer do: one engine reads the tasks of all."""
+    loads = Engine.load
+
+    def load(engine: Engine, *args: Any) -> str:
+        seen = loads(engine, *args)
+        time.sleep(0.5)  # between what a thread loads and what it asks for
+        return seen
+
+    tasks = science_tasks("train", None, 1)
+    ids = list(tasks.ids[:4])
+    expected = [tasks[task_id].instruction for task_id in ids]
+    _instruction.cache_clear()
+    monkeypatch.setattr(Engine, "load", load)
+    with ThreadPoolExecutor(len(ids)) as threads:
+        assert list(threads.map(lambda task_id: tasks[task_id].instruction, ids)) == expected
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

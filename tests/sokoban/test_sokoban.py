@@ -108,6 +108,9 @@ def test_wrong_arguments_are_named() -> None:
         ({"split": "trian"}, "Unknown split 'trian'. Did you mean 'train'"),
         ({"size": 4}, "size is 5 to 10, got 4"),
         ({"boxes": 9}, "boxes is 1 to 3, got 9"),
+        ({"boxes": True}, "boxes is a whole number, 1 to 3, got True"),
+        ({"num_tasks": -1}, "num_tasks is -1; expected a whole number of 1 or more, or None"),
+        ({"num_tasks": "3", "size": [6, 7]}, "num_tasks is '3'; expected a whole number"),
     ):
         with pytest.raises(ValueError, match=message):
             SokobanEnv(**kwargs)  # type: ignore[arg-type]

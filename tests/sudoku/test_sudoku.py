@@ -96,6 +96,9 @@ def test_wrong_arguments_are_named() -> None:
     for kwargs, message in (
         ({"split": "trian"}, "Unknown split 'trian'. Did you mean 'train'"),
         ({"size": 6}, "size is 4 or 9, got 6"),
+        ({"size": 4.0}, "size is 4 or 9, got 4.0"),
+        ({"size": [4, 9]}, r"size is 4 or 9, got \[4, 9\]"),
+        ({"givens": 6.0}, "givens of a puzzle of size 4 is a whole number, 4 to 14, got 6.0"),
         ({"size": 9, "givens": 8}, "givens of a puzzle of size 9 is 28 to 75, got 8"),
     ):
         with pytest.raises(ValueError, match=message):

