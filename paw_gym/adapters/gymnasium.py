@@ -9,12 +9,13 @@ env = FromGymnasium("Taxi-v4", describe, ["south", "north", "east", "west", "pic
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from paw_gym.adapters.families import family_name
 from paw_gym.core import AgentDefaults, Outcome, Task
 from paw_gym.generated import sampled_tasks
 from paw_gym.replayed import ReplayedEnv
@@ -42,10 +43,11 @@ class FromGymnasium(ReplayedEnv):
         split: ``train``, ``valid`` or ``test``; no seed of one is in another.
         num_tasks: seeds of the split.
         max_steps: step budget.
-        env_kwargs: arguments of the environment.
+        env_kwargs: arguments of the environment; a part of the tasks' ids.
 
     Raises:
-        ValueError: the action space is not discrete, or the names are not one for each action.
+        ValueError: the action space is not discrete, the names are not one for each action, or an argument
+            is known only by where it lies in memory.
     """
 
     agent = AgentDefaults(template="generic", history_length=2)
@@ -68,11 +70,11 @@ class FromGymnasium(ReplayedEnv):
         self._inner: Any = gym.make(env, disable_env_checker=True, **env_kwargs).unwrapped
         self._names, self._first = list(actions), _first_action(env, self._inner, actions)
         self._describe, self._possible, self._succeeded = describe, possible, succeeded
-        self._transitions = TransitionTable(self._inner.P) if hasattr(self._inner, "P") else None
+        table = getattr(self._inner, "P", None)  # of other environments it may be anything
+        self._transitions = TransitionTable(table) if isinstance(table, Mapping) else None
         self._total = 0.0
-        settings = "".join(f",{name}={env_kwargs[name]}" for name in sorted(env_kwargs))
         tasks = sampled_tasks(
-            f"gymnasium/{env}{settings}",
+            family_name("gymnasium", env, env_kwargs),
             split,
             lambda rng: rng.getrandbits(31),
             str,

@@ -11,7 +11,8 @@ Interface as of openenv 0.10 (and openenv-core 0.3): one session a WebSocket, wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 from paw_gym.core import Outcome, Task, TaskSet, TextEnv
@@ -163,7 +164,8 @@ class FromOpenEnv(TextEnv):
         to_text: makes a text of the server's observation, a dictionary.
         admissible: reads the admissible actions out of an observation, or gives ``None``.
         max_steps: step budget.
-        client: speaks to the server; ``None``: a ``GenericEnvClient`` for ``url``.
+        client: speaks to the server; ``None``: a ``GenericEnvClient`` for ``url``. An environment with a
+            given client cannot be copied: the copy would play on in the same session.
     """
 
     def __init__(
@@ -180,7 +182,16 @@ class FromOpenEnv(TextEnv):
         chosen = tasks or TaskSet.from_tasks([Task("openenv/0", f"Play what {url} serves.")])
         super().__init__(chosen, max_steps, render_mode)
         self._client = (client or GenericEnvClient(base_url=url)).sync()
+        self._given_client = client is not None
         self._to_action, self._to_text, self._admissible = to_action, to_text, admissible
+
+    def __deepcopy__(self, memo: Any) -> TextEnv:
+        if self._given_client:
+            raise TypeError(
+                f"{self.env_id} cannot be copied: its client has one session, in which the copy would play "
+                "on. Leave the argument client out: then each copy has a client of its own."
+            )
+        return super().__deepcopy__(memo)
 
     def _start(self, task: Task) -> Outcome:
         self.state = {"seed": int(self.np_random.integers(2**31)), "actions": [], "total": 0.0}
@@ -197,14 +208,14 @@ class FromOpenEnv(TextEnv):
         return self._outcome(result)
 
     def _outcome(self, result: Any) -> Outcome:
-        info = result.observation.get("info") or {}
-        done = bool(result.done)
+        info, done = _told(result.observation), bool(result.done)
+        success = info.get("success")
         return Outcome(
             self._to_text(result.observation),
             reward=float(result.reward or 0.0),
             terminated=done,
-            success=bool(info.get("success", done and self.state["total"] > 0)),
-            score=info.get("score"),
+            success=bool(done and self.state["total"] > 0 if success is None else success),
+            score=_share(info.get("score")),
             action_is_valid=bool(info.get("action_is_valid", True)),
             admissible_actions=self._admissible(result.observation),
         )
@@ -218,6 +229,17 @@ class FromOpenEnv(TextEnv):
     def close(self) -> None:
         """Ends the session."""
         self._client.close()
+
+
+def _told(observation: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``info`` as our servers give it; a field of that name may be anything in another observation."""
+    info = observation.get("info")
+    return info if isinstance(info, Mapping) else {}
+
+
+def _share(score: Any) -> float | None:
+    """A score that is a share of what can be reached; other units have no place in ours."""
+    return float(score) if isinstance(score, Real) and 0 <= float(score) <= 1 else None
 
 
 def _text_of(observation: dict[str, Any]) -> str:

@@ -32,7 +32,8 @@ class SkyRLTextEnv(BaseTextEnv):
 
     Args:
         env_config: what SkyRL passes of its configuration; not used.
-        extras: of the data set's row: ``task_id`` or ``task_index``, ``seed``, ``max_turns``.
+        extras: of the data set's row: ``task_id`` or ``task_index``, ``seed``, ``max_turns``; nulls count as
+            left out.
         env_id: a registered id.
         env_kwargs: settings of ``make_agent_env``; those of the environment included.
     """
@@ -45,7 +46,7 @@ class SkyRLTextEnv(BaseTextEnv):
         **env_kwargs: Any,
     ) -> None:
         super().__init__()
-        self.extras = dict(extras or {})
+        self.extras = {k: v for k, v in (extras or {}).items() if v is not None}
         self.agent: AgentInterface = make_agent_env(env_id, mode="conversation", **env_kwargs)
         self.max_turns = int(self.extras.get("max_turns", self.agent.text_env.max_steps))
         self._last: dict[str, Any] = {}
@@ -59,7 +60,8 @@ class SkyRLTextEnv(BaseTextEnv):
         self.turns = 0
         chosen = ("task_id", "task_index")
         options: dict[str, Any] = {k: v for k, v in self.extras.items() if k in chosen}
-        first, info = self.agent.reset(seed=self.extras.get("seed", 0), options=options)
+        # a data frame gives NumPy's integers, which Gymnasium refuses as seeds
+        first, info = self.agent.reset(seed=int(self.extras.get("seed", 0)), options=options)
         self._last = info
         system = [message for message in prompt or [] if message["role"] == "system"]
         return [*system, {"role": "user", "content": first}], _metadata(info)

@@ -15,6 +15,7 @@ from contextlib import contextmanager, redirect_stdout
 from enum import Enum
 from typing import Any
 
+from paw_gym.adapters.families import family_name
 from paw_gym.core import AgentDefaults, Outcome, Task
 from paw_gym.generated import sampled_tasks
 from paw_gym.naming import require_choice
@@ -39,11 +40,12 @@ class FromTextArena(ReplayedEnv):
         split: ``train``, ``valid`` or ``test``; no seed of one is in another.
         num_tasks: seeds of the split.
         max_steps: step budget; many games have one of their own too.
-        env_kwargs: arguments of the game.
+        env_kwargs: arguments of the game; a part of the tasks' ids.
 
     Raises:
         ImportError: TextArena is not installed.
-        ValueError: there is no such game, it is not for one player, or it needs what is not here.
+        ValueError: there is no such game, it is not for one player, or it needs what is not here; or an
+            argument is known only by where it lies in memory.
     """
 
     agent = AgentDefaults(template="generic", history_length=4)
@@ -63,9 +65,8 @@ class FromTextArena(ReplayedEnv):
         self._game: Any = None
         self._drawn: Any = None
         self._rules(0)  # says at once what cannot be played
-        settings = "".join(f",{name}={env_kwargs[name]}" for name in sorted(env_kwargs))
         tasks = sampled_tasks(
-            f"textarena/{env}{settings}",
+            family_name("textarena", env, env_kwargs),
             split,
             lambda rng: rng.getrandbits(31),
             str,

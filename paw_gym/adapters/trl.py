@@ -43,21 +43,22 @@ class ToolEnvironment:
         )
         self._reward = 0.0
         self._over = True
+        self._failure: Exception | None = None
 
-    def reset(self, task_id: str | None = None, env_seed: int = 0, **columns: Any) -> str:
+    def reset(self, task_id: str | None = None, env_seed: int | None = 0, **columns: Any) -> str:
         """Starts an episode; TRL appends what it returns to the user's message.
 
         Args:
             task_id: the task; ``None``: the environment chooses one by the seed.
-            env_seed: of the episode.
+            env_seed: of the episode; ``None``, as a data set fills rows that lack the column: 0.
             columns: other columns of the row, which are not read.
 
         Raises:
             KeyError: there is no such task.
         """
         options = {} if task_id is None else {"task_id": task_id}
-        _, info = self._agent.reset(seed=env_seed, options=options)
-        self._reward, self._over = 0.0, False
+        _, info = self._agent.reset(seed=int(env_seed or 0), options=options)
+        self._reward, self._over, self._failure = 0.0, False, None
         observation = self._shown(self._agent.observation, info["admissible_actions"])
         return f"{info['instruction']}\n\n{observation}"
 
@@ -73,14 +74,28 @@ class ToolEnvironment:
         """
         if self._over:
             return OVER
-        _, reward, terminated, truncated, info = self._agent.step(self._agent.response_for(action))
+        response = self._agent.response_for(str(action))  # a model may write a number
+        try:
+            _, reward, terminated, truncated, info = self._agent.step(response)
+        except Exception as error:  # TRL shows it to the model as the tool's answer, and goes on
+            self._failure = error
+            raise
         self._reward += reward
         self._over = terminated or truncated
         offered = None if self._over else info["admissible_actions"]
         return self._shown(info["transition"].next_observation, offered)
 
     def get_reward(self) -> float:
-        """The sum of the episode's rewards."""
+        """The sum of the episode's rewards.
+
+        Raises:
+            RuntimeError: the environment raised during the episode; its error is the cause.
+        """
+        if self._failure is not None:
+            task_id = self._agent.text_env.task.id
+            raise RuntimeError(
+                f"{self._agent.env_id} failed on task {task_id!r}: {self._failure}"
+            ) from self._failure
         return self._reward
 
     def _shown(self, observation: str, admissible: Sequence[str] | None) -> str:
@@ -111,15 +126,18 @@ def task_rows(
         env_id: a registered id.
         style: ``tools`` for ``environment_factory``, which fills the prompt when an episode starts;
             ``text`` for ``TextRollouts``, which finds the task by the prompt.
-        tasks: ids, or the first so many; ``None``: all.
-        seed: of every episode, so that the episodes of a group start the same.
+        tasks: ids, or the first so many, at least 1; ``None``: all.
+        seed: of every episode by tools, so that the episodes of a group start the same. TRL shows a
+            ``rollout_func`` the prompts alone: ``TextRollouts`` takes a seed of its own.
         agent_kwargs: settings of ``make_agent_env``, those of the environment included.
 
     Raises:
-        ValueError: there is no such style, or a task does not exist.
+        ValueError: there is no such style, a task does not exist, or ``tasks`` is below 1.
     """
     if style not in ("tools", "text"):
         raise ValueError(f"`style` is 'tools' or 'text', got {style!r}.")
+    if isinstance(tasks, int) and tasks < 1:
+        raise ValueError(f"`tasks` is {tasks}; expected 1 or more, ids of tasks, or None for all.")
     agent = make_agent_env(env_id, **agent_kwargs)
     known = list(agent.tasks.ids)
     agent.close()

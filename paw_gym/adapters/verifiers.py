@@ -62,7 +62,9 @@ class PawTaskset(vf.Taskset[PawTask, PawTasksetConfig]):
         """Yields them."""
         config = self.config
         agent = make_agent_env(config.env_id, **config.env_kwargs)
-        for task_id in list(agent.tasks.ids)[: config.tasks]:
+        ids = list(agent.tasks.ids)[: config.tasks]
+        agent.close()
+        for task_id in ids:
             data = PawData(
                 id=task_id,
                 name=task_id,
@@ -94,11 +96,11 @@ class PawEnv(vf.Env[PawEnvConfig]):
         agent: AgentInterface = await asyncio.to_thread(
             make_agent_env, data.env_id, **{"mode": "conversation", **data.env_kwargs}
         )
-        prompt, _ = await asyncio.to_thread(
-            lambda: agent.reset(seed=data.seed, options={"task_id": data.task_id})
-        )
-        episode = agent.new_episode()
         try:
+            prompt, _ = await asyncio.to_thread(
+                lambda: agent.reset(seed=data.seed, options={"task_id": data.task_id})
+            )
+            episode = agent.new_episode()
             async with agents.player.interaction(task) as interaction:
                 segment = await interaction.turn(prompt)
                 while not segment.terminated:

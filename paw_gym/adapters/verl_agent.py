@@ -49,7 +49,7 @@ class EnvironmentManager:
         agent_kwargs: settings of ``make_agent_env``, those of the environment included.
 
     Raises:
-        ValueError: a size below 1, or an argument that the environment does not take.
+        ValueError: a size below 1, no task at all, or an argument that the environment does not take.
         KeyError: there is no task of an id.
     """
 
@@ -64,11 +64,15 @@ class EnvironmentManager:
         **agent_kwargs: Any,
     ) -> None:
         agent_kwargs = {"invalid_penalty": 0.0, **agent_kwargs}
+        if task_ids is not None and not len(task_ids):
+            raise ValueError("task_ids is empty; expected ids of tasks, or None to sample them.")
         probe = make_agent_env(env_id, **agent_kwargs)
-        if unknown := sorted(set(task_ids or ()) - set(probe.tasks.ids)):
-            probe.tasks[unknown[0]]  # raises, with the nearest ids
-        seeds = planned_seeds(probe.tasks.ids, seed)
-        probe.close()
+        try:
+            if unknown := sorted(set(task_ids or ()) - set(probe.tasks.ids)):
+                probe.tasks[unknown[0]]  # raises, with the nearest ids
+            seeds = planned_seeds(probe.tasks.ids, seed)
+        finally:
+            probe.close()
         self._pool = EnvPool(env_id, groups, group_size, seed=seed, seeds=seeds, **agent_kwargs)
         self.groups, self.group_size = groups, group_size
         self._fixed = list(task_ids) if task_ids is not None else None
@@ -88,14 +92,18 @@ class EnvironmentManager:
         """Starts an episode in each environment.
 
         Args:
-            kwargs: the rows' ``env_kwargs``; where they hold a ``task_id``, that task is started.
+            kwargs: the rows' ``env_kwargs``; where they hold a ``task_id``, that task is started. Either all
+                of them hold one, or none.
 
         Returns:
             (observations, infos): ``text`` is the list of prompts, ``anchor`` that of the environment's own
             observations, ``image`` is ``None``.
 
         Raises:
-            ValueError: the rows of a group name several tasks, or their number does not fit.
+            ValueError: the rows of a group name several tasks, some rows name none, or their number does not
+                fit.
+            KeyError: there is no task of an id.
+            RuntimeError: an environment raised; names the task.
         """
         self._slots = list(self._pool.reset(self._chosen(kwargs)))
         self._require_running()
@@ -104,8 +112,15 @@ class EnvironmentManager:
         return self._observations(), [dict(info) for info in self._infos]
 
     def _chosen(self, rows: Sequence[Mapping[str, Any]] | None) -> list[str] | None:
-        if rows is not None and len(rows) and all("task_id" in (row or {}) for row in rows):
-            return self._of_rows([str(row["task_id"]) for row in rows])
+        # a column that only some rows have comes out of a data set with nulls
+        named = [(row or {}).get("task_id") for row in rows] if rows is not None else []
+        ids = [str(task_id) for task_id in named if task_id is not None]
+        if ids and len(ids) < len(named):
+            raise ValueError(
+                f"{len(ids)} of {len(named)} rows name a task; expected a task_id in every row, or in none."
+            )
+        if ids:
+            return self._of_rows(ids)
         if self._fixed is None:
             return None
         picked = [self._fixed[(self._next + i) % len(self._fixed)] for i in range(self.groups)]
@@ -120,6 +135,10 @@ class EnvironmentManager:
                 f"Expected {self.groups} groups of {size} rows with one task_id each, got {len(ids)} rows."
             )
         return [group[0] for group in groups]
+
+    def _require_started(self) -> None:
+        if not self._slots:
+            raise RuntimeError("No episode was started: call reset() first.")
 
     def _require_running(self) -> None:
         for episode in self._pool.episodes:
@@ -142,8 +161,9 @@ class EnvironmentManager:
 
         Raises:
             ValueError: the number of responses does not fit.
-            RuntimeError: an environment raised; names the task.
+            RuntimeError: an environment raised; names the task. Or nothing was started.
         """
+        self._require_started()
         if len(text_actions) != len(self._slots):
             raise ValueError(
                 f"Expected {len(self._slots)} responses, one for each environment, got {len(text_actions)}."
@@ -174,7 +194,12 @@ class EnvironmentManager:
         }
 
     def projection(self, text_actions: Sequence[str]) -> tuple[list[str], list[int]]:
-        """The actions in raw responses, and whether each is well formed (1 or 0)."""
+        """The actions in raw responses, and whether each is well formed (1 or 0).
+
+        Raises:
+            RuntimeError: nothing was started.
+        """
+        self._require_started()
         read = self._pool.env_of(self._slots[0]).template.read_response
         parsed = [read(text) for text in text_actions]
         return [p.action for p in parsed], [int(p.problem is None) for p in parsed]
@@ -215,7 +240,11 @@ class EnvironmentManager:
         Args:
             path: the file, JSONL.
             description: of the first line: ``panel``, or ``split`` and ``env_kwargs``; ``trainer``, ``model``
+
+        Raises:
+            RuntimeError: nothing was started.
         """
+        self._require_started()
         where = {} if "panel" in description else {"env_id": self._pool.episodes[0].env_id}
         lines = [{"format": "paw-trajectories/1", **where, **description}]
         seen: dict[str, int] = defaultdict(int)
@@ -263,9 +292,9 @@ _UNSET: Any = object()
 def make_envs(config: Any, **agent_kwargs: Any) -> tuple[EnvironmentManager, EnvironmentManager]:
     """The training and the validation environments of a verl-agent configuration.
 
-    Reads ``env.env_name`` (a name of verl-agent's or a registered id), ``env.seed``, ``env.max_steps``,
-    ``env.history_length``, ``env.rollout.n``, ``env.alfworld.eval_dataset``, ``data.train_batch_size`` and
-    ``data.val_batch_size``. Validation goes through its split in order.
+    Reads ``env.env_name`` (a registered id, ``module:id``, or a name of verl-agent's), ``env.seed``,
+    ``env.max_steps``, ``env.history_length``, ``env.rollout.n``, ``env.alfworld.eval_dataset``,
+    ``data.train_batch_size`` and ``data.val_batch_size``. Validation goes through its split in order.
 
     Args:
         config: attributes or keys, such as an OmegaConf object.
@@ -275,7 +304,7 @@ def make_envs(config: Any, **agent_kwargs: Any) -> tuple[EnvironmentManager, Env
         ValueError: a key is missing, or no environment is known by the name.
     """
     name, seed = str(_at(config, "env.env_name")), int(_at(config, "env.seed", 0))
-    env_id = name if "/" in name and name.startswith("paw_gym/") else _known(name)
+    env_id = name if creator_of(name) is not None else _known(name)
     shared = {
         "max_steps": int(_at(config, "env.max_steps")),
         "history_length": int(_at(config, "env.history_length")),
@@ -288,12 +317,17 @@ def make_envs(config: Any, **agent_kwargs: Any) -> tuple[EnvironmentManager, Env
         split = _VALIDATION.get(wanted, wanted) if "ALFWorld" in env_id else own
         train, held_out = {"split": "train", **shared}, {**shared, "split": split}
     size = max(1, int(_at(config, "env.rollout.n")))  # verl-agent's own: below 1, no groups
-    groups = (int(_at(config, f"data.{key}_batch_size")) for key in ("train", "val"))
-    first = EnvironmentManager(env_id, next(groups), size, seed=seed, **train)
-    probe = EnvPool(env_id, **held_out)
-    ids = list(probe.tasks.ids)
-    probe.close()
-    return first, EnvironmentManager(env_id, next(groups), 1, seed=seed, task_ids=ids, **held_out)
+    groups, tested = (int(_at(config, f"data.{key}_batch_size")) for key in ("train", "val"))
+    first = EnvironmentManager(env_id, groups, size, seed=seed, **train)
+    try:
+        probe = EnvPool(env_id, **held_out)
+        ids = list(probe.tasks.ids)
+        probe.close()
+        second = EnvironmentManager(env_id, tested, 1, seed=seed, task_ids=ids, **held_out)
+    except BaseException:
+        first.close()
+        raise
+    return first, second
 
 
 def _known(name: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from paw_gym.export.staging import Tally, require_absent, with_clean_texts
+from paw_gym.export.staging import Tally, require_file, with_clean_texts
 from paw_gym.registry import Registry
 from paw_gym.transition import Episode, write_jsonl, write_parquet
 
@@ -56,7 +56,7 @@ def _write_jsonl(
     force: bool = False,
     progress: Callable[[Tally], None] | None = None,
 ) -> Tally:
-    _require_file(out, force)
+    require_file(out, force)
     tally = Tally()
     write_jsonl(out, tally.count(episodes, progress))
     return tally
@@ -69,18 +69,10 @@ def _write_parquet(
     force: bool = False,
     progress: Callable[[Tally], None] | None = None,
 ) -> Tally:
-    _require_file(out, force)
+    require_file(out, force)
     tally = Tally()
     write_parquet(out, tally.count(with_clean_texts(episodes), progress))
     return tally
-
-
-def _require_file(out: Path, force: bool) -> None:
-    require_absent(out, force)
-    if out.is_dir():
-        raise IsADirectoryError(f"{out} is a folder; this form is one file.")
-    if not out.parent.is_dir():
-        raise FileNotFoundError(f"There is no folder {out.parent} to write to.")
 
 
 JSONL = Exporter(_write_jsonl, "paw_gym.transition.read_jsonl({path!r})")

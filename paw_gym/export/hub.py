@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from paw_gym.export.exporters import Exporter
-from paw_gym.export.staging import Tally, require_absent, with_clean_texts
+from paw_gym.export.staging import Tally, require_absent, with_clean_texts, yaml_text
 from paw_gym.files import new_folder
 from paw_gym.transition import Episode, write_parquet
 
@@ -94,7 +94,7 @@ def _run(first: Episode, rest: Iterator[Episode], size: int) -> Iterator[Episode
 def _card(name: str, tally: Tally) -> str:
     columns = "\n".join(f"| `{column}` | {what} |" for column, what in _COLUMNS.items())
     return f"""---
-pretty_name: {name}
+pretty_name: {yaml_text(name)}
 tags: [reinforcement-learning, text-environments, paw-gym]
 configs:
 - config_name: default

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paw_gym.export.staging import Tally, require_absent
+from paw_gym.export.staging import Tally, require_absent, with_clean_texts, yaml_text
 from paw_gym.files import new_folder
+from paw_gym.naming import require_choice
 from paw_gym.transition import Episode
 
 QUESTION = (
@@ -89,9 +90,9 @@ def write_sft(
 
     Raises:
         FileExistsError: ``out`` exists.
-        ValueError: a kind got no example.
+        ValueError: there is no such kind, none was asked for, or one got no example.
     """
-    summary = SFTSummary(rows=dict.fromkeys(kinds, 0))
+    summary = SFTSummary(rows=dict.fromkeys(_checked(kinds), 0))
     require_absent(out, force)
     with new_folder(out) as folder:
         with ExitStack() as opened:
@@ -100,7 +101,8 @@ def write_sft(
                 for kind in summary.rows
             }
             seen: set[bytes] = set()
-            for episode in summary.tally.count(episodes, progress):
+            # `datasets` cannot read a file with half of a surrogate pair
+            for episode in summary.tally.count(with_clean_texts(episodes), progress):
                 for kind, row in _rows(episode, summary.rows, failures):
                     if not (dedup and _is_known(row, seen)):
                         files[kind].write(json.dumps(row) + "\n")
@@ -108,6 +110,15 @@ def write_sft(
         _require_examples(summary, failures)
         (folder / "README.md").write_text(_card(out.name, summary), encoding="utf-8")
     return summary
+
+
+def _checked(kinds: Iterable[str]) -> list[str]:
+    listed = [kinds] if isinstance(kinds, str) else list(kinds)
+    for kind in listed:
+        require_choice("kind of example", kind, KINDS)
+    if not listed:
+        raise ValueError(f"kinds is empty; expected one or both of {', '.join(KINDS)}.")
+    return listed
 
 
 def _rows(episode: Episode, kinds: Iterable[str], failures: bool) -> Iterator[tuple[str, Row]]:
@@ -154,7 +165,7 @@ def _card(name: str, summary: SFTSummary) -> str:
     counts = "\n".join(f"- `{kind}`: {count:,} examples" for kind, count in summary.rows.items())
     kind = next(iter(summary.rows))
     return f"""---
-pretty_name: {name}
+pretty_name: {yaml_text(name)}
 tags: [reinforcement-learning, text-environments, paw-gym, sft]
 configs:
 {configs}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
@@ -19,6 +20,15 @@ def require_absent(out: Path, force: bool) -> None:
         raise FileExistsError(
             f"{out} exists already. Choose another name, or replace it with --force."
         )
+
+
+def require_file(out: Path, force: bool) -> None:
+    """Raises an ``OSError`` for a file that would overwrite something, or that cannot be written there."""
+    require_absent(out, force)
+    if out.is_dir():
+        raise IsADirectoryError(f"{out} is a folder; this form is one file.")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"There is no folder {out.parent} to write to.")
 
 
 @dataclass(slots=True)
@@ -72,6 +82,11 @@ def _clean_step(t: Transition) -> Transition:
     texts = {name: text for name, text in texts.items() if isinstance(text, str)}
     changed: dict[str, Any] = {n: clean(text) for n, text in texts.items() if text != clean(text)}
     return replace(t, **changed) if changed else t
+
+
+def yaml_text(text: str) -> str:
+    """A text as a YAML scalar in quotes: bare, a name such as ``a: b`` would make a card unreadable."""
+    return json.dumps(text, ensure_ascii=False)  # JSON is YAML
 
 
 def clean(text: str) -> str:

@@ -52,8 +52,9 @@ class TextRollouts:
 
     Args:
         env_id: a registered id.
-        settings: sampling and limits; groups are the trainer's and not read here.
-        seed: of environments and sampling.
+        settings: sampling and limits, in place of those of ``GRPOConfig``; groups are the trainer's and not
+            read here.
+        seed: of environments and sampling; a column ``env_seed`` is not read.
         agent_kwargs: settings of ``make_agent_env``, those of the environment included.
     """
 
@@ -83,9 +84,15 @@ class TextRollouts:
 
         Raises:
             RuntimeError: an environment failed; holds its traceback.
-            ValueError: prompts are not in groups of ``num_generations``, each of a task of its own.
+            ValueError: prompts are not in groups of ``num_generations``, each of a task of its own; or
+                training would score the responses at another temperature than they are sampled at.
         """
         training = trainer.model.training
+        if training and self.settings.temperature != trainer.temperature:
+            raise ValueError(
+                f"TextRollouts samples at temperature {self.settings.temperature}, and the trainer scores at "
+                f"{trainer.temperature}. Give RolloutSettings and GRPOConfig the same temperature."
+            )
         size = trainer.num_generations if training else trainer.num_generations_eval
         task_ids = _by_group([prompt[-1]["content"] for prompt in prompts], size)
         seeds = dict.fromkeys(task_ids, self.seed)

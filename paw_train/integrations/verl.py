@@ -43,6 +43,9 @@ class EnvironmentLoop(AgentLoopBase):
     Args:
         env_id: a registered id.
         env_kwargs: settings of ``make_agent_env``, those of the environment included.
+
+    Raises:
+        ValueError: a mode other than ``conversation``.
     """
 
     def __init__(
@@ -51,8 +54,11 @@ class EnvironmentLoop(AgentLoopBase):
         super().__init__(*args, **kwargs)
         self._env_id = env_id
         self._env_kwargs = {"mode": "conversation", **(env_kwargs or {})}
+        if self._env_kwargs["mode"] != "conversation":
+            raise ValueError("verl trains one sequence an episode: `mode` is 'conversation'.")
         self._chat = ChatFormat(self.tokenizer)
         self._room = int(self.rollout_config.response_length)
+        self._longest_prompt = int(self.rollout_config.prompt_length)
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
         """Runs an episode.
@@ -69,7 +75,7 @@ class EnvironmentLoop(AgentLoopBase):
 
         Raises:
             KeyError: the environment has no such task.
-            ValueError: the row names no task.
+            ValueError: the row names no task, or the environment's first prompt is too long.
         """
         task_id, seed = _episode_of(kwargs)
         agent = await asyncio.to_thread(make_agent_env, self._env_id, **self._env_kwargs)
@@ -78,10 +84,19 @@ class EnvironmentLoop(AgentLoopBase):
                 lambda: agent.reset(seed=seed, options={"task_id": task_id})
             )
             record = _Record(self._chat, prompt, self._room)
+            self._require_room(len(record.ids), task_id)
             await self._run(agent, record, sampling_params)
         finally:
             agent.close()
         return record.output()
+
+    def _require_room(self, tokens: int, task_id: str) -> None:
+        """verl pads prompts to one length and stacks them; its filter sees the rows, not this prompt."""
+        if tokens > self._longest_prompt:
+            raise ValueError(
+                f"The first prompt of task {task_id!r} takes {tokens} tokens, and rollout.prompt_length is "
+                f"{self._longest_prompt}: raise data.max_prompt_length."
+            )
 
     async def _run(
         self, agent: AgentInterface, record: _Record, sampling_params: dict[str, Any]
@@ -189,13 +204,15 @@ class _Record:
 
 
 def _episode_of(columns: Mapping[str, Any]) -> tuple[str, int]:
-    named = {**(columns.get("extra_info") or {}), **columns}
+    # a data set fills rows that lack a column with nulls
+    given = {name: value for name, value in columns.items() if value is not None}
+    named = {**(columns.get("extra_info") or {}), **given}
     if named.get("task_id") is None:
         raise ValueError(
             "A row names no task: give the data set a column task_id, as task_rows of "
             "paw_train.integrations.verl does."
         )
-    return str(named["task_id"]), int(named.get("env_seed", 0))
+    return str(named["task_id"]), int(named.get("env_seed") or 0)
 
 
 def task_rows(

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from paw_gym.export.staging import Tally, require_absent
+from paw_gym.export.staging import Tally, require_file, with_clean_texts
 from paw_gym.transition import Episode, replacing
 from paw_gym.wrappers import AgentInterface, make_agent_env
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.roles import role_masks, token_roles
-from paw_train.rollouts.rows import recorded_transition
+from paw_train.rollouts.rows import append_transition
+from paw_train.rollouts.tokens import TokenRow
 
 
 def write_tokens(
@@ -43,20 +45,23 @@ def write_tokens(
 
     Raises:
         FileExistsError: ``out`` exists.
+        IsADirectoryError: ``out`` is a folder.
         ValueError: the tokenizer has no chat template of the usual form, or the coefficient is below 0.
     """
     if not coefficient >= 0:
         raise ValueError(f"The coefficient of the world model is 0 or more, got {coefficient}.")
-    require_absent(out, force)
-    if not out.parent.is_dir():
-        raise FileNotFoundError(f"There is no folder {out.parent} to write to.")
+    require_file(out, force)
     chat, tally = ChatFormat(tokenizer), Tally()
     interfaces: dict[str, AgentInterface] = {}
-    with replacing(out) as scratch, open(scratch, "w", encoding="utf-8") as file:
-        for episode in tally.count(episodes, progress):
+    with ExitStack() as opened:
+        scratch = opened.enter_context(replacing(out))
+        file = opened.enter_context(open(scratch, "w", encoding="utf-8"))
+        # tokenizers refuse half of a surrogate pair
+        for episode in tally.count(with_clean_texts(episodes), progress):
             if episode.env_id not in interfaces:
                 name = f"{module}:{episode.env_id}" if module else episode.env_id
-                interfaces[episode.env_id] = make_agent_env(name)
+                interfaces[episode.env_id] = made = make_agent_env(name)
+                opened.callback(made.close)
             for line in token_lines(episode, chat, interfaces[episode.env_id], coefficient):
                 file.write(json.dumps(line) + "\n")
     return tally
@@ -70,7 +75,8 @@ def token_lines(
     Args:
         episode: the record.
         chat: the model's format.
-        interface: of the episode's environment: how prompts show an observation.
+        interface: of the episode's environment: how prompts show an observation. The episode may have been
+            played with another template.
         coefficient: of the world-model term.
 
     Yields:
@@ -80,7 +86,7 @@ def token_lines(
     """
     for step, t in list(enumerate(episode.transitions))[episode.shared_steps :]:
         shown = interface.text_env.prompt_observation(t.next_observation)
-        row = recorded_transition(chat, episode, step, shown, interface.template)
+        row = _row(chat, episode, step, shown, interface)
         yield {
             "env_id": t.env_id,
             "task_id": t.task_id,
@@ -93,3 +99,39 @@ def token_lines(
             **role_masks(token_roles(row, [bool(t.info.get("malformed"))])),
             "world_model_coeff": coefficient,
         }
+
+
+def _row(
+    chat: ChatFormat, episode: Episode, step: int, shown: str, interface: AgentInterface
+) -> TokenRow:
+    """A row with one transition; records keep no ids, so the response is tokenised from its text."""
+    row = TokenRow(chat.context(episode.messages(step), episode.instruction, None))
+    response = chat.content(episode.transitions[step].response)
+    before = _before(episode, step, interface)
+    append_transition(row, chat, response, [0.0] * len(response), shown, before)
+    return row
+
+
+def _before(episode: Episode, step: int, interface: AgentInterface) -> str:
+    """What stood before the observation in the message that followed a transition.
+
+    By the interface's template, unless the record shows that it was another one.
+    """
+    if episode.context_mode == "window":
+        return ""
+    # nobody was shown the message after the last transition: the one before it tells the template
+    read = min(step, len(episode.transitions) - 2)
+    if read >= 0:
+        prompt = episode.transitions[read + 1].prompt
+        before, shown = _usual(episode, read, interface)
+        if not prompt.startswith(before + shown) and shown in prompt:
+            return prompt[: prompt.index(shown)]
+    return _usual(episode, step, interface)[0]
+
+
+def _usual(episode: Episode, step: int, interface: AgentInterface) -> tuple[str, str]:
+    """By the interface's template, what stands before the next observation, and that observation."""
+    shown = interface.text_env.prompt_observation(episode.transitions[step].next_observation)
+    turn = (episode.instruction, shown, None, step + 1)  # records lack the admissible actions
+    start, _ = interface.template.turn_span(*turn)
+    return interface.template.render_turn(*turn)[:start], shown

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
 
 import paw_gym
@@ -152,3 +155,46 @@ def test_wrong_arguments_are_named() -> None:
         FromGymnasium("CliffWalking-v1", place, ["up", "down"], "Walk.")
     with pytest.raises(ValueError, match="Pendulum-v1 has the action space Box"):
         FromGymnasium("Pendulum-v1", place, ["left"], "Swing.")
+
+
+class Corridor(gym.Env[Any, Any]):
+    """One of nobody's toy worlds: its ``P`` is an array, its arguments are anything."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        self.observation_space, self.action_space = gym.spaces.Discrete(3), gym.spaces.Discrete(2)
+        self.P, self.s = np.full((3, 2, 3), 1 / 3), 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return 0, {}
+
+
+gym.register("tests/Corridor-v0", entry_point=Corridor)
+
+
+def corridor(**kwargs: Any) -> FromGymnasium:
+    return FromGymnasium("tests/Corridor-v0", lake, ["left", "right"], "Go.", **kwargs)
+
+
+def test_an_attribute_p_that_is_no_table_is_left_alone() -> None:
+    env = corridor()
+    assert env.reset(seed=0)[1]["admissible_actions"] == ["left", "right"]
+    with pytest.raises(NotImplementedError, match="no table of transitions"):
+        env.expert()
+
+
+def test_tasks_with_any_arguments_are_the_same_in_every_process() -> None:
+    for start in (place, np.zeros((2, 2)), "S F\nF G", "../maps"):
+        first, again = corridor(start=start).tasks, corridor(start=copy.deepcopy(start)).tasks
+        assert first.ids[0] == again.ids[0] and first[0].data == again[0].data
+        assert " at 0x" not in first.ids[0]
+    large = [corridor(start=np.full(2000, number)).tasks for number in (0, 1)]
+    assert large[0].fingerprint != large[1].fingerprint
+    # arguments that an id can show stay in it as they are
+    assert (
+        corridor(start=["SF", 2])
+        .tasks.ids[0]
+        .startswith("gymnasium/tests/Corridor-v0,start=['SF', 2]/train/")
+    )
+    with pytest.raises(ValueError, match="argument start of tests/Corridor-v0 .* lies in memory"):
+        corridor(start=object())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -149,3 +151,35 @@ def test_one_of_theirs_keeps_the_contract(serve: Callable[[Any], str]) -> None:
     check_text_env(make, tasks=1, only=checks, time_limit=None).raise_for_failures()
     for one in made:
         one.close()
+
+
+class Session:
+    """A client whose server shows the same fields at every step."""
+
+    def __init__(self, **shown: Any) -> None:
+        self.shown = shown
+
+    def sync(self) -> Session:
+        return self
+
+    def reset(self, **_: Any) -> Any:
+        return SimpleNamespace(observation={"text": "Go.", **self.shown}, reward=None, done=False)
+
+    def step(self, action: Any) -> Any:
+        return SimpleNamespace(observation={"text": "On.", **self.shown}, reward=1.0, done=True)
+
+
+@pytest.mark.parametrize("info", [{"score": 37}, {"score": "3/4", "success": None}, "a text", None])
+def test_an_info_of_others_is_theirs(info: Any) -> None:
+    """Scores in other units are not ours, and the reward tells success."""
+    env = FromOpenEnv("http://nowhere", client=Session(info=info))
+    env.reset(seed=0)
+    _, _, terminated, _, told = env.step("go")
+    assert terminated and told["success"] and told["score"] == 1.0
+
+
+def test_a_given_client_is_not_shared_with_a_copy() -> None:
+    env = FromOpenEnv("http://nowhere", client=Session())
+    env.reset(seed=0)
+    with pytest.raises(TypeError, match="cannot be copied: its client has one session"):
+        copy.deepcopy(env)

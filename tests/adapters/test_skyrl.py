@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("skyrl_gym", reason="skyrl-gym is not installed")
 
+import numpy as np
 import skyrl_gym
 
 from paw_gym import AgentInterface, Task, TaskSet, check_text_env, make_agent_env
@@ -96,3 +97,11 @@ def test_one_of_theirs_keeps_the_contract() -> None:
     checks = ["task_ids", "task_options", "check_env", "determinism", "save_restore", "info_keys",
               "save_restore_agent", "saved_state_is_frozen", "step_after_end", "transitions"]  # fmt: skip
     check_text_env(_gsm8k, tasks=2, only=checks, time_limit=None).raise_for_failures()
+
+
+def test_extras_as_a_data_frame_gives_them() -> None:
+    """Integers of NumPy, and nulls where a row lacks a column."""
+    first, again = (_made(task_id=None, seed=np.int64(3), max_turns=None) for _ in range(2))
+    assert first.init([])[0] == again.init([])[0]
+    started = {_made(seed=None).init([])[1]["task_id"] for _ in range(3)}
+    assert len(started) == 1  # a null is no random seed

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
+import numpy as np
 import pytest
+from registries import registered_here
 
-from paw_gym import make_agent_env
+from paw_gym import Outcome, Task, make_agent_env, register_text_env
 from paw_gym.adapters.trl import OVER, environment_factory, task_rows
 
 ENV = "paw_gym/ALFWorld-v0"
@@ -55,3 +58,36 @@ def test_rows_name_their_tasks() -> None:
         task_rows(ENV, "text", tasks=["nowhere"])
     with pytest.raises(ValueError, match="'tools' or 'text'"):
         task_rows(ENV, "speech")  # type: ignore[arg-type]
+    for none in (-1, 0):
+        with pytest.raises(ValueError, match=f"`tasks` is {none}; expected 1 or more"):
+            task_rows(ENV, "text", tasks=none)
+
+
+def test_what_a_data_set_and_a_model_may_hand_over() -> None:
+    """Nulls for a column that a row lacks, integers of NumPy, an action that is a number."""
+    tools = [environment_factory(ENV)() for _ in range(3)]
+    assert len({one.reset(task_id=None, env_seed=None) for one in tools}) == 1
+    row: dict[str, Any] = {"env_seed": np.int64(0)}
+    assert tools[0].reset(**row) == tools[1].reset(env_seed=0)
+    searching = environment_factory("paw_gym/SearchQA-v0")()
+    searching.reset()
+    assert "no valid action" in searching.act(3)  # type: ignore[arg-type]
+
+
+def test_an_environment_that_raises_has_no_reward() -> None:
+    """TRL gives the model what a tool raises; only the reward can end the run."""
+
+    def broken(task: Task, rng: Any) -> Any:
+        yield Outcome("Fine so far.")
+        raise ZeroDivisionError("in the world")
+
+    with registered_here():
+        register_text_env("tests/BrokenTool-v0", broken, tasks=[Task("one", "Go.")])
+        tools = environment_factory("tests/BrokenTool-v0")()
+        tools.reset(task_id="one")
+        with pytest.raises(ZeroDivisionError):
+            tools.act("go")
+        with pytest.raises(RuntimeError, match="BrokenTool-v0 failed on task 'one'"):
+            tools.get_reward()
+        tools.reset(task_id="one")
+        assert tools.get_reward() == 0.0

@@ -14,7 +14,7 @@ pytest.importorskip("verifiers.v1", reason="verifiers 0.4 is not installed")
 import verifiers.v1 as vf
 from verifiers.v1.utils.loaders import environment_class, load_environment, resolve_env_config
 
-from paw_gym import make_agent_env
+from paw_gym import AgentInterface, make_agent_env
 from paw_gym.adapters.verifiers import PawEnv, PawTaskset
 
 ENV = "paw_gym/ALFWorld-v0"
@@ -94,3 +94,16 @@ def test_a_model_that_stops_ends_the_episode() -> None:
     asyncio.run(env.run(task, SimpleNamespace(player=player)))
     assert player.trace.metrics["success"] == 0.0
     assert len(player.trace.info["transitions"]) == 1
+
+
+def test_environments_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[AgentInterface] = []
+    monkeypatch.setattr(AgentInterface, "close", lambda self: closed.append(self))
+    env = _environment()
+    [task] = env.taskset.take(1)
+    before = len(closed)
+    assert before  # the one that listed the tasks
+    lost = task.data.model_copy(update={"task_id": "nowhere"})
+    with pytest.raises(KeyError, match="nowhere"):
+        asyncio.run(env.run(SimpleNamespace(data=lost), SimpleNamespace()))
+    assert len(closed) == before + 1

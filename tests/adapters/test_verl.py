@@ -67,10 +67,17 @@ def tokenizer() -> Any:
     return piece_tokenizer(texts, 400)
 
 
-def loop(verl: Any, tokenizer: Any, server: Server, response_length: int = 4000) -> Any:
+def loop(
+    verl: Any,
+    tokenizer: Any,
+    server: Server,
+    response_length: int = 4000,
+    prompt_length: int = 4000,
+    **env_kwargs: Any,
+) -> Any:
     from paw_train.integrations.verl import EnvironmentLoop
 
-    rollout = SimpleNamespace(response_length=response_length, prompt_length=4000)
+    rollout = SimpleNamespace(response_length=response_length, prompt_length=prompt_length)
     config = SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=rollout))
     return EnvironmentLoop(
         trainer_config=verl.DictConfigWrap(config),
@@ -81,7 +88,7 @@ def loop(verl: Any, tokenizer: Any, server: Server, response_length: int = 4000)
         data_config=verl.DictConfigWrap({}),
         tools=None,
         env_id=ENV,
-        env_kwargs=KWARGS,
+        env_kwargs={**KWARGS, **env_kwargs},
     )
 
 
@@ -168,6 +175,27 @@ def test_rows_and_their_mistakes(verl: Any, tokenizer: Any) -> None:
         asyncio.run(_run(loop(verl, tokenizer, Server([])), raw_prompt=[]))
     with pytest.raises(KeyError, match="nowhere"):
         asyncio.run(_run(loop(verl, tokenizer, Server([])), task_id="nowhere"))
+
+
+def test_rows_with_nulls(verl: Any, tokenizer: Any) -> None:
+    """A column that only some rows have comes out of a data set with nulls."""
+    _, task_id, texts = episode()
+    answers = responses(tokenizer, texts)
+    row = {"task_id": None, "env_seed": None, "extra_info": {"task_id": task_id}}
+    assert asyncio.run(_run(loop(verl, tokenizer, Server(answers)), **row)).num_turns == 8
+
+
+def test_a_prompt_that_verl_could_not_stack_is_named(verl: Any, tokenizer: Any) -> None:
+    _, task_id, _ = episode()
+    short = loop(verl, tokenizer, Server([]), prompt_length=20)
+    with pytest.raises(ValueError, match=r"prompt_length is 20: raise data\.max_prompt_length"):
+        asyncio.run(_run(short, task_id=task_id))
+
+
+def test_a_dialogue_is_the_only_form(verl: Any, tokenizer: Any) -> None:
+    """Window mode has no place of the observation in a message: nothing would be marked."""
+    with pytest.raises(ValueError, match="`mode` is 'conversation'"):
+        loop(verl, tokenizer, Server([]), mode="window")
 
 
 async def _run(agent_loop: Any, **columns: Any) -> Any:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from registries import registered_here
 
-from paw_gym import make_agent_env
+from paw_gym import AgentInterface, Outcome, Task, make_agent_env, register_text_env
 from paw_gym.adapters.verl_agent import EnvironmentManager, make_envs
 
 ENV = "paw_gym/ALFWorld-v0"
@@ -155,3 +156,65 @@ def test_its_episodes_can_be_certified(tmp_path: Path) -> None:
     )
     claims = certificates.certify(path, signed=False)[1]
     assert claims.result["n"] == 2 and len(claims.digests) == 4
+
+
+def chat(task: Task, rng: Any) -> Any:
+    yield Outcome("Hello.")
+    yield Outcome("Bye.", reward=1.0, terminated=True, success=True)
+
+
+def configured(name: str, **data: int) -> Any:
+    env = {"env_name": name, "max_steps": 4, "history_length": 2, "rollout": {"n": 1}}
+    return {"env": env, "data": {"train_batch_size": 1, "val_batch_size": 1, **data}}
+
+
+def test_a_registered_id_is_that_environment_whatever_words_are_in_it() -> None:
+    tasks = [Task("a", "Say hello.")]
+    with registered_here():
+        for name in ("tests/Chat-v0", "tests/SearchHouse-v0"):
+            register_text_env(name, chat, tasks=tasks)
+            for envs in make_envs(configured(name)):
+                assert envs.reset()[0]["anchor"] == ["Hello."]
+    found = make_envs(configured("paw_gym:paw_gym/Sokoban-v0"))
+    assert [envs.reset()[1][0]["task_id"].split("/")[0] for envs in found] == ["train", "valid"]
+
+
+def test_some_rows_without_a_task_are_refused() -> None:
+    envs = EnvironmentManager(ENV, groups=2)
+    ids = list(make_agent_env(ENV).tasks.ids)
+    for rest in ({}, {"task_id": None}):
+        with pytest.raises(ValueError, match="1 of 2 rows name a task"):
+            envs.reset([{"task_id": ids[5]}, rest])
+    assert envs.reset([{"task_id": None}] * 2)[1]  # none of them: sampled
+    with pytest.raises(ValueError, match="task_ids is empty"):
+        EnvironmentManager(ENV, groups=2, task_ids=[])
+
+
+def test_before_the_first_reset_that_is_said(tmp_path: Path) -> None:
+    envs = EnvironmentManager(ENV, groups=1)
+    for call in (
+        lambda: envs.step([]),
+        lambda: envs.projection(["look"]),
+        lambda: envs.write_trajectories(tmp_path / "x.jsonl", panel="p"),
+    ):
+        with pytest.raises(RuntimeError, match=r"call reset\(\) first"):
+            call()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_start_leaves_no_environment_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[AgentInterface] = []
+    closed: list[AgentInterface] = []
+    make = AgentInterface.__init__
+
+    def making(self: AgentInterface, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        made.append(self)
+
+    monkeypatch.setattr(AgentInterface, "__init__", making)
+    monkeypatch.setattr(AgentInterface, "close", lambda self: closed.append(self))
+    with pytest.raises(KeyError):
+        EnvironmentManager(ENV, groups=1, task_ids=["nowhere"])
+    with pytest.raises(ValueError, match="at least 1"):
+        make_envs(configured(ENV, val_batch_size=0))
+    assert made and {id(env) for env in made} == {id(env) for env in closed}

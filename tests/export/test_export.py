@@ -18,6 +18,7 @@ from paw_gym import Episode, Transition
 from paw_gym.export import read_episodes
 from paw_gym.export.hub import write_hub_dataset
 from paw_gym.export.minari_form import write_minari
+from paw_gym.export.sft import write_sft
 from paw_gym.export.staging import with_clean_texts
 from paw_gym.transition import read_jsonl, read_parquet
 
@@ -163,6 +164,17 @@ class TestHub:
         assert len(files) > 1
         assert [e for f in files for e in read_parquet(f)] == played
         assert list(read_episodes(tmp_path / "d")) == played
+
+    @pytest.mark.parametrize("name", ["a: b", "@run", "[x", "null", "\U0001f600"])
+    def test_any_name_makes_a_readable_card(
+        self, played: list[Episode], tmp_path: Path, name: str
+    ) -> None:
+        yaml = pytest.importorskip("yaml")
+        write_hub_dataset(tmp_path / name, played[:1])
+        write_sft(tmp_path / "sft" / name, played[:1])
+        for folder in (tmp_path / name, tmp_path / "sft" / name):
+            card = (folder / "README.md").read_text(encoding="utf-8").split("---\n")[1]
+            assert yaml.safe_load(card)["pretty_name"] == name
 
     @given(some=st.lists(hostile_episodes(), min_size=1, max_size=2))
     @settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])

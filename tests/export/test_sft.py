@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +155,22 @@ def test_a_step_of_trl(kind: str, played: list[Episode], tmp_path: Path) -> None
     assert result.global_step == 1
     assert torch.isfinite(torch.tensor(result.training_loss))
     assert any(not torch.equal(before[n], p.detach()) for n, p in model.named_parameters())
+
+
+def test_kinds_of_examples_are_checked(played: list[Episode], tmp_path: Path) -> None:
+    assert write_sft(tmp_path / "one", played, kinds="policy").rows.keys() == {"policy"}
+    with pytest.raises(ValueError, match="Unknown kind of example 'polcy'. Did you mean 'policy'"):
+        write_sft(tmp_path / "x", played, kinds=["polcy"])
+    with pytest.raises(ValueError, match="kinds is empty"):
+        write_sft(tmp_path / "x", played, kinds=[])
+    assert not (tmp_path / "x").exists()
+
+
+def test_what_json_alone_can_hold_is_no_text(played: list[Episode], tmp_path: Path) -> None:
+    """``datasets`` fails on a file with half of a surrogate pair."""
+    datasets = pytest.importorskip("datasets", reason='pip install ".[export]"')
+    steps = [replace(t, next_observation="half \ud83d") for t in played[0].transitions]
+    write_sft(tmp_path / "s", [replace(played[0], transitions=steps)])
+    cache = str(tmp_path / "cache")
+    data = datasets.load_dataset(str(tmp_path / "s"), "world_model", split="train", cache_dir=cache)
+    assert data[0]["completion"][0]["content"] == "half \ufffd"

@@ -14,9 +14,13 @@ from typer.testing import Result
 
 pytest.importorskip("torch", reason="the extra `train`")
 
-from paw_gym import Episode, Transition, make_agent_env
+from paw_gym import AgentInterface, Episode, Transition, make_agent_env
+from paw_gym.export.expert import expert_episodes
+from paw_gym.prompts import PromptTemplate
 from paw_gym.transition import write_jsonl
 from paw_train.policies.local.scratch import piece_tokenizer
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.token_export import token_lines, write_tokens
 
 Paw = Callable[..., Result]
 
@@ -140,3 +144,35 @@ def test_what_does_not_fit_is_one_line(
     answer = paw("export", "run", "rows.jsonl", *given)
     assert answer.exit_code == 2 and message in " ".join(answer.output.split())
     assert not (tmp_path / "rows.jsonl").exists()
+
+
+@pytest.mark.parametrize("template", ["alfworld", "compact", "generic", "webshop"])
+def test_a_dialogue_of_another_template_keeps_its_words(template: str, tokenizer: Any) -> None:
+    """The export knows the environment's own template; the record tells which one was used."""
+    env_id = "paw_gym/ALFWorld-v0"
+    (episode,) = expert_episodes(env_id, 1, seed=0, mode="conversation", template=template)
+    chat, own = ChatFormat(tokenizer), PromptTemplate.load(template)
+    lines = list(token_lines(episode, chat, make_agent_env(env_id), 1.0))
+    heads = []
+    for line, (step, t) in zip(lines, enumerate(episode.transitions), strict=True):
+        after = len(line["action"]) - line["action"][::-1].index(1)
+        told = tokenizer.decode(line["input_ids"][after:]).removeprefix(
+            tokenizer.decode(chat.bridge)
+        )
+        heads.append(told.removesuffix(t.next_observation))
+        for following in episode.transitions[step + 1 : step + 2]:
+            assert following.prompt.startswith(told)
+    assert set(heads) == {own.turn.partition("{observation}")[0]}
+
+
+def test_what_it_opens_is_closed_and_any_text_is_written(
+    tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[AgentInterface] = []
+    monkeypatch.setattr(AgentInterface, "close", lambda self: closed.append(self))
+    episode = lakes("window", "good", "half \ud83d")
+    assert write_tokens(tmp_path / "rows.jsonl", [episode], tokenizer).transitions == 2
+    assert len(closed) == 1
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError, match="folder is a folder; this form is one file"):
+        write_tokens(tmp_path / "folder", [episode], tokenizer, force=True)

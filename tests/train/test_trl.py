@@ -344,3 +344,14 @@ def test_groups_that_cannot_be_told_apart_are_refused(
 def test_a_dialogue_is_the_only_form() -> None:
     with pytest.raises(ValueError, match="conversation"):
         TextRollouts(ENV, mode="window")
+
+
+def test_responses_are_scored_at_the_temperature_of_their_sampling(tmp_path: Path) -> None:
+    trainer = text_trainer(tmp_path)
+    rollouts = TextRollouts(ENV, RolloutSettings(max_response_tokens=2, temperature=0.5))
+    prompts = [[{"role": "user", "content": "one"}]] * 2
+    trainer.model.train()
+    with pytest.raises(ValueError, match=r"samples at temperature 0\.5, .* scores at 1\.0"):
+        rollouts(prompts, trainer)
+    trainer.model.eval()
+    assert len(rollouts(prompts, trainer)["reward"]) == 2
