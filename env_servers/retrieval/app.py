@@ -18,7 +18,14 @@ from env_servers.application import Whole, json_answer, new_app, read, refuses, 
 from env_servers.problems import ProblemError
 from env_servers.retrieval.batching import Batcher
 from env_servers.service import Gate, Metrics
-from paw_gym.retrieval.base import Hit, Retriever, RetrieverError, SearchContext
+from paw_gym.retrieval.base import (
+    Hit,
+    Retriever,
+    RetrieverError,
+    SearchContext,
+    valid_text,
+    wants_contexts,
+)
 
 _log = logging.getLogger("env_servers")
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -108,7 +115,6 @@ def create_app(
     batcher = Batcher(retriever, observe=sizes.observe, **batching)
     waiting = Gauge("retrieval_pending_queries", "Queries waiting.", registry=metrics.registry)
     waiting.set_function(lambda: batcher.pending)
-    wants_contexts = bool(getattr(retriever, "wants_contexts", False))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -130,11 +136,11 @@ def create_app(
     ) -> list[list[Hit]]:
         _check(queries, top_k, contexts, limits)
         asked.inc(len(queries))
-        passed = None
-        if wants_contexts and contexts is not None:
-            passed = [_context(context) for context in contexts]
         try:
-            return await batcher.search([_valid(query) for query in queries], top_k, passed)
+            passed = None
+            if contexts is not None and wants_contexts(retriever):
+                passed = [_context(context) for context in contexts]
+            return await batcher.search([valid_text(query) for query in queries], top_k, passed)
         except RetrieverError as error:
             _log.warning("The retriever failed: %s", error)
             raise ProblemError(502, str(error)) from error
@@ -173,7 +179,7 @@ def create_app(
         return {
             "retriever": name,
             "fingerprint": retriever.fingerprint,
-            "wants_contexts": wants_contexts,
+            "wants_contexts": wants_contexts(retriever),
             "version": paw_gym.__version__,
             "limits": asdict(limits),
         }
@@ -218,11 +224,6 @@ def _check(
 
 def _context(given: Context) -> SearchContext:
     return SearchContext(given.question, tuple(given.golden_answers), given.seed, given.progress)
-
-
-def _valid(text: str) -> str:
-    """The text without halves of surrogate pairs, which JSON can carry and UTF-8 cannot."""
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _plain(hit: Hit, with_score: bool) -> dict[str, Any]:

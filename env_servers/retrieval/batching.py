@@ -82,7 +82,7 @@ class Batcher:
         self._workers = [asyncio.create_task(self._work()) for _ in range(self._threads)]
 
     async def close(self) -> None:
-        """Stops; requests that still wait are cancelled."""
+        """Stops; requests that still wait are cancelled, and a search that goes on is left behind."""
         for worker in self._workers:
             worker.cancel()
         for worker in self._workers:
@@ -91,7 +91,8 @@ class Batcher:
         while not self._queue.empty():
             self._queue.get_nowait().answer.cancel()
         if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            # nobody waits for its result any more, and a search that hangs must not keep the server up
+            self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def search(
         self, queries: Sequence[str], top_k: int, contexts: Sequence[SearchContext] | None = None

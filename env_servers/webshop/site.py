@@ -144,6 +144,8 @@ def site_routes(site: Site) -> APIRouter:
         split = form.get("split", next(iter(SPLITS)))
         tasks = store.tasks(split)
         wanted = form.get("task_id", "").strip()
+        if not len(tasks):
+            raise ProblemError(404, f"This shop has no task in split {split!r}.")
         number = secrets.randbelow(len(tasks))
         task = store.task(split, wanted) if wanted else tasks[number]
         session = store.open(task, split, request)

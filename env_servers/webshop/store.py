@@ -36,14 +36,17 @@ class Store:
     sessions: SessionStore
 
     def __post_init__(self) -> None:
-        self.shop, _ = open_shop(self.settings, next(iter(SPLITS)))
+        opened = {split: open_shop(self.settings, split) for split in SPLITS}
+        self.shop = next(iter(opened.values()))[0]
+        # kept: a file that is changed later would give tasks of another shop
+        self._tasks = {split: tasks for split, (_, tasks) in opened.items()}
 
     def tasks(self, split: str) -> TaskSet:
         """The tasks of a split; an unknown split is answered with 404."""
         if split not in SPLITS:
             words = f"There is no split of that name; valid: {', '.join(SPLITS)}."
             raise ProblemError(404, words)
-        return open_shop(self.settings, split)[1]
+        return self._tasks[split]
 
     def task(self, split: str, task_id: str) -> Task:
         """A task; an unknown one is answered with 404."""

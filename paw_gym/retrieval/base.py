@@ -81,9 +81,32 @@ class Retriever(Protocol):
 
         Raises:
             RetrieverError: the search could not be answered.
+            TypeError: ``queries`` is one string.
             ValueError: ``top_k`` is below 1.
         """
         ...
+
+
+def wants_contexts(retriever: Retriever) -> bool:
+    """Whether what a retriever finds depends on the contexts of its queries.
+
+    Raises:
+        RetrieverError: only its server knows, and does not answer.
+    """
+    return bool(getattr(retriever, "wants_contexts", False))
+
+
+def valid_text(text: str) -> str:
+    """The text without halves of surrogate pairs, which JSON can carry and UTF-8 cannot."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def check_queries(queries: Sequence[str]) -> None:
+    """Raises ``TypeError`` for one string: each of its letters would be taken for a query."""
+    if isinstance(queries, str):
+        raise TypeError(
+            f"queries is a list of strings, got one string: write search([{queries[:40]!r}])."
+        )
 
 
 def check_top_k(top_k: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from paw_gym.retrieval.analysis import analyze
 from paw_gym.retrieval.base import check_top_k
 from paw_gym.retrieval.bm25_index import BM25Index, Progress, build_index
-from paw_gym.retrieval.bm25_scoring import BM25Scorer, Ranked
+from paw_gym.retrieval.bm25_scoring import BM25Scorer, Ranked, check_parameters
 from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource
 
 
@@ -27,6 +27,8 @@ class BM25Retriever(CorpusRetriever):
     Raises:
         CorpusError: the corpus is malformed.
         IndexMismatchError: the index is of another corpus.
+        DamagedIndexError: a file of it is missing or cut off.
+        ValueError: ``k1`` or ``b`` is out of range.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class BM25Retriever(CorpusRetriever):
         compiled: bool | None = None,
         progress: Progress = lambda what, done, total: None,
     ) -> None:
+        check_parameters(k1, b)
         self.corpus = Corpus.open(corpus, on_error)
         if index is None:
             self.index = build_index(self.corpus, progress=progress)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -28,8 +28,9 @@ import numpy as np
 
 from paw_gym.files import new_file, write_json
 from paw_gym.retrieval.analysis import term_of, words
+from paw_gym.retrieval.building import only_builder, reserve
 from paw_gym.retrieval.corpus import Corpus
-from paw_gym.retrieval.errors import IndexMismatchError
+from paw_gym.retrieval.errors import DamagedIndexError, IndexMismatchError
 
 FORMAT = "paw-bm25-1"
 ARRAYS = ("terms", "starts", "passages", "counts", "lengths")
@@ -78,13 +79,35 @@ class BM25Index:
         Raises:
             FileNotFoundError: there is no finished index.
             IndexMismatchError: it was built over another corpus, or by another version.
+            DamagedIndexError: a file is missing or cut off, or belongs to another index.
         """
         meta = read_meta(folder, FORMAT, corpus)
-        # plain views: a memmap costs microseconds at every access
-        arrays = {
-            name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in ARRAYS
+        arrays = {name: _mapped(folder / f"{name}.npy") for name in ARRAYS}
+        index = cls(**arrays, corpus=meta["corpus"], total_terms=meta["total_terms"])
+        index._require_whole(folder, meta)
+        return index
+
+    def _require_whole(self, folder: Path, meta: Mapping[str, Any]) -> None:
+        postings = int(self.starts[-1]) if len(self.starts) else -1
+        expected = {
+            "starts": len(self.terms) + 1,
+            "passages": postings,
+            "counts": postings,
+            "lengths": meta["passages"],
         }
-        return cls(**arrays, corpus=meta["corpus"], total_terms=meta["total_terms"])
+        for name, length in expected.items():
+            found = len(getattr(self, name))
+            if found != length:
+                reason = f"{found} entries, expected {length}"
+                raise DamagedIndexError(folder / f"{name}.npy", reason)
+
+
+def _mapped(path: Path) -> np.ndarray:
+    """The array of a file, read where it is used; a plain view, as a memmap's accesses cost microseconds."""
+    try:
+        return np.asarray(np.load(path, mmap_mode="r"))
+    except (OSError, ValueError, EOFError) as error:
+        raise DamagedIndexError(path, error) from error
 
 
 def read_meta(folder: Path, form: str, corpus: str | None) -> dict[str, Any]:
@@ -95,7 +118,10 @@ def read_meta(folder: Path, form: str, corpus: str | None) -> dict[str, Any]:
             f"{folder} holds no finished index. `paw index build` makes one, and goes on with one "
             "that was interrupted."
         )
-    meta = dict(json.loads(path.read_text(encoding="utf-8")))
+    try:
+        meta = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise DamagedIndexError(path, error) from error
     if meta.get("format") != form:
         raise IndexMismatchError(
             f"{folder} is an index of the form {meta.get('format')!r}; expected {form!r}. "
@@ -201,7 +227,13 @@ def build_index(
 
     Raises:
         IndexMismatchError: the folder holds an index, or shards, of another corpus.
+        ValueError: another process is building there.
+        OSError: the disk is full.
     """
+    if shard_size < 1:
+        raise ValueError(
+            f"shard_size is how many passages a shard has: 1 or more, got {shard_size}."
+        )
     bounds = [(a, min(a + shard_size, len(corpus))) for a in range(0, len(corpus), shard_size)]
     if folder is None:
         shards = []
@@ -209,8 +241,22 @@ def build_index(
             shards.append(index_shard((p.contents for p in _range(corpus, start, end)), start))
             progress("indexing", end, len(corpus))
         return _merge(shards, corpus.fingerprint, None)
-    if (folder / "index.json").is_file():
-        return BM25Index.load(folder, corpus.fingerprint)
+    if not (folder / "index.json").is_file():
+        with only_builder(folder):
+            if not (folder / "index.json").is_file():  # else another process has just built it
+                _build(corpus, folder, bounds, shard_size, workers, progress)
+    return BM25Index.load(folder, corpus.fingerprint)
+
+
+def _build(
+    corpus: Corpus,
+    folder: Path,
+    bounds: Sequence[tuple[int, int]],
+    shard_size: int,
+    workers: int,
+    progress: Progress,
+) -> None:
+    """Builds the index of ``build_index`` in its folder, ``index.json`` last of all."""
     parts = folder / "shards"
     _claim(parts, corpus.fingerprint, shard_size)
     missing = [bound for bound in bounds if not _shard_path(parts, bound[0]).is_file()]
@@ -226,7 +272,6 @@ def build_index(
         path.unlink()
     parts.rmdir()
     progress("merging", 1, 1)
-    return BM25Index.load(folder, corpus.fingerprint)
 
 
 def _range(corpus: Corpus, start: int, end: int) -> Iterable[Any]:
@@ -246,7 +291,7 @@ def _claim(parts: Path, fingerprint: str, shard_size: int) -> None:
             )
         return
     parts.mkdir(parents=True, exist_ok=True)
-    note.write_text(json.dumps(mine), encoding="utf-8")
+    write_json(note, mine)
 
 
 def _shard_path(parts: Path, start: int) -> Path:
@@ -321,7 +366,10 @@ def _new_array(folder: Path | None, name: str, size: int, kind: Any) -> Any:
         if folder is not None:
             np.save(folder / f"{name}.npy", values)
         return values
-    return np.lib.format.open_memmap(folder / f"{name}.npy", "w+", kind, (size,))
+    path = folder / f"{name}.npy"
+    values = np.lib.format.open_memmap(path, "w+", kind, (size,))
+    reserve(path)
+    return values
 
 
 # --- Lucene's one-byte code of passage lengths (SmallFloat.intToByte4) -----------------------------

@@ -28,6 +28,12 @@ Ranked = tuple[np.ndarray, np.ndarray]
 """positions [k] int64 and scores [k] float32, best first, ties by position"""
 
 
+def check_parameters(k1: float, b: float) -> None:
+    """Raises ``ValueError`` for parameters that BM25 has no meaning for."""
+    if not (k1 >= 0 and 0 <= b <= 1):
+        raise ValueError(f"BM25 needs k1 >= 0 and 0 <= b <= 1, got k1={k1}, b={b}.")
+
+
 class BM25Scorer:
     """Ranks the passages of an index.
 
@@ -41,8 +47,7 @@ class BM25Scorer:
     def __init__(
         self, index: BM25Index, k1: float = 0.9, b: float = 0.4, compiled: bool | None = None
     ) -> None:
-        if not (k1 >= 0 and 0 <= b <= 1):
-            raise ValueError(f"BM25 needs k1 >= 0 and 0 <= b <= 1, got k1={k1}, b={b}.")
+        check_parameters(k1, b)
         self.index = index
         average = np.float32(index.total_terms / index.size)
         ratio = decoded_lengths().astype(np.float32) / max(average, np.float32(1e-9))

@@ -6,7 +6,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from paw_gym.retrieval.base import Hit, Retriever, SearchContext
+from paw_gym.retrieval.base import (
+    Hit,
+    Retriever,
+    SearchContext,
+    check_queries,
+    wants_contexts,
+)
 
 _Key = tuple[str, int, SearchContext | None]
 
@@ -17,10 +23,13 @@ class CachedRetriever:
     Args:
         inner: what is asked otherwise.
         size: how many results to keep.
-        by_context: whether results also depend on the context (a simulated search engine's do).
+        by_context: whether results also depend on the context (a simulated search engine's do);
+            ``None``: where the retriever inside says so.
     """
 
-    def __init__(self, inner: Retriever, size: int = 10_000, by_context: bool = False) -> None:
+    def __init__(
+        self, inner: Retriever, size: int = 10_000, by_context: bool | None = None
+    ) -> None:
         if size < 1:
             raise ValueError(f"A cache keeps at least one result, got size={size}.")
         self.inner = inner
@@ -29,6 +38,11 @@ class CachedRetriever:
         self.hits = self.misses = 0
         self._kept: OrderedDict[_Key, tuple[Hit, ...]] = OrderedDict()
         self._lock = threading.Lock()
+
+    @property
+    def wants_contexts(self) -> bool:
+        """That of the retriever inside, which answers what is not remembered."""
+        return wants_contexts(self.inner)
 
     @property
     def fingerprint(self) -> str:
@@ -42,9 +56,13 @@ class CachedRetriever:
         contexts: Sequence[SearchContext] | None = None,
     ) -> list[list[Hit]]:
         """See ``Retriever.search``; only what is not remembered is asked, each query once."""
+        check_queries(queries)
         given = contexts if contexts is not None else [None] * len(queries)
+        by_context = self.by_context
+        if by_context is None:  # asked now and not before: a remote one has to be reached for it
+            by_context = contexts is not None and self.wants_contexts
         keys = [
-            (query, top_k, context if self.by_context else None)
+            (query, top_k, context if by_context else None)
             for query, context in zip(queries, given, strict=True)
         ]
         found = self._look_up(keys)

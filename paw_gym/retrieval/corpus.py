@@ -20,7 +20,14 @@ import numpy as np
 
 from paw_gym.cache import cache_dir
 from paw_gym.files import new_file, write_json
-from paw_gym.retrieval.base import Hit, Passage, SearchContext, check_top_k, settings_digest
+from paw_gym.retrieval.base import (
+    Hit,
+    Passage,
+    SearchContext,
+    check_queries,
+    check_top_k,
+    settings_digest,
+)
 
 _log = logging.getLogger(__name__)
 _CACHED_FROM = 32 * 2**20
@@ -126,6 +133,7 @@ class CorpusRetriever:
         contexts: Sequence[SearchContext] | None = None,
     ) -> list[list[Hit]]:
         """See ``Retriever.search``."""
+        check_queries(queries)
         check_top_k(top_k)
         return [self._hits(*self.rank(query, top_k)) for query in queries]
 
@@ -180,20 +188,33 @@ def _in_memory(records: Iterable[Any]) -> Corpus:
 
 
 class _Lines:
-    """Reads passages at known offsets; ``pread`` needs no position, so threads and forks can share it."""
+    """Reads passages at known offsets; ``pread`` needs no position, so threads and forks can share it.
 
-    def __init__(self, path: Path, offsets: np.ndarray) -> None:
+    Args:
+        path: the file.
+        offsets: [N, 2] int64, where each passage begins and ends.
+        version: of the file that the offsets belong to (``_version``).
+
+    Raises:
+        CorpusError: when a passage is read from a file that was changed since.
+    """
+
+    def __init__(self, path: Path, offsets: np.ndarray, version: tuple[int, int]) -> None:
         self.path = path
         self.offsets = offsets
+        self.version = version
         self._file = os.open(path, os.O_RDONLY)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "offsets": self.offsets}
+        return {"path": self.path, "offsets": self.offsets, "version": self.version}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
     def __getitem__(self, position: int) -> Passage:
+        if _version(os.fstat(self._file)) != self.version:
+            # the offsets, and an index over the old text, would give wrong passages silently
+            raise CorpusError(f"{self.path} was changed while it was in use: open it anew.")
         start, end = self.offsets[position].tolist()
         line = os.pread(self._file, end - start, start)
         return parse_passage(json.loads(line))
@@ -201,6 +222,11 @@ class _Lines:
     def __del__(self) -> None:
         if hasattr(self, "_file"):
             os.close(self._file)
+
+
+def _version(stat: os.stat_result) -> tuple[int, int]:
+    """What tells a changed file from the one that was scanned: its size in bytes and its time."""
+    return stat.st_size, stat.st_mtime_ns
 
 
 def _open_file(path: Path, on_error: str) -> Corpus:
@@ -213,7 +239,8 @@ def _open_file(path: Path, on_error: str) -> Corpus:
         raise CorpusError(
             f"{path} is compressed: unpack it, so that passages can be read in place."
         )
-    remembered = _scan_folder(path) if path.stat().st_size >= _CACHED_FROM else None
+    version = _version(path.stat())  # before the scan: a change during it counts
+    remembered = _scan_folder(path) if version[0] >= _CACHED_FROM else None
     if remembered is not None and (remembered / "scan.json").is_file():
         scan = json.loads((remembered / "scan.json").read_text(encoding="utf-8"))
         offsets = np.asarray(np.load(remembered / "offsets.npy", mmap_mode="r"))
@@ -240,7 +267,8 @@ def _open_file(path: Path, on_error: str) -> Corpus:
     if len(offsets) == 0:
         raise CorpusError(f"{path} holds no well-formed passage.")
     skipped = [number for number, _ in scan["malformed"]]
-    return Corpus(_Lines(path, offsets), len(offsets), scan["fingerprint"], str(path), skipped)
+    lines = _Lines(path, offsets, version)
+    return Corpus(lines, len(offsets), scan["fingerprint"], str(path), skipped)
 
 
 def _scan(path: Path) -> tuple[np.ndarray, dict[str, Any]]:

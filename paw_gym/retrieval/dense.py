@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from paw_gym.files import write_json
-from paw_gym.retrieval.base import Hit, SearchContext, check_top_k
+from paw_gym.retrieval.base import Hit, SearchContext, check_queries, check_top_k
 from paw_gym.retrieval.bm25_index import Progress, read_meta
+from paw_gym.retrieval.building import only_builder
 from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource
 from paw_gym.retrieval.encoders import Encoder, make_encoder
-from paw_gym.retrieval.errors import IndexMismatchError
+from paw_gym.retrieval.errors import DamagedIndexError, IndexMismatchError
 from paw_gym.retrieval.unindexed import require_index
 from paw_gym.retrieval.vector_index import (
     SearchEffort,
@@ -33,7 +34,7 @@ FORMAT = "paw-dense-1"
 
 
 class DenseRetriever(CorpusRetriever):
-    """Finds passages whose vectors are nearest to the query's.
+    """Finds passages whose vectors are nearest to the query's; equal scores come in FAISS's order.
 
     Args:
         corpus: path of a ``.jsonl`` file, a ``Corpus``, or passages in memory.
@@ -49,6 +50,7 @@ class DenseRetriever(CorpusRetriever):
 
     Raises:
         IndexMismatchError: the index is of another corpus or model.
+        DamagedIndexError: its file is missing or cut off, or belongs to another index.
         NoIndexError: there is none, and the corpus is too large to be encoded now.
     """
 
@@ -84,6 +86,9 @@ class DenseRetriever(CorpusRetriever):
                 f"hand is {self.encoder.fingerprint:.60}. Give the same model, or build it anew."
             )
         self._index = load_index(folder / "index.faiss")
+        if self._index.ntotal != len(self.corpus):
+            reason = f"{self._index.ntotal} vectors for {len(self.corpus)} passages"
+            raise DamagedIndexError(folder / "index.faiss", reason)
         self._vectors = VectorStore(
             folder / "vectors",
             tuple(self.meta["bounds"]),
@@ -100,6 +105,7 @@ class DenseRetriever(CorpusRetriever):
         contexts: Sequence[SearchContext] | None = None,
     ) -> list[list[Hit]]:
         """See ``Retriever.search``; all queries are encoded together."""
+        check_queries(queries)
         check_top_k(top_k)
         if not queries:
             return []
@@ -144,7 +150,7 @@ def build_dense_index(
 
     Raises:
         IndexMismatchError: the folder holds an index of another corpus, model or form.
-        ValueError: an unknown kind or storage.
+        ValueError: an unknown kind or storage, or another process is building there.
     """
     chosen = VectorIndexSettings(kind, storage, **settings)
     form = {
@@ -154,15 +160,30 @@ def build_dense_index(
         "vector_storage": storage,
         **asdict(chosen),
     }
-    if (folder / "index.json").is_file():
-        _require_same(folder, read_meta(folder, FORMAT, corpus.fingerprint), form)
-        return
+    if not (folder / "index.json").is_file():
+        with only_builder(folder):
+            if not (folder / "index.json").is_file():  # else another process has just built it
+                _build(corpus, encoder, folder, form, chosen, (shard_size, batch_size), progress)
+                return
+    _require_same(folder, read_meta(folder, FORMAT, corpus.fingerprint), form)
+
+
+def _build(
+    corpus: Corpus,
+    encoder: Encoder,
+    folder: Path,
+    form: Mapping[str, Any],
+    settings: VectorIndexSettings,
+    sizes: tuple[int, int],
+    progress: Progress,
+) -> None:
+    """Builds the index of ``build_dense_index``, ``index.json`` last of all."""
     vectors = encode_corpus(
-        corpus, encoder, folder / "vectors", storage, shard_size, batch_size, progress
+        corpus, encoder, folder / "vectors", settings.storage, *sizes, progress=progress
     )
     progress("indexing", 0, 1)
-    index = new_index(encoder.dim, len(corpus), chosen)
-    fill_index(index, vectors, chosen)
+    index = new_index(encoder.dim, len(corpus), settings)
+    fill_index(index, vectors, settings)
     save_index(index, folder / "index.faiss")
     meta = {**form, "passages": len(corpus), "dim": encoder.dim, "bounds": list(vectors.bounds)}
     write_json(folder / "index.json", meta)

@@ -66,7 +66,7 @@ def make_retriever(name: str | Retriever, *, cache: int = 0, **settings: Any) ->
         return made
     from paw_gym.retrieval.caching import CachedRetriever
 
-    return CachedRetriever(made, cache, by_context=bool(getattr(made, "wants_contexts", False)))
+    return CachedRetriever(made, cache)
 
 
 def _call(name: str, make: Callable[..., Any], settings: dict[str, Any]) -> Any:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paw_gym.retrieval.base import Hit, Retriever, SearchContext, check_top_k, settings_digest
+from paw_gym.retrieval.base import (
+    Hit,
+    Retriever,
+    SearchContext,
+    check_queries,
+    check_top_k,
+    settings_digest,
+    wants_contexts,
+)
 from paw_gym.retrieval.corpus import Corpus, CorpusSource
 
 
@@ -32,6 +40,11 @@ class HybridRetriever:
         self.depth = depth
 
     @property
+    def wants_contexts(self) -> bool:
+        """Whether what is found depends on contexts: as soon as it does for one part."""
+        return any(map(wants_contexts, self.parts))
+
+    @property
     def fingerprint(self) -> str:
         """Hash of the parts and the settings."""
         return settings_digest(
@@ -50,6 +63,7 @@ class HybridRetriever:
         contexts: Sequence[SearchContext] | None = None,
     ) -> list[list[Hit]]:
         """See ``Retriever.search``; scores are the sums, ties in the order of the first part."""
+        check_queries(queries)
         check_top_k(top_k)
         depth = max(self.depth, top_k)
         lists = [part.search(queries, depth, contexts) for part in self.parts]

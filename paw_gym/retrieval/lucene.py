@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym.files import new_folder
+from paw_gym.retrieval.base import valid_text
 from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource, Ranked
 from paw_gym.retrieval.errors import IndexMismatchError, need
 
 _NOTE = "paw_corpus.json"
+_MOST_TERMS = 2**31 - 1
 _START = threading.Lock()
 
 
@@ -60,12 +62,14 @@ class LuceneRetriever(CorpusRetriever):
 
     def rank(self, query: str, top_k: int) -> Ranked:
         """The best passages of one query; scores are rounded and ties ordered as Anserini does."""
-        found = list(self._searcher.search(query, top_k))
+        found = list(self._searcher.search(valid_text(query), top_k))
         return [int(hit.docid) for hit in found], [float(hit.score) for hit in found]
 
 
 def open_searcher(folder: Path, k1: float, b: float) -> Any:
     """Anserini's searcher over an index, with these parameters of BM25."""
+    # Lucene refuses queries of more than 1,024 different terms otherwise; other queries do not change
+    java_class("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(_MOST_TERMS)
     searcher = java_class("io.anserini.search.SimpleSearcher")(str(folder))
     searcher.set_bm25(k1, b)
     return searcher

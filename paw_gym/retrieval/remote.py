@@ -9,7 +9,14 @@ from dataclasses import asdict
 from typing import Any
 
 from paw_gym.http import HttpError, JsonClient
-from paw_gym.retrieval.base import Hit, RetrieverError, SearchContext, check_top_k, settings_digest
+from paw_gym.retrieval.base import (
+    Hit,
+    RetrieverError,
+    SearchContext,
+    check_queries,
+    check_top_k,
+    settings_digest,
+)
 
 
 class RemoteRetriever:
@@ -50,12 +57,19 @@ class RemoteRetriever:
         """The server's description of itself; empty for a server in Search-R1's format."""
         if self._info is None:
             try:
-                self._info = dict(self.client.ask("GET", "/v1/info"))
+                answer = self.client.ask("GET", "/v1/info")
+                # a server that answers anything to every path does not know this one either
+                self._info = dict(answer) if isinstance(answer, Mapping) else {}
             except HttpError as error:
                 if error.status not in (404, 405):
                     raise RetrieverError(str(error)) from error
                 self._info = {}
         return self._info
+
+    @property
+    def wants_contexts(self) -> bool:
+        """Whether the server's results depend on the contexts of queries (a simulated engine's do)."""
+        return bool(self.info().get("wants_contexts"))
 
     @property
     def fingerprint(self) -> str:
@@ -70,6 +84,7 @@ class RemoteRetriever:
         contexts: Sequence[SearchContext] | None = None,
     ) -> list[list[Hit]]:
         """See ``Retriever.search``."""
+        check_queries(queries)
         check_top_k(top_k)
         found: list[list[Hit]] = []
         for start in range(0, len(queries), self.batch_size):
@@ -82,7 +97,7 @@ class RemoteRetriever:
         self, queries: Sequence[str], top_k: int, contexts: Sequence[SearchContext] | None
     ) -> list[list[Hit]]:
         payload: dict[str, Any] = {"queries": list(queries), "top_k": top_k}
-        if contexts is not None and self.info().get("wants_contexts"):
+        if contexts is not None and self.wants_contexts:
             payload["contexts"] = [asdict(context) for context in contexts]
         answer = self._ask("/v1/search", payload)
         try:
@@ -92,7 +107,7 @@ class RemoteRetriever:
                 [Hit(h["id"], h["contents"], float(h["score"])) for h in result["hits"]]
                 for result in results
             ]
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise self._unreadable(error) from error
 
     def _plain(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
@@ -102,7 +117,7 @@ class RemoteRetriever:
             results = answer["result"]
             self._require_pairs(len(results), len(queries))
             return [[_plain_hit(entry) for entry in result[:top_k]] for result in results]
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise self._unreadable(error) from error
 
     def _ask(self, path: str, payload: Mapping[str, Any]) -> Any:
@@ -131,5 +146,5 @@ def _plain_hit(entry: Mapping[str, Any]) -> Hit:
         contents = f'"{title}"\n{text}' if title else text
     name = document.get("id")
     if name is None:
-        name = hashlib.sha256(contents.encode("utf-8", "replace")).hexdigest()[:16]
+        name = hashlib.sha256(str(contents).encode("utf-8", "replace")).hexdigest()[:16]
     return Hit(str(name), str(contents), float(entry.get("score", 0.0)))

@@ -17,7 +17,7 @@ from typing import Any
 
 from paw_gym.http import JsonClient
 from paw_gym.naming import require_choice
-from paw_gym.retrieval.base import Hit, SearchContext, check_top_k, settings_digest
+from paw_gym.retrieval.base import Hit, SearchContext, check_queries, check_top_k, settings_digest
 from paw_gym.retrieval.writers import DocumentWriter, EndpointWriter, ScriptWriter
 
 WRITERS = ("model", "script")
@@ -154,6 +154,7 @@ class SimulatedRetriever:
         contexts: Sequence[SearchContext] | None = None,
     ) -> list[list[Hit]]:
         """See ``Retriever.search``; without a context the query counts as the question."""
+        check_queries(queries)
         check_top_k(top_k)
         given = contexts if contexts is not None else [SearchContext(query) for query in queries]
         counted = self.noise

@@ -16,7 +16,7 @@ import numpy as np
 
 from paw_gym.files import new_file
 from paw_gym.naming import require_choice
-from paw_gym.retrieval.errors import need
+from paw_gym.retrieval.errors import DamagedIndexError, need
 from paw_gym.retrieval.vectors import STORAGES, VectorStore
 
 KINDS = ("flat", "hnsw", "ivfpq")
@@ -58,7 +58,11 @@ def faiss() -> Any:
 
 
 def new_index(dim: int, count: int, settings: VectorIndexSettings) -> Any:
-    """An empty FAISS index for ``count`` vectors; it has yet to be trained."""
+    """An empty FAISS index for ``count`` vectors; it has yet to be trained.
+
+    Raises:
+        ValueError: settings that do not fit the vectors.
+    """
     library = faiss()
     metric = library.METRIC_INNER_PRODUCT
     quantizers = library.ScalarQuantizer
@@ -75,6 +79,10 @@ def new_index(dim: int, count: int, settings: VectorIndexSettings) -> Any:
         index.hnsw.efConstruction = settings.build_effort
         return index
     trained_on = min(count, settings.train_size)
+    if trained_on < 2:
+        raise ValueError(
+            f"kind='ivfpq' learns from 2 vectors at least, got {trained_on}: use 'flat'."
+        )
     lists = settings.lists or max(1, min(round(4 * math.sqrt(count)), trained_on // 39))
     size = settings.code_bytes or max(1, dim // 4)
     if dim % size:
@@ -111,9 +119,16 @@ def save_index(index: Any, path: Path) -> None:
 
 
 def load_index(path: Path) -> Any:
-    """Maps an index into memory: pages are read when they are searched."""
+    """Maps an index into memory: pages are read when they are searched.
+
+    Raises:
+        DamagedIndexError: the file is missing or cut off.
+    """
     library = faiss()
-    return library.read_index(str(path), library.IO_FLAG_MMAP_IFC)
+    try:
+        return library.read_index(str(path), library.IO_FLAG_MMAP_IFC)
+    except RuntimeError as error:
+        raise DamagedIndexError(path, "FAISS cannot read it") from error
 
 
 @dataclass(frozen=True)
@@ -126,6 +141,10 @@ class SearchEffort:
     """ivfpq: clusters looked into"""
     refine: int = 8
     """ivfpq: candidates scored again with the stored vectors, as a multiple of ``top_k``; 0: none"""
+
+    def __post_init__(self) -> None:
+        if self.probes < 1:
+            raise ValueError(f"probes is how many clusters are looked into: got {self.probes}.")
 
 
 def search_index(

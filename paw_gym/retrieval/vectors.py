@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from paw_gym.files import new_file
+from paw_gym.files import new_file, write_json
 from paw_gym.naming import require_choice
 from paw_gym.retrieval.bm25_index import Progress
 from paw_gym.retrieval.corpus import Corpus
@@ -103,10 +103,14 @@ def encode_corpus(
         progress: called after every batch.
 
     Raises:
-        ValueError: unknown storage.
+        ValueError: unknown storage, or a size below 1.
         IndexMismatchError: the folder holds vectors of another corpus, model or form.
     """
     require_choice("storage", storage, STORAGES)
+    if shard_size < 1 or batch_size < 1:
+        raise ValueError(
+            f"shard_size and batch_size are 1 or more, got {shard_size}, {batch_size}."
+        )
     mine = {
         "format": FORMAT,
         "corpus": corpus.fingerprint,
@@ -128,7 +132,7 @@ def _claim(folder: Path, mine: dict[str, Any]) -> None:
     note = folder / "vectors.json"
     if not note.is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        note.write_text(json.dumps(mine, indent=1), encoding="utf-8")
+        write_json(note, mine)
         return
     found = json.loads(note.read_text(encoding="utf-8"))
     differing = sorted(key for key in mine if found.get(key) != mine[key])

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from paw_gym.files import append_jsonl, new_folder, truncate_jsonl, write_json
+from paw_gym.locks import only_process, require_idle
 from paw_gym.naming import did_you_mean
 from paw_gym.pool import EnvPool
 from paw_gym.transition import Episode, write_jsonl
@@ -32,7 +33,6 @@ from paw_train.baselines import make_agent
 from paw_train.environments import has_solver, make_pool
 from paw_train.evaluation import evaluate_to_folder
 from paw_train.evaluation.mixture import evaluate_members
-from paw_train.locks import only_process, require_idle
 from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.policies.factory import rollout_policy
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint, share_checkpoint

@@ -23,9 +23,18 @@ Stopped = Callable[..., tuple[http.client.HTTPResponse, bytes]]
 
 
 @pytest.fixture
-def stopped() -> Iterator[Stopped]:
+def running() -> Iterator[list[subprocess.Popen[str]]]:
+    """The servers of a test."""
+    servers: list[subprocess.Popen[str]] = []
+    yield servers
+    for server in servers:
+        server.kill()
+        server.communicate()
+
+
+@pytest.fixture
+def stopped(running: list[subprocess.Popen[str]]) -> Stopped:
     """Asks a slow retriever, which is stopped meanwhile; its answer."""
-    running: list[subprocess.Popen[str]] = []
 
     def ask(*arguments: str) -> tuple[http.client.HTTPResponse, bytes]:
         port = free_port()
@@ -40,10 +49,7 @@ def stopped() -> Iterator[Stopped]:
         answer = connection.getresponse()
         return answer, answer.read()
 
-    yield ask
-    for server in running:
-        server.kill()
-        server.communicate()
+    return ask
 
 
 def _connect(connection: http.client.HTTPConnection) -> None:
@@ -67,3 +73,11 @@ def test_what_takes_too_long_is_told_so(stopped: Stopped) -> None:
     assert answer.headers["content-type"] == "application/problem+json"
     problem = json.loads(content)
     assert "stopped" in problem["detail"] and problem["instance"] == "/v1/search"
+
+
+def test_a_search_that_hangs_does_not_keep_the_server_up(
+    stopped: Stopped, running: list[subprocess.Popen[str]]
+) -> None:
+    answer, _ = stopped("60", "0.5")
+    assert answer.status == 503
+    assert running[0].wait(timeout=30) == -signal.SIGTERM

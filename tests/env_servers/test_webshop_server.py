@@ -23,7 +23,7 @@ from env_servers.service import ServiceSettings
 from env_servers.sessions import SessionStore
 from env_servers.webshop import create_app
 from paw_gym import check_text_env
-from paw_gym.envs.webshop.env import WebShopEnv
+from paw_gym.envs.webshop.env import ShopSettings, WebShopEnv
 from paw_gym.remote import ServerUnavailableError, SessionLostError
 
 
@@ -380,3 +380,10 @@ def test_many_sessions_at_once(serve: Any) -> None:
         thread.join()
     assert not problems
     assert server.process.poll() is None
+
+
+def test_a_split_without_tasks_is_said() -> None:
+    few = Client(settings=ShopSettings(num_products=3))
+    assert b"test (0)" in few("GET", "/")[2]
+    status, _, page = few("POST", "/shop", b"split=test")
+    assert status == 404 and b"This shop has no task in split" in page

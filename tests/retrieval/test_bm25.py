@@ -1,21 +1,35 @@
 from __future__ import annotations
 
+import errno
+import io
 import json
 import math
+import os
 import pickle
+import subprocess
+import sys
 import threading
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paw_gym.retrieval import BM25Retriever, Corpus, IndexMismatchError, make_retriever
+from paw_gym.retrieval import (
+    BM25Retriever,
+    CachedRetriever,
+    Corpus,
+    HybridRetriever,
+    IndexMismatchError,
+    make_retriever,
+)
 from paw_gym.retrieval.analysis import _CLASS_WORD, _CLASSES, _LOWER, analyze, words
 from paw_gym.retrieval.bm25_index import build_index, decoded_lengths, encode_lengths
 from paw_gym.retrieval.bm25_scoring import BM25Scorer
+from paw_gym.retrieval.errors import DamagedIndexError
 from paw_gym.retrieval.porter import stem
 
 # what DefaultEnglishAnalyzer of Anserini 1.7.1 gives
@@ -242,7 +256,95 @@ def test_bad_arguments_are_named(small_corpus: Path) -> None:
     with pytest.raises(ValueError, match="needs corpus"):
         make_retriever("bm25")
     with pytest.raises(ValueError, match="k1"):
-        make_retriever("bm25", corpus=small_corpus, b=2).search(["x"])
+        make_retriever("bm25", corpus=small_corpus, b=2)  # now, not at the first search
+    with pytest.raises(ValueError, match="shard_size"):
+        build_index(Corpus.open(small_corpus), shard_size=0)
     assert make_retriever(retriever) is retriever
     assert retriever.search([""], top_k=2) == [[]]
     assert retriever.search([], top_k=2) == []
+
+
+def test_one_string_is_not_taken_for_a_list_of_letters(small_corpus: Path) -> None:
+    bm25 = make_retriever("bm25", corpus=small_corpus)
+    others = [
+        CachedRetriever(bm25),
+        HybridRetriever([bm25]),
+        make_retriever("simulated", writer="script"),
+        make_retriever("http://127.0.0.1:9"),
+    ]
+    for retriever in (bm25, *others):
+        with pytest.raises(TypeError, match=r"search\(\['who'\]\)"):
+            retriever.search("who")
+
+
+@pytest.mark.parametrize("name", ["terms", "starts", "passages", "counts", "lengths"])
+def test_an_index_that_was_copied_in_part_is_named(
+    name: str, small_corpus: Path, tmp_path: Path
+) -> None:
+    folder, file = tmp_path / "i", tmp_path / "i" / f"{name}.npy"
+    build_index(Corpus.open(small_corpus), folder)
+    whole = file.read_bytes()
+    for damaged in (whole[:-1], b""):
+        file.write_bytes(damaged)
+        with pytest.raises(DamagedIndexError, match=rf"{name}\.npy is missing or damaged"):
+            make_retriever("bm25", corpus=small_corpus, index=folder)
+    file.unlink()
+    with pytest.raises(DamagedIndexError, match=rf"{name}\.npy is missing or damaged"):
+        make_retriever("bm25", corpus=small_corpus, index=folder)
+    np.save(file, np.load(io.BytesIO(whole))[:-1])  # of an index with one entry less
+    with pytest.raises(DamagedIndexError, match="entries, expected"):
+        make_retriever("bm25", corpus=small_corpus, index=folder)
+
+
+def test_a_note_of_an_index_that_is_cut_off_is_named(small_corpus: Path, tmp_path: Path) -> None:
+    build_index(Corpus.open(small_corpus), tmp_path / "i")
+    (tmp_path / "i" / "index.json").write_text("{")
+    with pytest.raises(DamagedIndexError, match="index.json is missing or damaged"):
+        make_retriever("bm25", corpus=small_corpus, index=tmp_path / "i")
+
+
+def test_two_processes_do_not_build_one_index(small_corpus: Path, tmp_path: Path) -> None:
+    corpus, folder = Corpus.open(small_corpus), tmp_path / "i"
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from paw_gym.retrieval.building import only_builder\n"
+        "with only_builder(Path(sys.argv[1])):\n"
+        "    print('building', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(folder)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "building\n"
+        with pytest.raises(ValueError, match="Another process is building the index in"):
+            build_index(corpus, folder)
+        other.kill()
+    assert build_index(corpus, folder).size == len(corpus)
+
+
+def test_a_full_disk_is_an_error_and_no_crash(
+    small_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    corpus = Corpus.open(small_corpus)
+    with pytest.raises(OSError, match=r"No space left on device: .*passages\.npy"):
+        build_index(corpus, tmp_path / "i")
+    monkeypatch.undo()
+    assert build_index(corpus, tmp_path / "i").size == len(corpus)
+
+
+def test_a_note_of_shards_is_whole_or_not_there(
+    small_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_off(path: Path, text: str, encoding: str = "utf-8") -> int:
+        path.write_bytes(text.encode(encoding)[:5])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    corpus = Corpus.open(small_corpus)
+    monkeypatch.setattr(Path, "write_text", cut_off)
+    with pytest.raises(OSError, match="No space left"):
+        build_index(corpus, tmp_path / "i")
+    monkeypatch.undo()
+    assert build_index(corpus, tmp_path / "i").size == len(corpus)

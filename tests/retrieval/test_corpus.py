@@ -100,3 +100,17 @@ def test_the_scan_of_a_large_file_is_remembered_until_it_changes(
     changed = Corpus.open(small_corpus)
     assert "woods" in changed[1].contents
     assert changed.fingerprint != first.fingerprint
+
+
+def test_a_file_that_changes_while_it_is_open_is_not_read_at_the_old_places(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"id": "1", "contents": "bees make honey"}\n')
+    passages, copied = Corpus.open(path), pickle.dumps(Corpus.open(path))
+    assert passages[0].contents == "bees make honey"
+    path.write_text('{"id": "1", "contents": "cars make noise"}\n')  # as long as before
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(CorpusError, match="was changed while it was in use"):
+        passages[0]
+    with pytest.raises(CorpusError, match="was changed"):
+        pickle.loads(copied)[0]
+    assert Corpus.open(path)[0].contents == "cars make noise"

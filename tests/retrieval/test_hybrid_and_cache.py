@@ -124,3 +124,13 @@ def test_a_cache_by_name_and_its_copies(small_corpus: Path) -> None:
     assert copy.search(["river"]) == cached.search(["river"])
     with pytest.raises(ValueError, match="at least one"):
         CachedRetriever(cached.inner, size=0)
+
+
+def test_a_cache_follows_the_contexts_that_the_retriever_inside_wants() -> None:
+    script = make_retriever("simulated", writer="script")
+    for cached in (CachedRetriever(script), CachedRetriever(HybridRetriever([script]))):
+        assert cached.wants_contexts
+        for question, answer in (("Who made the bell?", "Ann Lee"), ("Where is it?", "Rome")):
+            found = cached.search(["bell"], 1, [SearchContext(question, (answer,))])
+            assert answer in found[0][0].contents
+    assert not CachedRetriever(Listed(["a"])).wants_contexts

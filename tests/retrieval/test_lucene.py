@@ -58,3 +58,13 @@ def test_what_is_missing_is_told(small_corpus: Path) -> None:
 def test_a_missing_package_names_its_extra() -> None:
     with pytest.raises(ImportError, match=re.escape("pip install '.[dense]'")):
         need("no_such_module", "dense", "This")
+
+
+@needs_lucene
+def test_any_query_is_answered(small_corpus: Path) -> None:
+    """Lucene itself refuses more than 1,024 different terms, and Java half a surrogate pair."""
+    lucene = make_retriever("lucene", corpus=small_corpus)
+    terms = " ".join(f"nowhere{number}" for number in range(2000))
+    alone = lucene.search(["hills"])[0]
+    for query in (f"{terms} hills", "\ud83d hills"):
+        assert [hit.id for hit in lucene.search([query])[0]] == [hit.id for hit in alone]

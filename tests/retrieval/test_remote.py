@@ -195,3 +195,21 @@ def test_bad_settings_are_named() -> None:
         make_retriever("http://x", attempts=0)
     with pytest.raises(ValueError, match="no setting 'tokn'. Did you mean 'token'"):
         make_retriever("http://x", tokn="a")
+
+
+@pytest.mark.parametrize("result", [["text"], [["text", 1.0]], [{"document": None}], {"a": 1}])
+def test_passages_of_another_form_are_a_retriever_error(result: Any, serving: Any) -> None:
+    with (
+        serving(lambda method, path, payload: (200, {"result": [result]})) as url,
+        pytest.raises(RetrieverError, match="unknown form"),
+    ):
+        quick(f"{url}/retrieve").search(["a"])
+
+
+@pytest.mark.parametrize("info", [[1], "ok", None, 3])
+def test_a_server_that_answers_anything_to_every_path(info: Any, serving: Any) -> None:
+    def answer(method: str, path: str, payload: Any) -> Any:
+        return (200, info) if method == "GET" else search_r1(method, path, payload)
+
+    with serving(answer) as url:
+        assert len(quick(url).search(["a"], 1)) == 1

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -163,6 +164,12 @@ def test_averages_count_each_data_set_once() -> None:
         ("dev.jsonl", "\n", "holds no question"),
         ("dev.json", '{"rows": []}', "neither a list nor an object with 'Data'"),
         ("dev.csv", "when\tthen\tagain\n", "line 1: expected a header"),
+        ("dev.json", '["a"]', "record 1: a question is an object, got str"),
+        (
+            "dev.jsonl",
+            '{"question": "a", "answer": "b", "supporting_facts": [{"title": "x"}]}\n',
+            "record 1: a field is of none of the published forms",
+        ),
     ],
 )
 def test_malformed_files_are_named(tmp_path: Path, name: str, content: str, says: str) -> None:
@@ -189,3 +196,51 @@ def test_what_is_missing_is_told(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no corpus\.jsonl"):
         env.reset(seed=0)
     assert paw_gym.TextEnv is not None
+
+
+def test_a_changed_file_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in ("one", "two"):
+        path = tmp_path / place / "nq" / "dev.jsonl"
+        path.parent.mkdir(parents=True)
+        for text in ("old", "new"):
+            question = f"{text} in {place}?"
+            path.write_text(json.dumps({"id": "1", "question": question, "answer": "b"}))
+            monkeypatch.chdir(tmp_path / place)  # the same relative path, another file
+            assert benchmark_tasks(("nq",), "dev", Path())[0].instruction == question
+            os.utime(path, ns=(1, 1))
+    tasks = benchmark_tasks(("nq",), "dev", Path())
+    assert benchmark_tasks(("nq",), "dev", Path()) is tasks
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("dev.csv", "question,answer\nwhat?,honey\n\n"),
+        ("dev.csv", "question,answer\nwhat?,honey\n,\n"),
+        ("dev.tsv", "what?\t['honey']\n\n"),
+        ("dev.jsonl", '{"question": "what?", "answer": {"Value": "honey", "Aliases": null}}'),
+    ],
+)
+def test_blank_rows_and_empty_fields_are_left_out(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    [question] = read_questions(tmp_path / name)
+    assert (question.question, question.golden_answers) == ("what?", ("honey",))
+
+
+def test_an_answer_may_be_the_number_zero(tmp_path: Path) -> None:
+    (tmp_path / "dev.jsonl").write_text('{"question": "how many?", "answer": 0}')
+    assert read_questions(tmp_path / "dev.jsonl")[0].golden_answers == ("0",)
+
+
+def test_files_that_are_no_text_or_no_table_are_named(tmp_path: Path) -> None:
+    latin, table = tmp_path / "dev.jsonl", tmp_path / "dev.csv"
+    latin.write_bytes('{"question": "café?", "answer": "b"}'.encode("latin-1"))
+    with pytest.raises(QuestionError, match=r"dev\.jsonl is not text in UTF-8"):
+        read_questions(latin)
+    table.write_text(f"question,answer\nwhat?,{'x' * 200_000}\n")
+    with pytest.raises(QuestionError, match=r"dev\.csv cannot be read as a table"):
+        read_questions(table)
+    (tmp_path / "id_aliases.json").write_text("{oops\n")
+    latin.write_text('{"question": "a", "answer": "b"}')
+    with pytest.raises(QuestionError, match=r"id_aliases\.json, line 1: not valid JSON"):
+        read_questions(latin)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,8 @@ import pytest
 
 from paw_gym import check_text_env, make_agent_env
 from paw_gym.registration import make_text_env
-from paw_gym.retrieval import Hit, Retriever, RetrieverError, SearchContext
+from paw_gym.retrieval import Corpus, Hit, Retriever, RetrieverError, SearchContext
+from paw_gym.retrieval.bm25_index import build_index
 
 ENV = "paw_gym/SearchQA-v0"
 
@@ -186,3 +188,23 @@ def test_environments_share_one_index() -> None:
     assert one._open() is two._open()
     assert one._open() is not other._open()
     assert one._open().fingerprint != other._open().fingerprint
+
+
+def test_settings_of_the_engine_may_be_long_texts_and_indices_that_change(tmp_path: Path) -> None:
+    env = make("http://127.0.0.1:9", retriever_settings={"token": "x" * 600, "attempts": 1})
+    env.reset(seed=0)
+    assert env.step("<search>bees</search>")[4]["retrieval_failed"]
+
+    corpus, index = tmp_path / "corpus.jsonl", tmp_path / "index"
+    corpus.write_text('{"id": "1", "contents": "bees make honey"}\n')
+    build_index(Corpus.open(corpus), index)
+    env = make(retriever_settings={"corpus": corpus, "index": index})
+    first = env._open()
+    assert env._open() is first
+    os.utime(index / "index.json", ns=(1, 1))  # as after a new build
+    assert env._open() is not first
+
+
+def test_a_number_of_questions_is_positive() -> None:
+    with pytest.raises(ValueError, match="num_questions is 1 or more, got -1"):
+        make(num_questions=-1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -145,11 +146,18 @@ def test_what_the_original_drops_or_fills_in(record: Any) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [({"name": None}, "name is None"), ({"pricing": "soon"}, "soon"), ({"images": 3}, "B1")],
+    [
+        ({"name": None}, "name is None"),
+        ({"pricing": "soon"}, "soon"),
+        ({"pricing": "$ - $5"}, "Product 'B1' is not of the official form"),
+        ({"images": 3}, "B1"),
+    ],
 )
 def test_records_of_another_form_are_named(record: Any, changes: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         parse_product(record("B1", **changes), {})
+    with pytest.raises(ValueError, match="A product is an object, got str"):
+        parse_product("B1", {})  # type: ignore[arg-type]
     lacking = record("B1")
     del lacking["query"]
     with pytest.raises(ValueError, match="query"):
@@ -256,3 +264,50 @@ def test_the_official_set(official_shop: Path) -> None:
     assert np.asarray(catalogue.asin_order).tolist() == sorted(
         range(1000), key=lambda n: catalogue[n].asin
     )
+
+
+def test_an_environment_notices_changed_files_in_the_same_process(
+    tmp_path: Path, record: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = {"instruction": "find a mug", "instruction_attributes": ["x"], "attributes": ["x"]}
+    asins = [f"B{number}" for number in range(40)]
+    write(tmp_path, "items_ins_v2_1000.json", dict.fromkeys(asins, wanted))
+    write(tmp_path, "prices.json", dict.fromkeys(asins, 1.0))
+    monkeypatch.chdir(tmp_path)
+    counts = []
+    for count in (20, 40):
+        write(tmp_path, "items_shuffle_1000.json", [record(asin) for asin in asins[:count]])
+        env = WebShopEnv(data_dir=".", nouns="rules", prices="prices.json")
+        counts.append((len(env.shop.catalogue), len(env.tasks)))
+    assert counts[0][0] == 20 and counts[1][0] == 40 and counts[0][1] < counts[1][1]
+    assert WebShopEnv(data_dir=".", nouns="rules", prices="prices.json").shop is env.shop
+    write(tmp_path, "prices.json", dict.fromkeys(asins, 2.5))
+    assert WebShopEnv(data_dir=".", nouns="rules", prices="prices.json").shop.price("B1") == 2.5
+
+
+def test_a_temporary_catalogue_ends_with_its_process(tmp_path: Path) -> None:
+    code = """
+import errno, os
+from paw_gym.envs.webshop import data_folder
+from paw_gym.envs.webshop.generate import generate_products
+
+real = data_folder.compile_catalogue
+def refusing(products, folder):
+    if "paw-webshop-" not in str(folder):
+        raise OSError(errno.EROFS, "Read-only file system")
+    return real(products, folder)
+
+data_folder.compile_catalogue = refusing
+catalogue = data_folder.cached_catalogue("x", lambda: generate_products(4))
+child = os.fork() if hasattr(os, "fork") else None
+if child == 0:
+    raise SystemExit  # a fork that ends first leaves the folder alone
+if child:
+    os.waitpid(child, 0)
+print(len(catalogue), catalogue.folder.is_dir())
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PAW_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "4 True\n"
+    assert not list(tmp_path.glob("paw-webshop-*"))

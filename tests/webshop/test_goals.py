@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -185,6 +186,9 @@ def test_given_goals_become_tasks_in_order(tmp_path: Path) -> None:
         ({"goals": "human"}, "data_dir"),
         ({"goals": [{"asin": "x"}]}, "query"),
         ({"goals": '{"a": 1}'}, "list of goals"),
+        ({"goals": [given_goal(attributes="soft")]}, "attributes and goal_options are lists"),
+        ({"goals": [given_goal(goal_options="red")]}, "attributes and goal_options are lists"),
+        ({"goals": [given_goal(price_upper="ten")]}, "not of the original program's form"),
         ({"goals": "[1, 2"}, "not valid JSON"),
         ({"goals": "/no/such/file.json"}, "no file"),
         ({"prices": [1.0]}, "asin -> dollars"),
@@ -218,3 +222,11 @@ def test_a_missing_price_is_named() -> None:
     assert env.shop.price("RJK0000") == 5.0
     with pytest.raises(ValueError, match="RJK0001"):
         env.shop.price("RJK0001")
+
+
+def test_a_changed_file_of_goals_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "goals.json"
+    for text in ("old", "new"):
+        path.write_text(json.dumps([given_goal(instruction_text=text)]))
+        assert WebShopEnv(goals=path).tasks["goal/0"].instruction == text
+        os.utime(path, ns=(1, 1))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -180,3 +182,26 @@ def test_reading_actions(text: str, expected: tuple[str, str]) -> None:
 def test_a_visit_survives_pickling_and_json() -> None:
     visit = Visit("item", "mug", 2, 7, (("color", "red"),))
     assert pickle.loads(pickle.dumps(visit)) == visit
+
+
+def test_an_asin_may_have_lower_case(tmp_path: Path, make_product: Any) -> None:
+    folder = compile_catalogue([make_product("mug-1a")], tmp_path / "catalogue")
+    catalogue = Catalogue(folder)
+    shop = Shop(catalogue, Bm25Search(catalogue), rule_nouns)
+    visit, taken = walk(shop, "search[mug]", "click[mug-1a]")
+    assert all(taken) and visit.page == "item"
+
+
+def test_searches_from_several_threads_do_not_fail(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paw_gym.envs.webshop.shop._KEPT_SEARCHES", 4)
+    monkeypatch.setattr(shop.engine, "search", lambda query, limit: [1])
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(shop.hits, (f"mug {n}" for n in range(40_000))))
+    finally:
+        sys.setswitchinterval(interval)
+    assert found == [(1,)] * 40_000

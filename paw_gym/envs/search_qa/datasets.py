@@ -32,6 +32,8 @@ EVAL = "eval"
 _TESTED = ("nq", "triviaqa", "popqa", "bamboogle")
 """benchmarks whose test answers are public"""
 
+_ALIASES = "id_aliases.json"
+"""beside the questions of 2WikiMultihopQA: other names of their answers"""
 _SUFFIXES = (".jsonl", ".json", ".tsv", ".csv")
 _PUBLISHED = {
     "nq": ("NQ-open.{split}.jsonl", "nq-{split}.qa.csv", "nq-{split}.csv"),
@@ -118,7 +120,18 @@ def read_questions(path: Path) -> list[Question]:
     Raises:
         QuestionError: a record is no question; names the file and the record.
     """
-    aliases = _wiki_aliases(path.with_name("id_aliases.json"))
+    try:
+        return _questions_in(path)
+    except UnicodeDecodeError as error:
+        raise QuestionError(
+            f"{path} is not text in UTF-8 ({error}): unpack or convert it."
+        ) from error
+    except csv.Error as error:
+        raise QuestionError(f"{path} cannot be read as a table ({error}).") from error
+
+
+def _questions_in(path: Path) -> list[Question]:
+    aliases = _wiki_aliases(path.with_name(_ALIASES))
     questions = []
     for number, record in _records(path):
         try:
@@ -167,9 +180,12 @@ def _table(file: Any, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     header = next(rows, [])
     if {name.lower() for name in header} & {"question"}:
         for number, row in enumerate(rows, start=2):
-            yield number, dict(zip(header, row, strict=False))
+            if not _is_blank(row):
+                yield number, dict(zip(header, row, strict=False))
         return
     for number, row in enumerate([header, *rows], start=1):  # DPR: question, list of answers
+        if _is_blank(row):
+            continue
         try:
             question, answers = row
             yield number, {"question": question, "golden_answers": ast.literal_eval(answers)}
@@ -180,37 +196,59 @@ def _table(file: Any, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             ) from error
 
 
+def _is_blank(row: Sequence[str]) -> bool:
+    """Whether a row is an empty line, or one of empty cells, as spreadsheets leave at the end."""
+    return not any(cell.strip() for cell in row)
+
+
 def _is_tabbed(path: Path) -> bool:
     with open(path, encoding="utf-8-sig") as file:
         return "\t" in file.readline()
 
 
-@lru_cache(maxsize=2)
 def _wiki_aliases(path: Path) -> Mapping[str, tuple[str, ...]]:
     """2WikiMultihopQA keeps other names of its answers in a file of their own."""
     if not path.is_file():
         return {}
     found = {}
     with open(path, encoding="utf-8") as file:
-        for line in file:
+        for number, line in enumerate(file, start=1):
             if line.strip():
-                entry = json.loads(line)
+                entry = _parsed(line, path, number)
                 names = (*entry.get("aliases", ()), *entry.get("demonyms", ()))
-                found[str(entry["Q_id"])] = names
+                found[str(entry.get("Q_id"))] = names
     return found
 
 
-@lru_cache(maxsize=16)
 def benchmark_tasks(datasets: tuple[str, ...], split: str, data_dir: Path) -> TaskSet:
     """The questions of one or several data sets as tasks; the type of a task is its data set.
+
+    They are read once a process, and anew where a file was changed.
 
     Raises:
         FileNotFoundError: a data set or a split is missing; states what is there.
         QuestionError: a file is malformed; names the record.
     """
+    files = tuple(question_file(data_dir, dataset, split) for dataset in datasets)
+    versions = tuple(_version(path) + _version(path.with_name(_ALIASES)) for path in files)
+    return _tasks(datasets, split, files, versions)
+
+
+def _version(path: Path) -> str:
+    """What tells a file from another one, or from itself before a change."""
+    if not path.is_file():
+        return ""
+    stat = path.stat()
+    return f"{path.absolute()} {stat.st_size} {stat.st_mtime_ns}\n"
+
+
+@lru_cache(maxsize=16)
+def _tasks(
+    datasets: tuple[str, ...], split: str, files: tuple[Path, ...], versions: tuple[str, ...]
+) -> TaskSet:
     tasks = []
-    for dataset in datasets:
-        for question in read_questions(question_file(data_dir, dataset, split)):
+    for dataset, path in zip(datasets, files, strict=True):
+        for question in read_questions(path):
             name = f"{dataset}/{split}/{question.id}"
             tasks.append(Task(name, question.question, dataset, question))
     return TaskSet.from_tasks(tasks, split)

@@ -60,10 +60,21 @@ def shared_retriever(
 
 
 def _identity(value: Any) -> str:
-    """The identity of a setting's value; a file counts as another one once it was changed."""
+    """The identity of a setting's value; a file or an index counts as another one once it was changed."""
     if isinstance(value, Corpus):
         return value.fingerprint
-    if isinstance(value, str | os.PathLike) and Path(value).is_file():
-        stat = Path(value).stat()
-        return f"{Path(value).resolve()} {stat.st_size} {stat.st_mtime_ns}"
-    return repr(value)
+    file = _file_of(value) if isinstance(value, str | os.PathLike) else None
+    if file is None:
+        return repr(value)
+    stat = file.stat()
+    return f"{file.resolve()} {stat.st_size} {stat.st_mtime_ns}"
+
+
+def _file_of(value: str | os.PathLike[str]) -> Path | None:
+    """The file that a value names, of an index its note; ``None`` for any other text, such as a token."""
+    try:
+        path = Path(value).expanduser()
+        file = path / "index.json" if path.is_dir() else path
+        return file if file.is_file() else None
+    except (OSError, RuntimeError, ValueError):  # too long for a path, or no user of that name
+        return None

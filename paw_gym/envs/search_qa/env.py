@@ -101,6 +101,8 @@ class SearchQAEnv(TextEnv):
     ) -> None:
         check_top_k(top_k)
         require_choice("reward", reward, REWARDS)
+        if num_questions is not None and num_questions < 1:
+            raise ValueError(f"num_questions is 1 or more, got {num_questions}.")
         names = dataset_names(dataset)
         self._open: Callable[[], Retriever]
         if data_dir is None and names == ("synthetic",):

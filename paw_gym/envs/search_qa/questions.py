@@ -41,8 +41,19 @@ def parse_question(record: Mapping[str, Any], fallback_id: str) -> Question | No
         The question; ``None`` for one that the benchmark marks as not answerable.
 
     Raises:
-        QuestionError: there is no question, or no answer.
+        QuestionError: there is no question, or no answer, or a field is of another form.
     """
+    if not isinstance(record, Mapping):
+        raise QuestionError(f"a question is an object, got {type(record).__name__}")
+    try:
+        return _parsed(record, fallback_id)
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise QuestionError(
+            f"a field is of none of the published forms ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _parsed(record: Mapping[str, Any], fallback_id: str) -> Question | None:
     if record.get("answerable") is False:
         return None
     text = _first(record, ("question", "Question", "query"))
@@ -74,15 +85,20 @@ def _answers(record: Mapping[str, Any]) -> list[Any]:
         ("golden_answers", "answer", "Answer", "answers", "possible_answers", "reader_answer"),
     )
     if isinstance(found, Mapping):  # TriviaQA
-        return [found.get("Value", ""), *found.get("Aliases", []), *found.get("HumanAnswers", [])]
+        return _of_trivia(found)
     if isinstance(found, str) and found.lstrip().startswith("[") and "possible_answers" in record:
         try:
             found = json.loads(found)
         except json.JSONDecodeError as error:
             raise QuestionError(f"'possible_answers' is no JSON list ({error})") from error
-    listed = list(found) if isinstance(found, list | tuple) else [found] if found else []
+    listed = [] if found is None else list(found) if isinstance(found, list | tuple) else [found]
     aliases = record.get("answer_aliases")
     return [*listed, *(aliases if isinstance(aliases, list) else [])]
+
+
+def _of_trivia(answer: Mapping[str, Any]) -> list[Any]:
+    aliases, human = answer.get("Aliases") or [], answer.get("HumanAnswers") or []
+    return [answer.get("Value") or "", *aliases, *human]
 
 
 def _supporting(record: Mapping[str, Any]) -> list[str]:

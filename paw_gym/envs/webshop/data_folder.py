@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import gzip
 import hashlib
 import json
 import logging
 import lzma
+import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -87,6 +90,12 @@ class DataFolder:
         return self._find((_HUMAN,))
 
     @property
+    def files(self) -> tuple[Path, ...]:
+        """All files that are there."""
+        files = (self.products_file, self.attributes_file, self.human_file)
+        return tuple(path for path in files if path is not None)
+
+    @property
     def has_human_goals(self) -> bool:
         """Whether people's goals are the usual ones: for the full set, of which few are in the small one."""
         products = self.products_file
@@ -133,7 +142,7 @@ class DataFolder:
 def cached_catalogue(name: str, products: Any) -> Catalogue:
     """A compiled catalogue of the cache folder, made from ``products()`` where it is not there yet.
 
-    Where the cache folder cannot be written, it goes to a temporary folder of this process.
+    Where the cache folder cannot be written, it goes to a temporary folder, which ends with this process.
     """
     folder = cache_dir() / "webshop" / name
     if not is_compiled(folder):
@@ -142,7 +151,9 @@ def cached_catalogue(name: str, products: Any) -> Catalogue:
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
-            folder = Path(tempfile.mkdtemp(prefix="paw-webshop-")) / name
+            temporary = Path(tempfile.mkdtemp(prefix="paw-webshop-"))
+            atexit.register(_remove, temporary, os.getpid())
+            folder = temporary / name
             _log.warning(
                 "%s cannot be written (%s): the catalogue goes to %s and is compiled anew by every "
                 "process. Set PAW_CACHE_DIR to a folder that can be written.",
@@ -152,6 +163,12 @@ def cached_catalogue(name: str, products: Any) -> Catalogue:
             )
             compile_catalogue(products(), folder)
     return Catalogue.open(folder)
+
+
+def _remove(folder: Path, process: int) -> None:
+    """Deletes a temporary folder, unless a fork of the process that made it ends first."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _open(path: Path) -> IO[str]:

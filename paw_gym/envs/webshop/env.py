@@ -243,19 +243,36 @@ def _frozen(value: Any) -> str | None:
     return str(value) if isinstance(value, Path) else json.dumps(value)
 
 
-@lru_cache(maxsize=8)
 def open_shop(settings: ShopSettings, split: str) -> tuple[Shop, TaskSet]:
-    """The shop and the tasks of a split.
+    """The shop and the tasks of a split, made once a process, and anew where a file was changed.
 
     Raises:
         ValueError: unknown settings; names the nearest.
         FileNotFoundError: files are missing; states which.
         ImportError: an optional package is missing; states how to install it.
     """
-    from paw_gym.envs.webshop.tasks import SPLITS, given_tasks, human_tasks, synthetic_tasks
+    from paw_gym.envs.webshop.tasks import SPLITS
 
     require_choice("split", split, SPLITS)
-    shop, tagger_name = _shop(settings)
+    return _opened(settings, split, _versions(settings))
+
+
+def _versions(settings: ShopSettings) -> tuple[str, ...]:
+    """What tells the files that a shop and its tasks are made of from those of another time or place."""
+    folder = _folder(settings)
+    files = [] if folder is None else [*folder.files]
+    for given in (settings.goals, settings.prices):
+        if given is not None and not given.lstrip().startswith(("[", "{")):
+            files.append(Path(given).expanduser())
+    found = [(path.absolute(), path.stat()) for path in files if path.is_file()]
+    return tuple(f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in found)
+
+
+@lru_cache(maxsize=8)
+def _opened(settings: ShopSettings, split: str, versions: tuple[str, ...]) -> tuple[Shop, TaskSet]:
+    from paw_gym.envs.webshop.tasks import given_tasks, human_tasks, synthetic_tasks
+
+    shop, tagger_name = _shop(settings, versions)
     parts = [shop.catalogue.fingerprint, tagger_name, settings.price_seed, settings.prices]
     fingerprint = json.dumps(parts)
     kind = settings.goals
@@ -297,7 +314,7 @@ def _folder(settings: ShopSettings) -> Any:
 
 
 @lru_cache(maxsize=8)
-def _shop(settings: ShopSettings) -> tuple[Shop, str]:
+def _shop(settings: ShopSettings, versions: tuple[str, ...]) -> tuple[Shop, str]:
     from paw_gym.envs.webshop.goals import given_prices
     from paw_gym.envs.webshop.nouns import choose_tagger, tagger
     from paw_gym.envs.webshop.search import search_engine

@@ -51,6 +51,8 @@ class Goal:
         """
         try:
             raw = goal.get("goal_options", {})
+            if isinstance(raw, str) or isinstance(goal["attributes"], str):
+                raise TypeError("attributes and goal_options are lists, not one text")
             options = raw.items() if isinstance(raw, Mapping) else [("", value) for value in raw]
             return cls(
                 asin=str(goal["asin"]),
@@ -69,7 +71,7 @@ class Goal:
                 "asin, query, name, product_category, instruction_text, attributes, goal_options, "
                 "price_upper."
             ) from error
-        except (TypeError, AttributeError) as error:
+        except (TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"A goal is not of the original program's form: {error}.") from error
 
     def to_original(self) -> dict[str, Any]:

@@ -75,6 +75,8 @@ def parse_product(
     Raises:
         ValueError: a field is missing or not of the official form; names it.
     """
+    if not isinstance(record, Mapping):
+        raise ValueError(f"A product is an object, got {type(record).__name__}: {record!r:.40}.")
     try:
         asin = record["asin"]
         if asin == "nan" or len(asin) > _LONGEST_ASIN:
@@ -103,7 +105,7 @@ def parse_product(
             f"Product {record.get('asin', '(no asin)')!r} lacks the field {error}; "
             "expected a record of the official items_shuffle form."
         ) from error
-    except (AttributeError, TypeError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(
             f"Product {record.get('asin', '(no asin)')!r} is not of the official form: {error}."
         ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -88,6 +89,7 @@ class Shop:
         self._prices = prices
         self._price_seed = price_seed
         self._hits: dict[str, tuple[int, ...]] = {}
+        self._lock = threading.Lock()
 
     def price(self, asin: str) -> float:
         """The price of a product, in dollars.
@@ -106,9 +108,10 @@ class Shop:
         found = self._hits.get(query)
         if found is None:
             found = tuple(self.engine.search(query, RESULTS))
-            if len(self._hits) >= _KEPT_SEARCHES:
-                self._hits.pop(next(iter(self._hits)))
-            self._hits[query] = found
+            with self._lock:  # episodes of one process may run in several threads
+                if len(self._hits) >= _KEPT_SEARCHES:
+                    self._hits.pop(next(iter(self._hits)))
+                self._hits[query] = found
         return found
 
     def show(self, visit: Visit, goal: Goal) -> Page:
@@ -152,7 +155,7 @@ class Shop:
         if moved is not None:
             return moved
         if part.role == "link":
-            number = self.catalogue.number_of(action.argument.upper())
+            number = self.catalogue.number_of(part.text)
             return replace(visit, page="item", product=number, options=())
         options = {**dict(visit.options), part.name.lower(): action.argument}
         return replace(visit, page="item", options=tuple(options.items()))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from paw_train.locks import RunLock, is_held
+from paw_gym.locks import ProcessLock, is_held
 from paw_train.reporting.compare.grid import PlannedRun
 from paw_train.reporting.compare.run_folder import (
     check_settings,
@@ -129,7 +129,7 @@ class Runner:
         for run in self.work.waiting:
             if run.name in self.work.running or self._waits_for_warm_start(run):
                 continue
-            lock = RunLock(self._lock_path(run))
+            lock = ProcessLock(self._lock_path(run))
             try:
                 if lock.take():
                     self._start(run, lock)
@@ -145,7 +145,7 @@ class Runner:
         missing = {place for place in self._shared[run.name] if not is_made(place)}
         return any(missing.intersection(self._shared[name]) for name in self.work.running)
 
-    def _start(self, run: PlannedRun, lock: RunLock) -> None:
+    def _start(self, run: PlannedRun, lock: ProcessLock) -> None:
         log = self._log_path(run)
         log.parent.mkdir(parents=True, exist_ok=True)
         threads = str(run.settings.threads or 1)

@@ -9,7 +9,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from paw_train.locks import only_process, require_idle
+from paw_gym.locks import only_process, require_idle
 from paw_train.settings import Settings
 from paw_train.training.openrlhf import TESTED_VERSION
 from paw_train.training.openrlhf.deaths import is_death

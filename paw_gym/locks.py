@@ -20,7 +20,7 @@ def _flock_module() -> Any:
 _fcntl = _flock_module()
 
 
-class RunLock:
+class ProcessLock:
     """A lock that a child process inherits and holds until it ends, whatever becomes of its parent.
 
     Args:
@@ -59,7 +59,7 @@ def is_held(path: Path) -> bool:
     """Whether a process holds the lock."""
     if not path.exists():
         return False
-    lock = RunLock(path)
+    lock = ProcessLock(path)
     try:
         return not lock.take()
     finally:
@@ -79,7 +79,7 @@ def only_process(folder: Path) -> Iterator[None]:
     Raises:
         ValueError: another process has it.
     """
-    lock = RunLock(folder)
+    lock = ProcessLock(folder)
     try:
         if not lock.take():
             raise ValueError(_working(folder))
