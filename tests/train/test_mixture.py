@@ -302,8 +302,9 @@ def test_the_recipe_of_many_worlds_trains_all_of_them(tmp_path: Path) -> None:
         "env.alfworld.train_kwargs.max_steps=3",
     ]
     tiny += ["evaluation.tasks=1", "evaluation.selection_tasks=1", "tracking=[]", f"out={tmp_path}"]
-    run = train_from_recipe("many_worlds", [*small, *tiny], quiet=True)
     worlds = {"alfworld", "webshop", "search", "frozen_lake", "sokoban"}
+    tiny += [f"env.{world}.weight=1" for world in worlds]  # each has one of six groups
+    run = train_from_recipe("many_worlds", [*small, *tiny], quiet=True)
     (metrics,) = _metrics(run)
     assert {key.partition("/")[2] for key in metrics if key.startswith("reward_mean/")} == worlds
     assert set(json.loads((run / "eval_after.json").read_text())["by_environment"]) == worlds
