@@ -68,7 +68,8 @@ def _fields(value: Any) -> dict[str, Any] | None:
     return None
 
 
-def _is_json(value: Any) -> bool:
+def is_json(value: Any) -> bool:
+    """Whether JSON can hold a value."""
     try:
         json.dumps(value)
     except TypeError:
@@ -80,7 +81,7 @@ def _plain_object(value: Any) -> Any:
     if isinstance(value, FunctionType | type):
         return f"{value.__module__}.{value.__qualname__}"
     fields = _fields(value)
-    if fields is not None and not _is_json(fields):
+    if fields is not None and not is_json(fields):
         return {type(value).__qualname__: _plain(fields)}
     text = repr(value)
     if _ADDRESS.search(text):

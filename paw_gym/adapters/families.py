@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from paw_gym.canonical import canonical
+from paw_gym.canonical import canonical, is_json
 
 
 def family_name(package: str, env: str, arguments: Mapping[str, Any]) -> str:
@@ -32,18 +31,10 @@ def _shown(env: str, name: str, value: Any) -> str:
     """A value as it is where JSON can hold it and an id can show it, else a hash of what it holds."""
     try:
         text = canonical(value)
-        if _is_json(value) and str(value).isprintable() and ".." not in str(value):
+        if is_json(value) and str(value).isprintable() and ".." not in str(value):
             return str(value)
     except TypeError as error:
         raise ValueError(
             f"The argument {name} of {env} cannot be part of a task's id: {error}."
         ) from error
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _is_json(value: Any) -> bool:
-    try:
-        json.dumps(value)
-    except TypeError:
-        return False
-    return True

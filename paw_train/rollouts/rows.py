@@ -93,9 +93,21 @@ def recorded_transition(
     The response is tokenised from its text, since records keep no ids; its log-probabilities are 0.
     Arguments as of ``recorded_row``.
     """
+    before = _before(episode, step, shown, template)
+    return transition_after(chat, episode, step, before, shown, limit)
+
+
+def transition_after(
+    chat: ChatFormat,
+    episode: Episode,
+    step: int,
+    before: str,
+    shown: str,
+    limit: int | None = None,
+) -> TokenRow:
+    """``recorded_transition`` where it is known what stood ``before`` the observation in its message."""
     row = TokenRow(chat.context(episode.messages(step), episode.instruction, limit))
     response = chat.content(episode.transitions[step].response)
-    before = _before(episode, step, shown, template)
     append_transition(row, chat, response, [0.0] * len(response), shown, before)
     return row
 

@@ -18,8 +18,7 @@ from paw_gym.transition import Episode, replacing
 from paw_gym.wrappers import AgentInterface, make_agent_env
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.roles import role_masks, token_roles
-from paw_train.rollouts.rows import append_transition
-from paw_train.rollouts.tokens import TokenRow
+from paw_train.rollouts.rows import transition_after
 
 
 def write_tokens(
@@ -86,7 +85,7 @@ def token_lines(
     """
     for step, t in list(enumerate(episode.transitions))[episode.shared_steps :]:
         shown = interface.text_env.prompt_observation(t.next_observation)
-        row = _row(chat, episode, step, shown, interface)
+        row = transition_after(chat, episode, step, _before(episode, step, interface), shown)
         yield {
             "env_id": t.env_id,
             "task_id": t.task_id,
@@ -99,17 +98,6 @@ def token_lines(
             **role_masks(token_roles(row, [bool(t.info.get("malformed"))])),
             "world_model_coeff": coefficient,
         }
-
-
-def _row(
-    chat: ChatFormat, episode: Episode, step: int, shown: str, interface: AgentInterface
-) -> TokenRow:
-    """A row with one transition; records keep no ids, so the response is tokenised from its text."""
-    row = TokenRow(chat.context(episode.messages(step), episode.instruction, None))
-    response = chat.content(episode.transitions[step].response)
-    before = _before(episode, step, interface)
-    append_transition(row, chat, response, [0.0] * len(response), shown, before)
-    return row
 
 
 def _before(episode: Episode, step: int, interface: AgentInterface) -> str:
