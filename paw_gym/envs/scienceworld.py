@@ -15,6 +15,7 @@ from typing import Any
 
 from paw_gym import jvm
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet
+from paw_gym.encoding import encodable
 from paw_gym.generated import require_count, shared_sets
 from paw_gym.naming import require_choice
 from paw_gym.replayed import ReplayedEnv
@@ -228,7 +229,7 @@ class ScienceWorldEnv(ReplayedEnv):
     def _apply(self, action: str) -> Outcome:
         assert self._engine is not None
         before = self._points
-        observation, self._points, over = self._engine.step(jvm.encodable(action[:_LONGEST]))
+        observation, self._points, over = self._engine.step(encodable(action[:_LONGEST]))
         return Outcome(
             observation,
             reward=(self._points - before) / 100,

@@ -12,6 +12,7 @@ from typing import Any
 
 from paw_gym import jvm
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet
+from paw_gym.encoding import encodable
 from paw_gym.generated import require_count, shared_sets
 from paw_gym.naming import require_choice
 from paw_gym.replayed import ReplayedEnv
@@ -169,7 +170,7 @@ class TextWorldExpressEnv(ReplayedEnv):
     def _apply(self, action: str) -> Outcome:
         valid = action in self._valid
         # what the engine does with any text; a very long one costs it minutes
-        return self._outcome(self._engine.stepJSON(jvm.encodable(action[:_LONGEST])), valid)
+        return self._outcome(self._engine.stepJSON(encodable(action[:_LONGEST])), valid)
 
     def _outcome(self, answer: str, valid: bool) -> Outcome:
         now = json.loads(answer)

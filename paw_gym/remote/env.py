@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import gymnasium as gym
 
 from paw_gym.core import INFO_KEYS, Outcome, Task, TextEnv
+from paw_gym.encoding import encodable
 from paw_gym.remote.client import GatewayClient, client_for
 from paw_gym.remote.defaults import EnvDefaults
 from paw_gym.remote.errors import (
@@ -251,9 +252,7 @@ class RemoteEnv(TextEnv):
         )
 
     def _step_call(self, action: str) -> dict[str, Any]:
-        # an action may hold halves of a surrogate pair, which no server can read
-        text = action.encode("utf-8", "replace").decode()
-        return {"op": "step", "action": text, "at": self._steps}
+        return {"op": "step", "action": encodable(action), "at": self._steps}
 
     def _outcome(self, answer: Mapping[str, Any]) -> Outcome:
         observation, info = answer["observation"], answer["info"]
@@ -337,8 +336,8 @@ class RemoteEnv(TextEnv):
         """Whether an action would be accepted now, as far as the listed actions show."""
         if not self._asks_admissible:
             return super().is_admissible(action)
-        text = action.encode("utf-8", "replace").decode()
-        return bool(self._ask({"op": "ask", "what": "admissible", "text": text})["answer"])
+        answer = self._ask({"op": "ask", "what": "admissible", "text": encodable(action)})["answer"]
+        return bool(answer)
 
     def difficulty(self, task_id: str) -> str | None:
         """The difficulty cell of a task; those of all tasks are asked for at once."""

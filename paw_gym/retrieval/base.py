@@ -96,11 +96,6 @@ def wants_contexts(retriever: Retriever) -> bool:
     return bool(getattr(retriever, "wants_contexts", False))
 
 
-def valid_text(text: str) -> str:
-    """The text without halves of surrogate pairs, which JSON can carry and UTF-8 cannot."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
 def check_queries(queries: Sequence[str]) -> None:
     """Raises ``TypeError`` for one string: each of its letters would be taken for a query."""
     if isinstance(queries, str):

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from paw_gym.cache import cache_dir
-from paw_gym.files import new_file, write_json
+from paw_gym.files import file_version, new_file, write_json
 from paw_gym.retrieval.base import (
     Hit,
     Passage,
@@ -321,9 +321,7 @@ def _require_usable(hashes: np.ndarray, numbers: np.ndarray, source: str) -> Non
 
 
 def _scan_folder(path: Path) -> Path:
-    stat = path.stat()
-    key = f"{path.resolve()}\n{stat.st_size}\n{stat.st_mtime_ns}"
-    name = hashlib.sha256(key.encode()).hexdigest()[:24]
+    name = hashlib.sha256(file_version(path).encode()).hexdigest()[:24]
     return cache_dir() / "corpora" / name
 
 

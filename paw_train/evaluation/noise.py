@@ -67,12 +67,11 @@ def write_noise_gradient(
     policy = LocalPolicy.load(saved / "model", "cuda" if torch.cuda.is_available() else "cpu")
     env = agent_env_maker(settings.only_env, settings.only_env.train_split)()
     rows, labels = [], []
+    show, limit = env.text_env.prompt_observation, settings.rollout.max_prompt_tokens
     for episode, step in sampled:
-        shown = env.text_env.prompt_observation(episode.transitions[step].next_observation)
-        limit = settings.rollout.max_prompt_tokens
-        row = recorded_row(policy.chat, episode, step, shown, env.template, limit)
-        if row is not None:
-            rows.append(row)
+        shown = show(episode.transitions[step].next_observation)
+        if policy.chat.content(shown):
+            rows.append(recorded_row(policy.chat, episode, step, show, env.template, limit))
             labels.append(noisy_tokens(_offsets(policy.chat, shown), label(shown)))
     env.close()
     p = observation_probabilities(policy, rows, settings.optimizer.micro_batch_tokens)

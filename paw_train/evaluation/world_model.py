@@ -84,15 +84,15 @@ def predictions(
         episodes: recorded or new.
         chat: writes them in the model's tokens.
         shown: an observation as a prompt shows it (``TextEnv.prompt_observation``).
-        template: of the episodes' prompts; gives the text before an observation in a dialogue.
+        template: the usual one of the episodes' prompts; gives the text before an observation in a dialogue.
         limit: most tokens of a prompt (``RolloutSettings.max_prompt_tokens``).
     """
     found: list[Prediction] = []
     for number, episode in enumerate(episodes):
         for step, transition in enumerate(episode.transitions):
             text = shown(transition.next_observation)
-            row = recorded_row(chat, episode, step, text, template, limit)
-            if row is not None:
+            if chat.content(text):
+                row = recorded_row(chat, episode, step, shown, template, limit)
                 found.append(Prediction(row, text, number, episode.task_type))
     return found
 

@@ -58,72 +58,71 @@ def recorded_row(
     chat: ChatFormat,
     episode: Episode,
     step: int,
-    shown: str,
-    template: PromptTemplate,
-    limit: int | None = None,
-) -> TokenRow | None:
-    """``recorded_transition``, where there is an observation to predict.
-
-    Args:
-        chat: the model's format.
-        episode: the record.
-        step: number of the transition.
-        shown: its next observation as prompts show it (``TextEnv.prompt_observation``).
-        template: of the episode's prompts.
-        limit: most tokens of a prompt (``RolloutSettings.max_prompt_tokens``).
-
-    Returns:
-        A row with one transition; ``None`` where there is no observation.
-    """
-    if not chat.content(shown):
-        return None
-    return recorded_transition(chat, episode, step, shown, template, limit)
-
-
-def recorded_transition(
-    chat: ChatFormat,
-    episode: Episode,
-    step: int,
-    shown: str,
+    show: Callable[[str], str],
     template: PromptTemplate,
     limit: int | None = None,
 ) -> TokenRow:
     """A transition of a record as training read it: context, response, next observation.
 
     The response is tokenised from its text, since records keep no ids; its log-probabilities are 0.
-    Arguments as of ``recorded_row``.
+
+    Args:
+        chat: the model's format.
+        episode: the record.
+        step: number of the transition.
+        show: an observation as prompts show it (``TextEnv.prompt_observation``).
+        template: the usual one; the episode's own prompts tell where it was played with another.
+        limit: most tokens of a prompt (``RolloutSettings.max_prompt_tokens``).
+
+    Returns:
+        A row with one transition.
     """
-    before = _before(episode, step, shown, template)
-    return transition_after(chat, episode, step, before, shown, limit)
-
-
-def transition_after(
-    chat: ChatFormat,
-    episode: Episode,
-    step: int,
-    before: str,
-    shown: str,
-    limit: int | None = None,
-) -> TokenRow:
-    """``recorded_transition`` where it is known what stood ``before`` the observation in its message."""
+    transition = episode.transitions[step]
     row = TokenRow(chat.context(episode.messages(step), episode.instruction, limit))
-    response = chat.content(episode.transitions[step].response)
+    response = chat.content(transition.response)
+    before = _before(episode, step, show, template)
+    shown = show(transition.next_observation)
     append_transition(row, chat, response, [0.0] * len(response), shown, before)
     return row
 
 
-def _before(episode: Episode, step: int, shown: str, template: PromptTemplate) -> str:
+def _before(
+    episode: Episode, step: int, show: Callable[[str], str], template: PromptTemplate
+) -> str:
     """What stood before the observation in the message that followed a transition."""
     if episode.context_mode == "window":
         return ""
-    # records lack the admissible actions, so the template is filled without them
-    turn = (episode.instruction, shown, None, step + 1)
+    if step + 1 < len(episode.transitions):
+        return _as_prompted(episode, step, show, template)
+    # nobody was shown the message after the last transition: the one before it tells the template
+    usual = _as_usual(episode, step, show, template)[0]
+    if not step or "{admissible_actions}" in template.turn.partition("{observation}")[0]:
+        return usual
+    told = _as_prompted(episode, step - 1, show, template)
+    return usual if told == _as_usual(episode, step - 1, show, template)[0] else told
+
+
+def _as_prompted(
+    episode: Episode, step: int, show: Callable[[str], str], template: PromptTemplate
+) -> str:
+    """What stood before an observation in the prompt that followed it, of the usual template or another."""
+    prompt = episode.transitions[step + 1].prompt
+    before, rest = _as_usual(episode, step, show, template)
+    if prompt.endswith(rest):  # where actions, which records lack, are listed before it, not behind
+        return prompt.removesuffix(rest)
+    shown = show(episode.transitions[step].next_observation)
+    usual = prompt.startswith(before + shown) or shown not in prompt
+    return before if usual else prompt[: prompt.index(shown)]
+
+
+def _as_usual(
+    episode: Episode, step: int, show: Callable[[str], str], template: PromptTemplate
+) -> tuple[str, str]:
+    """The message that follows a transition, in front of the observation, and from there on."""
+    shown = show(episode.transitions[step].next_observation)
+    turn = (episode.instruction, shown, None, step + 1)  # records lack the admissible actions
     message, start = template.render_turn(*turn), template.turn_span(*turn)[0]
-    for following in episode.transitions[step + 1 : step + 2]:
-        # where the template lists the actions ahead of the observation, nothing behind it varies
-        if following.prompt.endswith(message[start:]):
-            return following.prompt.removesuffix(message[start:])
-    return message[:start]
+    return message[:start], message[start:]
 
 
 def look_ahead(

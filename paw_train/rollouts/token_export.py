@@ -18,7 +18,7 @@ from paw_gym.transition import Episode, replacing
 from paw_gym.wrappers import AgentInterface, make_agent_env
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.roles import role_masks, token_roles
-from paw_train.rollouts.rows import transition_after
+from paw_train.rollouts.rows import recorded_row
 
 
 def write_tokens(
@@ -83,9 +83,9 @@ def token_lines(
         the episode, ``input_ids`` [T], the masks ``action``, ``env_output`` and ``warning`` [T] of 0 and 1,
         and ``world_model_coeff``.
     """
+    show = interface.text_env.prompt_observation
     for step, t in list(enumerate(episode.transitions))[episode.shared_steps :]:
-        shown = interface.text_env.prompt_observation(t.next_observation)
-        row = transition_after(chat, episode, step, _before(episode, step, interface), shown)
+        row = recorded_row(chat, episode, step, show, interface.template)
         yield {
             "env_id": t.env_id,
             "task_id": t.task_id,
@@ -98,28 +98,3 @@ def token_lines(
             **role_masks(token_roles(row, [bool(t.info.get("malformed"))])),
             "world_model_coeff": coefficient,
         }
-
-
-def _before(episode: Episode, step: int, interface: AgentInterface) -> str:
-    """What stood before the observation in the message that followed a transition.
-
-    By the interface's template, unless the record shows that it was another one.
-    """
-    if episode.context_mode == "window":
-        return ""
-    # nobody was shown the message after the last transition: the one before it tells the template
-    read = min(step, len(episode.transitions) - 2)
-    if read >= 0:
-        prompt = episode.transitions[read + 1].prompt
-        before, shown = _usual(episode, read, interface)
-        if not prompt.startswith(before + shown) and shown in prompt:
-            return prompt[: prompt.index(shown)]
-    return _usual(episode, step, interface)[0]
-
-
-def _usual(episode: Episode, step: int, interface: AgentInterface) -> tuple[str, str]:
-    """By the interface's template, what stands before the next observation, and that observation."""
-    shown = interface.text_env.prompt_observation(episode.transitions[step].next_observation)
-    turn = (episode.instruction, shown, None, step + 1)  # records lack the admissible actions
-    start, _ = interface.template.turn_span(*turn)
-    return interface.template.render_turn(*turn)[:start], shown

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 import hostile  # noqa: E402
 from transformers import LlamaForCausalLM  # noqa: E402
 
+from paw_gym.prompts import PromptTemplate  # noqa: E402
 from paw_gym.transition import Episode, write_jsonl  # noqa: E402
 from paw_train.environments import agent_env_maker  # noqa: E402
 from paw_train.evaluation import world_model, world_model_program  # noqa: E402
@@ -88,6 +89,27 @@ def test_dialogues_end_in_the_observation_as_in_training(
                 assert made.steps[0].observation == step.observation
             at += 1
     assert at == len(ours)
+
+
+@pytest.mark.parametrize("played", ["compact", "generic", "search", "alfworld"])
+def test_records_of_another_template_keep_its_words(policy: LocalPolicy, played: str) -> None:
+    """A run's records may be measured by someone whose settings name another template."""
+    pool, trajectories = play(policy, "conversation", template=played)
+    env = pool._envs[0]
+    for usual in ("compact", "generic", "search"):
+        ours = world_model.predictions(
+            [t.episode for t in trajectories],
+            policy.chat,
+            env.text_env.prompt_observation,
+            PromptTemplate.load(usual),
+        )
+        wanted = [
+            row.ids[: step.observation[1]]
+            for t in trajectories
+            for row in t.rows
+            for step in row.steps
+        ]
+        assert [p.row.ids for p in ours] == wanted
 
 
 def test_likelihood_and_accuracy_are_those_of_the_model(policy: LocalPolicy) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from paw_gym.core import Task, TaskSet
 from paw_gym.envs.search_qa.questions import Question, QuestionError, parse_question
+from paw_gym.files import file_version
 from paw_gym.naming import did_you_mean
 
 BENCHMARKS = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
@@ -230,16 +231,9 @@ def benchmark_tasks(datasets: tuple[str, ...], split: str, data_dir: Path) -> Ta
         QuestionError: a file is malformed; names the record.
     """
     files = tuple(question_file(data_dir, dataset, split) for dataset in datasets)
-    versions = tuple(_version(path) + _version(path.with_name(_ALIASES)) for path in files)
+    read = [*files, *(path.with_name(_ALIASES) for path in files)]
+    versions = tuple(file_version(path) for path in read if path.is_file())
     return _tasks(datasets, split, files, versions)
-
-
-def _version(path: Path) -> str:
-    """What tells a file from another one, or from itself before a change."""
-    if not path.is_file():
-        return ""
-    stat = path.stat()
-    return f"{path.absolute()} {stat.st_size} {stat.st_mtime_ns}\n"
 
 
 @lru_cache(maxsize=16)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paw_gym.files import file_version
 from paw_gym.retrieval.base import Retriever
 from paw_gym.retrieval.corpus import Corpus
 from paw_gym.retrieval.factory import make_retriever, needs_corpus
@@ -64,10 +65,7 @@ def _identity(value: Any) -> str:
     if isinstance(value, Corpus):
         return value.fingerprint
     file = _file_of(value) if isinstance(value, str | os.PathLike) else None
-    if file is None:
-        return repr(value)
-    stat = file.stat()
-    return f"{file.resolve()} {stat.st_size} {stat.st_mtime_ns}"
+    return repr(value) if file is None else file_version(file)
 
 
 def _file_of(value: str | os.PathLike[str]) -> Path | None:

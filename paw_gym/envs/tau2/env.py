@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TextEnv
+from paw_gym.encoding import encodable
 from paw_gym.envs.tau2 import messages as talk
 from paw_gym.envs.tau2 import oracle
 from paw_gym.envs.tau2.actions import Call, Refused, parse_action
@@ -235,8 +236,7 @@ class Tau2Env(TextEnv):
     ) -> Outcome:
         verdict = self._verdict(ended_by)
         return Outcome(
-            # a tool may repeat half of a surrogate pair, which no file takes
-            observation.encode("utf-8", "replace").decode("utf-8"),
+            encodable(observation),  # a tool repeats what an agent wrote
             reward=verdict.reward,
             terminated=ended_by is not None,
             success=verdict.reward >= 1.0 - 1e-6,

@@ -21,6 +21,7 @@ from typing import IO, Any
 from paw_gym.cache import cache_dir
 from paw_gym.envs.webshop.catalogue import FORMAT, Catalogue, compile_catalogue, is_compiled
 from paw_gym.envs.webshop.records import Product, parse_product
+from paw_gym.files import file_version
 
 SMALL = 1000
 """products in the small official set"""
@@ -107,8 +108,7 @@ class DataFolder:
         parts = [str(FORMAT), str(self.num_products)]
         for path in (self.products_file, self.attributes_file):
             assert path is not None
-            stat = path.stat()
-            parts += [str(path.resolve()), str(stat.st_size), str(stat.st_mtime_ns)]
+            parts.append(file_version(path))
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:20]
 
     def catalogue(self) -> Catalogue:

@@ -15,6 +15,7 @@ from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv
 from paw_gym.envs.webshop.actions import SEARCH_ACTION, parse_action
 from paw_gym.envs.webshop.pages import DonePage, Page
 from paw_gym.envs.webshop.shop import Shop, Visit
+from paw_gym.files import file_version
 from paw_gym.naming import require_choice
 
 SHOP_ID = "paw_gym/WebShop-v0"
@@ -264,8 +265,7 @@ def _versions(settings: ShopSettings) -> tuple[str, ...]:
     for given in (settings.goals, settings.prices):
         if given is not None and not given.lstrip().startswith(("[", "{")):
             files.append(Path(given).expanduser())
-    found = [(path.absolute(), path.stat()) for path in files if path.is_file()]
-    return tuple(f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in found)
+    return tuple(file_version(path) for path in files if path.is_file())
 
 
 @lru_cache(maxsize=8)

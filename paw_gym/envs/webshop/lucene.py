@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from paw_gym.cache import cache_dir
+from paw_gym.encoding import encodable
 from paw_gym.envs.webshop.catalogue import Catalogue
 from paw_gym.envs.webshop.shop import K1, B
-from paw_gym.retrieval.base import valid_text
 from paw_gym.retrieval.lucene import index_documents, open_searcher
 
 
@@ -28,5 +28,5 @@ class LuceneSearch:
 
     def search(self, query: str, limit: int) -> list[int]:
         """Places of the matching products, best first."""
-        hits = self._searcher.search(valid_text(query), limit)
+        hits = self._searcher.search(encodable(query), limit)
         return [self._catalogue.number_of(hit.docid) for hit in hits]
