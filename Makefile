@@ -8,6 +8,8 @@ LOCK := requirements/cpu.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet install --prefer-binary -c $(LOCK)
 UV := $(BIN)/python -m uv pip install --quiet --python $(BIN)/python -c $(LOCK)
 CLUSTER_VENV ?= .venv-openrlhf
+# Frameworks whose requirements exclude each other: each in .venv-NAME, for its adapter's tests.
+FRAMEWORKS := openenv verifiers
 RECIPE ?= embedded
 WORKERS ?= 2
 # Arguments for the program behind a target: make train ARGS="updates=5", make test ARGS="-k pool"
@@ -17,8 +19,8 @@ ARGS ?=
 PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11 python, \
 	$(shell $(name) -c 'import sys; print("$(name)" * (sys.version_info >= (3, 11)))' 2>/dev/null)))
 # The extras that tests use; a test whose extra is missing is skipped and says which.
-TESTED := train,alfworld,certify,eval,server,retrieval,dense,webshop,lucene,babyai,export,sft,tau2,jvm,textworld
-DEV := $(TESTED),dev
+TESTED := train,alfworld,certify,eval,server,retrieval,dense,webshop,lucene,babyai,export,sft,tau2,jvm,textworld,skyrl,textarena
+DEV := $(TESTED),test,dev
 # What make train installs: paw view, which shows the run, needs the server's packages.
 TRAINED := train,server
 DOCS := $(DEV),docs
@@ -31,7 +33,7 @@ define INSTALL
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-openrlhf lint format types audit lock check-locks docs serve-docs examples bench gpu-evidence build clean
+.PHONY: help train test test-adapters test-openrlhf lint format types audit lock check-locks docs serve-docs examples bench gpu-evidence build clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +46,11 @@ test: export OMP_NUM_THREADS ?= 1
 test: export HF_HUB_OFFLINE ?= 1
 test: $(VENV)/.dev ## run every test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+test-adapters: export HF_HUB_OFFLINE ?= 1
+test-adapters: $(FRAMEWORKS:%=.venv-%/.ready) ## the adapters of OpenEnv and verifiers, each with its framework
+	@set -e; for name in $(FRAMEWORKS); do \
+		echo "== $$name"; .venv-$$name/bin/python -m pytest tests/adapters/test_$$name.py $(ARGS); done
 
 # Python 3.11 and 3 GB: Ray, vLLM for CPUs and DeepSpeed pin much of what .venv has in other versions.
 test-openrlhf: export OMP_NUM_THREADS = 1
@@ -120,6 +127,12 @@ $(CLUSTER_VENV)/.ready: $(CLUSTER_SETS)
 	$(CLUSTER_VENV)/bin/pip install --quiet --no-deps -r requirements/cluster-cpu.txt
 	DS_BUILD_OPS=0 $(CLUSTER_VENV)/bin/pip install --quiet --no-deps --no-build-isolation --no-cache-dir \
 		-r requirements/cluster-cpu-source.txt
+	@touch $@
+
+$(FRAMEWORKS:%=.venv-%/.ready): .venv-%/.ready: requirements/%.txt pyproject.toml | $(VENV)/.train
+	$(BIN)/python -m venv .venv-$*
+	@$(BIN)/python -m uv pip install --quiet --python .venv-$*/bin/python -c $< --editable '.[$*,test]' \
+		|| .venv-$*/bin/python -m pip install --quiet -c $< --editable '.[$*,test]'
 	@touch $@
 
 $(VENV)/.train: $(INPUTS) requirements/torch.txt scripts/install_torch.py | $(BIN)/python

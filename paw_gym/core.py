@@ -430,7 +430,8 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
         self._named(validation.check_outcome, outcome, when)
         self._last = outcome
         self._steps += 1
-        truncated = not outcome.terminated and self._steps >= self.max_steps
+        limited = bool(outcome.truncated) or self._steps >= self.max_steps
+        truncated = not outcome.terminated and limited
         self._over = outcome.terminated or truncated
         return (
             outcome.observation,
@@ -502,6 +503,11 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
 
     def __deepcopy__(self, memo: Any) -> TextEnv:
         return copying.copied(self)
+
+    @property
+    def last_outcome(self) -> Outcome:
+        """What the environment answered last, at the start or to an action."""
+        return self._last
 
     @property
     def last_info(self) -> dict[str, Any]:

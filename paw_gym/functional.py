@@ -108,7 +108,7 @@ class GeneratorEnv(TextEnv):
         episode = self._play(self.task, np.random.default_rng(self.state["seed"]))
         outcome = next(episode, None)
         for action in [*self.state["actions"], *actions]:
-            if outcome is None or outcome.terminated:
+            if outcome is None or outcome.terminated or outcome.truncated:
                 return False
             try:
                 outcome = episode.send(action)

@@ -107,6 +107,7 @@ _OUTCOME: tuple[_Rule, ...] = (
     ("action_is_valid", _is_flag, "True or False"),
     ("admissible_actions", _is_listing, "None or a list of str"),
     ("info", lambda value: isinstance(value, Mapping), "a dict"),
+    ("truncated", _is_flag, "True or False"),
 )
 _TASK: tuple[_Rule, ...] = (
     ("instruction", _is_filled, "a str that says what to do"),
@@ -134,7 +135,7 @@ def check_outcome(outcome: Outcome, when: str) -> None:
 def check_first_outcome(outcome: Outcome, when: str) -> None:
     """The same for the outcome that an episode starts with: nothing was done yet."""
     check_outcome(outcome, when)
-    for name in ("terminated", "success"):
+    for name in ("terminated", "truncated", "success"):
         if getattr(outcome, name):
             raise EnvDefinitionError(
                 f"{when} gave an Outcome whose {name} is already True; expected False: an episode "

@@ -22,7 +22,19 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path("requirements")
 CPU_EXTRAS = [
     *["train", "alfworld", "certify", "eval", "server", "retrieval", "dense", "webshop", "lucene"],
-    *["babyai", "export", "sft", "tau2", "jvm", "textworld", "dev", "docs"],
+    *[
+        "babyai",
+        "export",
+        "sft",
+        "tau2",
+        "jvm",
+        "textworld",
+        "skyrl",
+        "textarena",
+        "test",
+        "dev",
+        "docs",
+    ],
 ]
 LINUX = ["--python-platform", "x86_64-manylinux_2_28"]
 # Each set: the extras that it pins, and for which machines.
@@ -30,6 +42,8 @@ SETS = {
     "cpu": (CPU_EXTRAS, ["--universal"]),
     "gpu": (["train", "eval", "vllm"], LINUX),
     "cluster": (["train", "openrlhf"], [*LINUX, "-c", "requirements/build.txt"]),
+    "openenv": (["openenv", "test"], ["--universal"]),
+    "verifiers": (["verifiers", "test"], ["--universal"]),
 }
 BY_HAND = ["build", "cluster-cpu", "cluster-cpu-source"]
 """sets that no resolver writes: each line has to exist for Python 3.11 on Linux"""

@@ -39,7 +39,7 @@ class FromGymnasium(ReplayedEnv):
         instruction: the task, as the agent reads it.
         possible: ``possible(env)``, the numbers of the actions that make sense now; ``None``: those that can
             change something, where there is a table of transitions, else all.
-        succeeded: ``succeeded(total_reward)``, asked when an episode terminates.
+        succeeded: ``succeeded(total_reward)``, asked when the environment itself ends an episode.
         split: ``train``, ``valid`` or ``test``; no seed of one is in another.
         num_tasks: seeds of the split.
         max_steps: step budget.
@@ -86,7 +86,7 @@ class FromGymnasium(ReplayedEnv):
     def _open(self, task: Task, seed: int) -> Outcome:
         self._total = 0.0
         observation, _ = self._inner.reset(seed=task.data)
-        return self._outcome(observation, 0.0, over=False, valid=True)
+        return self._outcome(observation)
 
     def _apply(self, action: str) -> Outcome:
         if action not in self._names:
@@ -96,7 +96,8 @@ class FromGymnasium(ReplayedEnv):
         number = self._first + self._names.index(action)
         observation, reward, terminated, truncated, _ = self._inner.step(number)
         self._total += float(reward)
-        return self._outcome(observation, float(reward), bool(terminated or truncated), valid)
+        ends = {"terminated": bool(terminated), "truncated": bool(truncated)}
+        return self._outcome(observation, float(reward), valid, **ends)
 
     def _admissible(self) -> list[str]:
         if self._possible is not None:
@@ -153,14 +154,23 @@ class FromGymnasium(ReplayedEnv):
             )
         return table
 
-    def _outcome(self, observation: Any, reward: float, over: bool, valid: bool) -> Outcome:
+    def _outcome(
+        self,
+        observation: Any,
+        reward: float = 0.0,
+        valid: bool = True,
+        terminated: bool = False,
+        truncated: bool = False,
+    ) -> Outcome:
+        over = terminated or truncated
         return Outcome(
             self._describe(self._inner, observation),
             reward=reward,
-            terminated=over,
+            terminated=terminated,
             success=over and bool(self._succeeded(self._total)),
             action_is_valid=valid,
             admissible_actions=[] if over else self._admissible(),
+            truncated=truncated,
         )
 
     def close(self) -> None:

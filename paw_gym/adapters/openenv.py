@@ -209,15 +209,16 @@ class FromOpenEnv(TextEnv):
 
     def _outcome(self, result: Any) -> Outcome:
         info, done = _told(result.observation), bool(result.done)
-        success = info.get("success")
+        success, limited = info.get("success"), info.get("truncated") is True
         return Outcome(
             self._to_text(result.observation),
             reward=float(result.reward or 0.0),
-            terminated=done,
+            terminated=done and not limited,
             success=bool(done and self.state["total"] > 0 if success is None else success),
             score=_share(info.get("score")),
             action_is_valid=bool(info.get("action_is_valid", True)),
             admissible_actions=self._admissible(result.observation),
+            truncated=done and limited,
         )
 
     def _set_state(self, state: Any) -> None:

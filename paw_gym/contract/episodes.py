@@ -175,7 +175,7 @@ LONGEST = 2000
 
 
 def truncation(subject: Subject) -> str:
-    """An episode that uses up ``max_steps`` is truncated then, not earlier and not later."""
+    """An episode that uses up ``max_steps`` is truncated then; earlier only where the outcome says so."""
     budget = subject.make().max_steps
     if budget > LONGEST:
         raise CheckSkipped(
@@ -195,8 +195,9 @@ def truncation(subject: Subject) -> str:
                     f"Task {task_id!r} went on after max_steps={env.max_steps} steps.",
                 )
             require(
-                moment.terminated or steps == env.max_steps,
-                f"Task {task_id!r} was truncated after {steps} steps; max_steps is {env.max_steps}.",
+                moment.terminated or steps == env.max_steps or env.last_outcome.truncated,
+                f"Task {task_id!r} was truncated after {steps} steps; max_steps is {env.max_steps}, and no "
+                "Outcome said truncated=True.",
             )
             require(
                 not (moment.terminated and moment.truncated),

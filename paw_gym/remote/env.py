@@ -241,13 +241,13 @@ class RemoteEnv(TextEnv):
         entry = {"action": call["action"], **({"rng": call["rng"]} if "rng" in call else {})}
         self._journal["steps"].append(entry)
         self._steps += 1
-        self._over = answer["terminated"] or answer["truncated"]
         self._last = self._outcome(answer)
+        self._over = self._last.terminated or self._last.truncated
         return (
             self._last.observation,
             self._last.reward,
             self._last.terminated,
-            bool(answer["truncated"]),
+            self._last.truncated,
             self._info(self._last),
         )
 
@@ -267,6 +267,7 @@ class RemoteEnv(TextEnv):
             action_is_valid=info["action_is_valid"],
             admissible_actions=info["admissible_actions"],
             info={name: value for name, value in info.items() if name not in INFO_KEYS},
+            truncated=bool(answer.get("truncated", False)),
         )
 
     def _remember(self, observation: str, shown: str) -> None:

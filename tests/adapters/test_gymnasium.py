@@ -87,6 +87,48 @@ def test_a_stochastic_one_is_restored_exactly() -> None:
     assert len(walks) > 1  # the tasks differ in what is sampled
 
 
+class Clocked(gym.Env[int, int]):
+    """Ends after four steps by its own clock; action 1 ends it by its rules."""
+
+    observation_space = gym.spaces.Discrete(5)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.time = 0
+        return 0, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        return self.time, 1.0, action == 1, self.time >= 4, {}
+
+
+def test_an_end_by_its_own_clock_is_a_truncation() -> None:
+    gym.register("Clocked-v0", lambda **kwargs: Clocked(**kwargs))
+    try:
+
+        def make() -> FromGymnasium:
+            return FromGymnasium(
+                "Clocked-v0", lambda _, o: f"It is {o}.", ["wait", "stop"], "Wait."
+            )
+
+        env = make()
+        env.reset(seed=0)
+        *early, last = [env.step("wait") for _ in range(4)]
+        assert [answer[2:4] for answer in early] == [(False, False)] * 3
+        assert last[2:4] == (False, True) and last[4]["success"]
+        assert last[4]["admissible_actions"] == []
+        with pytest.raises(RuntimeError, match="The episode is over"):
+            env.step("wait")
+        env.reset(seed=0)
+        [env.step("wait") for _ in range(3)]
+        assert env.step("stop")[2:4] == (True, False)  # the rules' end counts
+        checks = ["truncation", "step_after_end", "save_restore", "save_restore_agent"]
+        paw_gym.check_text_env(make, tasks=2, only=checks, time_limit=None).raise_for_failures()
+    finally:
+        del gym.registry["Clocked-v0"]
+
+
 def test_possible_actions() -> None:
     env = slippery_lake(possible=only_right)
     _, info = env.reset(seed=0)

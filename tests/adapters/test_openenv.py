@@ -88,6 +88,9 @@ def test_ours_through_theirs_is_ours(serve: Callable[[Any], str]) -> None:
         assert got[:3] == expected[:3]
         assert got[4]["success"] == expected[4]["success"]
     assert got[4]["success"]
+    there.reset(seed=3)
+    ends = [there.step("look")[2:4] for _ in range(here.max_steps)]
+    assert ends == [(False, False)] * (here.max_steps - 1) + [(False, True)]
     there.close()
 
 
@@ -176,6 +179,17 @@ def test_an_info_of_others_is_theirs(info: Any) -> None:
     env.reset(seed=0)
     _, _, terminated, _, told = env.step("go")
     assert terminated and told["success"] and told["score"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("info", "ends"), [({"truncated": True}, (False, True)), ({"truncated": "no"}, (True, False))]
+)
+def test_an_episode_that_ran_out_of_time_there_did_not_terminate(
+    info: Any, ends: tuple[bool, bool]
+) -> None:
+    env = FromOpenEnv("http://nowhere", client=Session(info=info))
+    env.reset(seed=0)
+    assert env.step("go")[2:4] == ends
 
 
 def test_a_given_client_is_not_shared_with_a_copy() -> None:

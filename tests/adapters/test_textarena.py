@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("textarena", reason="pip install textarena, in an environment of its own")
+pytest.importorskip("textarena", reason="textarena is not installed")
 
 from paw_gym import check_text_env
 from paw_gym.adapters.textarena import FromTextArena

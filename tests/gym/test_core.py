@@ -7,7 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium as gym
@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paw_gym import Task, TaskSet, UnicodeText
+from paw_gym import Outcome, Task, TaskSet, UnicodeText
 from paw_gym.core import EnvDefinitionError
 
 
@@ -249,6 +249,17 @@ class TestTextEnv:
         env = box_env(max_steps=3)
         env.reset(seed=0)
         assert [env.step("look")[3] for _ in range(3)] == [False, False, True]
+
+    def test_an_outcome_may_truncate_earlier(self, box_env: Any) -> None:
+        class Closing(box_env):  # type: ignore[misc]
+            def _act(self, action: str) -> Outcome:
+                return replace(super()._act(action), truncated=True)
+
+        env = Closing(max_steps=3)
+        env.reset(seed=0)
+        assert env.step("look")[2:4] == (False, True)
+        with pytest.raises(RuntimeError, match="The episode is over: call reset"):
+            env.step("look")
 
     def test_a_step_needs_an_episode_and_a_string(self, box_env: Any) -> None:
         env = box_env()

@@ -110,11 +110,13 @@ OUTCOMES = [
     (Outcome("No.", info={"a": float("nan")}), "info['a'] is nan, which JSON has no number for"),
     (Outcome("No.", info={1: "a"}), "the key 1 is a int; expected a str"),  # type: ignore[dict-item]
     (Outcome("No.", info={"success": True}), "info has the key 'success'; expected other keys"),
+    (Outcome("No.", truncated="no"), "truncated is a str, 'no'; expected True or False"),  # type: ignore[arg-type]
     (Outcome("No.", info={"transition": {}}), "info has the key 'transition'; expected other"),
 ]
 STARTS = [
     (("Say it.", {}), "reset of task 'a' gave a tuple, ('Say it.', {}); expected an Outcome"),
     (Outcome("Say it.", terminated=True), "whose terminated is already True; expected False"),
+    (Outcome("Say it.", truncated=True), "whose truncated is already True; expected False"),
     (Outcome("Say it.", success=True), "whose success is already True; expected False"),
 ]
 
