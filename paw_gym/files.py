@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,13 @@ def new_folder(
 ) -> Iterator[Path]:
     """A folder beside ``folder`` to fill; it takes its place unless something is raised.
 
+    After a failure nothing stays, nor do parent folders that were not there before.
+
     Args:
         folder: what was there goes only when the new one stands.
         is_done: whether another process has made the same folder meanwhile: then that one stays.
     """
+    absent = [parent for parent in folder.absolute().parents if not parent.exists()]
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.staging-", dir=folder.parent))
     try:
@@ -58,6 +61,9 @@ def new_folder(
                     raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+        for parent in absent:
+            with suppress(OSError):  # of a folder that holds something, such as the finished one
+                parent.rmdir()
 
 
 def _swap(staging: Path, folder: Path) -> None:

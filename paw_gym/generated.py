@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, wraps
 from numbers import Integral
 from typing import Any, TypeVar
@@ -134,7 +134,11 @@ def values_of(name: str, value: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def taking_turns(
-    kinds: Sequence[T], tasks_of: Callable[[T, int | None], TaskSet], count: int | None, usual: int
+    kinds: Sequence[T],
+    tasks_of: Callable[[T, int | None], TaskSet],
+    split: str,
+    count: int | None,
+    usual: Mapping[str, int] = TASKS,
 ) -> TaskSet:
     """Tasks of several kinds, such as several sizes, which take turns; of one kind, its own set.
 
@@ -142,16 +146,18 @@ def taking_turns(
         kinds: the kinds, at least one.
         tasks_of: the set of a kind with so many tasks, ``None``: as many as usual; the same object for the
             same arguments, so that the environments of a pool share it. No two have an id in common.
+        split: the split that the sets belong to.
         count: tasks in all; ``None``: as many as usual.
-        usual: what that is.
+        usual: what that is, by split.
 
     Raises:
-        ValueError: ``count`` is no number of tasks.
+        ValueError: there is no such split, or ``count`` is no number of tasks.
     """
+    require_choice("split", split, usual)
     require_count("num_tasks", count)
     if len(kinds) == 1:
         return tasks_of(kinds[0], count)
-    total = usual if count is None else count
+    total = usual[split] if count is None else count
     return _joined(tuple(tasks_of(kind, -(-total // len(kinds))) for kind in kinds), total)
 
 

@@ -122,6 +122,11 @@ class PromptTemplate:
         Raises:
             ValueError: no such template, a damaged file, an unknown key, a missing slot.
         """
+        if not isinstance(name_or_path, str | Path):
+            raise ValueError(
+                f"A prompt template is a name or the path of a .toml file, got {name_or_path!r}. "
+                + did_you_mean("", builtin_templates())
+            )
         path = Path(name_or_path)
         builtin = resources.files("paw_gym") / "templates" / f"{name_or_path}.toml"
         if path.suffix == ".toml":

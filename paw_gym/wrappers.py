@@ -384,7 +384,14 @@ class RecordTransitions(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         return observation, float(reward), terminated, truncated, {**info, "transition": transition}
 
     def undo(self, steps: int = 1) -> None:
-        """Takes the last steps out of the record (after the environment's state was restored)."""
+        """Takes the last steps out of the record (after the environment's state was restored).
+
+        Raises:
+            ValueError: that many steps are not in the record. An episode that ended is in the file.
+        """
+        recorded = len(self.episode.transitions) if self.episode is not None else 0
+        if not 0 <= steps <= recorded:
+            raise ValueError(f"undo({steps}): the record of this episode has {recorded} steps.")
         if self.episode is not None and steps > 0:
             self._observation = self.episode.transitions[-steps].observation or ""
             del self.episode.transitions[-steps:]

@@ -289,8 +289,8 @@ class SokobanEnv(TextEnv):
         tasks = taking_turns(
             kinds,
             lambda kind, count: sokoban_tasks(split, *kind, count),
+            split,
             num_tasks,
-            TASKS.get(split, 0),
         )
         super().__init__(tasks, max_steps, render_mode)
 

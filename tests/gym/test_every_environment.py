@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 
 from paw_gym import check_text_env
@@ -15,6 +16,12 @@ def test_it_keeps_the_contract(own_env: tuple[str, dict[str, Any]]) -> None:
     env_id, kwargs = own_env
     check_text_env(env_id, tasks=4, seed=1, time_limit=None, **kwargs).raise_for_failures()
     assert text_env_spec(env_id).description
+
+
+def test_a_split_is_one_name(own_env: tuple[str, dict[str, Any]]) -> None:
+    env_id, kwargs = own_env
+    with pytest.raises(ValueError, match=r"Unknown .*split \['train'\]"):
+        gym.make(env_id, disable_env_checker=True, **{**kwargs, "split": ["train"]})
 
 
 @pytest.mark.parametrize("split", ["train", "valid_seen"])

@@ -119,6 +119,8 @@ class TestFiles:
             PromptTemplate.load("genric")
         with pytest.raises(ValueError, match=r"There is no template file 'missing\.toml'"):
             PromptTemplate.load("missing.toml")
+        with pytest.raises(ValueError, match=r"name or the path of a \.toml file, got None"):
+            PromptTemplate.load(None)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
         ("text", "message"),

@@ -324,6 +324,20 @@ class TestRecord:
         (only,) = next(read_jsonl(tmp_path / "e.jsonl")).transitions
         assert (only.step, only.prompt, only.action) == (0, "There are 3 boxes.", "look")
 
+    def test_no_more_steps_are_taken_back_than_there_are(
+        self, box_env: Any, tmp_path: Path
+    ) -> None:
+        env = RecordTransitions(box_env(), tmp_path / "e.jsonl")
+        env.reset(seed=0)
+        env.step("look")
+        with pytest.raises(ValueError, match=r"undo\(2\): the record of this episode has 1 steps"):
+            env.undo(2)
+        env.undo(1)
+        for action in env.unwrapped.reference_solution():  # type: ignore[attr-defined]
+            env.step(action)
+        with pytest.raises(ValueError, match=r"undo\(1\): the record of this episode has 0 steps"):
+            env.undo()
+
     def test_a_step_needs_an_episode(self, box_env: Any, tmp_path: Path) -> None:
         env = RecordTransitions(box_env(), tmp_path / "e.jsonl")
         with pytest.raises(RuntimeError, match="call reset"):

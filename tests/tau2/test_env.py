@@ -165,7 +165,7 @@ class TestTasks:
     def test_wrong_arguments_name_the_nearest(self, make: Make) -> None:
         with pytest.raises(ValueError, match="Unknown domain 'airlines'. Did you mean 'airline'"):
             make("airlines")
-        with pytest.raises(ValueError, match="no split 'tests'. Did you mean 'test'"):
+        with pytest.raises(ValueError, match="Unknown retail split 'tests'. Did you mean 'test'"):
             make("retail", "tests")
         with pytest.raises(ValueError, match="Unknown user 'script'. Did you mean 'scripted'"):
             make(user="script")

@@ -86,8 +86,9 @@ class ALFWorldEnv(TextEnv):
             tasks = taking_turns(
                 sizes,
                 lambda size, count: procedural_tasks(split, grammar, variation, count, size),
+                split,
                 num_tasks,
-                PROCEDURAL_TASKS.get(split, 0),
+                PROCEDURAL_TASKS,
             )
         else:
             tasks = official_tasks(split, Path(data_dir))

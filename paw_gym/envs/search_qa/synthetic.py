@@ -25,6 +25,7 @@ from paw_gym.envs.search_qa.wording import (
     names_of,
     value_of,
 )
+from paw_gym.generated import shared_sets
 from paw_gym.naming import require_choice
 from paw_gym.retrieval.base import Passage
 from paw_gym.retrieval.corpus import Corpus
@@ -270,7 +271,7 @@ def world_corpus(seed: int, difficulty: str, num_passages: int) -> Corpus:
     return Corpus.open(shared_world(seed, difficulty, num_passages).passages)
 
 
-@lru_cache(maxsize=16)
+@shared_sets(maxsize=16)
 def synthetic_tasks(
     split: str, seed: int, difficulty: str, num_passages: int, count: int | None
 ) -> TaskSet:

@@ -13,7 +13,8 @@ from paw_gym.core import Task, TaskSet
 from paw_gym.envs.tau2.messages import from_record, to_package
 from paw_gym.envs.tau2.package import data_folder, tau2_module
 from paw_gym.envs.tau2.tables import copy_database, database_hash, reading
-from paw_gym.naming import did_you_mean, require_choice
+from paw_gym.generated import shared_sets
+from paw_gym.naming import require_choice
 
 DOMAINS = ("airline", "retail", "telecom", "telecom-workflow", "mock")
 """``telecom-workflow`` is telecom with the technical policy as a decision tree"""
@@ -125,7 +126,7 @@ def _repeatable_charge(kind: Any) -> Callable[..., Any]:
 # --- tasks ---------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=32)
+@shared_sets(maxsize=32)
 def domain_tasks(name: str, split: str) -> TaskSet:
     """The tasks of a split; ``data`` of a task is its record in the package.
 
@@ -136,11 +137,7 @@ def domain_tasks(name: str, split: str) -> TaskSet:
     require_choice("domain", name, DOMAINS)
     records = _records(_folder(name))
     splits = _splits(name)
-    if split not in splits:
-        raise ValueError(
-            f"Domain {name!r} has no split {split!r}. {did_you_mean(split, splits)} "
-            f"There are {', '.join(sorted(splits))}."
-        )
+    require_choice(f"{name} split", split, splits)
     ids = list(splits[split])
     digest = hashlib.sha256("\n".join([name, _data_hash(_folder(name)), *ids]).encode())
 

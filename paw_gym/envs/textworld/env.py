@@ -100,8 +100,9 @@ class TextWorldEnv(ReplayedEnv):
         tasks = taking_turns(
             kinds,
             lambda kind, count: textworld_tasks(game, split, kind, instructions == "goal", count),
+            split,
             num_tasks,
-            TASKS.get(split, 0),
+            TASKS,
         )
         super().__init__(tasks, max_steps, render_mode)
         self._engine: Any = None
