@@ -17,7 +17,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from paw_gym import Outcome, Task, register_text_env
+from paw_gym import Outcome, Task, make_agent_env, register_text_env
+from paw_gym.retrieval.simulated import SimulatedRetriever
+from paw_gym.retrieval.writers import ScriptWriter
 from paw_gym.transition import Episode, Transition
 from paw_train.environments import agent_env_maker
 from paw_train.evaluation import (
@@ -418,6 +420,21 @@ class TestFingerprint:
             env = agent_env_maker(EnvSettings(kwargs=kwargs), "valid_seen")().text_env
             hashes.add(behaviour_hash(env, env.tasks.ids[:2]))
         assert len(hashes) == 1
+
+    def test_searches_that_a_model_writes_have_no_hash(self) -> None:
+        asked: list[str] = []
+
+        class Writer(ScriptWriter):
+            def write(self, query: str, *rest: Any) -> list[str]:
+                asked.append(query)
+                return super().write(query, *rest)
+
+        retriever = SimulatedRetriever(writer=Writer())
+        env = make_agent_env("paw_gym/SearchQA-v0", retriever=retriever).text_env
+        assert behaviour_hash(env, env.tasks.ids[:2]) is None
+        assert asked == []  # each would be a request to the endpoint
+        plain = make_agent_env("paw_gym/SearchQA-v0").text_env
+        assert behaviour_hash(plain, plain.tasks.ids[:2]) is not None
 
     def test_a_result_names_the_commit_of_the_checkout(self, results: Results) -> None:
         found = results("random")["commit"]

@@ -17,7 +17,13 @@ from paw_gym.envs.search_qa.questions import Question
 from paw_gym.envs.search_qa.scoring import Scores, score
 from paw_gym.envs.search_qa.synthetic import Riddle, synthetic_tasks, world_corpus
 from paw_gym.naming import require_choice
-from paw_gym.retrieval.base import Retriever, RetrieverError, SearchContext, check_top_k
+from paw_gym.retrieval.base import (
+    Retriever,
+    RetrieverError,
+    SearchContext,
+    check_top_k,
+    wants_contexts,
+)
 from paw_gym.retrieval.unindexed import require_index_of_file
 
 REWARDS = ("exact_match", "f1")
@@ -126,6 +132,11 @@ class SearchQAEnv(TextEnv):
         """The hops of a synthetic question: ``2hop``."""
         source, _, question = task_id.partition("/")
         return question.rpartition("/")[2].split("-")[0] if source == "synthetic" else None
+
+    @property
+    def nondeterministic(self) -> bool:
+        """Whether the same actions may lead elsewhere: where a language model writes what a search finds."""
+        return wants_contexts(self._open())
 
     # --- playing -------------------------------------------------------------------------------
 
