@@ -146,13 +146,13 @@ class Grid(TabularGame):
 
     def event(self, before: int, action: str, after: int, reward: float) -> str:
         """Says where the agent goes."""
+        if reward < -1:  # from the start, too, where a fall changes nothing
+            return "You fall off the cliff and are back at the start."
         if after == before:
             return "You stay where you are."
         columns = len(self.rows[0])
         (row, column), (row_now, column_now) = divmod(before, columns), divmod(after, columns)
-        direction = _DIRECTIONS.get((row_now - row, column_now - column), "")
-        if reward < -1 or not direction:
-            return "You fall off the cliff and are back at the start."
+        direction = _DIRECTIONS[row_now - row, column_now - column]
         return f"You go {direction}." if direction == action else f"You slip and go {direction}."
 
     def lost(self, state: int) -> bool:

@@ -62,6 +62,18 @@ def test_steps_are_those_of_gymnasium(
                 break
 
 
+@pytest.mark.parametrize("before", [[], ["up", "right"]], ids=["from the start", "from above"])
+def test_a_fall_from_the_cliff_is_said(before: list[str]) -> None:
+    env = ToyTextEnv("cliff_walking")
+    env.reset(seed=0, options={"task_index": 0})
+    env.unwrapped.state = 36  # the start, at the lower left
+    for action in before:
+        env.step(action)
+    observation, reward, terminated, *_ = env.step("down" if before else "right")
+    assert reward == -100 and not terminated and env.state == 36
+    assert observation.startswith("You fall off the cliff and are back at the start.")
+
+
 def test_blackjack_is_that_of_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same cards give the same sums, rewards and ends. Gymnasium deals the player first."""
     from gymnasium.envs.toy_text import blackjack
