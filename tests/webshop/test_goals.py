@@ -179,6 +179,20 @@ def test_given_goals_become_tasks_in_order(tmp_path: Path) -> None:
     assert other.fingerprint not in prints
 
 
+def test_given_prices_are_the_same_wherever_their_file_lies(tmp_path: Path) -> None:
+    prices = {p.asin: 10.0 for p in WebShopEnv(num_products=50).shop.catalogue}
+    first, second = tmp_path / "prices.json", tmp_path / "moved.json"
+    for path in (first, second):
+        path.write_text(json.dumps(prices))
+    turned = dict(reversed(prices.items()))
+    forms = (prices, turned, json.dumps(prices), first, str(second))
+    prints = {WebShopEnv(num_products=50, prices=form).tasks.fingerprint for form in forms}
+    assert len(prints) == 1
+    dearer = {**prices, min(prices): 11.0}
+    for other in (dearer, None):
+        assert WebShopEnv(num_products=50, prices=other).tasks.fingerprint not in prints
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

@@ -273,8 +273,8 @@ def _opened(settings: ShopSettings, split: str, versions: tuple[str, ...]) -> tu
     from paw_gym.envs.webshop.tasks import given_tasks, human_tasks, synthetic_tasks
 
     shop, tagger_name = _shop(settings, versions)
-    parts = [shop.catalogue.fingerprint, tagger_name, settings.price_seed, settings.prices]
-    fingerprint = json.dumps(parts)
+    parts = [shop.catalogue.fingerprint, tagger_name, settings.price_seed, shop.given_prices]
+    fingerprint = json.dumps(parts, sort_keys=True)
     kind = settings.goals
     if kind is not None and kind not in GOAL_KINDS:
         return shop, given_tasks(_goals(kind), fingerprint)

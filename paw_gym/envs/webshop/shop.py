@@ -86,7 +86,7 @@ class Shop:
         self.engine = engine
         self.nouns = nouns
         self.show_attributes = show_attributes
-        self._prices = prices
+        self.given_prices = prices
         self._price_seed = price_seed
         self._hits: dict[str, tuple[int, ...]] = {}
         self._lock = threading.Lock()
@@ -97,11 +97,11 @@ class Shop:
         Raises:
             ValueError: prices were given, but not this one.
         """
-        if self._prices is None:
+        if self.given_prices is None:
             return sample_price(self.catalogue.by_asin(asin), self._price_seed)
-        if asin not in self._prices:
+        if asin not in self.given_prices:
             raise ValueError(f"prices: there is none for product {asin!r}.")
-        return self._prices[asin]
+        return self.given_prices[asin]
 
     def hits(self, query: str) -> tuple[int, ...]:
         """Places in the catalogue of what a search finds; the latest searches are kept."""
