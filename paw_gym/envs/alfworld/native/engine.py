@@ -103,12 +103,15 @@ class NativeEngine:
         self._refresh()
         return text.opening(game)
 
+    def action_of(self, command: str) -> Action | None:
+        """What a command does now; ``None``: it is not admissible."""
+        actions = self._menu.actions
+        return actions.get(command) or actions.get(command.strip())
+
     def step(self, command: str) -> tuple[str, bool]:
-        action = self._menu.actions.get(command)
+        action = self.action_of(command)
         if action is None:
-            action = self._menu.actions.get(command.strip())
-            if action is None:
-                return NOTHING_HAPPENS, self.won
+            return NOTHING_HAPPENS, self.won
         observation = self._apply(action)
         if action.verb >= Verb.GO:
             self._refresh()

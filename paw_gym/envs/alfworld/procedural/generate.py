@@ -175,10 +175,13 @@ def _sample(
         most = round(len(receptacles) * rng.uniform(*THINGS_PER_RECEPTACLE))
     else:
         receptacles = real_receptacles(room)
-    # Chairs, windows and light switches lie in no receptacle, so no text ever shows them.
-    shown = kinds & (facts().pickupable | SCENERY.keys())
-    things = lay_things(receptacles, shown, goal, most, rng)
+    things = lay_things(receptacles, shown_types(kinds), goal, most, rng)
     return Scene(room.number, receptacles, things, _start(receptacles, rng), goal)
+
+
+def shown_types(kinds: frozenset[str]) -> frozenset[str]:
+    """Types of things that texts show: chairs, windows and light switches lie in no receptacle."""
+    return kinds & (facts().pickupable | SCENERY.keys())
 
 
 def _start(receptacles: Sequence[Receptacle], rng: random.Random) -> Cell:

@@ -51,11 +51,11 @@ def sample_room(task_type: str, unseen: bool, lamp_in_place: bool, rng: random.R
     """
     weights = KIND_WEIGHTS.get(task_type, {"kitchen": 1})
     kind = rng.choices(list(weights), list(weights.values()))[0]
-    return rng.choice(_rooms_for(task_type, kind, unseen, lamp_in_place))
+    return rng.choice(rooms_for(task_type, kind, unseen, lamp_in_place))
 
 
 @cache
-def _rooms_for(task_type: str, kind: str, unseen: bool, lamp_in_place: bool) -> tuple[Room, ...]:
+def rooms_for(task_type: str, kind: str, unseen: bool, lamp_in_place: bool) -> tuple[Room, ...]:
     return tuple(
         room
         for room in rooms().values()
