@@ -2,63 +2,73 @@
 
 A modified room's receptacles get places one after another; one in ten takes the place of an earlier one.
 The numbers are a random permutation, since positions are random. Who shares with whom follows from the order
-in which receptacles were placed, which is summed out over samples of it.
+in which receptacles were placed, which is sampled; what is known then weighs the samples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paw_gym.envs.alfworld.procedural.placement import SHARED_CELL
 from paw_gym.envs.alfworld.procedural.scene import SceneGoal
 from paw_gym.envs.alfworld.procedural.tasks import LAMP_PLACES, TOOLS
 
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Rooms that agree with who was seen to share a place with whom."""
+
+    place: Ints
+    """[samples, receptacles] the receptacle that came first to each one's place"""
+    weight: Floats
+    """[samples]"""
+
+    @property
+    def places(self) -> Ints:
+        """[samples] places; one more is where the agent starts."""
+        count = self.place.shape[1]
+        taken: Ints = (self.place == np.arange(count)).sum(axis=1)
+        return 1 + taken
+
 
 class Locations:
-    """Samples of which receptacles share a place, weighed by what is known.
+    """Who shares a place with whom, over samples of rooms weighed by what is known (importance sampling).
 
     Args:
         receptacle_types: PDDL spelling.
         goal: what it needs is placed first.
-        samples: of the order and of who shares.
-        seed: of the samples.
+        samples: rooms that are sampled for each question.
+        seed: of the samples; same questions, same answers.
     """
 
     def __init__(
         self, receptacle_types: Sequence[str], goal: SceneGoal, samples: int = 4000, seed: int = 0
     ) -> None:
-        rng = np.random.default_rng(seed)
-        count = len(receptacle_types)
-        order = _orders(receptacle_types, goal, samples, rng)
-        place = np.zeros((samples, count), dtype=np.int64)
-        rows = np.arange(samples)
-        for turn in range(count):
-            mine = order[:, turn]
-            place[rows, mine] = turn
-            if turn:
-                earlier = order[rows, rng.integers(0, turn, samples)]
-                shares = rng.random(samples) < SHARED_CELL
-                place[rows[shares], mine[shares]] = place[rows[shares], earlier[shares]]
-        self._same = place[:, :, None] == place[:, None, :]
-        first = np.argmax(self._same, axis=2)  # the first receptacle of each one's place
-        # and the place where the agent starts
-        self._places = 1 + (first == np.arange(count)).sum(axis=1)
+        self._order = _orders(receptacle_types, goal, samples, np.random.default_rng(seed))
+        self._seed = seed
+        self._last: tuple[dict[int, int], _Samples] | None = None
 
     def shares(self, known: Mapping[int, int], receptacle: int, other: int) -> float:
         """Probability that two receptacles have one place, given the numbers of known places."""
-        weights = self._weights(known)
-        return float(weights[self._same[:, receptacle, other]].sum() / weights.sum())
+        sampled = self._given(known)
+        return _mean(sampled.place[:, receptacle] == sampled.place[:, other], sampled.weight)
 
     def together(
         self, known: Mapping[int, int], receptacle: int, members: Sequence[int]
     ) -> float:
         """Probability that just these receptacles share one's place."""
-        weights = self._weights(known)
-        wanted = np.isin(np.arange(self._same.shape[1]), members)
-        right = (self._same[:, receptacle] == wanted).all(axis=1)
-        return float(weights[right].sum() / weights.sum())
+        sampled = self._given(known)
+        wanted = np.isin(np.arange(sampled.place.shape[1]), members)
+        same = sampled.place == sampled.place[:, [receptacle]]
+        return _mean((same == wanted).all(axis=1), sampled.weight)
 
     def number(self, known: Mapping[int, int], receptacle: int, number: int) -> float:
         """Probability of the number of a receptacle's place.
@@ -68,37 +78,66 @@ class Locations:
             receptacle: whose place it is.
             number: of that place, from 1.
         """
-        weights = self._weights(known)
-        same = self._same[:, receptacle, list(known)].any(axis=1)
-        at = [other for other, place in known.items() if place == number]
+        sampled = self._given(known)
+        place = sampled.place
+        at = [other for other, its in known.items() if its == number]
         if at:
-            right = self._same[:, receptacle, at[0]]
-            return float(weights[right].sum() / weights.sum())
-        left = self._places - len(set(known.values()))
-        fresh = ~same & (self._places >= number) & (left > 0)
-        return float((weights[fresh] / left[fresh]).sum() / weights.sum())
+            return _mean(place[:, receptacle] == place[:, at[0]], sampled.weight)
+        known_place = (place[:, [receptacle]] == place[:, list(known)]).any(axis=1)
+        left = sampled.places - len(set(known.values()))
+        fresh = ~known_place & (sampled.places >= number)
+        return _mean(fresh / np.maximum(left, 1), sampled.weight)
 
-    def _weights(self, known: Mapping[int, int]) -> np.ndarray:
-        """Probability of the known numbers in each sample."""
-        possible = np.ones(len(self._places), dtype=bool)
-        pairs = list(known.items())
-        for i, (one, place) in enumerate(pairs):
-            for other, its in pairs[:i]:
-                possible &= self._same[:, one, other] == (place == its)
-        weights = possible.astype(float)
-        for taken in range(len(set(known.values()))):
-            weights /= np.maximum(1, self._places - taken)
-        weights[self._places < max(known.values(), default=0)] = 0.0
-        if not weights.any():
-            raise ValueError(
-                "None of the sampled rooms agrees with the places that were seen: take more samples."
-            )
-        return weights
+    def _given(self, known: Mapping[int, int]) -> _Samples:
+        """Rooms in which the known places are as they are, weighed by the probability of all that is known."""
+        if self._last is None or self._last[0] != known:
+            self._last = (dict(known), self._sample(known))
+        return self._last[1]
+
+    def _sample(self, known: Mapping[int, int]) -> _Samples:
+        rng = np.random.default_rng(self._seed)
+        rows = np.arange(len(self._order))
+        count = self._order.shape[1]
+        place = np.full((len(rows), count), -1)
+        weight = np.ones(len(rows))
+        # the receptacle that came first to a known place, and whether somebody's place is a known one
+        numbers = np.array([known.get(r, 0) for r in range(count)])
+        first_at = np.full((len(rows), numbers.max(initial=0) + 1), -1)
+        claimed = np.zeros((len(rows), count), dtype=bool)
+        for turn in range(count):
+            mine = self._order[:, turn]
+            number = numbers[mine]
+            begun = first_at[rows, number]
+            placed = place >= 0
+            loose = placed & ~np.take_along_axis(claimed, np.maximum(place, 0), 1)
+            # a visited receptacle joins its own place, or one of which nothing is known
+            may_join = np.where((number > 0)[:, None], loose, placed)
+            forced = (number > 0) & (begun >= 0)
+            own = (place == np.where(forced, begun, -2)[:, None]).sum(axis=1)
+            joining = SHARED_CELL * may_join.sum(axis=1) / max(1, turn)
+            alone = 1.0 - SHARED_CELL if turn else 1.0
+            weight *= np.where(forced, SHARED_CELL * own / max(1, turn), alone + joining)
+            joins = rng.random(len(rows)) * (alone + joining) < joining
+            other = np.where(may_join, rng.random(may_join.shape), -1.0).argmax(axis=1)
+            where = np.where(forced, begun, np.where(joins, place[rows, other], mine))
+            place[rows, mine] = where
+            first_at[rows, number] = np.where(number > 0, where, -1)
+            claimed[rows, where] |= number > 0
+        found = _Samples(place, weight)
+        taken = len(set(known.values()))
+        # the known numbers are a random choice among those of all places
+        chances = np.prod([1 / np.maximum(1, found.places - i) for i in range(taken)], axis=0)
+        possible = found.places >= max(numbers.max(initial=0), taken + 1)
+        return _Samples(place, weight * np.where(possible, chances, 0.0))
+
+
+def _mean(values: NDArray[Any], weight: Floats) -> float:
+    return float((values * weight).sum() / weight.sum())
 
 
 def _orders(
     receptacle_types: Sequence[str], goal: SceneGoal, samples: int, rng: np.random.Generator
-) -> np.ndarray:
+) -> Ints:
     """[samples, receptacles] orders in which they were placed: target, tool, then at random.
 
     The third receptacle that the generator makes sure of, a place for the goal's object, is left to chance.
