@@ -48,7 +48,7 @@ def filtered(
         tokenizer: that wrote the observation.
         settings: which filters there are.
     """
-    text, ends = _text_of(ids, tokenizer)
+    text, ends = text_of_tokens(ids, tokenizer)
     matches = list(_matches(text, action, settings))
     covered = [
         any(start < last and first < end for start, end in matches)
@@ -67,7 +67,7 @@ def _matches(text: str, action: str, settings: WorldModelSettings) -> Iterator[S
         yield from (match.span() for match in re.finditer(pattern, text))
 
 
-def _text_of(ids: Sequence[int], tokenizer: Any) -> tuple[str, list[int]]:
+def text_of_tokens(ids: Sequence[int], tokenizer: Any) -> tuple[str, list[int]]:
     """The text of tokens, and where in it each of them ends."""
     text = tokenizer.decode(list(ids))
     pieces = [tokenizer.decode([i]) for i in ids]

@@ -89,6 +89,8 @@ class Observer:
         self._known = Known()
         self._numbers: dict[int, int] = {}
         """of the places of receptacles that were visited"""
+        self._apart: set[tuple[int, int]] = set()
+        """receptacles on which an action was refused, with the number of the place"""
         self._looked: set[int] = set()
         """receptacles that are known to open, or not to"""
 
@@ -161,16 +163,26 @@ class Observer:
             yield from self._view(r, answer, len(action.text), before)
 
     def _refused(self, command: str, here: int | None) -> float:
-        """Probability that a command is refused which was."""
-        strange = [
-            self._index[name]
-            for name in _NAME.findall(command)
-            if name in self._index and self._index[name] not in self._numbers
-        ]
-        if here is None or not strange:
+        """Probability that a command is refused which was; and what that tells."""
+        strange = next(
+            (
+                self._index[name]
+                for name in _NAME.findall(command)
+                if name in self._index and self._index[name] not in self._numbers
+            ),
+            None,
+        )
+        if here is None or strange is None:
             return 1.0
-        shared = self._places.shares(self._numbers, strange[0], here)
-        return shared if command.strip().startswith("go to") else 1.0 - shared
+        number = self._numbers[here]
+        if (strange, number) in self._apart:
+            return 1.0
+        shared = self._places.shares(self._numbers, strange, here)
+        if command.strip().startswith("go to"):
+            self._numbers[strange] = number  # one cannot go to where one stands
+            return shared
+        self._apart.add((strange, number))
+        return 1.0 - shared
 
     def _arrival(self, r: int, here: int | None, answer: str, first: int) -> Iterator[Chance]:
         number = self._number_of_place(r)
