@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from paw_gym.envs.alfworld.env import procedural_tasks
+from paw_gym.envs.alfworld.native.engine import NOTHING_HAPPENS
 from paw_gym.envs.alfworld.oracle.observer import Chance, Observer
 from paw_gym.files import write_json
 from paw_gym.transition import Episode, read_jsonl
@@ -40,7 +41,7 @@ from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.observation_filter import text_of_tokens
 from paw_train.rollouts.tokens import collate, micro_batches
 
-CERTAIN, REFUSAL = "certain", "refusal"
+CERTAIN, REFUSED, CARRIED_OUT = "certain", "refused", "carried out"
 RHO, ALPHA = 0.2, 0.75
 """of PaW as published: clipped MAE's threshold, and the share of transitions that entropy selects"""
 Floats = NDArray[np.float64]
@@ -88,8 +89,11 @@ class Tokens:
         for number, (one, open_to) in enumerate(zip(wanted, chances, strict=True)):
             ids = one.row.ids[slice(*one.row.steps[0].observation)]
             p, what = true_probabilities(ids, open_to, policy.tokenizer)
-            if one.text.startswith("Nothing happens"):
-                what = [REFUSAL if kind == CERTAIN else kind for kind in what]
+            # the first word tells whether the action was refused, also where that could be known
+            if one.text.startswith(NOTHING_HAPPENS):
+                what = [REFUSED] * len(what)
+            elif what[0] == CERTAIN:
+                what[0] = CARRIED_OUT
             true += p
             self.what += what
             self.episode += [one.episode] * len(ids)
@@ -99,7 +103,7 @@ class Tokens:
         self.model = np.concatenate(observed)
         self.first = np.array([0, *np.cumsum([len(one) for one in observed])[:-1]])
         self.lengths = np.array([len(one) for one in observed])
-        self.refused = np.array([one.text.startswith("Nothing happens") for one in wanted])
+        self.refused = np.array([one.text.startswith(NOTHING_HAPPENS) for one in wanted])
 
     @property
     def excess(self) -> Floats:
@@ -108,9 +112,7 @@ class Tokens:
 
 
 @torch.no_grad()
-def log_probabilities(
-    policy: LocalPolicy, wanted: list[Prediction]
-) -> tuple[list[Floats], Floats]:
+def log_probabilities(policy: LocalPolicy, wanted: list[Prediction]) -> tuple[list[Floats], Floats]:
     """Of the tokens of each observation; and the action entropy of each transition (Eq. 4, sampled)."""
     policy.model.eval()
     found: list[Floats] = [np.zeros(0)] * len(wanted)
@@ -209,11 +211,11 @@ def figure(results: Mapping[str, Any], path: Path) -> None:
     plt.rcParams.update({"svg.hashsalt": "floor", "svg.fonttype": "none", "font.size": 9})
     models = results["models"]
     groups = {
-        "refused or not": ("refusal", "carried out"),
-        "open or closed": ("closed",),
-        "places' numbers": ("location",),
-        "what lies there": ("empty", "object", "number", "more", "last"),
-        "everything else": ("certain",),
+        "an action was refused": (REFUSED,),
+        "it was carried out": (CARRIED_OUT,),
+        "what lies there, first seen": ("empty", "object", "number", "more", "last", "closed"),
+        "numbers of places": ("location", "facing"),
+        "all that follows from the history": (CERTAIN,),
     }
     figure, axes = plt.subplots(figsize=(7.2, 0.5 + 0.42 * (len(models) + 1)))
     colors = ["#d95f02", "#7570b3", "#1b9e77", "#4c78a8", "#999999"]
@@ -285,9 +287,10 @@ def _name(path: Path) -> str:
 def _line(name: str, model: Mapping[str, Any]) -> str:
     low, high = model["excess"]["ci95"]
     return (
-        f"{name}: {model['tokens']} tokens, {model['certain']:.1%} certain; floor {model['floor']['mean']:.3f}, NLL "
-        f"{model['nll']['mean']:.3f}, excess {model['excess']['mean']:.3f} ({low:.3f} to {high:.3f}); AUROC of "
-        f"refusals {model['refusals_auroc']:.2f}"
+        f"{name}: {model['tokens']} tokens, {model['certain']:.1%} certain; "
+        f"floor {model['floor']['mean']:.3f}, NLL {model['nll']['mean']:.3f}, "
+        f"excess {model['excess']['mean']:.3f} ({low:.3f} to {high:.3f}); "
+        f"AUROC of refusals {model['refusals_auroc']:.2f}"
     )
 
 

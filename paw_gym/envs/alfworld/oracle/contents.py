@@ -167,7 +167,7 @@ class Contents:
         return new
 
     def _factors(self, kind: Kind, known: Known) -> dict[int, Array]:
-        """[3] by number of copies: probability of what is known of them and of what remains in the listing."""
+        """[3] by number of copies: probability of what is known and of what remains to be read."""
         seen = known.where.get(kind.name, {})
         there = math.prod(kind.share[place] for place in seen.values())
         hidden = 1.0 - sum(kind.share[r] for r in known.seen)
@@ -241,7 +241,7 @@ def _kind(kind: str, receptacle_types: Sequence[str], goal: SceneGoal) -> Kind:
         many = few
     total = sum(pull)
     share = tuple(p / total for p in pull) if total else tuple(pull)
-    copies = {count: 1 / (many - few + 1) for count in range(few, many + 1)}
+    copies = dict.fromkeys(range(few, many + 1), 1 / (many - few + 1))
     return Kind(kind.lower(), share, copies, wanted or (look and kind == LAMP))
 
 

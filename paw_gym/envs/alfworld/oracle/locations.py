@@ -61,9 +61,7 @@ class Locations:
         sampled = self._given(known)
         return _mean(sampled.place[:, receptacle] == sampled.place[:, other], sampled.weight)
 
-    def together(
-        self, known: Mapping[int, int], receptacle: int, members: Sequence[int]
-    ) -> float:
+    def together(self, known: Mapping[int, int], receptacle: int, members: Sequence[int]) -> float:
         """Probability that just these receptacles share one's place."""
         sampled = self._given(known)
         wanted = np.isin(np.arange(sampled.place.shape[1]), members)
@@ -89,7 +87,7 @@ class Locations:
         return _mean(fresh / np.maximum(left, 1), sampled.weight)
 
     def _given(self, known: Mapping[int, int]) -> _Samples:
-        """Rooms in which the known places are as they are, weighed by the probability of all that is known."""
+        """Rooms in which the known places are as they are, weighed by their probability."""
         if self._last is None or self._last[0] != known:
             self._last = (dict(known), self._sample(known))
         return self._last[1]

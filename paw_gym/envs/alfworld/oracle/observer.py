@@ -44,7 +44,7 @@ class Chance:
     p: float
     """given the history, the action, and the text before ``start``"""
     what: str
-    """"carried out", "location", "closed", "empty", "object", "number", "more" or "last\""""
+    """"carried out", "location", "facing", "closed", "empty", "object", "number", "more" or "last\""""
 
 
 class Observer:
@@ -91,6 +91,8 @@ class Observer:
         """of the places of receptacles that were visited"""
         self._apart: set[tuple[int, int]] = set()
         """receptacles on which an action was refused, with the number of the place"""
+        self._faced: set[int] = set()
+        """numbers of the places in which the agent has looked around"""
         self._looked: set[int] = set()
         """receptacles that are known to open, or not to"""
 
@@ -110,8 +112,8 @@ class Observer:
         scene = sample_scene(split, task_type, seed, variation, asked)
         if scene.receptacles == real_receptacles(rooms()[scene.room]):
             raise ValueError(
-                f"Game {seed} of {task_type} is in a room as it is; the observer knows the law of modified rooms "
-                "only: leave such games out, or use variation='modified'."
+                f"Game {seed} of {task_type} is in a room as it is; the observer knows the law of "
+                "modified rooms only: leave such games out, or use variation='modified'."
             )
         return cls(scene, split == "valid_unseen", grammar, asked, samples)
 
@@ -203,11 +205,15 @@ class Observer:
             return
         place = self.engine.game.receptacle_location[here]
         assert place is not None
+        number = self._numbers[here]
+        if number in self._faced:
+            return
+        self._faced.add(number)
         members = self.engine.game.receptacles_at[place]
         start = len("You are facing the ")
         p = self._places.together(self._numbers, here, members)
-        yield Chance(start, answer.index(". Next to it"), p, "last")
-        self._numbers.update(dict.fromkeys(members, self._numbers[here]))
+        yield Chance(start, answer.index(". Next to it"), p, "facing")
+        self._numbers.update(dict.fromkeys(members, number))
 
     def _view(self, r: int, answer: str, start: int, before: list[int]) -> Iterator[Chance]:
         game, kind = self.engine.game, self._types[r]

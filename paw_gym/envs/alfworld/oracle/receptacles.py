@@ -85,7 +85,7 @@ class Rooms:
 
 
 def _room_weight(room: Room, goal: SceneGoal, unseen: bool) -> float:
-    """Probability that the generator takes this room and sets this goal (``sample_room``, ``sample_goal``)."""
+    """Probability of this room and goal (``sample_room``, ``sample_goal``)."""
     kinds = KIND_WEIGHTS.get(goal.task_type, {"kitchen": 1})
     if room.kind not in kinds:
         return 0.0
@@ -93,9 +93,7 @@ def _room_weight(room: Room, goal: SceneGoal, unseen: bool) -> float:
     if room not in possible:
         return 0.0
     targets: dict[str, list[str]] = {}
-    for kind, target in goal_pairs(
-        goal.task_type, room.receptacle_types, types_of_kind(room.kind)
-    ):
+    for kind, target in goal_pairs(goal.task_type, room.receptacle_types, types_of_kind(room.kind)):
         targets.setdefault(target, []).append(kind)
     if goal.object_type not in targets.get(goal.target_type, []):
         return 0.0
