@@ -128,12 +128,12 @@ def log_probabilities(policy: LocalPolicy, wanted: list[Prediction]) -> tuple[li
     return found, entropy
 
 
-def auroc(label: NDArray[np.bool_], score: Floats) -> float:
-    """Probability that a score is higher where the label is true (ties count half)."""
+def auroc(label: NDArray[np.bool_], score: Floats) -> float | None:
+    """Probability that a score is higher where the label is true (ties count half); ``None``: unknown."""
     positive = int(label.sum())
     negative = len(label) - positive
     if not positive or not negative:
-        return math.nan
+        return None
     ranks = rankdata(score)[label].sum()
     return float((ranks - positive * (positive + 1) / 2) / (positive * negative))
 
@@ -164,7 +164,7 @@ def measure(tokens: Tokens) -> dict[str, Any]:
     }
 
 
-def reads(tokens: Tokens) -> dict[str, dict[str, float]]:
+def reads(tokens: Tokens) -> dict[str, dict[str, float | None]]:
     """What each rule reads, against the tokens whose true probability is more than twice the model's."""
     learnable = tokens.excess > math.log(2)
     p = np.exp(tokens.model)
@@ -185,7 +185,7 @@ def reads(tokens: Tokens) -> dict[str, dict[str, float]]:
         found[name] = {
             "kept": float(kept.mean()),
             "precision": float(learnable[kept].mean()),
-            "recall": float(kept[learnable].mean()) if learnable.any() else math.nan,
+            "recall": float(kept[learnable].mean()) if learnable.any() else None,
             "auroc": auroc(learnable, pull),
             "pull_on_learnable": float(pull[learnable].sum() / pull.sum()),
         }
@@ -290,7 +290,7 @@ def _line(name: str, model: Mapping[str, Any]) -> str:
         f"{name}: {model['tokens']} tokens, {model['certain']:.1%} certain; "
         f"floor {model['floor']['mean']:.3f}, NLL {model['nll']['mean']:.3f}, "
         f"excess {model['excess']['mean']:.3f} ({low:.3f} to {high:.3f}); "
-        f"AUROC of refusals {model['refusals_auroc']:.2f}"
+        f"AUROC of refusals {model['refusals_auroc']}"
     )
 
 
