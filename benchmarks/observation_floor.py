@@ -184,10 +184,10 @@ def reads(tokens: Tokens) -> dict[str, dict[str, float | None]]:
     for name, (kept, pull) in rules.items():
         found[name] = {
             "kept": float(kept.mean()),
-            "precision": float(learnable[kept].mean()),
+            "precision": float(learnable[kept].mean()) if kept.any() else None,
             "recall": float(kept[learnable].mean()) if learnable.any() else None,
             "auroc": auroc(learnable, pull),
-            "pull_on_learnable": float(pull[learnable].sum() / pull.sum()),
+            "pull_on_learnable": float(pull[learnable].sum() / pull.sum()) if pull.any() else None,
         }
     return {"learnable": {"kept": float(learnable.mean())}, **found}
 

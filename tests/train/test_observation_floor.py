@@ -32,8 +32,8 @@ def episodes(tmp_path_factory: pytest.TempPathFactory) -> list[Episode]:
     env = RecordTransitions(made, path)
     for index in range(3):
         env.reset(options={"task_index": index})
-        for action in ["dance", *env.unwrapped.reference_solution()]:
-            env.step(f"<action>{action}</action>")
+        for response in ["<action>dance</action>", *env.unwrapped.reference_solution()]:
+            env.step(response)
     env.close()
     return list(read_jsonl(path))
 
