@@ -6,7 +6,9 @@ difference is what a model could still learn; what a world-model loss reads is c
 
     paw eval RUN env.kwargs.variation=modified evaluation.tasks=100 --out PLAYED
     python benchmarks/observation_floor.py RUN RUN ... --episodes PLAYED/episodes.jsonl --out floor.json
-    python benchmarks/observation_floor.py --figure floor.svg --out floor.json
+    python benchmarks/observation_floor.py --out floor.json --figure floor.svg    # those of the file
+
+Models are named after their runs; those that differ in ``-seedN`` alone are shown as one arm.
 
 Episodes have to be of modified rooms (``variation='modified'``). Tokens after the first one of a stretch
 that did not follow from the history count as certain.
@@ -18,6 +20,7 @@ import argparse
 import json
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -42,6 +45,15 @@ from paw_train.rollouts.observation_filter import text_of_tokens
 from paw_train.rollouts.tokens import collate, micro_batches
 
 CERTAIN, REFUSED, CARRIED_OUT = "certain", "refused", "carried out"
+GROUPS = {
+    "an action was refused": (REFUSED,),
+    "it was carried out": (CARRIED_OUT,),
+    "what lies there, first seen": ("empty", "object", "number", "more", "last", "closed"),
+    "numbers of places": ("location", "facing"),
+    "what follows from the history": (CERTAIN,),
+}
+"""kinds of tokens, by what they tell"""
+COLORS = ("#ff725c", "#efb118", "#4269d0", "#97bbf5", "#9498a0")
 RHO, ALPHA = 0.2, 0.75
 """of PaW as published: clipped MAE's threshold, and the share of transitions that entropy selects"""
 Floats = NDArray[np.float64]
@@ -175,10 +187,6 @@ def reads(tokens: Tokens) -> dict[str, dict[str, float | None]]:
         "cross-entropy": (np.ones(len(p), dtype=bool), 1 - p),
         "clipped MAE": (p <= RHO, np.where(p <= RHO, p * (1 - p) / length, 0.0)),
         "entropy selection": (selected, tokens.entropy[tokens.transition]),
-        "ECHO's filter": (
-            ~tokens.refused[tokens.transition],
-            (~tokens.refused[tokens.transition]).astype(float),
-        ),
     }
     found = {}
     for name, (kept, pull) in rules.items():
@@ -201,44 +209,89 @@ def _by_episode(tokens: Tokens, values: Floats) -> dict[str, Any]:
     return {"mean": float(values.mean()), "ci95": [low, high]}
 
 
-def figure(results: Mapping[str, Any], path: Path) -> None:
-    """Stacked bars: of each model the floor and what is above it, by what a token tells."""
-    import matplotlib
+def by_arm(models: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The models of all seeds of an arm: ``grpo-seed0`` and ``grpo-seed1`` are of ``grpo``."""
+    found: dict[str, list[Any]] = {}
+    for name, model in models.items():
+        found.setdefault(re.sub(r"-seed\d+", "", name), []).append(model)
+    return found
 
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
 
-    plt.rcParams.update({"svg.hashsalt": "floor", "svg.fonttype": "none", "font.size": 9})
-    models = results["models"]
-    groups = {
-        "an action was refused": (REFUSED,),
-        "it was carried out": (CARRIED_OUT,),
-        "what lies there, first seen": ("empty", "object", "number", "more", "last", "closed"),
-        "numbers of places": ("location", "facing"),
-        "all that follows from the history": (CERTAIN,),
-    }
-    figure, axes = plt.subplots(figsize=(7.2, 0.5 + 0.42 * (len(models) + 1)))
-    colors = ["#d95f02", "#7570b3", "#1b9e77", "#4c78a8", "#999999"]
-    rows = [("can be known by nobody (floor)", None), *models.items()]
-    for y, (_, model) in enumerate(rows):
+def part(model: Mapping[str, Any], kinds: Sequence[str], measured: str) -> float:
+    """Nats per token of all tokens, that tokens of these kinds contribute."""
+    there = [model["kinds"][kind] for kind in kinds if kind in model["kinds"]]
+    return float(sum(kind["tokens"] * kind[measured] for kind in there) / model["tokens"])
+
+
+def table(models: Mapping[str, Any]) -> str:
+    """Means over the seeds of each arm, as Markdown."""
+    lines = [
+        f"| model | seeds | NLL | above the floor | {' | '.join(GROUPS)} | AUROC of refusals |",
+        "| --- " + "| ---: " * (len(GROUPS) + 4) + "|",
+    ]
+    for arm, seeds in by_arm(models).items():
+        gaps = [
+            _mean([part(m, kinds, "nll") - part(m, kinds, "floor") for m in seeds])
+            for kinds in GROUPS.values()
+        ]
+        means = [_mean([m[name]["mean"] for m in seeds]) for name in ("nll", "excess")]
+        figures = [f"{value:.3f}" for value in (*means, *gaps)]
+        told = _mean([m["refusals_auroc"] for m in seeds])
+        lines.append(f"| {arm} | {len(seeds)} | {' | '.join(figures)} | {told:.2f} |")
+    return "\n".join([*lines, "", *_rules(models)])
+
+
+def _rules(models: Mapping[str, Any]) -> list[str]:
+    """What each rule reads: means over the seeds of each arm."""
+    lines = [
+        "| model | can be learned | rule | reads | of it can be learned | of that it reads | AUROC |",
+        "| --- | ---: | --- | ---: | ---: | ---: | ---: |",
+    ]
+    for arm, seeds in by_arm(models).items():
+        for rule in [name for name in seeds[0]["reads"] if name != "learnable"]:
+            found = [
+                f"{100 * _mean([m['reads'][rule][name] for m in seeds]):.0f} %"
+                for name in ("kept", "precision", "recall")
+            ]
+            share = 100 * _mean([m["reads"]["learnable"]["kept"] for m in seeds])
+            ranked = _mean([m["reads"][rule]["auroc"] for m in seeds])
+            lines.append(f"| {arm} | {share:.0f} % | {rule} | {' | '.join(found)} | {ranked:.2f} |")
+    return lines
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    """Of those that are known."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else math.nan
+
+
+def figure(models: Mapping[str, Any], path: Path) -> None:
+    """Stacked bars: the floor, and each arm's mean likelihood, by what a token tells."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    mpl.rcParams.update(
+        {"svg.hashsalt": "paw", "font.family": "sans-serif", "svg.fonttype": "none"}
+    )
+    arms = by_arm(models)
+    rows = [("floor: nobody can know", [next(iter(models.values()))], "floor")]
+    rows += [(arm, seeds, "nll") for arm, seeds in arms.items()]
+    drawn = Figure(figsize=(8.4, 1.4 + 0.42 * len(rows)), layout="constrained", facecolor="white")
+    chart = drawn.subplots()
+    for y, (_, seeds, measured) in enumerate(rows):
         left = 0.0
-        kinds = next(iter(models.values()))["kinds"] if model is None else model["kinds"]
-        total = sum(kind["tokens"] for kind in kinds.values())
-        for color, (name, members) in zip(colors, groups.items(), strict=True):
-            there = [kinds[m] for m in members if m in kinds]
-            measured = "floor" if model is None else "nll"
-            width = sum(kind["tokens"] * kind[measured] for kind in there) / total
-            axes.barh(y, width, left=left, color=color, height=0.7,
-                      label=name if y == 0 else None)  # fmt: skip
+        for color, (name, kinds) in zip(COLORS, GROUPS.items(), strict=True):
+            width = float(np.mean([part(m, kinds, measured) for m in seeds]))
+            chart.barh(y, width, left=left, color=color, height=0.7, label="" if y else name)
             left += width
-        axes.text(left + 0.005, y, f"{left:.3f}", va="center")
-    axes.set_yticks(range(len(rows)), [name for name, _ in rows])
-    axes.invert_yaxis()
-    axes.set_xlabel("negative log-likelihood of the next observations, nats per token")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.margins(x=0.08)
-    axes.legend(ncols=3, frameon=False, loc="upper center", bbox_to_anchor=(0.4, -0.35))
-    figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
+        chart.text(left + 0.006, y, f"{left:.2f}", va="center", fontsize=9)
+    chart.set_yticks(range(len(rows)), [name for name, *_ in rows])
+    chart.invert_yaxis()
+    chart.set_xlabel("negative log-likelihood of the next observations, nats per token")
+    chart.spines[["top", "right"]].set_visible(False)
+    chart.margins(x=0.08)
+    drawn.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    drawn.savefig(path, metadata={"Date": None})
 
 
 def main() -> None:
@@ -273,8 +326,10 @@ def main() -> None:
             write_json(given.out, results)
             print(_line(_name(path), results["models"][_name(path)]), flush=True)
         probe.close()
+    if results["models"]:
+        print(table(results["models"]))
     if given.figure:
-        figure(results, given.figure)
+        figure(results["models"], given.figure)
 
 
 def _name(path: Path) -> str:

@@ -71,8 +71,13 @@ def test_floor_and_excess_add_up(episodes: list[Episode], tmp_path: Path) -> Non
     # an untrained model has nearly everything to learn, so what is read is what can be learned
     everything = found["reads"]["cross-entropy"]
     assert everything["kept"] == 1.0 and everything["precision"] > 0.9
-    floor.figure({"models": {"untrained": found}}, tmp_path / "floor.svg")
+    models = {"untrained-seed0": found, "untrained-seed1": found}
+    floor.figure(models, tmp_path / "floor.svg")
     assert "untrained" in (tmp_path / "floor.svg").read_text()
+    line = next(line for line in floor.table(models).split("\n") if line.startswith("| untrained"))
+    _, _, seeds, nll, above, *parts, _, _ = (entry.strip() for entry in line.split("|"))
+    assert seeds == "2" and float(nll) == pytest.approx(found["nll"]["mean"], abs=5e-4)
+    assert sum(map(float, parts)) == pytest.approx(float(above), abs=3e-3)
 
 
 def test_an_episode_of_another_variation_is_refused(episodes: list[Episode]) -> None:
