@@ -371,7 +371,7 @@ def test_a_hundred_thousand_transitions(large_run: Path, view: Any, pages: Any) 
     pages.run("document.querySelector('.vlist').scrollTop = 2e6")
     middle = 2_000_000 // 50 - 2
     pages.wait_for(f"document.querySelector('.row.turn')?.dataset.index === '{middle}'")
-    assert pages.run("document.querySelectorAll('.row.turn').length") > 10
+    pages.wait_for("document.querySelectorAll('.row.turn').length > 10")
     pages.wheel(".vlist", 500)
     pages.wait_for(f"Number(document.querySelector('.row.turn')?.dataset.index) > {middle}")
     pages.key("G")
