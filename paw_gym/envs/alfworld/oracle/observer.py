@@ -180,7 +180,7 @@ class Observer:
         if (strange, number) in self._apart:
             return 1.0
         shared = self._places.shares(self._numbers, strange, here)
-        if command.strip().startswith("go to"):
+        if command.strip() == f"go to {self.engine.game.receptacles[strange]}":
             self._numbers[strange] = number  # one cannot go to where one stands
             return shared
         self._apart.add((strange, number))
