@@ -32,6 +32,11 @@ MORE = 3
 """How many things remain in a listing, as far as its words tell: none, one, or more."""
 
 
+def listing_order(kind: str) -> str:
+    """By which things of a kind, as displayed, are sorted in listings: the beginning of their ids."""
+    return f"{kind}_bar_"
+
+
 @dataclass(frozen=True)
 class Kind:
     """One kind of thing, as the generator lays it."""
@@ -48,7 +53,7 @@ class Kind:
     @property
     def order(self) -> str:
         """By which listings are sorted."""
-        return f"{self.name}_bar_"
+        return listing_order(self.name)
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ class Known:
             raise ValueError(f"{kind} {number} was seen before.")
         numbers[number] = self.reading
         where = {**self.where, kind: numbers}
-        return Known(where, self.seen, self.reading, f"{kind}_bar_", number)
+        return Known(where, self.seen, self.reading, listing_order(kind), number)
 
     def end(self) -> Known:
         """After the whole listing."""

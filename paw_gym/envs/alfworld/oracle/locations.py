@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paw_gym.envs.alfworld.procedural.placement import SHARED_CELL
+from paw_gym.envs.alfworld.procedural.placement import SHARED_CELL, needed_types
 from paw_gym.envs.alfworld.procedural.scene import SceneGoal
-from paw_gym.envs.alfworld.procedural.tasks import LAMP_PLACES, TOOLS
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -140,9 +139,7 @@ def _orders(
 
     The third receptacle that the generator makes sure of, a place for the goal's object, is left to chance.
     """
-    first = [set(LAMP_PLACES)] if goal.task_type == "look_at_obj_in_light" else [{goal.target_type}]
-    if goal.task_type in TOOLS:
-        first.append({TOOLS[goal.task_type][0]})
+    *first, _ = needed_types(goal)
     keys = rng.random((samples, len(receptacle_types)))
     for turn, types in enumerate(first):
         fitting = [i for i, kind in enumerate(receptacle_types) if kind in types]

@@ -16,7 +16,7 @@ import numpy as np
 from paw_gym.envs.alfworld.native.compiled import CompiledGame, bits
 from paw_gym.envs.alfworld.native.engine import NativeEngine
 from paw_gym.envs.alfworld.native.menu import Action, Verb
-from paw_gym.envs.alfworld.oracle.contents import Array, Contents, Known
+from paw_gym.envs.alfworld.oracle.contents import Array, Contents, Known, listing_order
 from paw_gym.envs.alfworld.oracle.locations import Locations
 from paw_gym.envs.alfworld.oracle.receptacles import Openness, Rooms
 from paw_gym.envs.alfworld.procedural.generate import game_json, sample_scene, shown_types
@@ -263,7 +263,7 @@ class Observer:
     ) -> Iterator[Chance]:
         kind, number = match[1], int(match[2])
         highest = max(law.numbers(kind) for law in self._laws.values())
-        if known.frontier == f"{kind}_bar_" and known.lowest is not None:
+        if known.frontier == listing_order(kind) and known.lowest is not None:
             highest = min(highest, known.lowest - 1)
         taken = known.where.get(kind, {})
         after = _after(allowed)

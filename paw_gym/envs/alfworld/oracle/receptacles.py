@@ -11,13 +11,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from paw_gym.envs.alfworld.procedural.placement import MODIFIED_RECEPTACLES, types_of_kind
-from paw_gym.envs.alfworld.procedural.rooms import Room, facts, rooms
+from paw_gym.envs.alfworld.procedural.placement import (
+    MODIFIED_RECEPTACLES,
+    needed_types,
+    types_of_kind,
+)
+from paw_gym.envs.alfworld.procedural.rooms import Room, rooms
 from paw_gym.envs.alfworld.procedural.scene import SceneGoal
 from paw_gym.envs.alfworld.procedural.tasks import (
     KIND_WEIGHTS,
-    LAMP_PLACES,
-    TOOLS,
     goal_pairs,
     rooms_for,
 )
@@ -121,14 +123,8 @@ def _opening(room: Room, types: Mapping[str, int], goal: SceneGoal, asked: int |
 
 def _needed(there: Counter[str], goal: SceneGoal) -> Iterator[tuple[Counter[str], float]]:
     """Types of the receptacles that the goal needs, with their probability."""
-    look = goal.task_type == "look_at_obj_in_light"
-    groups = [set(LAMP_PLACES) if look else {goal.target_type}]
-    if goal.task_type in TOOLS:
-        groups.append({TOOLS[goal.task_type][0]})
-    contain = facts().can_contain
-    groups.append({t for t in contain if goal.object_type in contain[t]} - {goal.target_type})
     drawn: dict[tuple[tuple[str, int], ...], float] = {(): 1.0}
-    for group in groups:
+    for group in needed_types(goal):
         following: dict[tuple[tuple[str, int], ...], float] = {}
         size = sum(there[kind] for kind in group)
         for so_far, p in drawn.items():

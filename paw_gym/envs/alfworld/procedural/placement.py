@@ -102,19 +102,25 @@ def modified_receptacles(
 
 
 def _needed(room: Room, goal: SceneGoal, rng: random.Random) -> list[Fitting]:
-    """One fitting each: target (or a lamp's place), tool, and somewhere else for the object."""
+    """One fitting for each group of types that the goal needs."""
+    chosen: list[Fitting] = []
+    for group in needed_types(goal):
+        fitting = rng.choice([f for f in room.fittings if f.type in group])
+        if fitting not in chosen:
+            chosen.append(fitting)
+    return chosen
+
+
+def needed_types(goal: SceneGoal) -> list[Set[str]]:
+    """Receptacle types of which the goal needs one each: target (or a lamp's place), tool, and somewhere
+    else for the object, which comes last."""
     look = goal.task_type == "look_at_obj_in_light"
     groups: list[Set[str]] = [LAMP_PLACES.keys() if look else {goal.target_type}]
     if goal.task_type in TOOLS:
         groups.append({TOOLS[goal.task_type][0]})
     contain = facts().can_contain
     groups.append({t for t in contain if goal.object_type in contain[t]} - {goal.target_type})
-    chosen: list[Fitting] = []
-    for group in groups:
-        fitting = rng.choice([f for f in room.fittings if f.type in group])
-        if fitting not in chosen:
-            chosen.append(fitting)
-    return chosen
+    return groups
 
 
 def _unique(rows: Sequence[tuple[str, Position, Cell, bool]]) -> tuple[Receptacle, ...]:
