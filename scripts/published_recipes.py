@@ -221,7 +221,7 @@ world_model: {coef: 0.1}
 | `search_qa_tiny_cpu` | the same on the made-up encyclopedia, \
 [with figures](environments/search-qa.md#train-on-it) |
 | `search_qa_tiny_zerosearch` | ZeroSearch offline, a script as the simulated retriever: a smoke test |
-| `wm_sft_embedded`, `rwml_embedded` | `embedded`, with \
+| `wm_sft_embedded`, `rwml_embedded`, `iwm_embedded` | `embedded`, with \
 [world-model learning](world-model-learning.md) before RL |
 | `many_worlds` | five environments [in one run](many-worlds.md): ALFWorld, WebShop, Search QA, \
 frozen lakes, Sokoban |

@@ -81,7 +81,7 @@ def predictions(
     """The transitions of some episodes as sequences; those without an observation are left out.
 
     Args:
-        episodes: recorded or new.
+        episodes: recorded or new; of a branch, only its own transitions (the others are its parent's).
         chat: writes them in the model's tokens.
         shown: an observation as a prompt shows it (``TextEnv.prompt_observation``).
         template: the usual one of the episodes' prompts; gives the text before an observation in a dialogue.
@@ -89,8 +89,8 @@ def predictions(
     """
     found: list[Prediction] = []
     for number, episode in enumerate(episodes):
-        for step, transition in enumerate(episode.transitions):
-            text = shown(transition.next_observation)
+        for step in range(episode.shared_steps, len(episode.transitions)):
+            text = shown(episode.transitions[step].next_observation)
             if chat.content(text):
                 row = recorded_row(chat, episode, step, shown, template, limit)
                 found.append(Prediction(row, text, number, episode.task_type))

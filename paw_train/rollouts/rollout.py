@@ -259,6 +259,7 @@ def demonstrations(
     noise: float = 0.0,
     rng: np.random.Generator | None = None,
     misplaced: float = 0.0,
+    each_step: Callable[[Slot], None] | None = None,
 ) -> list[Trajectory]:
     """Episodes of the environments' own expert.
 
@@ -273,6 +274,7 @@ def demonstrations(
         misplaced: share of the perturbed actions, those that repeat the last one aside, that are what
             another episode's expert does at that moment. Most are refused here, as those of a policy are
             that mistakes what is where.
+        each_step: called with each running episode before each of its actions.
     """
     pool.reset(task_ids)
     trajectories = [Trajectory(episode) for episode in pool.episodes]
@@ -283,6 +285,8 @@ def demonstrations(
         slots = list(pool.active)
         if not slots:
             break
+        for slot in slots if each_step else ():
+            each_step(slot)  # type: ignore[misc]
         foreign = list(actions.values()) if misplaced else []
         perturbed = {
             slot.index: _perturbed_action(pool, slot, noise, rng, misplaced, foreign)

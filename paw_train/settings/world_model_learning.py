@@ -68,7 +68,7 @@ class RWMLSettings(Group):
 
 
 class SFTSettings(Group):
-    """Cross-entropy on the tokens of the next observation."""
+    """Cross-entropy on the tokens of the next observation (``sft`` and ``iwm``)."""
 
     updates: Count = 200
     """number of optimiser steps of the stage"""
@@ -82,14 +82,34 @@ class SFTSettings(Group):
     """number of steps over which the learning rate rises"""
 
 
+class EarlyExperienceSettings(Group):
+    """Early experience (arXiv 2510.08558): what other actions would have done in the expert's states."""
+
+    alternatives: Positive = 8
+    """K, the other actions tried in each state of the expert's; fewer where there are no more"""
+    proposals: Literal["admissible", "policy"] = "admissible"
+    """where they come from: ``admissible``, uniformly from the environment's list, without replacement;
+    ``policy``, the start policy's own responses, each different action once"""
+    temperature: AboveZero = 1.0
+    """sampling temperature of the policy's proposals and reflections"""
+    max_tokens: Positive = 128
+    """longest reflection, in tokens"""
+    imitation_steps: Count = 400
+    """number of optimiser steps on the expert's responses afterwards, with the settings of ``cloning``"""
+
+
 class WorldModelLearningSettings(Group):
     """World-model learning: the start policy learns the environment's dynamics before policy RL."""
 
-    method: Annotated[Literal["off", "rwml", "sft"], BeforeValidator(yaml_switch)] = "off"
+    method: Annotated[
+        Literal["off", "rwml", "sft", "iwm", "reflection"], BeforeValidator(yaml_switch)
+    ] = "off"
     """method of learning: ``rwml``, GRPO on sampled predictions, rewarded for similarity (arXiv 2602.05842);
-    ``sft``, next-observation cross-entropy, its baseline; ``off``, none"""
+    ``sft``, next-observation cross-entropy, its baseline; of early experience (arXiv 2510.08558) ``iwm``,
+    implicit world modelling, and ``reflection``, self-reflection; ``off``, none"""
     episodes: Positive = 256
-    """number of episodes of the start policy on training tasks, whose transitions are learned from"""
+    """number of episodes on training tasks, whose transitions are learned from: the start policy's, or with
+    early experience the expert's"""
     deduplicate: bool = True
     """whether equal (context, action, next observation) count once"""
     easy: EasyFilterSettings = EasyFilterSettings()
@@ -103,6 +123,7 @@ class WorldModelLearningSettings(Group):
     """prefix of each text, for sentence-transformers models that need one (E5: ``query: ``)"""
     rwml: RWMLSettings = RWMLSettings()
     sft: SFTSettings = SFTSettings()
+    early: EarlyExperienceSettings = EarlyExperienceSettings()
     batch: Positive = 256
     """predictions sampled together, which decides memory, not results"""
     checkpoint_every: Positive = 10
@@ -114,4 +135,10 @@ class WorldModelLearningSettings(Group):
     @property
     def updates(self) -> int:
         """Updates of the second stage."""
-        return {"off": 0, "rwml": self.rwml.updates, "sft": self.sft.updates}[self.method]
+        by_method = {"rwml": self.rwml.updates, "sft": self.sft.updates, "iwm": self.sft.updates}
+        return by_method.get(self.method, 0)
+
+    @property
+    def from_expert(self) -> bool:
+        """Whether the transitions are those of early experience."""
+        return self.method in ("iwm", "reflection")

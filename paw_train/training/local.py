@@ -44,7 +44,15 @@ from paw_train.reporting.terminal import RunDisplay
 from paw_train.reporting.tracking.follow import Tracking
 from paw_train.rollouts.observation_filter import leave_out
 from paw_train.rollouts.rollout import demonstrations, sampled_tokens
-from paw_train.settings import WITHOUT_EFFECT, EnvSettings, Settings, load_settings, with_defaults
+from paw_train.rollouts.tokens import TokenRow
+from paw_train.settings import (
+    WITHOUT_EFFECT,
+    CloningSettings,
+    EnvSettings,
+    Settings,
+    load_settings,
+    with_defaults,
+)
 from paw_train.settings.sharing import shared_evaluation, shared_warm_start
 from paw_train.training.cloning import clone, mixed_expert_rows
 from paw_train.training.environments import TrainingEnvironments, reward_terms
@@ -195,10 +203,16 @@ class Run:
             if warm is None:
                 return self._stopped(started)
             stages = WorldModelStages(
-                self.settings, self.folder, warm, self.display, lambda: self.interrupted
+                self.settings,
+                self.folder,
+                warm,
+                self.display,
+                lambda: self.interrupted,
+                self._imitate,
             )
             finished = stages.learn()
             if finished:
+                self._remove("imitation-latest")
                 self._evaluate("before", warm)
                 finished = self._reinforce(warm)
             if finished:
@@ -294,29 +308,44 @@ class Run:
                 save_checkpoint(folder, self.policy, {"update": 0})
                 self.display.say(f"Warm start taken from {saved}.")
             return self.policy
-        if settings.episodes:
-            latest = folder.with_name("warm-latest")
-            with self.display.task("expert episodes", settings.episodes) as advance:
-                rows = mixed_expert_rows(self.settings, self.policy.chat, advance)
-            with self.display.task("cloning the expert", settings.steps) as advance:
-                finished = clone(
-                    self.policy,
-                    rows,
-                    settings,
-                    self.settings.seed,
-                    self.folder / "warmstart.jsonl",
-                    lambda step, _, loss: advance(step, f"loss {loss:.3f}"),
-                    latest,
-                    lambda: self.interrupted,
-                )
-            if not finished:
-                return None
+        if settings.episodes and not self._clone("warm-latest", "warmstart.jsonl", settings, []):
+            return None
         save_checkpoint(folder, self.policy, {"update": 0})
         if (shared := shared_warm_start(self.settings)) is not None:
             share_checkpoint(shared, self.policy, {"update": 0})
-        for left in ("warm-latest", "warm-latest.old"):
-            shutil.rmtree(folder.with_name(left), ignore_errors=True)
+        self._remove("warm-latest")
         return self.policy
+
+    def _imitate(self, more: list[TokenRow]) -> bool:
+        """The imitation that ends early experience; False when it was interrupted before its last step."""
+        steps = self.settings.world_model_learning.early.imitation_steps
+        if not steps:
+            return True
+        own = self.settings.cloning.replace(steps=steps)
+        return self._clone("imitation-latest", "imitation.jsonl", own, more)
+
+    def _clone(self, latest: str, log: str, own: CloningSettings, more: list[TokenRow]) -> bool:
+        """Learns the expert's episodes (``cloning.episodes``) and other rows beside them."""
+        rows = list(more)
+        if own.episodes:
+            with self.display.task("expert episodes", own.episodes) as advance:
+                rows += mixed_expert_rows(self.settings, self.policy.chat, advance)
+        with self.display.task("cloning the expert", own.steps) as advance:
+            return clone(
+                self.policy,
+                rows,
+                own,
+                self.settings.seed,
+                self.folder / log,
+                lambda step, _, loss: advance(step, f"loss {loss:.3f}"),
+                self.folder / "checkpoints" / latest,
+                lambda: self.interrupted,
+            )
+
+    def _remove(self, latest: str) -> None:
+        """Removes a checkpoint that was only needed to go on."""
+        for left in (latest, f"{latest}.old"):
+            shutil.rmtree(self.folder / "checkpoints" / left, ignore_errors=True)
 
     def _made_before(self) -> Path | None:
         """The checkpoint of this run's warm start: its own, or one that an equal run shared."""

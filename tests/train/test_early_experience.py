@@ -1,0 +1,285 @@
+"""Early experience: other actions in the expert's states, learned from before policy RL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from paw_gym.prompts import PromptTemplate
+from paw_train.environments import agent_env_maker, make_pool
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.policies.local.scratch import scratch_model, word_tokenizer
+from paw_train.rollouts.policy import Request, Response, Sampling
+from paw_train.settings import EnvSettings, load_settings
+from paw_train.settings.scratch import ScratchModelSettings
+from paw_train.training import local
+from paw_train.training.preparation import prepared
+from paw_train.world_model_learning import reflection
+from paw_train.world_model_learning.early_experience import (
+    ExpertExperience,
+    admissible_proposals,
+    early_experience,
+    read_experience,
+    write_experience,
+)
+from paw_train.world_model_learning.examples import examples_of, packed
+from paw_train.world_model_learning.proposals import policy_proposals
+
+K = 3
+HOUSE = EnvSettings(
+    id="paw_gym/ALFWorld-v0", template="generic", kwargs={"variation": "mixed"}, train_split="train"
+)
+
+
+@pytest.fixture
+def tiny_policy() -> LocalPolicy:
+    """One that knows the words of the house, and nothing else."""
+    (one,) = collected(HOUSE, 1)
+    texts = [
+        "The task needs it. <think></think><action></action> <action> look inventory </action>"
+    ]
+    for episode in (one.episode, *one.branches()):
+        texts += [
+            x for t in episode.transitions for x in (t.prompt, t.response, t.next_observation)
+        ]
+    tokenizer = word_tokenizer(texts, ("<action>", "</action>", "<think>", "</think>"))
+    small = ScratchModelSettings(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=32)
+    return LocalPolicy(scratch_model(small, len(tokenizer), 0), tokenizer)
+
+
+def collected(env: EnvSettings, tasks: int = 2) -> list[ExpertExperience]:
+    pool = make_pool(env, env.train_split, 1, 1, 0)
+    other = agent_env_maker(env, env.train_split)()
+    propose = admissible_proposals(other, K, np.random.default_rng(0))
+    found = early_experience(pool, other, pool.tasks.ids[:tasks], propose)
+    pool.close()
+    other.close()
+    return found
+
+
+def test_each_alternative_is_what_its_action_does_in_that_state() -> None:
+    """Played again from the start, without going back to anything."""
+    found = collected(HOUSE)
+    assert len(found) == 2
+    env = agent_env_maker(HOUSE, HOUSE.train_split)()
+    for one in found:
+        assert one.episode.success
+        steps = one.episode.transitions
+        assert len(one.alternatives) == len(steps)
+        for step, others in enumerate(one.alternatives):
+            actions = [other.action for other in others]
+            assert len(set(actions)) == len(actions) == K
+            assert steps[step].action not in actions
+            for other in others[:: K - 1]:
+                env.reset(options={"task_id": one.episode.task_id})
+                for before in steps[:step]:
+                    env.step(before.response)
+                again = env.step(other.response)[-1]["transition"]
+                assert (again.prompt, again.next_observation) == (
+                    other.prompt,
+                    other.next_observation,
+                )
+                assert again.action_is_valid and other.parent == one.episode.episode_id
+    env.close()
+
+
+def test_equal_seeds_give_equal_experience_and_files_give_it_back(tmp_path: Path) -> None:
+    found = collected(HOUSE)
+    assert [[[t.action for t in row] for row in one.alternatives] for one in found] == [
+        [[t.action for t in row] for row in one.alternatives] for one in collected(HOUSE)
+    ]
+    write_experience(tmp_path / "e.jsonl", found)
+    assert read_experience(tmp_path / "e.jsonl") == found
+
+
+def test_every_transition_is_learned_from_once(tiny_policy: LocalPolicy) -> None:
+    (one,) = collected(HOUSE, 1)
+    env = agent_env_maker(HOUSE, HOUSE.train_split)()
+    episodes = [one.episode, *one.branches()]
+    examples = examples_of(
+        episodes, tiny_policy.chat, env.text_env.prompt_observation, env.template
+    )
+    env.close()
+    assert len(examples) == len(one.episode.transitions) * (1 + K)
+    assert sum(len(row.steps) for row in packed(examples)) == len(examples)
+
+
+class Writer:
+    """A policy that answers with given texts, in turn."""
+
+    def __init__(self, policy: LocalPolicy, texts: Sequence[str]) -> None:
+        self.chat, self.texts, self.asked = policy.chat, list(texts), list[Request]()
+
+    def session(self, *_: Any) -> Writer:
+        return self
+
+    def respond(self, requests: Sequence[Request]) -> list[Response]:
+        self.asked += requests
+        return [Response(text=self.texts[i % len(self.texts)]) for i in range(len(requests))]
+
+
+def test_a_policy_proposes_each_other_action_once(tiny_policy: LocalPolicy) -> None:
+    texts = [f"<think>x</think><action>{a}</action>" for a in ("look", "look", "inventory")]
+    writer: Any = Writer(tiny_policy, [*texts, "no action"])
+    pool = make_pool(HOUSE, HOUSE.train_split, 1, 1, 0)
+    other = agent_env_maker(HOUSE, HOUSE.train_split)()
+    propose = policy_proposals(writer, other.template, 4, Sampling(1.0, 8), 0)
+    (one,) = early_experience(pool, other, pool.tasks.ids[:1], propose)
+    for step, others in zip(one.episode.transitions, one.alternatives, strict=True):
+        assert [t.action for t in others] == [
+            action for action in ("look", "inventory") if action != step.action
+        ]
+    assert len({request.seed for request in writer.asked}) == len(writer.asked)
+    assert writer.asked[0].messages[-1]["content"] == one.episode.transitions[0].prompt
+
+
+def test_a_reflection_is_asked_about_the_outcomes_and_put_before_the_action(
+    tiny_policy: LocalPolicy,
+) -> None:
+    (one,) = collected(HOUSE, 1)
+    writer: Any = Writer(tiny_policy, ["<think>The task needs it.</think>\n<action>look</action>"])
+    found = reflection.reflect(writer, [one], Sampling(1.0, 8), 0, None, 4, 4096)
+    assert [r.step for r in found] == list(range(len(one.episode.transitions)))
+    assert {r.text for r in found} == {"The task needs it."}
+    for request, step, others in zip(
+        writer.asked, one.episode.transitions, one.alternatives, strict=True
+    ):
+        text = request.messages[-1]["content"]
+        assert text.startswith(step.prompt)
+        for told in (step, *others):
+            assert told.action in text and " ".join(told.next_observation.split()) in text
+    template = PromptTemplate.load("generic")
+    rows = reflection.reflected_rows([one], found, tiny_policy, str, template)
+    for row, step in zip(rows, one.episode.transitions, strict=True):
+        start, end = row.steps[0].action
+        wanted = f"<think>The task needs it.</think><action>{step.action}</action>"
+        assert row.ids[start:end] == tiny_policy.chat.content(wanted)
+        assert row.ids[:start] == tiny_policy.chat.dialogue(
+            [{"role": "user", "content": step.prompt}]
+        )
+
+
+def overrides(out: Path, **more: Any) -> list[str]:
+    own = {
+        "episodes": 6,
+        "encoder": "words",
+        "held_out_episodes": 2,
+        "checkpoint_every": 1,
+        "early.alternatives": 2,
+        "early.imitation_steps": 4,
+        "early.max_tokens": 8,
+        "sft.updates": 4,
+        "sft.batch_tokens": 600,
+        "sft.lr": 1e-3,
+    }
+    other = {"updates": 1, "evaluation.every": 0, "evaluation.tasks": 4}
+    given = {
+        "out": out,
+        "cloning.checkpoint_every": 1,
+        "env.train_kwargs.max_steps": 40,
+        **other,
+        **{f"world_model_learning.{key}": value for key, value in own.items()},
+        **more,
+    }
+    return [f"{key}={value}" for key, value in given.items()]
+
+
+def train(out: Path, method: str, **more: Any) -> Path:
+    wanted = overrides(out, **{"world_model_learning.method": method, **more})
+    return local.train_from_recipe("smoke", wanted, quiet=True)
+
+
+def outcome(run: Path) -> dict[str, Any]:
+    place = run / "checkpoints" / "world_model" / "model"
+    imitated = [json.loads(line) for line in (run / "imitation.jsonl").read_text().splitlines()]
+    measured = {
+        when: json.loads((run / "world_model" / f"{when}.json").read_text())["nll_per_token"]
+        for when in ("start", "learned")
+    }
+    return {
+        "weights": (place / "model.safetensors").read_bytes(),
+        "imitated": [(line["step"], line["loss"]) for line in imitated],
+        "measured": measured,
+    }
+
+
+def test_implicit_world_modelling_then_imitation_then_rl(tmp_path: Path) -> None:
+    run = train(tmp_path, "iwm")
+    experience = read_experience(run / "world_model" / "early_experience.jsonl")
+    tried = sum(1 + len(row) for one in experience for row in one.alternatives)
+    chosen = json.loads((run / "world_model" / "chosen.json").read_text())
+    assert chosen["transitions"] == tried
+    assert len((run / "world_model.jsonl").read_text().splitlines()) == 4
+    assert outcome(run)["imitated"][-1][0] == 4
+    left = {path.name for path in (run / "checkpoints").iterdir()}
+    assert not left & {"world_model-latest", "imitation-latest"}
+
+
+def test_implicit_world_modelling_learns_what_actions_do(tmp_path: Path) -> None:
+    run = train(tmp_path, "iwm", **{"world_model_learning.early.imitation_steps": 0})
+    start, learned = (
+        json.loads((run / "world_model" / f"{when}.json").read_text())["nll_per_token"]["mean"]
+        for when in ("start", "learned")
+    )
+    assert learned < start
+
+
+@pytest.mark.parametrize("method", ["iwm", "reflection"])
+def test_stopped_while_it_imitates_it_goes_on_to_the_same_weights(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more: dict[str, Any] = {}
+    if method == "reflection":
+        start = train(tmp_path / "start", "off") / "checkpoints" / "warm" / "model"
+        more = {"model.path": start, "cloning.episodes": 0, "env.template": "generic"}
+    whole = outcome(train(tmp_path / "whole", method, **more))
+
+    cloned = local.clone
+
+    def stopped_halfway(*args: Any) -> bool:
+        *first, tell, latest, stopping = args
+        done: list[int] = []
+
+        def progress(step: int, steps: int, loss: float) -> None:
+            done.append(step)
+            tell(step, steps, loss)
+
+        imitating = "imitation" in str(latest)
+        return cloned(
+            *first, progress, latest, lambda: stopping() or (imitating and len(done) >= 2)
+        )
+
+    monkeypatch.setattr(local, "clone", stopped_halfway)
+    run = train(tmp_path / "parts", method, **more)
+    assert not (run / "checkpoints" / "world_model").exists()
+    assert (run / "checkpoints" / "imitation-latest").exists()
+    monkeypatch.setattr(local, "clone", cloned)
+    assert train(tmp_path / "parts", method, **more) == run
+    assert outcome(run) == whole
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (["world_model_learning.method=reflection", "env.template=compact"], "think_tag"),
+        (["world_model_learning.method=reflection", "env.template=generic"], "model.path"),
+        (
+            [
+                "world_model_learning.method=iwm",
+                "env={id: paw_gym/SearchQA-v0}",
+                "cloning.episodes=0",
+            ],
+            "proposals=policy",
+        ),
+    ],
+)
+def test_what_it_needs_is_said_before_anything_starts(changes: list[str], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        prepared(load_settings("smoke", changes), print)
