@@ -37,7 +37,7 @@ class Observers:
         self._most, self._lock = most, Lock()
 
     def chances(self, episode: Episode) -> Chances | str:
-        """Of each transition the stretches that were not certain; or a sentence that says why nobody knows."""
+        """Of each transition the stretches that were not certain; or a sentence: why nobody knows."""
         first = episode.transitions[0].observation if episode.transitions else None
         played = tuple((t.action, t.next_observation) for t in episode.transitions)
         key = (episode.env_id, episode.task_id, first, played)
