@@ -38,10 +38,9 @@ from paw_gym.transition import read_jsonl
 from paw_gym.wrappers import make_agent_env
 from paw_train.evaluation.program import run_of, weights_of
 from paw_train.evaluation.statistics import ratio_interval
-from paw_train.evaluation.world_model import Prediction, predictions
+from paw_train.evaluation.world_model import Prediction, predictions, token_logprobs
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.observation_filter import text_of_tokens
-from paw_train.rollouts.tokens import collate, micro_batches
 
 CERTAIN, REFUSED, CARRIED_OUT = "certain", "refused", "carried out"
 GROUPS = {
@@ -90,7 +89,10 @@ class Tokens:
             self.episode += [one.episode] * len(ids)
             self.transition += [number] * len(ids)
         self.true = np.log(np.array(true))
-        observed, self.entropy = log_probabilities(policy, wanted)
+        scored = token_logprobs(policy, wanted)
+        observed = [observation for _, observation in scored]
+        # of the policy's action (Eq. 4, sampled)
+        self.entropy = np.array([-action.mean() for action, _ in scored])
         self.model = np.concatenate(observed)
         self.first = np.array([0, *np.cumsum([len(one) for one in observed])[:-1]])
         self.lengths = np.array([len(one) for one in observed])
@@ -100,23 +102,6 @@ class Tokens:
     def excess(self) -> Floats:
         """[tokens] nats above the floor; its mean is the divergence from the truth."""
         return self.true - self.model
-
-
-@torch.no_grad()
-def log_probabilities(policy: LocalPolicy, wanted: list[Prediction]) -> tuple[list[Floats], Floats]:
-    """Of the tokens of each observation; and the action entropy of each transition (Eq. 4, sampled)."""
-    policy.model.eval()
-    found: list[Floats] = [np.zeros(0)] * len(wanted)
-    entropy = np.zeros(len(wanted))
-    for number, one in enumerate(wanted):
-        one.row.steps[0].index = number
-    for rows in micro_batches([one.row for one in wanted], 8192):
-        batch = collate(rows, policy.pad_id)
-        logprobs = policy.logprobs(batch).double()
-        for line, index in enumerate(batch.index.tolist()):
-            found[index] = logprobs[line][batch.observation_mask[line]].numpy()
-            entropy[index] = -float(logprobs[line][batch.action_mask[line]].mean())
-    return found, entropy
 
 
 def auroc(label: NDArray[np.bool_], score: Floats) -> float | None:

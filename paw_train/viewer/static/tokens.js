@@ -27,7 +27,7 @@ export class TokenTip {
   constructor(root) {
     this.node = h("div", { cls: "tip", role: "tooltip", hidden: true });
     document.body.append(this.node);
-    root.addEventListener("pointerover", (event) => this.over(event.target.closest?.(".tok")));
+    root.addEventListener("pointerover", (event) => this.over(event.target.closest?.(".tok[data-logprob]")));
     root.addEventListener("pointerleave", () => { this.node.hidden = true; });
   }
 
@@ -37,11 +37,13 @@ export class TokenTip {
     const logprob = Number(token.dataset.logprob);
     const clip = token.dataset.clip;
     this.node.replaceChildren(
-      h("code", null, visible(JSON.stringify(token.textContent))),
-      h("b", null, `p = ${number(Math.exp(logprob), 4)}`),
-      h("span", null, `−log p = ${number(-logprob, 4)} nats`),
-      clip === undefined ? "" : h("span", { cls: "muted" }, clip === "1" ? "clipped: p > ρ, no pull" : "p ≤ ρ: learned from"),
-      ...tipOf(token.dataset, token.classList.contains("sampled")));
+      h("div", null,
+        h("code", null, visible(JSON.stringify(token.textContent))),
+        h("b", null, `p = ${number(Math.exp(logprob), 4)}`),
+        h("span", null, `−log p = ${number(-logprob, 4)} nats`),
+        clip !== undefined && h("span", { cls: "muted" }, clip === "1" ? "clipped: p > ρ, no pull" : "p ≤ ρ: learned from")),
+      tipOf(token.dataset, token.classList.contains("sampled")) ?? "");
+    this.node.style.left = "0"; // where it was would narrow it
     const box = token.getBoundingClientRect();
     const wide = this.node.offsetWidth;
     this.node.style.left = `${Math.max(8, Math.min(innerWidth - wide - 8, box.left))}px`;

@@ -28,6 +28,7 @@ export function markTokens(nodes, turn) {
       node.classList.add("open");
       node.classList.toggle("sampled", word.estimated);
       node.style.setProperty("--t", String(word.p ?? 0));
+      if (word.end - word.first > 1) node.dataset.whole = "1";
       Object.assign(node.dataset, { truth: word.p ?? "", excess: word.excess ?? "", tells: word.what.split(", ").map((what) => TELLS[what] || what).join(", ") });
     }
   }
@@ -35,13 +36,13 @@ export function markTokens(nodes, turn) {
 }
 
 // The tooltip's part.
-export function tipOf({ truth, excess, tells }, sampled) {
-  if (truth === undefined) return [];
-  if (truth === "") return [h("span", null, "true p: too small to be estimated"), h("span", { cls: "muted" }, tells)];
-  return [
-    h("b", null, `true p ${sampled ? "≈" : "="} ${number(Number(truth), 4)}`),
-    h("span", null, `excess ${signed(Number(excess))} nats`),
-    h("span", { cls: "muted" }, tells ? `tells ${tells}` : "certain, given what was seen")];
+export function tipOf({ truth, excess, tells, whole }, sampled) {
+  if (truth === undefined) return null;
+  const name = whole ? "true p of the word" : "true p";
+  return h("div", null, truth === "" ? h("b", null, `${name} too small to be estimated`) : [
+    h("b", null, `${name} ${sampled ? "≈" : "="} ${number(Number(truth), 4)}`),
+    h("span", null, `excess ${signed(Number(excess))} nats`)],
+    h("span", { cls: "muted" }, tells ? `tells ${tells}` : "certain, given what was seen"));
 }
 
 // A turn's sums, below its observation.

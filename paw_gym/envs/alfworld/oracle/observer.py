@@ -119,8 +119,8 @@ class Observer:
         scene = sample_scene(split, task_type, seed, variation, asked)
         if scene.receptacles == real_receptacles(rooms()[scene.room]):
             raise ValueError(
-                f"Game {seed} of {task_type} is in a room as it is; the observer knows the law of "
-                "modified rooms only: leave such games out, or use variation='modified'."
+                f"Game {seed} of {task_type} is in a room as it is, and the observer knows the law of "
+                "modified rooms only (variation='modified')."
             )
         return cls(scene, split == "valid_unseen", grammar, asked, samples)
 
