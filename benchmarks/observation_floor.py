@@ -22,7 +22,6 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +30,17 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from paw_gym.envs.alfworld.env import procedural_tasks
 from paw_gym.envs.alfworld.native.engine import NOTHING_HAPPENS
-from paw_gym.envs.alfworld.oracle.observer import Chance, Observer
+from paw_gym.envs.alfworld.oracle.observer import Chance
+from paw_gym.envs.alfworld.oracle.recorded import recorded_chances, tokens_of
 from paw_gym.files import write_json
-from paw_gym.transition import Episode, read_jsonl
+from paw_gym.transition import read_jsonl
 from paw_gym.wrappers import make_agent_env
 from paw_train.evaluation.program import run_of, weights_of
 from paw_train.evaluation.statistics import ratio_interval
-from paw_train.evaluation.world_model import Prediction, predictions
+from paw_train.evaluation.world_model import Prediction, predictions, token_logprobs
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.observation_filter import text_of_tokens
-from paw_train.rollouts.tokens import collate, micro_batches
 
 CERTAIN, REFUSED, CARRIED_OUT = "certain", "refused", "carried out"
 GROUPS = {
@@ -59,33 +57,13 @@ RHO, ALPHA = 0.2, 0.75
 Floats = NDArray[np.float64]
 
 
-def chances_of(episode: Episode, variation: str) -> list[list[Chance]]:
-    """What did not follow from the history, of each transition's observation."""
-    _, split, _, *sizes, _ = episode.task_id.split("/")
-    size = int(sizes[0]) if sizes else None
-    tasks = procedural_tasks(split, "put", variation, None, size)
-    observer = Observer.of_game(tasks[episode.task_id].data)
-    found = []
-    for t in episode.transitions:
-        text, chances = observer.step(t.action)
-        if text != t.next_observation:
-            raise ValueError(
-                f"Step {t.step} of {episode.episode_id} was answered {t.next_observation!r}, the game says "
-                f"{text!r}: it was recorded with another variation than {variation!r}."
-            )
-        found.append(chances)
-    return found
-
-
 def true_probabilities(
     ids: Sequence[int], chances: Sequence[Chance], tokenizer: Any
 ) -> tuple[list[float], list[str]]:
     """Of each token, and what it tells."""
     _, ends = text_of_tokens(ids, tokenizer)
     p, what = [1.0] * len(ids), [CERTAIN] * len(ids)
-    for chance in chances:
-        spans = enumerate(pairwise([0, *ends]))
-        at = next(k for k, (a, b) in spans if a < chance.end and chance.start < b)
+    for chance, (at, _) in zip(chances, tokens_of(chances, ends), strict=True):
         p[at] *= chance.p
         what[at] = chance.what
     return p, what
@@ -111,7 +89,10 @@ class Tokens:
             self.episode += [one.episode] * len(ids)
             self.transition += [number] * len(ids)
         self.true = np.log(np.array(true))
-        observed, self.entropy = log_probabilities(policy, wanted)
+        scored = token_logprobs(policy, wanted)
+        observed = [observation for _, observation in scored]
+        # of the policy's action (Eq. 4, sampled)
+        self.entropy = np.array([-action.mean() for action, _ in scored])
         self.model = np.concatenate(observed)
         self.first = np.array([0, *np.cumsum([len(one) for one in observed])[:-1]])
         self.lengths = np.array([len(one) for one in observed])
@@ -121,23 +102,6 @@ class Tokens:
     def excess(self) -> Floats:
         """[tokens] nats above the floor; its mean is the divergence from the truth."""
         return self.true - self.model
-
-
-@torch.no_grad()
-def log_probabilities(policy: LocalPolicy, wanted: list[Prediction]) -> tuple[list[Floats], Floats]:
-    """Of the tokens of each observation; and the action entropy of each transition (Eq. 4, sampled)."""
-    policy.model.eval()
-    found: list[Floats] = [np.zeros(0)] * len(wanted)
-    entropy = np.zeros(len(wanted))
-    for number, one in enumerate(wanted):
-        one.row.steps[0].index = number
-    for rows in micro_batches([one.row for one in wanted], 8192):
-        batch = collate(rows, policy.pad_id)
-        logprobs = policy.logprobs(batch).double()
-        for line, index in enumerate(batch.index.tolist()):
-            found[index] = logprobs[line][batch.observation_mask[line]].numpy()
-            entropy[index] = -float(logprobs[line][batch.action_mask[line]].mean())
-    return found, entropy
 
 
 def auroc(label: NDArray[np.bool_], score: Floats) -> float | None:
@@ -301,7 +265,6 @@ def main() -> None:
     parser.add_argument("models", nargs="*", type=Path, help="runs, or folders with weights")
     parser.add_argument("--episodes", type=Path, help="recorded episodes (JSONL)")
     parser.add_argument("--transitions", type=int, default=2000, help="how many to take, about")
-    parser.add_argument("--variation", default="modified", help="of the episodes' environment")
     parser.add_argument("--out", type=Path, required=True, help="results, kept and added to (JSON)")
     parser.add_argument("--figure", type=Path, help="draw the results (SVG)")
     given = parser.parse_args()
@@ -314,7 +277,7 @@ def main() -> None:
                 break
             episodes.append(episode)
             count += len(episode.transitions)
-        chances = [line for episode in episodes for line in chances_of(episode, given.variation)]
+        chances = [line for episode in episodes for line in recorded_chances(episode)]
         probe = make_agent_env(
             episodes[0].env_id, template="compact", mode=episodes[0].context_mode
         )

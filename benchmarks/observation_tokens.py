@@ -27,9 +27,8 @@ import torch
 from paw_gym.transition import read_jsonl
 from paw_gym.wrappers import make_agent_env
 from paw_train.evaluation.program import run_of, weights_of
-from paw_train.evaluation.world_model import Prediction, predictions
+from paw_train.evaluation.world_model import Prediction, predictions, token_logprobs
 from paw_train.policies.local.policy import LocalPolicy
-from paw_train.rollouts.tokens import collate, micro_batches
 
 KINDS = ("refused", "carried out", "object", "number", "location", "other")
 """of tokens: first word of "Nothing happens.", first word of any other answer, ..."""
@@ -64,30 +63,17 @@ def kinds_of(words: list[str]) -> list[str]:
     return found
 
 
-@torch.no_grad()
-def probabilities(policy: LocalPolicy, wanted: list[Prediction]) -> list[list[float]]:
-    """Of the tokens of each observation."""
-    policy.model.eval()
-    found: list[list[float]] = [[] for _ in wanted]
-    for rows in micro_batches([one.row for one in wanted], 8192):
-        batch = collate(rows, policy.pad_id)
-        p = policy.logprobs(batch).exp()
-        for line, index in enumerate(batch.index.tolist()):
-            found[index] = p[line][batch.observation_mask[line]].tolist()
-    return found
-
-
 def measure(policy: LocalPolicy, wanted: list[Prediction], rho: float) -> dict[str, Kind]:
     """All tokens by kind."""
     found: dict[str, Kind] = defaultdict(Kind)
-    for one, ps in zip(wanted, probabilities(policy, wanted), strict=True):
+    for one, (_, logprobs) in zip(wanted, token_logprobs(policy, wanted), strict=True):
         (step,) = one.row.steps
         ids = one.row.ids[slice(*step.observation)]
         words = [policy.tokenizer.decode([token]).strip() for token in ids]
-        for kind, p in zip(kinds_of(words), ps, strict=True):
-            mine = found[kind]
+        for kind, logprob in zip(kinds_of(words), logprobs.tolist(), strict=True):
+            mine, p = found[kind], math.exp(logprob)
             mine.p.append(p)
-            mine.nll.append(-math.log(max(p, 1e-30)))
+            mine.nll.append(-logprob)
             mine.pull.append(p * (1 - p) / len(ids) if p <= rho else 0.0)
     return found
 

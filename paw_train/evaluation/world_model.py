@@ -24,7 +24,7 @@ from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Request, Sampling
 from paw_train.rollouts.rows import recorded_row
-from paw_train.rollouts.scoring import batches
+from paw_train.rollouts.scoring import batches, transition_logprobs
 from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import EnvSettings
 from paw_train.settings.rollout import RolloutSettings
@@ -180,6 +180,26 @@ def score(
         if progress:
             progress(done)
     return sums
+
+
+def token_logprobs(
+    policy: LocalPolicy, wanted: Sequence[Prediction], batch_tokens: int = 8192
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Of each transition the log-probabilities of its answer's tokens and of its observation's.
+
+    Args:
+        policy: a model in this process.
+        wanted: the transitions.
+        batch_tokens: tokens of one forward pass: memory, not results.
+
+    Returns:
+        [A] and [O] in nats, each token given the true ones before it.
+    """
+    for number, prediction in enumerate(wanted):
+        prediction.row.steps[0].index = number
+    found = transition_logprobs(policy, [p.row for p in wanted], batch_tokens)
+    values = [found[number] for number in range(len(wanted))]
+    return [(a.double().numpy(), o.double().numpy()) for a, o in values]
 
 
 def write_out(policy: LocalPolicy, wanted: Sequence[Prediction], batch: int = 32) -> list[str]:

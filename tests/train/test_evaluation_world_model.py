@@ -60,6 +60,19 @@ def test_window_rows_are_those_of_training(policy: LocalPolicy) -> None:
     assert [p.row.steps[0].observation for p in ours] == [r.steps[0].observation for r in theirs]
 
 
+def test_log_probabilities_by_token_add_up_to_the_score(policy: LocalPolicy) -> None:
+    pool, trajectories = play(policy, "conversation")
+    wanted = predict(policy, pool, [t.episode for t in trajectories])
+    scored = world_model.token_logprobs(policy, wanted, batch_tokens=700)
+    for one, (action, observation), sums in zip(
+        wanted, scored, world_model.score(policy, wanted), strict=True
+    ):
+        spans = one.row.steps[0]
+        assert len(action) == spans.action[1] - spans.action[0]
+        assert len(observation) == sums.tokens
+        assert -observation.sum() == pytest.approx(sums.nll, rel=1e-5)
+
+
 TURN = "Now you can {admissible_actions}. You see: {observation} What next?"
 
 

@@ -16,6 +16,7 @@ import hostile
 
 from paw_gym import RecordTransitions
 from paw_gym.envs.alfworld.oracle.observer import Chance
+from paw_gym.envs.alfworld.oracle.recorded import recorded_chances
 from paw_gym.transition import Episode, read_jsonl, write_jsonl
 from paw_gym.wrappers import make_agent_env
 
@@ -57,7 +58,7 @@ def test_floor_and_excess_add_up(episodes: list[Episode], tmp_path: Path) -> Non
     policy = hostile.tiny_policy()
     env = make_agent_env("paw_gym/ALFWorld-v0", template="compact", mode="conversation")
     wanted = floor.predictions(episodes, policy.chat, env.text_env.prompt_observation, env.template)
-    chances = [line for episode in episodes for line in floor.chances_of(episode, "modified")]
+    chances = [line for episode in episodes for line in recorded_chances(episode)]
     tokens = floor.Tokens(policy, wanted, chances)
     assert -tokens.true.sum() == pytest.approx(
         -sum(math.log(c.p) for line in chances for c in line)
@@ -78,12 +79,6 @@ def test_floor_and_excess_add_up(episodes: list[Episode], tmp_path: Path) -> Non
     _, _, seeds, nll, above, *parts, _, _ = (entry.strip() for entry in line.split("|"))
     assert seeds == "2" and float(nll) == pytest.approx(found["nll"]["mean"], abs=5e-4)
     assert sum(map(float, parts)) == pytest.approx(float(above), abs=3e-3)
-
-
-def test_an_episode_of_another_variation_is_refused(episodes: list[Episode]) -> None:
-    with pytest.raises(ValueError, match="another variation than 'mixed'|in a room as it is"):
-        for episode in episodes:
-            floor.chances_of(episode, "mixed")
 
 
 def test_auroc_is_the_share_of_pairs_in_order() -> None:

@@ -287,6 +287,7 @@ def test_damaged_files_cost_only_what_is_damaged(
     assert any("damaged" in note for note in info["notes"]) and info["settings"] == {}
     for row in rows:
         ask("episode", run="damaged", key=row["key"])
+        assert ask("truth", run="damaged", key=row["key"])["why"]
     ask("curves", run="damaged"), ask("pulse", run="damaged"), ask("runs")
 
 
@@ -303,6 +304,7 @@ def test_no_name_reaches_the_file_system(
     ask = opened(small_run)
     ask("episode", 404, run="small", key=name)
     ask("group", 404, run="small", key=name)
+    ask("truth", 404, run="small", key=name)
     for what in ("run", "curves", "list", "pulse"):
         ask(what, 404, run=name or "?")
     answer = ask.client.get(f"/static/{name}")  # type: ignore[attr-defined]
@@ -320,7 +322,7 @@ def test_no_question_breaks_it(small_run: Path, parameters: dict[str, str]) -> N
     global _fuzzed
     if _fuzzed is None:
         _fuzzed = TestClient(create_app(small_run), base_url="http://127.0.0.1")
-    for what in ("list", "episode"):
+    for what in ("list", "episode", "truth"):
         answer = _fuzzed.get(f"/api/{what}", params={"run": "small", **parameters})
         assert answer.status_code < 500
         answer.json()

@@ -2,10 +2,11 @@
 // `--p` is exp(logprob), and the style sheet turns 1 - p into the strength of one hue.
 
 import { h, number, visible } from "./dom.js";
+import { markTokens, tipOf } from "./truth.js";
 
-export function tokenText(part, { clips, rho }) {
+export function tokenText(part, { clips, rho }, truth = null) {
   const { tokens, logprobs, clipped } = part;
-  return h("span", { cls: "tokens" }, tokens.map((text, i) => {
+  const nodes = tokens.map((text, i) => {
     const p = Math.exp(logprobs[i]);
     const left = clips && clipped && clipped[i] === "1";
     const node = h("span", {
@@ -16,7 +17,9 @@ export function tokenText(part, { clips, rho }) {
     if (text === "") node.classList.add("part");
     if (clips && rho !== null) node.dataset.clip = left ? "1" : "0";
     return node;
-  }));
+  });
+  markTokens(nodes, truth);
+  return h("span", { cls: "tokens" }, nodes);
 }
 
 // One tooltip for all tokens.
@@ -24,7 +27,7 @@ export class TokenTip {
   constructor(root) {
     this.node = h("div", { cls: "tip", role: "tooltip", hidden: true });
     document.body.append(this.node);
-    root.addEventListener("pointerover", (event) => this.over(event.target.closest?.(".tok")));
+    root.addEventListener("pointerover", (event) => this.over(event.target.closest?.(".tok[data-logprob]")));
     root.addEventListener("pointerleave", () => { this.node.hidden = true; });
   }
 
@@ -34,10 +37,13 @@ export class TokenTip {
     const logprob = Number(token.dataset.logprob);
     const clip = token.dataset.clip;
     this.node.replaceChildren(
-      h("code", null, visible(JSON.stringify(token.textContent))),
-      h("b", null, `p = ${number(Math.exp(logprob), 4)}`),
-      h("span", null, `−log p = ${number(-logprob, 4)} nats`),
-      clip === undefined ? "" : h("span", { cls: "muted" }, clip === "1" ? "clipped: p > ρ, no pull" : "p ≤ ρ: learned from"));
+      h("div", null,
+        h("code", null, visible(JSON.stringify(token.textContent))),
+        h("b", null, `p = ${number(Math.exp(logprob), 4)}`),
+        h("span", null, `−log p = ${number(-logprob, 4)} nats`),
+        clip !== undefined && h("span", { cls: "muted" }, clip === "1" ? "clipped: p > ρ, no pull" : "p ≤ ρ: learned from")),
+      tipOf(token.dataset, token.classList.contains("sampled")) ?? "");
+    this.node.style.left = "0"; // where it was would narrow it
     const box = token.getBoundingClientRect();
     const wide = this.node.offsetWidth;
     this.node.style.left = `${Math.max(8, Math.min(innerWidth - wide - 8, box.left))}px`;
@@ -47,7 +53,7 @@ export class TokenTip {
   }
 }
 
-export function legend(episode) {
+export function legend(episode, truth) {
   const clips = clipsOf(episode);
   const wm = episode.world_model;
   return h("div", { cls: "legend" },
@@ -56,7 +62,8 @@ export function legend(episode) {
     clips && h("span", null, h("span", { cls: "tok clip", style: { "--p": "1" } }, "clipped"), ` p > ρ = ${number(episode.rho)}, no pull`),
     clips && h("span", null, h("span", { cls: "tok learn", style: { "--p": "1" } }, "learned"), " p ≤ ρ"),
     wm && h("span", null, h("span", { cls: "sel" }, "◆"), " selected by action entropy"),
-    !wm && h("span", null, "this run's world model is off: measured, not learned from"));
+    !wm && h("span", null, "this run's world model is off: measured, not learned from"),
+    truth && h("div", { cls: "truth" }));
 }
 
 export const clipsOf = (episode) => episode.world_model && episode.loss === "cmae" && episode.rho !== null;

@@ -32,6 +32,8 @@ _PLACED = re.compile(r"a ([a-z]+) (\d+)")
 _ROUNDING = 1e-9
 _NO_CHANCES = frozenset({Verb.INVENTORY, Verb.HELP, Verb.EXAMINE_OBJECT})
 """what they answer follows from what was seen"""
+_SAMPLED = frozenset({"carried out", "location", "facing"})
+"""what depends on who shares a place with whom, which is summed over samples"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,11 @@ class Chance:
     """given the history, the action, and the text before ``start``"""
     what: str
     """"carried out", "location", "facing", "closed", "empty", "object", "number", "more" or "last\""""
+
+    @property
+    def estimated(self) -> bool:
+        """Whether ``p`` is an estimate over samples, which is 0 where none is like the game, or exact."""
+        return self.what in _SAMPLED
 
 
 class Observer:
@@ -112,8 +119,8 @@ class Observer:
         scene = sample_scene(split, task_type, seed, variation, asked)
         if scene.receptacles == real_receptacles(rooms()[scene.room]):
             raise ValueError(
-                f"Game {seed} of {task_type} is in a room as it is; the observer knows the law of "
-                "modified rooms only: leave such games out, or use variation='modified'."
+                f"Game {seed} of {task_type} is in a room as it is, and the observer knows the law of "
+                "modified rooms only (variation='modified')."
             )
         return cls(scene, split == "valid_unseen", grammar, asked, samples)
 
