@@ -83,7 +83,7 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float
 
 
 def _written_out(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """The same by two products; scores and their softmax are float32, as in the fused kernel."""
+    """The same by two products; scores and their softmax are float32, weights as narrow as the values."""
     scores = torch.matmul(query.float() * scale, key.float().transpose(-1, -2))
     weights = scores.masked_fill(~mask, -torch.inf).softmax(-1)
     return torch.matmul(weights.to(value.dtype), value)
