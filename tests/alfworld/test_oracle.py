@@ -166,6 +166,26 @@ def test_places_are_shared_as_in_sampled_games() -> None:
     assert abs(shared - expected) <= 4 * math.sqrt(variance)
 
 
+def test_every_company_at_a_place_has_a_probability() -> None:
+    """All companies of a small room: together certain, none impossible, the frequent ones as counted."""
+    types = ["CabinetType", "DrawerType", "ShelfType", "FridgeType", "CounterTopType"]
+    goal = sample_scene("train", "pick_heat_then_place_in_recep", 0, "modified").goal
+    law, known = Locations(types, goal, samples=20_000, seed=1), {0: 3, 2: 1}
+    sampled = law._given(known)
+    same = sampled.place == sampled.place[:, [0]]
+    total = 0.0
+    for size in range(4):
+        for others in itertools.combinations((1, 3, 4), size):
+            p = law.together(known, 0, (0, *others))
+            wanted = np.isin(np.arange(5), (0, *others))
+            counted = ((same == wanted).all(axis=1) * sampled.weight).sum() / sampled.weight.sum()
+            assert p > 0
+            assert p == pytest.approx(counted, abs=0.01)
+            total += p
+    assert total == pytest.approx(1.0, abs=0.01)
+    assert law.together(known, 0, (0, 2)) == 0  # whose place has another number
+
+
 BINARY = {"empty": "nothing", "closed": "The", "more": ",", "last": "and", "carried out": "You"}
 """of each open question with two answers, the first word of one of them"""
 

@@ -61,11 +61,22 @@ class Locations:
         return _mean(sampled.place[:, receptacle] == sampled.place[:, other], sampled.weight)
 
     def together(self, known: Mapping[int, int], receptacle: int, members: Sequence[int]) -> float:
-        """Probability that just these receptacles share one's place."""
-        sampled = self._given(known)
+        """Probability that just these receptacles share one's place.
+
+        Where the number of that place is known, by the chain rule: each member given those before it, then
+        that there is no further one. So a rare company is estimated as well as a frequent one.
+        """
+        chance, now = 1.0, dict(known)
+        if receptacle in known:
+            here = known[receptacle]
+            for member in members:
+                if member not in now:
+                    chance *= self.number(now, member, here)
+                    now[member] = here
+        sampled = self._given(now)
         wanted = np.isin(np.arange(sampled.place.shape[1]), members)
         same = sampled.place == sampled.place[:, [receptacle]]
-        return _mean((same == wanted).all(axis=1), sampled.weight)
+        return chance * _mean((same == wanted).all(axis=1), sampled.weight)
 
     def number(self, known: Mapping[int, int], receptacle: int, number: int) -> float:
         """Probability of the number of a receptacle's place.
