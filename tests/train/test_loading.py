@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,19 @@ def test_dtype_and_attention_are_taken(tmp_path: Path) -> None:
     assert model.config._attn_implementation == "eager"
     with pytest.raises(ValueError, match="bfloat16"):
         load_model(folder, "bfloat61")
+
+
+@pytest.mark.parametrize(("dtype", "kept"), [("bfloat16", "32"), ("float32", None)])
+def test_half_precision_on_a_cpu_keeps_few_compiled_kernels(
+    dtype: str, kept: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """oneDNN's own variables; what the user has set stays."""
+    own, above = "ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"
+    monkeypatch.delenv(own, raising=False)
+    monkeypatch.setenv(above, "7")
+    LocalPolicy.load(_saved(tmp_path / "m"), dtype=dtype)
+    assert (os.environ.get(own), os.environ[above]) == (kept, "7")
+    os.environ.pop(own, None)
 
 
 def test_what_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from paw_train.losses.lm_head_logprobs import TokenScorer
 from paw_train.policies.local import lora
 from paw_train.policies.local.attention import use_grouped_attention
 from paw_train.policies.local.attention_blocks import layout
+from paw_train.policies.local.kernel_caches import bound_kernel_caches
 from paw_train.policies.local.kv_cache import growing_cache, window_of
 from paw_train.policies.local.loading import load_model, no_progress_bars
 from paw_train.policies.local.lora import Base
@@ -96,6 +97,7 @@ class LocalPolicy:
         if gradient_checkpointing:
             enable_recomputation(model)
         warn_of_slow_type(model.to(torch.device(device)))
+        bound_kernel_caches(torch.device(device), model.dtype)
         return cls(model, tokenizer, base)
 
     @property
