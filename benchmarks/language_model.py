@@ -1,9 +1,9 @@
 """Tokens per second of a pretrained language model on a CPU: reading, decoding, learning, in two precisions.
 
-The load is that of ``recipes/smollm2_alfworld_cpu.yaml``: a batch of dialogues of procedural ALFWorld, played
-by the expert. *Decoding* is one more token of each. *Reading* is the next message of each, with the cache of
-the dialogue so far. *Scoring* and *learning* are a forward pass, and a forward and a backward pass, over
-three dialogues joined into one row, with log-probabilities of the actions and observations. Each figure is the
+The load is that of ``recipes/smollm2_alfworld_cpu.yaml``: dialogues of procedural ALFWorld, played by the
+expert. *Decoding* is one more token of each. *Reading* is the next message of each, with the cache of the
+dialogue so far. *Scoring* and *learning* are a forward pass, and a forward and a backward pass, over three
+dialogues joined into one row, with log-probabilities of the actions and observations. Each figure is the
 fastest of some repeats; precisions are measured one after the other in one process.
 
     python benchmarks/language_model.py

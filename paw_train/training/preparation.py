@@ -159,6 +159,11 @@ def _require_cells(settings: Settings, report: Callable[[str], None]) -> None:
 def _require_experience(settings: Settings) -> None:
     """What early experience needs of the environment, its template and the model."""
     own, env = settings.world_model_learning, settings.only_env
+    if own.method == "reflection" and not own.early.imitation_steps:
+        raise ValueError(
+            "world_model_learning.method=reflection is learned by imitation, and "
+            "world_model_learning.early.imitation_steps is 0: set it to 1 or more."
+        )
     require_solver(env, env.train_split)
     made = agent_env_maker(training_env(env), env.train_split)()
     made.reset(seed=settings.seed)

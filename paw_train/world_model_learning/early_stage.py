@@ -149,7 +149,7 @@ class EarlyExperience:
                 experience,
                 Sampling(self.own.early.temperature, self.own.early.max_tokens),
                 self._seed(_REFLECTIONS),
-                rollout.max_context_tokens,
+                rollout.max_context_tokens - self.own.early.max_tokens,
                 self.own.batch,
                 rollout.prefill_tokens,
                 advance,

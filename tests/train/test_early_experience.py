@@ -272,6 +272,13 @@ def test_stopped_while_it_imitates_it_goes_on_to_the_same_weights(
         (["world_model_learning.method=reflection", "env.template=generic"], "model.path"),
         (
             [
+                "world_model_learning.method=reflection",
+                "world_model_learning.early.imitation_steps=0",
+            ],
+            "learned by imitation",
+        ),
+        (
+            [
                 "world_model_learning.method=iwm",
                 "env={id: paw_gym/SearchQA-v0}",
                 "cloning.episodes=0",
