@@ -16,7 +16,7 @@ import numpy as np
 
 from paw_gym.files import write_text
 from paw_gym.wrappers import AgentInterface
-from paw_train.environments import agent_env_maker, make_pool, training_env
+from paw_train.environments import agent_env_maker, make_pool
 from paw_train.evaluation.terminal import Display
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.policy import Sampling
@@ -63,8 +63,9 @@ class EarlyExperience:
         path = self.place / "early_experience.jsonl"
         if path.exists():
             return read_experience(path)
-        env, count = training_env(self.settings.only_env), self.own.episodes
-        pool = make_pool(env, self.settings.only_env.train_split, 1, 1, self._seed(_TASKS))
+        # as in the warm start: the limit of steps of training is no limit for the expert
+        env, count = self.settings.only_env, self.own.episodes
+        pool = make_pool(env, env.train_split, 1, 1, self._seed(_TASKS))
         rng = np.random.default_rng([self.settings.seed, _TASKS])
         tasks = pool.tasks.ids
         ids = [tasks[int(i)] for i in rng.choice(len(tasks), count, count > len(tasks))]
@@ -165,9 +166,7 @@ class EarlyExperience:
 
     @contextmanager
     def _env(self) -> Iterator[AgentInterface]:
-        env = agent_env_maker(
-            training_env(self.settings.only_env), self.settings.only_env.train_split
-        )()
+        env = agent_env_maker(self.settings.only_env, self.settings.only_env.train_split)()
         try:
             yield env
         finally:

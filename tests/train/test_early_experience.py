@@ -183,7 +183,6 @@ def overrides(out: Path, **more: Any) -> list[str]:
     given = {
         "out": out,
         "cloning.checkpoint_every": 1,
-        "env.train_kwargs.max_steps": 40,
         **other,
         **{f"world_model_learning.{key}": value for key, value in own.items()},
         **more,
