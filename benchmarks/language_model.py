@@ -21,19 +21,13 @@ from typing import Any
 import torch
 
 from paw_train.environments import make_pool
-from paw_train.policies.local import attention
 from paw_train.policies.local.decoder import BatchDecoder
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.tokens import TokenRow, collate
 from paw_train.settings import load_settings
 from paw_train.training.cloning import expert_rows
 
-MODES = {
-    "float32": ("float32", None),
-    "bfloat16, fused attention": ("bfloat16", 0),
-    "bfloat16": ("bfloat16", None),
-}
-"""by name: precision, and rows up to which attention is written out (``None``: as it is)"""
+PRECISIONS = ("float32", "bfloat16")
 
 
 def dialogues(policy: LocalPolicy, rows: int) -> list[TokenRow]:
@@ -96,15 +90,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
-    own = attention._FEW_ROWS
     found = {}
-    for name, (dtype, few) in MODES.items():
+    for dtype in PRECISIONS:
         policy = LocalPolicy.load(chosen.model, dtype=dtype)
-        attention._FEW_ROWS = own if few is None else few
-        found[name] = measure(policy, dialogues(policy, chosen.rows), chosen.repeats)
-    print(
-        f"{chosen.rows} dialogues, {chosen.threads} thread(s), {os.cpu_count()} cores; tokens per second"
-    )
+        found[dtype] = measure(policy, dialogues(policy, chosen.rows), chosen.repeats)
+    print(f"Tokens per second; {chosen.rows} dialogues, {chosen.threads} of {os.cpu_count()} cores")
     phases = list(next(iter(found.values())))
     print("| | " + " | ".join(phases) + " |\n| --- |" + " ---: |" * len(phases))
     for name, row in found.items():

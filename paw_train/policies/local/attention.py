@@ -17,9 +17,6 @@ from torch import Tensor
 NAME = "paw_grouped_sdpa"
 _LONGEST_QUERY = 256
 """query tokens up to which folding pays; a training pass has more, and no cache"""
-_FEW_ROWS = 16
-"""rows of a query up to which, in half precision on a CPU, two products are faster than the fused kernel: a
-decode step of SmolLM2 by a seventh (docs/benchmarks.md)"""
 
 
 def grouped_attention(
@@ -63,30 +60,10 @@ def _attend(
     folded = query.reshape(batch, key.shape[1], groups * length, width)
     mask = mask[..., : key.shape[2]]
     mask = mask.expand(-1, -1, groups, -1) if length == 1 else mask.repeat(1, 1, groups, 1)
-    scale = kwargs.get("scaling") or width**-0.5
-    attend = _written_out if _in_few_rows(folded, mask) else _fused
-    return (
-        attend(folded, key, value, mask, scale).reshape(batch, heads, length, width).transpose(1, 2)
+    result = torch.nn.functional.scaled_dot_product_attention(
+        folded, key, value, attn_mask=mask, scale=kwargs.get("scaling")
     )
-
-
-def _in_few_rows(query: Tensor, mask: Tensor) -> bool:
-    narrow = query.dtype in (torch.bfloat16, torch.float16) and mask.dtype == torch.bool
-    return narrow and query.device.type == "cpu" and query.shape[2] <= _FEW_ROWS
-
-
-def _fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
-    result: Tensor = torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, scale=scale
-    )
-    return result
-
-
-def _written_out(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """The same by two products; scores and their softmax are float32, weights as narrow as the values."""
-    scores = torch.matmul(query.float() * scale, key.float().transpose(-1, -2))
-    weights = scores.masked_fill(~mask, -torch.inf).softmax(-1)
-    return torch.matmul(weights.to(value.dtype), value)
+    return result.reshape(batch, heads, length, width).transpose(1, 2)
 
 
 @dataclass(frozen=True, slots=True)
