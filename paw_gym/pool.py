@@ -248,7 +248,7 @@ class EnvPool:
         try:
             state = env.save_state()
         except Exception as error:  # whatever an environment raises means that it cannot
-            raise _cannot_branch(env, "saved", error) from error
+            raise cannot_branch(env, "saved", error) from error
         steps = len(slot.episode.transitions)
         return Snapshot(slot.group, slot.prompt, dict(slot.info), slot.episode, steps, state)
 
@@ -285,7 +285,7 @@ class EnvPool:
         try:
             env.restore_state(start.state)
         except Exception as error:  # see snapshot
-            raise _cannot_branch(env, "restored", error) from error
+            raise cannot_branch(env, "restored", error) from error
 
     def _branch(self, index: int, start: Snapshot) -> Slot:
         parent = start.episode
@@ -317,7 +317,8 @@ class EnvPool:
             env.close()
 
 
-def _cannot_branch(env: AgentInterface, done: str, error: Exception) -> ValueError:
+def cannot_branch(env: AgentInterface, done: str, error: Exception) -> ValueError:
+    """The error of an environment whose state could not be ``done``: saved, or restored."""
     return ValueError(
         f"{env.env_id} cannot be branched: its state cannot be {done} "
         f"({type(error).__name__}: {error}). Its save_state and restore_state must be exact; `paw check` "

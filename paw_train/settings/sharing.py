@@ -64,9 +64,7 @@ def _environments(settings: Settings) -> Any:
 
 def _transitions(settings: Settings) -> dict[str, Any]:
     own = settings.world_model_learning
-    early = {"early": own.early.model_dump()} if own.from_expert else {}
     return {
-        **early,
         "episodes": [own.episodes, own.held_out_episodes],
         "encoder": [own.encoder, own.encoder_prefix],
         "train_kwargs": settings.only_env.train_kwargs,

@@ -21,6 +21,7 @@ from paw_train.environments import (
 from paw_train.reporting.tracking.registry import require_trackers
 from paw_train.rollouts.rollout import require_whole_distribution
 from paw_train.settings import EnvSettings, Settings
+from paw_train.world_model_learning.early_experience import lists_no_actions
 
 _FEWEST_STEPS = 150
 """of a warm start on few tasks: a model that is trained from scratch learns the form of answers in these"""
@@ -170,10 +171,7 @@ def _require_experience(settings: Settings) -> None:
     listed, thinks = made.text_env.list_actions() is not None, made.template.think_tag is not None
     made.close()
     if own.early.proposals == "admissible" and not listed:
-        raise ValueError(
-            f"{env.id} does not list its admissible actions, from which "
-            "world_model_learning.early.proposals=admissible takes other ones: use proposals=policy."
-        )
+        raise lists_no_actions(env.id)
     if own.method == "reflection" and not thinks:
         raise ValueError(
             f"env.template={made.template.name} asks for no reasoning, and "

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from paw_gym.files import write_text
-from paw_gym.pool import EnvPool, Slot, Snapshot
+from paw_gym.pool import EnvPool, Slot, Snapshot, cannot_branch
 from paw_gym.transition import Episode, Transition
 from paw_gym.wrappers import AgentInterface
 from paw_train.rollouts.rollout import demonstrations
@@ -78,6 +78,14 @@ class Proposals(Protocol):
         ...
 
 
+def lists_no_actions(env_id: str) -> ValueError:
+    """The error of ``proposals: admissible`` in an environment without a list of actions."""
+    return ValueError(
+        f"{env_id} does not list its admissible actions, from which "
+        "world_model_learning.early.proposals=admissible takes other ones: use proposals=policy."
+    )
+
+
 def admissible_proposals(
     env: AgentInterface, alternatives: int, rng: np.random.Generator
 ) -> Proposals:
@@ -97,10 +105,7 @@ def admissible_proposals(
 
     def _others(state: ExpertState) -> list[str]:
         if state.admissible is None:
-            raise ValueError(
-                f"{env.env_id} does not list its admissible actions, from which "
-                "world_model_learning.early.proposals=admissible takes other ones: use proposals=policy."
-            )
+            raise lists_no_actions(env.env_id)
         others = [action for action in state.admissible if action != state.expert.action]
         chosen = rng.choice(len(others), min(alternatives, len(others)), replace=False)
         return [others[int(i)] for i in chosen]
@@ -164,10 +169,7 @@ def _carried_out(
         try:
             env.restore_state(snapshot.state)
         except Exception as error:  # whatever an environment raises means that it cannot
-            raise ValueError(
-                f"{env.env_id} cannot go back to a state ({error}), which early experience needs: "
-                "implement save_state and restore_state."
-            ) from error
+            raise cannot_branch(env, "restored", error) from error
         env.branch(f"{snapshot.episode.episode_id}/{state.step}.{number}")
         try:
             info = env.step(response)[-1]
