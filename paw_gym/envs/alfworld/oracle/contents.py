@@ -17,15 +17,13 @@ from numpy.typing import NDArray
 
 from paw_gym.envs.alfworld.procedural.generate import THINGS_PER_RECEPTACLE
 from paw_gym.envs.alfworld.procedural.placement import (
-    COPIES,
-    COPIES_OF_TARGET,
-    LONERS,
-    SCENERY,
     accepting_types,
     attraction,
+    barred_type,
+    copies_range,
 )
 from paw_gym.envs.alfworld.procedural.scene import SceneGoal
-from paw_gym.envs.alfworld.procedural.tasks import LAMP, TOOLS
+from paw_gym.envs.alfworld.procedural.tasks import LAMP
 
 Array = NDArray[np.float64]
 MORE = 3
@@ -231,23 +229,18 @@ class Contents:
 
 def _kind(kind: str, receptacle_types: Sequence[str], goal: SceneGoal) -> Kind:
     look = goal.task_type == "look_at_obj_in_light"
-    wanted = kind == goal.object_type
-    barred = goal.target_type if wanted and goal.task_type not in TOOLS else ""
+    barred = barred_type(kind, goal)
     allowed = accepting_types(kind)
     pull = [
         attraction(kind, place) if place in allowed and place != barred else 0.0
         for place in receptacle_types
     ]
-    few, many = COPIES
-    if wanted:
-        few, many = COPIES_OF_TARGET
-        few = 2 if goal.task_type == "pick_two_obj_and_place" else few
-    elif kind in LONERS or kind in SCENERY:
-        many = few
+    few, many = copies_range(kind, goal)
     total = sum(pull)
     share = tuple(p / total for p in pull) if total else tuple(pull)
     copies = dict.fromkeys(range(few, many + 1), 1 / (many - few + 1))
-    return Kind(kind.lower(), share, copies, wanted or (look and kind == LAMP))
+    always = kind == goal.object_type or (look and kind == LAMP)
+    return Kind(kind.lower(), share, copies, always)
 
 
 def _wanted(receptacles: int, per_receptacle: tuple[float, float]) -> dict[int, float]:

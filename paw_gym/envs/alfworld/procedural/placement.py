@@ -8,7 +8,7 @@ anew), with things that rooms of that kind have elsewhere.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from functools import cache
 
 from paw_gym.envs.alfworld.procedural.rooms import (
@@ -163,38 +163,43 @@ def lay_things(
     taken: set[str] = set()
     things: list[Thing] = []
 
-    def lay(kind: str, places: Sequence[int], weights: Sequence[float]) -> None:
-        inside = rng.choices(places, weights)[0]
-        position = random_place(rng)[0]
-        cool = kind == goal.object_type and receptacles[inside].type == "Fridge"
-        cool = cool and kind in facts().affordances["coolable"]
-        things.append(Thing(_free_id(kind, position, taken), kind, inside, cool))
+    def lay(kind: str) -> None:
+        """Lays all things of one type, if there is a place for them."""
+        places, weights = where.accepting(kind, barred_type(kind, goal))
+        for _ in range(_count(kind, goal, rng) if places else 0):
+            inside = rng.choices(places, weights)[0]
+            position = random_place(rng)[0]
+            cool = kind == goal.object_type and receptacles[inside].type == "Fridge"
+            cool = cool and kind in facts().affordances["coolable"]
+            things.append(Thing(_free_id(kind, position, taken), kind, inside, cool))
 
-    for kind, count, barred in _goal_things(goal, rng):
-        places, weights = where.accepting(kind, barred)
-        for _ in range(count):
-            lay(kind, places, weights)
+    lay(goal.object_type)
+    if goal.task_type == "look_at_obj_in_light":
+        lay(LAMP)
     enough = None if most is None else len(things) + most
     for kind in _shuffled(object_types - {goal.object_type, LAMP}, rng):
         if enough is not None and len(things) >= enough:
             break
-        places, weights = where.accepting(kind, "")
-        if places:
-            single = kind in LONERS or kind in SCENERY
-            for _ in range(1 if single else rng.randint(*COPIES)):
-                lay(kind, places, weights)
+        lay(kind)
     return tuple(things)
 
 
-def _goal_things(goal: SceneGoal, rng: random.Random) -> Iterator[tuple[str, int, str]]:
-    """(type, how many, receptacle type that is barred)."""
-    few, many = COPIES_OF_TARGET
-    if goal.task_type == "pick_two_obj_and_place":
-        few = 2
-    barred = "" if goal.task_type in TOOLS else goal.target_type
-    yield goal.object_type, rng.randint(few, many), barred
-    if goal.task_type == "look_at_obj_in_light":
-        yield LAMP, 1, ""
+def copies_range(kind: str, goal: SceneGoal) -> tuple[int, int]:
+    """Fewest and most things of a type in a game that has any."""
+    if kind == goal.object_type:
+        few, many = COPIES_OF_TARGET
+        return (2 if goal.task_type == "pick_two_obj_and_place" else few), many
+    return (1, 1) if kind in LONERS or kind in SCENERY else COPIES
+
+
+def barred_type(kind: str, goal: SceneGoal) -> str:
+    """Receptacle type in which no thing of a type starts, as the task would be done; "": none."""
+    return goal.target_type if kind == goal.object_type and goal.task_type not in TOOLS else ""
+
+
+def _count(kind: str, goal: SceneGoal, rng: random.Random) -> int:
+    few, many = copies_range(kind, goal)
+    return few if few == many else rng.randint(few, many)
 
 
 def _shuffled(kinds: Set[str], rng: random.Random) -> list[str]:
