@@ -28,12 +28,12 @@ OPENING = """# Settings
 <!-- Written by scripts/settings_page.py from the code; change the docstrings there. -->
 
 Every setting of `paw train` and `paw eval`, by its name in a recipe and on the command line
-(`paw train embedded optimizer.lr=1e-4`), with its type, its default, and what it does. `null` is
-written for nothing. A [recipe](recipes.md) holds what differs from these defaults; an unknown name is an
-error that names the nearest.
+(`paw train embedded optimizer.lr=1e-4`), with its type, its default, and what it does. `null` means that
+no value is set. A [recipe](recipes.md) contains only what differs from these defaults; an unknown name is an
+error that suggests the nearest one.
 
-Settings of prompting agents (`agent.KEY`) stand with [the agents](baselines.md), arguments of an
-environment (`env.kwargs.KEY`) on its page.
+Settings of prompting agents (`agent.KEY`) are listed with [the agents](baselines.md), arguments of an
+environment (`env.kwargs.KEY`) on the environment's page.
 """
 
 

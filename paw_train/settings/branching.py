@@ -11,19 +11,20 @@ BranchingCriterion = Literal["entropy", "random", "uniform", "value"]
 
 
 class BranchingSettings(Group):
-    """From which states episodes are continued several times."""
+    """Which states of an episode are continued several times."""
 
     branches: Positive = 1
-    """continuations of each branching state, the one that was sampled first included; 1: no branching.
-    Above 1 it needs an estimator that compares them: ``algorithm.name=tree_grpo`` or ``vineppo``"""
+    """number of continuations of each branching state, including the one that was sampled first; 1: no
+    branching. Values above 1 need an estimator that compares the continuations:
+    ``algorithm.name=tree_grpo`` or ``vineppo``"""
     points: Positive = 2
-    """branching states of each episode"""
+    """number of branching states in each episode"""
     depth: Positive = 1
     """levels of branching: 1 branches the episodes of the group, 2 their branches as well, and so on"""
     criterion: BranchingCriterion = "entropy"
-    """which states of an episode branch: those of highest action ``entropy`` (PaW's estimate from the
-    sampled tokens), ``random`` ones, ones at equal distances (``uniform``), or those of most uncertain
-    ``value``: where episodes of the group that passed the same observation differ most in return"""
+    """which states of an episode branch: those with the highest action ``entropy`` (PaW's estimate from the
+    sampled tokens), ``random`` ones, evenly spaced ones (``uniform``), or those with the most uncertain
+    ``value``: where the returns of the group's episodes that met the same observation differ most"""
     max_tokens: Positive | None = None
-    """budget of an update in sampled tokens, the group's own episodes included: a state branches only
-    where its branches fit, each as long as the episode's own continuation was; null: no limit"""
+    """budget of sampled tokens for an update, including the group's own episodes: a state branches only if
+    its branches fit, each assumed to be as long as the episode's own continuation; null: no limit"""

@@ -12,25 +12,26 @@ class CloningSettings(Group):
     episodes: Count = 0
     """number of expert episodes; 0: no warm start"""
     episodes_per_task: Positive | None = None
-    """largest number of expert episodes per training task: an environment with few tasks then takes fewer
-    ``episodes``, and fewer ``steps`` in the same proportion; null: no limit"""
+    """maximum number of expert episodes per training task: with an environment that has few tasks, the warm
+    start then uses fewer ``episodes``, and proportionally fewer ``steps``; null: no limit"""
     noise: Share = 0.1
-    """share of the expert's steps replaced by a random action (a perturbed action), so that the policy also
-    learns to recover"""
+    """share of the expert's steps replaced by a perturbed action (a random one, or the previous one again),
+    so that the policy also learns to recover"""
     misplaced: Share = 0.0
-    """share of the perturbed actions, those that repeat the last one aside, that are what the expert does in
-    another episode at that moment: most are refused, so the policy learns to go on after a refusal"""
+    """share of the perturbed actions, not counting those that repeat the previous action, that are what the
+    expert does at that moment in another episode. Most of these are refused, so the policy learns to continue
+    after a refusal"""
     steps: Count = 400
-    """number of optimiser steps"""
+    """number of optimizer steps"""
     checkpoint_every: Positive = 200
-    """number of optimiser steps between checkpoints, from which an interrupted warm start continues"""
+    """number of optimizer steps between checkpoints, from which an interrupted warm start continues"""
     batch_tokens: Positive = 8192
-    """padded tokens per optimiser step"""
+    """padded tokens per optimizer step"""
     lr: AboveZero = 3e-3
     """peak learning rate of AdamW (embeddings and norms)"""
     matrix_lr: AboveZero | None = 0.02
     """peak learning rate of Muon (weight matrices of the blocks), for models trained from scratch; null:
-    AdamW for these too, as pretrained models and adapters need"""
+    AdamW for these too, which pretrained models and adapters need"""
     warmup: Share = 0.05
     """share of the steps over which the learning rate rises"""
     context_weight: AtLeastZero = 0.3

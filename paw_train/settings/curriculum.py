@@ -17,14 +17,13 @@ class CurriculumSettings(Group):
     method: Annotated[
         Literal["off", "variance", "learning_progress"], BeforeValidator(yaml_switch)
     ] = "off"
-    """what makes a difficulty cell worth drawing: ``variance`` of success within its groups, or
-    ``learning_progress``, how fast its success changes; ``off``: all tasks are drawn alike"""
+    """score by which difficulty cells are sampled: ``variance`` of success within their groups, or
+    ``learning_progress``, how fast their success changes; ``off``: all tasks are sampled uniformly"""
     window: Annotated[int, Ge(2)] = 8
-    """number of updates whose groups are counted"""
+    """number of most recent updates whose groups are counted"""
     explore: PositiveShare = 0.2
-    """share of the draws by cell that go to all cells alike, so that none is forgotten"""
+    """share of the draws of cells that are uniform over all cells, so that none is forgotten"""
     sharpness: AtLeastZero = 1.0
-    """exponent of the scores: above 1 the best cells are drawn more, 0 draws all cells alike"""
+    """exponent of the scores: above 1, the best cells are sampled more often; 0 samples cells uniformly"""
     replay: ShareBelowOne = 0.2
-    """probability that a group gets a task again that was half solved within the window, as far as there
-    are any"""
+    """probability that a group replays a task that was half solved within the window, if there is one"""

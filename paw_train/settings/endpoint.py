@@ -17,57 +17,57 @@ class EndpointSettings(Group):
     url: str | None = None
     """base address, such as ``http://localhost:8000/v1``; null: ``OPENAI_BASE_URL``, or OpenAI's"""
     api_key_env: str = "OPENAI_API_KEY"
-    """environment variable that holds the key; a server that asks for none needs none"""
+    """environment variable that contains the key; not needed for a server that asks for no key"""
     api: Literal["chat", "completions"] = "chat"
     """``chat``: messages to ``/chat/completions``; ``completions``: token ids to ``/completions``, so
     that no text of an environment is read as a control token (needs ``tokenizer``)"""
     tokenizer: str | None = None
-    """folder or hub name of the model's tokenizer: needed for ``api=completions``; with ``chat`` it
-    counts the tokens of contexts, which are otherwise estimated from the server's counts"""
+    """folder or hub name of the model's tokenizer: required for ``api=completions``; with ``chat`` it counts
+    the tokens of contexts, which are otherwise estimated from the server's counts"""
     context_tokens: Positive | None = None
-    """longest context and response of the model together, in tokens; null: the limit that the server
-    reports (``/v1/models``), else the one it names when it refuses a longer context"""
+    """maximum length of context and response together, in tokens; null: the limit that the server reports
+    (``/v1/models``), otherwise the one that it names when it refuses a longer context"""
     concurrency: Positive = 16
-    """largest number of requests at a time"""
+    """maximum number of concurrent requests"""
     timeout: Annotated[Number, Ge(0.001)] = 120.0
     """seconds after which a request without an answer is sent again"""
     retries: Count = 10
-    """further tries of a request after a temporary failure (server error, overload, lost connection)"""
+    """number of retries of a request after temporary failures (server error, overload, lost connection)"""
     first_wait: AtLeastZero = 0.5
-    """longest wait before the first further try, in seconds; each later wait may be twice as long"""
+    """maximum wait before the first retry, in seconds; the maximum doubles with each later retry"""
     longest_wait: AtLeastZero = 30.0
-    """longest wait before any further try, in seconds, unless the server asks for more (``Retry-After``)"""
+    """maximum wait before any retry, in seconds, unless the server asks for more (``Retry-After``)"""
     requests_per_minute: AboveZero | None = None
-    """most requests per minute; null: no limit"""
+    """maximum number of requests per minute; null: no limit"""
     tokens_per_minute: AboveZero | None = None
-    """most tokens per minute, prompts and responses together; null: no limit"""
+    """maximum number of tokens per minute, prompts and responses together; null: no limit"""
     input_price: AtLeastZero | None = None
     """price of a million prompt tokens; null: the cost is not computed"""
     output_price: AtLeastZero | None = None
     """price of a million response tokens; null: 0 where ``input_price`` is given"""
     budget_cost: AboveZero | None = None
-    """most money that one command spends (needs a price); the same command continues afterwards, and answers
-    from the cache are free. null: no limit"""
+    """maximum amount of money that one command spends (needs a price); the same command run again continues,
+    and answers from the cache are free. null: no limit"""
     budget_tokens: Positive | None = None
-    """most tokens that one command uses, prompts and responses together; null: no limit"""
+    """maximum number of tokens that one command uses, prompts and responses together; null: no limit"""
     budget_requests: Positive | None = None
-    """most requests that one command sends, repeated ones included; null: no limit"""
+    """maximum number of requests that one command sends, including retries; null: no limit"""
     budget_minutes: AboveZero | None = None
     """minutes after which a command sends no further requests; null: no limit"""
     cache: str | None = "auto"
-    """file that keeps every answer, so that the same request is sent once; ``auto``: in the user's
+    """file that stores every answer, so that identical requests are sent only once; ``auto``: in the user's
     cache folder; null: no cache"""
     send_seed: bool = True
     """whether each sampled response's seed is sent; some servers refuse the field"""
     send_stop: bool = True
-    """whether stop texts are sent; without them responses continue after the action and are truncated here"""
+    """whether stop texts are sent; if not, responses continue after the action and are truncated locally"""
     token_limit_field: str = "max_tokens"
-    """name of the field for the longest response; newer OpenAI models want ``max_completion_tokens``,
-    which is tried where a server refuses ``max_tokens``"""
+    """name of the field for the maximum response length; newer OpenAI models require
+    ``max_completion_tokens``, which is tried if a server refuses ``max_tokens``"""
     tool_choice: Literal["auto", "required"] = "auto"
     """for ``agent.action_format=tools``: ``auto``, or ``required`` (the model must call a tool)"""
     extra: dict[str, Any] = {}
-    """further fields of each request's body"""
+    """additional fields of each request's body"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -7,15 +7,15 @@ from paw_train.settings.ranges import AboveZero, Count, ShareBelowOne, Text
 
 
 class LoraSettings(Group):
-    """Low-rank adapters in place of full fine-tuning."""
+    """Low-rank adapters instead of full fine-tuning."""
 
     rank: Count = 0
-    """rank of the adapters; 0: none, every weight is trained"""
+    """rank of the adapters; 0: no adapters, all weights are trained"""
     alpha: AboveZero | None = None
     """scale of the adapters' output, divided by the rank; null: twice the rank"""
     dropout: ShareBelowOne = 0.0
-    """dropout on the adapters' input, in the warm start only: in RL the ratio compares with the policy that
-    sampled, which has none"""
+    """dropout on the adapters' input, in the warm start only: in RL, the ratio is to the policy that sampled,
+    which has no dropout"""
     targets: Text = "all-linear"
-    """adapted layers: ``all-linear`` (all but ``lm_head``), or names separated by commas:
+    """layers with adapters: ``all-linear`` (all but ``lm_head``), or names separated by commas:
     ``q_proj,v_proj``"""

@@ -19,24 +19,26 @@ class MixedEnvSettings(EnvSettings):
     """One entry of a list in ``env``: everything that ``env`` has as a group, and its part in the run."""
 
     name: str = ""
-    """its name in metrics, evaluations and on the command line (``env.NAME.weight=2``), in lower-case
+    """name of the entry in metrics, evaluations and on the command line (``env.NAME.weight=2``), in lowercase
     letters, digits, ``-`` and ``_``; empty: the short form of ``id``, such as ``alfworld``"""
     weight: AboveZero = 1.0
-    """its share of an update's groups and of the warm start's episodes, relative to the other entries"""
+    """the entry's share of an update's groups and of the warm start's episodes, relative to the other
+    entries"""
     group_size: Positive | None = None
-    """episodes of each of its tasks; null: ``rollout.group_size``"""
+    """number of episodes for each of the entry's tasks; null: ``rollout.group_size``"""
     reward_scale: AboveZero = 1.0
-    """factor of its rewards, penalties included, before they become advantages; the adaptive weight and
-    every metric keep the rewards as they are. No effect where advantages are divided by a deviation"""
+    """factor that multiplies the entry's rewards, including penalties, before they become advantages; the
+    adaptive weight and all metrics use the unscaled rewards. No effect where advantages are divided by a
+    standard deviation"""
     normalize_advantages: bool = False
-    """whether its advantages in an update are divided by their own root mean square, so that they are as
-    large as those of the other entries that set this"""
+    """whether the entry's advantages in an update are divided by their own root mean square, so that they are
+    as large as those of the other entries that set this"""
     split: Text | None = None
-    """split of its evaluation panel, in place of ``evaluation.split``; null: the environment's own held-out
-    split"""
+    """split of the entry's evaluation panel, instead of ``evaluation.split``; null: the environment's own
+    held-out split"""
     selection_split: Text | None = None
-    """split of its selection panel, in place of ``evaluation.selection_split``; null: the environment's
-    own"""
+    """split of the entry's selection panel, instead of ``evaluation.selection_split``; null: the
+    environment's own"""
 
     @model_validator(mode="before")
     @classmethod
@@ -149,7 +151,7 @@ def entry_called(entries: Sequence[Any], name: str) -> dict[str, Any]:
 def choose_entry(data: dict[str, Any], name: str) -> None:
     """Makes settings with a list in ``env`` those of a run of one entry alone; changed in place.
 
-    Its weight, scale and normalisation weigh environments against each other, and are left out.
+    Its weight, scale and normalization weigh environments against each other, and are left out.
 
     Raises:
         ValueError: there is no such entry; names the nearest.

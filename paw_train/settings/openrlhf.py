@@ -12,28 +12,28 @@ from paw_train.settings.ranges import AtLeastOne, Count, Number, Positive
 
 
 class OpenRLHFSettings(Group):
-    """The layout of OpenRLHF (``engine: openrlhf``), which does not change what is learned.
+    """The layout of a run on OpenRLHF (``engine: openrlhf``).
 
-    The exceptions are ``old_logprobs``, ``max_staleness`` and ``importance_cap``. Batch sizes, learning
-    rates and losses are the ordinary settings of a run.
+    It does not change what is learned, except for ``old_logprobs``, ``max_staleness`` and
+    ``importance_cap``. Batch sizes, learning rates and losses are the ordinary settings of a run.
     """
 
     nodes: Positive = 1
-    """number of machines of the Ray cluster"""
+    """number of machines in the Ray cluster"""
     gpus_per_node: Positive = 8
-    """GPUs of each machine"""
+    """number of GPUs per machine"""
     colocate: Literal["all", "actor_ref", "none"] = "all"
-    """sharing of GPUs: ``all``: policy, reference, critic and vLLM take turns on the same GPUs;
-    ``actor_ref``: policy and reference share ``gpus_per_node`` GPUs, vLLM has its own, a critic as many
-    again; ``none``: each has its own"""
+    """how GPUs are shared: ``all``: policy, reference, critic and vLLM take turns on the same GPUs;
+    ``actor_ref``: policy and reference share ``gpus_per_node`` GPUs, vLLM has its own, and a critic has as
+    many again; ``none``: each has its own"""
     engines: Positive | None = None
-    """number of vLLM engines; null: with ``colocate: all`` as many as fit, else one"""
+    """number of vLLM engines; null: with ``colocate: all`` as many as fit, otherwise one"""
     tensor_parallel: Positive = 1
-    """GPUs that one vLLM engine is split over"""
+    """number of GPUs over which one vLLM engine is split"""
     gpu_memory: Annotated[Number, Interval(gt=0, lt=1)] = 0.5
     """share of a GPU's memory for vLLM; up to 0.9 where nothing else uses the GPU"""
     max_resident_episodes: Positive | None = None
-    """largest number of episodes that one vLLM engine runs at a time; null: no limit"""
+    """maximum number of episodes that one vLLM engine runs at a time; null: no limit"""
     environment_workers: Count = 1
     """number of processes beside each vLLM engine that run the environments, prompts and tokenizers of its
     episodes; 0: threads of the engine's own process run them, where slow environments delay the engine"""
@@ -42,37 +42,37 @@ class OpenRLHFSettings(Group):
     prefix_caching: bool = True
     """whether vLLM keeps the key-value cache of a dialogue from turn to turn"""
     zero_stage: Literal[2, 3] = 2
-    """stage of DeepSpeed's ZeRO: 2 shards optimiser and gradients over the GPUs, 3 the weights as well"""
+    """stage of DeepSpeed's ZeRO: 2 shards optimizer state and gradients over the GPUs, 3 also the weights"""
     adam_offload: bool = False
-    """whether the optimiser's state and the float32 master weights are kept in CPU memory"""
+    """whether the optimizer's state and the float32 master weights are kept in CPU memory"""
     packing: bool | None = None
     """whether the sequences of a micro-batch are packed into one row without padding, which needs flash-attn;
-    null: wherever ``model.attention`` is flash attention, as it is by default on a cluster"""
+    null: if ``model.attention`` is flash attention, which is the default on a cluster"""
     liger: bool = False
     """whether the model uses Liger kernels"""
     sync_backend: Literal["nccl", "gloo"] = "nccl"
     """backend that sends new weights to vLLM: ``nccl``, or ``gloo`` without GPUs"""
     checksum_every: Count | None = None
-    """number of updates between comparisons of vLLM's weights with the trained ones, the first update's
-    included; 0: never; null: every 10 updates, and never where ``tensor_parallel`` leaves no engine whole"""
+    """number of updates between comparisons of vLLM's weights with the trained ones, including the first
+    update; 0: never; null: every 10 updates, or never if ``tensor_parallel`` splits every engine"""
     old_logprobs: Literal["actor", "rollout"] = "actor"
-    """log-probabilities of the sampled tokens that the ratio and the action entropy are taken from:
-    ``actor`` computes them once more in the trainer's own arithmetic, ``rollout`` takes vLLM's; with
-    ``max_staleness`` the entropy is of the policy that sampled, by vLLM's, in either case"""
+    """source of the sampled tokens' log-probabilities for the ratio and the action entropy: ``actor``
+    recomputes them in the trainer's own arithmetic, ``rollout`` takes vLLM's. With ``max_staleness``, the
+    entropy is in either case that of the policy that sampled, from vLLM's log-probabilities"""
     max_staleness: Count = 0
-    """largest number of updates by which the policy of a rollout may be behind the one that learns from it;
-    0: rollouts and training take turns; above 0 they run at the same time, and vLLM needs GPUs of its own"""
+    """maximum number of updates by which the policy of a rollout may be behind the one that learns from it;
+    0: rollouts and training take turns; above 0: they run at the same time, and vLLM needs its own GPUs"""
     importance_cap: AtLeastOne | None = None
-    """largest importance weight of a token that another policy sampled than the update starts from, 1 or
-    more (truncated importance sampling, with ``old_logprobs: actor``); null: 2 where ``max_staleness`` is
-    above 0, else no weights"""
+    """maximum importance weight of a token that was sampled by another policy than the one the update starts
+    from, 1 or more (truncated importance sampling, with ``old_logprobs: actor``); null: 2 if
+    ``max_staleness`` is above 0 and ``old_logprobs`` is ``actor``, otherwise no weights"""
     restarts: Count = 3
-    """number of automatic restarts from the last checkpoint after a process of the run died"""
+    """number of automatic restarts from the last checkpoint after a process of the run has died"""
     gpu: str = "h100"
-    """kind of GPU for which ``paw train --plan`` estimates memory and time, for either engine, and that a run
-    on a cluster must fit"""
+    """kind of GPU for which ``paw train --plan`` estimates memory, for either engine, and into which a run on
+    a cluster must fit"""
     extra: dict[str, Any] = {}
-    """further options of ``openrlhf.cli.train_ppo_ray``, by their names without dashes in front"""
+    """further options of ``openrlhf.cli.train_ppo_ray``, by name, without leading dashes"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

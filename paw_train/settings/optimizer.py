@@ -1,4 +1,4 @@
-"""Settings of the policy's optimiser."""
+"""Settings of the policy's optimizer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paw_train.settings.ranges import AboveZero, AtLeastZero, Count, Positive, S
 
 
 class OptimizerSettings(Group):
-    """AdamW, and how an update is divided into optimiser steps."""
+    """AdamW, and how an update is divided into optimizer steps."""
 
     lr: AtLeastZero = 1e-6
     """peak learning rate of AdamW"""
@@ -27,17 +27,17 @@ class OptimizerSettings(Group):
     betas: Annotated[tuple[ShareBelowOne, ShareBelowOne], Field(strict=False)] = (0.9, 0.999)
     """betas of AdamW"""
     max_grad_norm: AboveZero = 1.0
-    """largest gradient norm; above it gradients are scaled down"""
+    """maximum gradient norm; larger gradients are scaled down to it"""
     minibatches: Positive = 1
-    """optimiser steps per update"""
+    """number of optimizer steps per update"""
     minibatch_size: Positive | None = None
-    """sequences of one optimiser step, as the papers give it: responses in window mode, episodes in
+    """number of sequences per optimizer step, as the papers give it: responses in window mode; episodes in
     conversation mode, where a sequence is a whole dialogue. An update then takes as many steps as its
     sequences need, all of nearly equal size; null: ``minibatches`` decides"""
     micro_batch_tokens: Positive = 16384
-    """padded tokens of one forward pass, which decide memory, not results"""
+    """padded tokens per forward pass; affects memory, not results"""
     max_skipped: Count = 3
-    """largest number of consecutive optimiser steps skipped for a loss or gradient that is not finite"""
+    """maximum number of consecutive optimizer steps skipped because the loss or gradient is not finite"""
     measure_gradients: bool = False
-    """whether the gradient norms of the policy and the world-model term are logged separately (a second
+    """whether the gradient norms of the policy term and the world-model term are logged separately (a second
     backward pass)"""

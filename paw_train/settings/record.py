@@ -10,9 +10,9 @@ class RecordSettings(Group):
     """The training episodes that a run records for ``paw view``; results do not depend on them."""
 
     every: Count = 10
-    """number of updates between those whose episodes are recorded, from the first on; 0: none"""
+    """number of updates between recordings of episodes, starting with the first update; 0: none"""
     groups: Positive = 1
-    """groups of such an update that are recorded"""
+    """number of groups recorded in each of these updates"""
     tokens: bool = True
     """whether token probabilities of the next observations, entropies, advantages and the world model's
-    selection and weights are recorded with them: one forward pass over these episodes"""
+    selection and weights are recorded as well, with one forward pass over these episodes"""

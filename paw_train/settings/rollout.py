@@ -22,15 +22,16 @@ class Sampling:
     """How responses are sampled."""
 
     temperature: float = 1.0
-    """0 takes the most likely token"""
+    """0 always takes the most likely token"""
     max_tokens: int = 512
-    """longest response, in tokens"""
+    """maximum response length, in tokens"""
     stop: tuple[str, ...] = ("</action>",)
-    """texts that end a response (and belong to it)"""
+    """texts that end a response (and are part of it)"""
     top_p: float = 1.0
-    """sample from the fewest tokens that hold this probability (nucleus sampling); 1: from all"""
+    """sample from the smallest set of tokens with at least this total probability (nucleus sampling); 1: from
+    all"""
     top_k: int = 0
-    """sample from this many most likely tokens; 0: from all"""
+    """sample from this number of most likely tokens; 0: from all"""
     min_p: float = 0.0
     """sample from tokens at least this fraction as likely as the most likely one; 0: from all"""
 
@@ -56,33 +57,33 @@ class RolloutSettings(Group):
     """How experience is collected."""
 
     groups: Positive = 16
-    """tasks per update"""
+    """number of tasks per update"""
     group_size: Positive = 8
-    """episodes of each task, compared with each other"""
+    """number of episodes per task, which are compared with each other"""
     temperature: AtLeastZero = 1.0
     """sampling temperature in training; log-probabilities are those of the tempered distribution"""
     top_p: PositiveShare = 1.0
-    """sample from the fewest tokens that hold this probability; 1: from all"""
+    """sample from the smallest set of tokens with at least this total probability; 1: from all"""
     top_k: Count = 0
-    """sample from this many most likely tokens; 0: from all"""
+    """sample from this number of most likely tokens; 0: from all"""
     min_p: ShareBelowOne = 0.0
     """sample from tokens at least this fraction as likely as the most likely one; 0: from all"""
     allow_truncated_sampling: bool = False
     """whether training is allowed although ``top_p``, ``top_k`` or ``min_p`` truncate the distribution: the
     sampled log-probabilities are then not those that the policy is updated on"""
     max_response_tokens: Positive = 512
-    """longest response, in tokens"""
+    """maximum response length, in tokens"""
     max_context_tokens: Positive = 4096
-    """longest sequence in tokens, prompt and response together: a window-mode prompt that leaves no room for
-    ``max_response_tokens`` loses its oldest history (never the task), a dialogue ends"""
+    """maximum sequence length in tokens, prompt and response together. A window-mode prompt that leaves no
+    room for ``max_response_tokens`` loses its oldest history (never the task); a dialogue ends"""
     prefill_tokens: Positive = PREFILL_TOKENS
-    """context tokens of one forward pass, which decide memory, not results"""
+    """context tokens per forward pass; affects memory, not results"""
     stop_at_tags: bool = True
     """whether a response ends at its closing tag; false: only where the policy samples its end token,
     which is then trained like every other token of the response (as in verl, and so in the published
     runs)"""
     engine: Literal["local", "vllm"] = "local"
-    """engine of training's rollouts: ``local``, the policy itself, or ``vllm``, with its weights"""
+    """engine of training's rollouts: ``local``, the policy itself, or ``vllm``, with the policy's weights"""
     vllm: VLLMSettings = VLLMSettings()
     """settings of vLLM, for ``rollout.engine=vllm``"""
     branching: BranchingSettings = BranchingSettings()

@@ -41,29 +41,29 @@ class Settings(Group):
     """All settings of a training run."""
 
     name: Text = "run"
-    """name of the run, and of its folder below ``out``"""
+    """name of the run, and of its folder in ``out``"""
     out: Text = "runs"
-    """folder in which runs are written"""
+    """folder in which runs are stored"""
     seed: Count = 0
-    """seed of everything that is random"""
+    """seed of all randomness in the run"""
     threads: Positive | None = None
-    """number of CPU threads; null: as many as cores"""
+    """number of CPU threads; null: as many as there are cores"""
     updates: Count = 100
     """number of RL updates"""
     checkpoint_every: Positive = 5
     """number of updates between checkpoints"""
     keep_episodes: Count = 6
-    """episodes written before and after training, for the report"""
+    """number of episodes written before and after training, for the report"""
     engine: Literal["local", "openrlhf"] = "local"
     """training engine: ``local``, one process; or ``openrlhf``, a Ray cluster (settings: ``openrlhf``)"""
     warm_starts: str | None = None
     """folder in which runs share warm starts (and the evaluation before RL), each under the hash of the
     settings that determine it; null: each run has its own"""
     tracking: list[Text] = ["tensorboard"]
-    """programs that the run is tracked in: ``tensorboard``, ``wandb``, ``trackio``, ``mlflow``, or one that
-    another package registers; an empty list: none"""
+    """experiment trackers that the run reports to: ``tensorboard``, ``wandb``, ``trackio``, ``mlflow``, or
+    one that another package registers; an empty list: none"""
     tracking_project: Text = "paw-gym"
-    """name under which those programs group runs"""
+    """name under which these trackers group runs"""
     env: EnvSettings | tuple[MixedEnvSettings, ...] = EnvSettings()
     model: ModelSettings = ModelSettings()
     cloning: CloningSettings = CloningSettings()

@@ -24,21 +24,21 @@ class ScratchModelSettings(Group):
     heads: Positive = 4
     """number of attention heads"""
     kv_heads: Positive = 1
-    """number of key-value heads; one keeps the cache small, and reading it is the main cost of sampling"""
+    """number of key-value heads; one keeps the cache small (reading it is the main cost of sampling)"""
     intermediate: Positive = 384
     """width of the feed-forward layers"""
     max_positions: Positive = 4096
-    """longest context, in tokens"""
+    """maximum context length, in tokens"""
     rope_theta: AboveZero = 10_000.0
-    """base of the rotary embeddings (RoPE); a larger one leaves more of each head to contents and less to
-    positions"""
+    """base of the rotary embeddings (RoPE); with a larger base, more of each head is left for content and
+    less for position"""
     tokenizer: Literal["words", "entities", "pieces", "entity_pieces"] = "words"
-    """kind of tokenizer: ``words``, those of the training tasks, any other is unknown; ``entities``, the
-    same with a name and its number in one token (``cabinet 3``), which a policy copies at once; ``pieces``,
-    byte-level BPE, which covers every text, for environments whose held-out tasks have names of their
-    own; ``entity_pieces``, pieces with a name and its number in one token"""
+    """kind of tokenizer: ``words``: the words of the training tasks (any other word is unknown);
+    ``entities``: the same, with a name and its number as one token (``cabinet 3``), which a policy copies in
+    one step; ``pieces``: byte-level BPE, which covers every text, for environments whose held-out tasks have
+    names of their own; ``entity_pieces``: pieces, with a name and its number as one token"""
     pieces: Annotated[int, Ge(FEWEST_PIECES)] = 1024
-    """number of pieces; fewer split names into more, and more frequent, pieces"""
+    """number of pieces; with fewer, names are split into more, and more frequent, pieces"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -40,57 +40,57 @@ class WorldModelSettings(Group):
     """World-model supervision: training on the observations that follow the policy's own actions.
 
     The defaults are PaW as published (arXiv 2606.02388, Appendix A.1). The key `world_model.preset` sets
-    several fields at once: `paw` (the defaults), `echo` (cross-entropy on every transition, without
-    adaptive weight) or `off`; fields given beside it take precedence.
+    several fields at once: `paw` (the defaults), `echo` (cross-entropy on every transition, without the
+    adaptive weight) or `off`; fields that are given as well take precedence.
     """
 
     enabled: bool = True
     """whether the policy learns from the observations that follow its actions; false is the plain RL
     algorithm"""
     loss: Text = "cmae"
-    """loss of an observation: `cmae` clipped mean absolute error (Eq. 8), `mae` the same unclipped, `ce`
-    cross-entropy (Eq. 5), `gce` generalised cross-entropy (our extension), between `ce` and `mae` by `q`,
-    or one that another package adds"""
+    """loss of an observation: `cmae`, clipped mean absolute error (Eq. 8); `mae`, the same without clipping;
+    `ce`, cross-entropy (Eq. 5); `gce`, generalized cross-entropy (our extension), which `q` places between
+    `ce` and `mae`; or one that another package adds"""
     alpha: PositiveShare = 0.75
     """fraction of the update's transitions that is supervised; (0, 1]"""
     rho: PositiveShare = 0.2
-    """probability above which a token is predicted well and `cmae` leaves it out (Eq. 7); (0, 1]"""
+    """probability above which a token counts as predicted well and is left out by `cmae` (Eq. 7); (0, 1]"""
     adaptive: bool = True
-    """whether each group is weighted by 1 - mean return / R_max (Eq. 10); false: every group weighs 1"""
+    """whether each group is weighted by 1 - mean return / R_max (Eq. 10); false: every group has weight 1"""
     coef: AtLeastZero = 1.0
     """coefficient of the whole term; 1 is Eq. 11; 0 or more"""
     entropy: Literal["sampled", "full"] = "sampled"
-    """action entropy for the selection: `sampled`, the paper's estimate from the sampled tokens; `full`,
+    """action entropy used for the selection: `sampled`, the paper's estimate from the sampled tokens; `full`,
     Shannon entropy over the vocabulary (one more forward pass over the update)"""
     horizon: Positive = 1
-    """number of observations supervised for each action: 1 is the paper; k supervises o_{t+1} to o_{t+k}
+    """number of observations supervised per action: 1 as in the paper; k supervises o_{t+1} to o_{t+k}
     along the actions that were taken (our extension)"""
     discount: PositiveShare = 0.5
     """weight of each further observation relative to the one before it; (0, 1]"""
     dedup: Annotated[Literal["off", "once", "weighted"], BeforeValidator(yaml_switch)] = "off"
-    """treatment of identical (h_t, a_t, o_{t+1}) of one update (our extension): `off`, each counts;
-    `once`, only the first can be selected; `weighted`, each weighs 1 / its number of copies"""
+    """treatment of identical (h_t, a_t, o_{t+1}) within an update (our extension): `off`, each counts;
+    `once`, only the first can be selected; `weighted`, each has weight 1 / its number of copies"""
     q: PositiveShare = 0.5
-    """`gce` only: exponent of `(1 - p^q) / q`; 1 is `mae`, towards 0 it becomes `ce`; (0, 1]"""
+    """`gce` only: exponent of `(1 - p^q) / q`; 1 is `mae`, toward 0 it becomes `ce`; (0, 1]"""
     gradient_ratio: AtLeastZero | None = None
-    """ratio of the term's gradient norm to the policy term's, held in each optimiser step (our extension;
+    """ratio of the term's gradient norm to the policy term's, enforced in each optimizer step (our extension;
     local engine); `coef` then has no effect; null: `coef` decides"""
     weighting: Literal["transition", "token"] = "transition"
-    """weights inside a group: `transition`, every selected transition of a group weighs the same, its
-    tokens 1 / |o| (Eq. 8); `token`, every observation token of its selected transitions weighs the same
-    (our extension)"""
+    """weights within a group: `transition`, every selected transition of a group has the same weight, and its
+    tokens 1 / |o| each (Eq. 8); `token`, every observation token of the group's selected transitions has the
+    same weight (our extension)"""
     filter: Annotated[Literal["off", "warnings"], BeforeValidator(yaml_switch)] = "off"
-    """transitions left out: `warnings`, those after a malformed response, where the interface answers in
-    place of the environment (the filter of the published ECHO); `off`, none"""
+    """transitions that are left out: `warnings`, those after a malformed response, where the interface
+    answers instead of the environment (the filter of the published ECHO); `off`, none"""
     filter_echoes: bool = False
     """whether the tokens of an observation that repeat the action word for word are left out of its loss
     (terminals and parsers echo their input)"""
     filter_patterns: Annotated[tuple[Pattern, ...], Field(strict=False)] = ()
-    """regular expressions of Python (noise rules); the tokens of an observation that a match covers, in
-    whole or in part, are left out of its loss: timestamps, identifiers, progress bars"""
+    """Python regular expressions (noise rules); the tokens of an observation that a match covers, in whole or
+    in part, are left out of its loss: timestamps, identifiers, progress bars"""
     selection: Text = "top_entropy"
-    """rule that selects the supervised transitions: `top_entropy`, the `alpha` of highest action entropy
-    (Eq. 4), or a selection that another package adds"""
+    """rule that selects the supervised transitions: `top_entropy`, the share `alpha` with the highest action
+    entropy (Eq. 4), or a selection that another package adds"""
 
     @model_validator(mode="before")
     @classmethod
