@@ -19,13 +19,13 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "gpu.md"
 EVIDENCE = ROOT / "benchmarks" / "gpu" / "evidence.json"
 PARTS = {
-    "correctness": "One update on the GPU against float32 on the CPU: losses, log-probabilities and "
+    "correctness": "One update on the GPU, compared with float32 on the CPU: losses, log-probabilities and "
     "gradients of GRPO with PaW, for a small model in float32 and bfloat16.",
     "throughput": "Qwen2.5-1.5B's shape with random weights in bfloat16; 64 episodes with prompts of 2,048, "
     "responses of 512 and observations of 100 tokens: tokens/s, what PaW costs, and peak memory against "
     "the preflight of `paw train --plan`.",
     "learning": "The first updates of `paw train embedded`.",
-    "vllm": "vLLM beside the trainer: new weights, their checksums, sleeping and waking.",
+    "vllm": "vLLM beside the trainer: weight updates, their checksums, sleeping and waking.",
 }
 """each part's sentence"""
 OPENING = """\
@@ -37,13 +37,13 @@ OPENING = """\
 make gpu-evidence
 ```
 
-The first hour on a machine with a GPU: it measures what could not be tested without one and writes
-`runs/gpu-evidence/evidence.json`. It needs no network and installs nothing: `GPU_PYTHON` (default: `python3`)
-has to have torch with CUDA, transformers, annotated-types, gymnasium, numpy, pydantic, pyyaml, rich,
-safetensors and tokenizers; the part `learning` also jinja2 and tensorboard, the part `vllm` vLLM. Wheels of
-what is missing can be brought along (`pip download` where there is a network, `pip install --no-index
---find-links FOLDER` where there is none). Each part has a time limit and a process of its own. The same
-command goes on where it was stopped, and writes nothing outside its folder:
+This is for the first hour on a machine with a GPU. It measures what could not be tested without one and
+writes `runs/gpu-evidence/evidence.json`. It needs no network and installs nothing. `GPU_PYTHON` (default:
+`python3`) must have torch with CUDA, transformers, annotated-types, gymnasium, numpy, pydantic, pyyaml, rich,
+safetensors and tokenizers; the part `learning` also needs jinja2 and tensorboard, and the part `vllm` needs
+vLLM. Wheels of missing packages can be brought along (`pip download` where there is a network, `pip install
+--no-index --find-links FOLDER` where there is none). Each part has its own time limit and process. After an
+interruption, the same command resumes; it writes nothing outside its folder:
 
 ```bash
 make gpu-evidence ARGS="--parts correctness throughput --out FOLDER --minutes 9"

@@ -195,15 +195,15 @@ def _tables_3_and_4() -> list[Published]:
 
 PAGE = """# Recipes
 
-A recipe is a YAML file in `recipes/` with the settings of one training run; what it leaves out has the
-defaults that `paw_train/settings` documents. Any setting can be given behind it:
+A recipe is a YAML file in `recipes/` with the settings of one training run. Settings that it leaves out have
+the defaults documented in `paw_train/settings`. Any setting can be given after its name:
 
 ```bash
 paw train embedded updates=5 optimizer.lr=5e-4
 ```
 
-`base: NAME` lays a recipe on top of another one: groups of settings are merged, the upper one wins. So a
-recipe of your own can be short:
+`base: NAME` builds a recipe on another one: groups of settings are merged, and the recipe overrides its base.
+So a recipe of your own can be short:
 
 ```yaml
 # mine.yaml: paw train mine.yaml
@@ -220,26 +220,26 @@ world_model: {coef: 0.1}
 | `webshop_tiny_cpu` | the same on the generated shop, [with figures](environments/webshop.md#train-on-it) |
 | `search_qa_tiny_cpu` | the same on the made-up encyclopedia, \
 [with figures](environments/search-qa.md#train-on-it) |
-| `search_qa_tiny_zerosearch` | ZeroSearch offline, a script as the simulated retriever: a smoke test |
+| `search_qa_tiny_zerosearch` | ZeroSearch offline, with a script as the simulated retriever: a smoke test |
 | `wm_sft_embedded`, `rwml_embedded`, `iwm_embedded` | `embedded`, with \
 [world-model learning](world-model-learning.md) before RL |
 | `many_worlds` | five environments [in one run](many-worlds.md): ALFWorld, WebShop, Search QA, \
 frozen lakes, Sokoban |
 | `smollm2_alfworld_cpu` | a real language model, SmolLM2-135M, with LoRA on a CPU |
-| `smoke` | a minute of everything, for tests |
+| `smoke` | a minute-long run that covers everything, for tests |
 
 ## Recipes of the published tables
 
-One recipe for each trained row of Tables 1 to 4 of arXiv 2606.02388, with the hyperparameters of its
-Appendix A.1 (they stand in `recipes/base/`). What the paper does not say is marked there: the number of
+There is one recipe for each trained row of Tables 1 to 4 of arXiv 2606.02388, with the hyperparameters of its
+Appendix A.1 (they are in `recipes/base/`). What the paper does not state is marked there: the number of
 updates, the evaluation splits, and what GiGPO's published code does
-([verl-agent](https://github.com/langfengQ/verl-agent)): a group's statistics over steps
-(`algorithm.statistics: step`), a penalty for malformed responses only (`env.invalid_when: malformed`), which
-counts for its own step alone (`algorithm.penalty: step`; not in PPO, where every turn has its own reward),
-responses that end with the sampled end token (`rollout.stop_at_tags: false`), difflib's heuristic in the
-similarity of anchor states (`algorithm.autojunk: true`). Search-R1 has the KL of each token in its reward
+([verl-agent](https://github.com/langfengQ/verl-agent)). That code computes a group's statistics over steps
+(`algorithm.statistics: step`). It penalizes malformed responses only (`env.invalid_when: malformed`), and
+the penalty counts only for its own step (`algorithm.penalty: step`; not in PPO, where every turn has its own
+reward). Responses end with the sampled end token (`rollout.stop_at_tags: false`), and the similarity of
+anchor states uses difflib's heuristic (`algorithm.autojunk: true`). Search-R1 has the KL of each token in its reward
 (`objective.kl_in: reward`), as its published script does. **None of them has been run by us**: they need GPUs
-and the official data. The figures are the paper's, means of 3 seeds, and are no results of this project.
+and the official data. The figures are the paper's, means of 3 seeds, and are not results of this project.
 
 ```bash
 paw data download alfworld --dest data/alfworld
@@ -247,8 +247,8 @@ paw train alfworld_qwen2.5-1.5b_gigpo_paw seed=0
 paw train alfworld_qwen2.5-1.5b_gigpo_paw env.kwargs.data_dir=/my/alfworld model.path=/my/qwen
 ```
 
-Each has been loaded and validated, no more than that: these are full fine-tunings, which the engine of one
-process can hold only while model, gradients and optimiser fit on one GPU.
+Each recipe has been loaded and validated, and no more than that. These are full fine-tuning runs, which the
+single-process engine can hold only if model, gradients and optimizer state fit on one GPU.
 
 @tables
 ## Grids
