@@ -239,7 +239,8 @@ the penalty counts only for its own step (`algorithm.penalty: step`; not in PPO,
 reward). Responses end with the sampled end token (`rollout.stop_at_tags: false`), and the similarity of
 anchor states uses difflib's heuristic (`algorithm.autojunk: true`). Search-R1 has the KL of each token in its
 reward (`objective.kl_in: reward`), as its published script does. **None of them has been run by us**: they
-need GPUs and the official data. The figures are the paper's, means of 3 seeds, and are not results of this project.
+need GPUs and the official data. The figures are the paper's, means of 3 seeds, and are not results
+of this project.
 
 ```bash
 paw data download alfworld --dest data/alfworld
