@@ -11,7 +11,7 @@ import paw_gym  # registers the environments
 
 
 def main() -> None:
-    """One game of each task type, solved by both."""
+    """Solves one game of each task type with both experts."""
     env = gym.make("paw_gym/ALFWorld-v0", split="valid_seen")
     print(f"{'task type':34} {'planner':>8} {'by text':>8}  task")
     for index in range(6):

@@ -16,7 +16,7 @@ from paw_gym.export.sft import write_sft
 
 
 def main() -> None:
-    """Plays, writes both, and shows one example of each kind."""
+    """Plays the games, writes both formats, and prints one example of each kind."""
     games = list(expert_episodes("paw_gym/ALFWorld-v0", episodes=3, seed=0, split="train"))
     with tempfile.TemporaryDirectory() as folder:
         summary = write_sft(Path(folder) / "sft", games)
@@ -28,9 +28,9 @@ def main() -> None:
             print(f"  {example['completion'][0]['content']!r:.100}")
 
         tally = write_hub_dataset(Path(folder) / "games", games)
-        print(f"data set: {tally.transitions} transitions of {tally.episodes} episodes")
+        print(f"data set: {tally.transitions} transitions in {tally.episodes} episodes")
         assert list(read_episodes(Path(folder) / "games")) == games
-        print("and read back, they are equal")
+        print("The episodes that were read back are equal.")
 
 
 if __name__ == "__main__":

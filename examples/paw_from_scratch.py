@@ -1,10 +1,10 @@
 """GRPO with PaW in one file: a transformer trained from scratch on ALFWorld's procedural games.
 
-PaW (arXiv 2606.02388) trains the policy to predict, on its own rollouts, what its actions lead to;
-equation numbers below are its own. `paw_train` has the same with more algorithms and real models.
+PaW (arXiv 2606.02388) trains the policy to predict, on its own rollouts, the outcomes of its actions;
+equation numbers refer to the paper. `paw_train` has the same with more algorithms and real models.
 
-python examples/paw_from_scratch.py    # some minutes on two cores
-python examples/paw_from_scratch.py --smoke --seed 1 --wm_coef 0    # seconds; plain GRPO; any setting
+python examples/paw_from_scratch.py    # a few minutes on two cores
+python examples/paw_from_scratch.py --smoke --seed 1 --wm_coef 0    # seconds; here with plain GRPO
 """
 
 import argparse
@@ -24,33 +24,33 @@ from paw_gym import EnvPool
 
 @dataclass(frozen=True)
 class Settings:
-    """Each is an option of the command line too."""
+    """Each field is also a command-line option."""
 
-    seed: int = 0  # of weights, games and sampling
+    seed: int = 0  # for weights, games and sampling
     hidden: int = 128  # width of the transformer
-    layers: int = 3  # its blocks
+    layers: int = 3  # transformer blocks
     heads: int = 4  # query heads; they share one key-value head, so that the cache is small
-    context: int = 3000  # tokens of the longest episode; it ends there
-    demonstrations: int = 2500  # episodes of the expert to clone
-    noise: float = 0.15  # share of their steps with a random action instead, to show recovery
-    cloning_steps: int = 800  # optimiser steps of the warm start
-    cloning_batch: int = 6  # episodes in each
+    context: int = 3000  # maximum number of tokens in an episode, which ends there
+    demonstrations: int = 2500  # expert episodes to clone
+    noise: float = 0.15  # share of their steps with a random action, so that they show recovery
+    cloning_steps: int = 800  # optimizer steps of the warm start
+    cloning_batch: int = 6  # episodes per step
     cloning_lr: float = 1e-2  # peak learning rate
-    context_weight: float = 0.1  # of tokens other than the expert's: the language is learned too
-    updates: int = 20  # RL: each is one rollout and `minibatches` optimiser steps
-    groups: int = 8  # games of an update
-    group_size: int = 8  # episodes of each game
-    minibatches: int = 2  # optimiser steps of an update
+    context_weight: float = 0.1  # weight of all other tokens: the language is learned too
+    updates: int = 20  # of RL; each is one rollout and `minibatches` optimizer steps
+    groups: int = 8  # games per update
+    group_size: int = 8  # episodes per game
+    minibatches: int = 2  # optimizer steps per update
     lr: float = 1e-3  # peak learning rate of RL
     clip: float = 0.2  # epsilon of the clipped surrogate
     max_return: float = 10.0  # R_max of Eq. 10: success gives 10
     invalid_penalty: float = -0.5  # reward of an action that the environment refuses
-    alpha: float = 0.75  # share of the update's transitions that is supervised (Eq. 4)
+    alpha: float = 0.75  # share of the update's transitions that are supervised (Eq. 4)
     rho: float = 0.2  # tokens predicted with more than this probability are left out (Eq. 7)
     wm_coef: float = 0.3  # factor on the world-model term: 1 is Eq. 11, 0 is plain GRPO
-    max_steps: int = 30  # of a training episode; evaluation keeps the environment's 50
-    max_response: int = 11  # tokens of the longest command, with its tags
-    eval_games: int = 200  # held-out games, in rooms that training does not have
+    max_steps: int = 30  # limit of a training episode; evaluation keeps the environment's 50
+    max_response: int = 11  # tokens of the longest command, including its tags
+    eval_games: int = 200  # held-out games, in rooms that do not occur in training
 
 
 SMOKE = {"demonstrations": 64, "cloning_steps": 8, "updates": 2, "groups": 2, "eval_games": 3}
@@ -58,7 +58,7 @@ SMOKE = {"demonstrations": 64, "cloning_steps": 8, "updates": 2, "groups": 2, "e
 # --- Tokenizer: a word, with its leading space, is a token
 PIECES = re.compile(r"</?action>| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]|\s")
 PAD, UNKNOWN, USER, AGENT, END = range(5)
-Words = dict[str, int]  # the id of each, in order
+Words = dict[str, int]  # the id of each piece, in order
 
 
 def encode(text: str, words: Words, learn: bool = False) -> list[int]:
@@ -69,7 +69,7 @@ def encode(text: str, words: Words, learn: bool = False) -> list[int]:
 
 # --- Transformer: rotary positions, one key-value head, squared ReLU, tied embeddings
 Cache = tuple[Tensor, Tensor, Tensor]
-"""keys and values [layers, 2, episodes, context, D]; what goes on: episode [B, 1], position [B, 1]"""
+"""keys and values [layers, 2, episodes, context, D]; of each row: episode [B, 1], position [B, 1]"""
 
 
 def rotate(x: Tensor, positions: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ def rotate(x: Tensor, positions: Tensor) -> Tensor:
 
 
 class Transformer(nn.Module):
-    """Ids [B, T] to logits [B, T, V] of the token after each."""
+    """Maps ids [B, T] to the logits [B, T, V] of the token after each."""
 
     def __init__(self, s: Settings, vocabulary: int) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Transformer(nn.Module):
             k, v = (h @ key_value)[:, None].chunk(2, -1)
             q, k, mask = rotate(q, positions), rotate(k, positions), None
             if stored is not None:
-                # padding lies behind a row's last token: masked now, overwritten by what follows
+                # padding comes after a row's last token: masked now, overwritten by later tokens
                 stored[i][:, rows, positions] = torch.stack([k[:, 0], v[:, 0]])
                 k, v = stored[i][:, rows, : positions.max() + 1]
                 mask = torch.arange(k.shape[2]) <= positions[:, None, :, None]
@@ -114,11 +114,11 @@ class Transformer(nn.Module):
 
 # --- Token rows: an episode is one dialogue, <user> h_0 <agent> a_0 <user> o_1 <agent> a_1 ...
 Row = list[tuple[int, int, float, int]]
-"""of each token: id; 1 in an action a_t, 2 in an observation o_{t+1}, else 0; log p if sampled; t"""
+"""for each token: id; 1 in an action a_t, 2 in an observation o_{t+1}, else 0; log p if sampled; t"""
 
 
 class Batch(NamedTuple):
-    """E episodes with N transitions in all; [E, T] tensors, in which column t belongs to token t."""
+    """E episodes with N transitions in total; [E, T] tensors, whose column t belongs to token t."""
 
     ids: Tensor
     action: Tensor  # mask of the tokens of a_t
@@ -149,7 +149,7 @@ def make_pool(s: Settings, split: str, groups: int, size: int, max_steps: int = 
 
 @torch.no_grad()
 def sample(model: Transformer, new: list[Tensor], cache: Cache, s: Settings) -> list[Row]:
-    """An action for each running episode; `new` are the tokens that the model has not read."""
+    """Samples an action for each running episode; `new`: tokens that the model has not read yet."""
     ends = torch.tensor([[len(ids)] for ids in new])
     logits = model(nn.utils.rnn.pad_sequence(new, batch_first=True), cache)
     logits, sampled = logits.take_along_dim(ends[..., None] - 1, 1), []
@@ -165,7 +165,7 @@ def sample(model: Transformer, new: list[Tensor], cache: Cache, s: Settings) -> 
 
 
 def run(pool: EnvPool, words: Words, s: Settings, model: Transformer | None = None) -> list[Row]:
-    """One episode in each environment, by the model or (with some random actions) by the expert."""
+    """Plays an episode per environment with the model, or with the expert and some random actions."""
     pool.reset()
     envs, learn = [pool.env_of(slot) for slot in pool.active], model is None
     prompts = [encode(slot.prompt, words, learn) for slot in pool.active]
@@ -197,7 +197,7 @@ def run(pool: EnvPool, words: Words, s: Settings, model: Transformer | None = No
 
 # --- Warm start
 def optimize(optimizers: list[torch.optim.Optimizer], loss: Tensor, lr: float, done: float) -> None:
-    """One step; the learning rate rises over a tenth of the run and falls to 0 at its end."""
+    """One step; the learning rate rises over the first tenth of the run and falls to 0 at its end."""
     loss.backward()
     for optimizer in optimizers:
         (group,) = optimizer.param_groups
@@ -208,7 +208,7 @@ def optimize(optimizers: list[torch.optim.Optimizer], loss: Tensor, lr: float, d
 
 
 def clone(model: Transformer, rows: list[Row], s: Settings) -> None:
-    """Next-token prediction on the expert's episodes; a batch holds episodes of like length."""
+    """Next-token prediction on the expert's episodes; a batch has episodes of similar length."""
     rows = sorted(rows, key=len)
     matrices = torch.optim.Muon(model.blocks.parameters(), weight_decay=0.01)
     optimizers = [matrices, torch.optim.AdamW([model.embedding], betas=(0.9, 0.95), weight_decay=0)]
@@ -222,7 +222,7 @@ def clone(model: Transformer, rows: list[Row], s: Settings) -> None:
 
 # --- The update: GRPO with PaW
 def mean_by_turn(values: Tensor, mask: Tensor, turn: Tensor, count: int) -> Tensor:
-    """[N] mean, for each transition, of values [E, T] over its tokens in the mask."""
+    """[N] for each transition, the mean of values [E, T] over its tokens in the mask."""
     sums = values.new_zeros(count).index_add(0, turn[mask], values[mask])
     return sums / torch.bincount(turn[mask], minlength=count).clamp(min=1)
 

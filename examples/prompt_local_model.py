@@ -17,14 +17,14 @@ from paw_train.settings.scratch import ScratchModelSettings
 
 
 def random_model(text: str) -> LocalPolicy:
-    """A tiny model that knows the words of a text and has learned nothing."""
+    """A tiny untrained model whose vocabulary is the words of a text."""
     tokenizer = word_tokenizer([text])
     size = ScratchModelSettings(hidden=32, layers=1, heads=2, kv_heads=1, intermediate=64)
     return LocalPolicy(scratch_model(size, len(tokenizer), seed=0), tokenizer)
 
 
 def main() -> None:
-    """Three turns of one ALFWorld game."""
+    """Plays three turns of one ALFWorld game."""
     env = make_agent_env("paw_gym/ALFWorld-v0", split="valid_unseen")
     prompt, info = env.reset(seed=0)
     policy = LocalPolicy.load(sys.argv[1]) if len(sys.argv) > 1 else random_model(prompt)

@@ -1,4 +1,4 @@
-"""Episodes on disk: recorded as they are played, read back, written as JSONL again.
+"""Episodes on disk: recorded as they are played, read back, and written as JSONL again.
 
 python examples/record_transitions.py
 """
@@ -13,7 +13,7 @@ from paw_gym.transition import read_jsonl, write_jsonl
 
 
 def play(path: Path) -> None:
-    """Plays one procedural game by its reference solution and records it."""
+    """Plays one procedural game with its reference solution and records it."""
     env = RecordTransitions(make_agent_env("paw_gym/ALFWorld-v0", split="valid_unseen"), path)
     env.reset(seed=3)
     for response in env.unwrapped.reference_solution():
@@ -22,7 +22,7 @@ def play(path: Path) -> None:
 
 
 def main() -> None:
-    """Records, reads, shows, and writes a copy that is equal."""
+    """Records an episode, reads it back, prints it, and writes an equal copy."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "episodes.jsonl"
         play(path)

@@ -48,7 +48,7 @@ class GardenEnv(TextEnv):
         )
 
     def _open(self) -> list[str]:
-        """The ways that lead to a bed."""
+        """The moves that stay inside the garden."""
         ends = {
             move: (self.state["x"] + dx, self.state["y"] + dy) for move, (dx, dy) in MOVES.items()
         }
@@ -71,4 +71,4 @@ if __name__ == "__main__":
         observation, reward, *_ = env.step(action)
         print(f"> {action}\n{observation} (reward {reward})")
     check_text_env("example/Garden-v0", size=3).raise_for_failures()
-    print("\nThe environment keeps the contract.")
+    print("\nThe environment passes the contract suite.")

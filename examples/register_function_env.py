@@ -1,4 +1,4 @@
-"""The smallest environment: a generator function over a list of tasks, registered, played, checked.
+"""The smallest environment: a generator function over a list of tasks, registered, played and checked.
 
 python examples/register_function_env.py
 """
@@ -21,13 +21,13 @@ TASKS = [
 
 
 def solve(task: Task, rng: np.random.Generator) -> list[str]:
-    """Proves, with no model, that every task can be solved."""
+    """Proves, without a model, that every task can be solved."""
     return [str(task.data)]
 
 
 @register_text_env("example/Safe-v0", tasks=TASKS, max_steps=8, solve=solve)
 def safe(task: Task, rng: np.random.Generator) -> Generator[Outcome, str, None]:
-    """Find the code of a safe that says whether it is higher or lower than what you dialled."""
+    """Find the code of a safe that says whether it is higher or lower than what you dialed."""
     action = yield Outcome("You stand before a safe.")
     while True:
         if not action.isascii() or not action.isdigit() or not 1 <= int(action[:9]) <= 32:
@@ -40,7 +40,7 @@ def safe(task: Task, rng: np.random.Generator) -> Generator[Outcome, str, None]:
 
 
 def bisect(env: gym.Env[str, str]) -> None:
-    """Plays one episode by halving the range."""
+    """Plays one episode by bisection."""
     observation, info = env.reset(seed=0, options={"task_id": "attic"})
     print(f"{info['instruction']}\n  {observation}")
     low, high, over = 1, 32, False

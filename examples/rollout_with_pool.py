@@ -1,4 +1,4 @@
-"""Many episodes at once: 4 games x 3 episodes, answered as a batch until all are over.
+"""Many episodes at once: 4 games x 3 episodes, stepped as a batch until all have ended.
 
 python examples/rollout_with_pool.py
 """
@@ -12,7 +12,7 @@ from paw_gym import EnvPool
 
 
 def main() -> None:
-    """A policy that picks any admissible action stands where a model would be called."""
+    """Picks random admissible actions where a model would be called."""
     rng = random.Random(0)
     pool = EnvPool("paw_gym/ALFWorld-v0", groups=4, group_size=3, seed=0, max_steps=15)
     running = pool.reset()

@@ -1,4 +1,4 @@
-"""A gateway serves environments, and a client plays one as if it were here (extra: server).
+"""A gateway serves environments, and a client plays one as if it were local (extra: server).
 
 python examples/serve_and_remote.py
 """
@@ -29,14 +29,14 @@ def gateway(token: str) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "paw_train.cli", "serve", "gateway", "--port", str(port)]
-    environment = {**os.environ, "PAW_SERVE_TOKEN": token}  # a command line can be seen by others
+    environment = {**os.environ, "PAW_SERVE_TOKEN": token}  # other users can see a command line
     server = subprocess.Popen(
         [*command, "--workers", "1"], env=environment, stderr=subprocess.DEVNULL
     )
     try:
         while not _answers(f"http://127.0.0.1:{port}/health"):
             if server.poll() is not None:
-                raise RuntimeError(f"The gateway ended with status {server.returncode}.")
+                raise RuntimeError(f"The gateway exited with status {server.returncode}.")
             time.sleep(0.1)
         yield f"http://127.0.0.1:{port}"
     finally:
@@ -53,7 +53,7 @@ def _answers(url: str) -> bool:
 
 
 def main() -> None:
-    """The same game here and over there, step by step."""
+    """Plays the same game locally and through the gateway, step by step."""
     token = secrets.token_urlsafe()
     with gateway(token) as url:
         there = make_remote(url, ENV, token=token, split="valid_seen")
@@ -65,7 +65,7 @@ def main() -> None:
             step = there.step(action)
             assert step == here.step(action)
             print(f"> {action}\n{step[0]}")
-        print(f"success {step[4]['success']}: every step was the same in both places")
+        print(f"success {step[4]['success']}: every step was the same locally and remotely")
         there.close()
 
 

@@ -4,7 +4,7 @@ python examples/train_with_trl.py HuggingFaceTB/SmolLM2-135M-Instruct --out runs
 python examples/train_with_trl.py HuggingFaceTB/SmolLM2-135M-Instruct --out runs/trl-off --world-model off
 python examples/train_with_trl.py --smoke   # untrained weights, one update
 
-A model that never succeeds learns little: runs/NAME/checkpoints/warm/model of `paw train` is a better start.
+A model that never succeeds learns little. A better start is runs/NAME/checkpoints/warm/model of `paw train`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ENV = "paw_gym/ALFWorld-v0"
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -34,8 +34,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", help="folder for the trained model")
     parser.add_argument("--world-model", choices=["paw", "echo", "off"], default="paw")
     parser.add_argument("--updates", type=int, default=20)
-    parser.add_argument("--games", type=int, default=4, help="of an update")
-    parser.add_argument("--group-size", type=int, default=4, help="episodes of a game")
+    parser.add_argument("--games", type=int, default=4, help="games per update")
+    parser.add_argument("--group-size", type=int, default=4, help="episodes per game")
     parser.add_argument("--lr", type=float, default=1e-5)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--smoke", action="store_true", help="untrained weights, one short update")
@@ -46,7 +46,7 @@ def arguments() -> argparse.Namespace:
 
 
 def model_and_tokenizer(args: argparse.Namespace) -> tuple[Any, Any]:
-    """The model of the command line, or a tiny one with untrained weights."""
+    """The model named on the command line, or a tiny one with untrained weights."""
     if not args.smoke:
         policy = LocalPolicy.load(args.model)
         return policy.model, policy.tokenizer
@@ -74,7 +74,7 @@ def main(args: argparse.Namespace) -> None:
         args=GRPOConfig(
             output_dir=args.out or tempfile.mkdtemp(),
             max_steps=1 if args.smoke else args.updates,
-            per_device_train_batch_size=args.group_size,  # episodes that are scored at a time
+            per_device_train_batch_size=args.group_size,  # episodes scored at a time
             gradient_accumulation_steps=args.games,
             num_generations=args.group_size,
             learning_rate=args.lr,
@@ -86,7 +86,7 @@ def main(args: argparse.Namespace) -> None:
             report_to=[],
         ),
         world_model=WorldModelSettings.preset(args.world_model),
-        max_return=10.0,  # what success is worth
+        max_return=10.0,  # the reward for success
     )
     trainer.train()
     if args.out:

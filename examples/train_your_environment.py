@@ -1,7 +1,7 @@
-"""PaW on an environment of your own, in one process: an expert's games, then GRPO with a world model.
+"""PaW on your own environment, in one process: an expert's games, then GRPO with a world model.
 
-Ten seconds of one core: a transformer with one small layer is cloned a little, plays the doors well below
-half of the time, and better after 24 updates.
+Takes ten seconds on one core: a transformer with one small layer is cloned a little, succeeds well below
+half of the time, and does better after 24 updates.
 
 python examples/train_your_environment.py
 """
@@ -29,7 +29,7 @@ def solve(task: Task, rng: np.random.Generator) -> list[str]:
 
 @register_text_env("example/Doors-v0", tasks=TASKS, max_steps=4, solve=solve)
 def doors(task: Task, rng: np.random.Generator) -> Generator[Outcome, str, None]:
-    """Open the door of the right colour."""
+    """Open the door of the right color."""
     accepted = [f"open {color} door" for color in DOORS]
     action = yield Outcome("You see three doors.", admissible_actions=accepted)
     while action != f"open {task.data} door":
@@ -58,7 +58,7 @@ SETTINGS = [
 
 
 def main() -> None:
-    """Trains, and shows what each update measured."""
+    """Trains, and prints the metrics of some updates and the results."""
     with tempfile.TemporaryDirectory() as out:
         run = train_from_recipe("smoke", [*SETTINGS, f"out={out}"], quiet=True)
         lines = (run / "metrics.jsonl").read_text().splitlines()
