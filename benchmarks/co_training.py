@@ -142,7 +142,7 @@ def _minus(ones: Iterable[float], others: Iterable[float]) -> list[float]:
 def table(found: Sequence[Study]) -> str:
     """Markdown: a row for each study."""
     head = (
-        "| policy | training | seeds | before RL | GRPO | PaW - GRPO (95 %) | ECHO - GRPO (95 %) "
+        "| policy | training | seeds | before RL | after, GRPO | PaW - GRPO (95 %) | ECHO - GRPO (95 %) "
         f"| detectable ({100 * POWER:.0f} %) | observation NLL, PaW - GRPO (95 %) |\n"
         "| --- | --- | ---: | ---: | ---: | --- | --- | ---: | --- |"
     )
@@ -211,7 +211,7 @@ def curves_picture(found: Sequence[Study]) -> Figure:
             means = [statistics.fmean(p) for p in points]
             chart.plot(places, means, color=COLORS[arm], label=name)
             chart.fill_between(places, lows, highs, color=COLORS[arm], alpha=0.16, lw=0)
-        chart.set_title(_title(study).replace("\n", ", "), loc="left", fontsize=10)
+        chart.set_title(_title(study, short=True), loc="left", fontsize=10)
         chart.set_xlabel("million tokens of training")
         chart.set_ylim(bottom=0)
         chart.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
