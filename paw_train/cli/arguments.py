@@ -21,7 +21,7 @@ EnvSettings = Annotated[
         "--kw",
         "-k",
         metavar="KEY=VALUE",
-        help="A setting of the environment; repeat it for more.",
+        help="Setting of the environment; may be repeated.",
     ),
 ]
 

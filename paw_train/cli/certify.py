@@ -24,7 +24,7 @@ def certify(
         ),
     ],
     check: Annotated[
-        bool, typer.Option("--check", help="Check a certificate, rather than write one.")
+        bool, typer.Option("--check", help="Check a certificate instead of writing one.")
     ] = False,
     out: Annotated[
         Path | None, typer.Option(help="The certificate to write; default: beside the result.")
@@ -54,7 +54,7 @@ def certify(
     ] = None,
     module: Annotated[
         str | None,
-        typer.Option("--import", help="A module to import first, which registers the environment."),
+        typer.Option("--import", help="Module to import first, which registers the environment."),
     ] = None,
     kw: Annotated[
         list[str] | None,

@@ -21,16 +21,18 @@ def check(
     tasks: Annotated[int, typer.Option(min=1, help="How many tasks to sample.")] = 3,
     seed: Annotated[int, typer.Option(help="Seeds the sampled tasks and the rollouts.")] = 0,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="CHECK", help="Run this check; repeat it for more.")
+        list[str] | None,
+        typer.Option(metavar="CHECK", help="Run only this check; may be repeated."),
     ] = None,
     time_limit: Annotated[
-        float, typer.Option(metavar="SECONDS", help="A check that takes longer is ended.")
+        float,
+        typer.Option(metavar="SECONDS", help="Time limit of a check, after which it is stopped."),
     ] = 60.0,
     trace: Annotated[
-        bool, typer.Option("--trace", help="Show where a failed check failed.")
+        bool, typer.Option("--trace", help="Show the traceback of each failed check.")
     ] = False,
 ) -> None:
-    """Test whether an environment keeps the contract; exit code 1 if it does not."""
+    """Test whether an environment satisfies the contract; exit code 1 if it does not."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table

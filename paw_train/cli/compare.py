@@ -27,7 +27,7 @@ def compare(
             "-a",
             metavar="NAME[:KEY=VALUE,...]",
             help="With a recipe: a method; repeat it. The first is the baseline. "
-            "With a grid: run only these of its arms.",
+            "With a grid: run only these arms.",
         ),
     ] = None,
     seeds: Annotated[
@@ -37,26 +37,33 @@ def compare(
         ),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", help="Runs at once. Default: one a core.", min=1)
+        int | None,
+        typer.Option("--jobs", "-j", help="Number of parallel runs; default: one per core.", min=1),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Names the folder.")] = None,
-    out: Annotated[str, typer.Option(help="The folder that it lies in.")] = "runs",
+    name: Annotated[
+        str | None, typer.Option(help="Name of the comparison's folder; default: the grid's name.")
+    ] = None,
+    out: Annotated[
+        str, typer.Option(help="Folder that contains the comparison's folder.")
+    ] = "runs",
     import_: Annotated[
         list[Path] | None,
         typer.Option(
-            "--import", metavar="FILE", help="Results of another machine: those are done."
+            "--import",
+            metavar="FILE",
+            help="Results from another machine; these runs count as done.",
         ),
     ] = None,
     export: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="Write the results here too, after each run."),
+        typer.Option(metavar="FILE", help="Also write the results to this file after each run."),
     ] = None,
     show: Annotated[
-        bool, typer.Option("--show", help="Run nothing: the table of what has finished.")
+        bool, typer.Option("--show", help="Run nothing; show the table of finished runs.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress display.")] = False,
 ) -> None:
-    """Compare methods over seeds. Stopped or killed, the same command continues where it was."""
+    """Compare methods over seeds. If it was stopped or killed, the same command resumes it."""
     from paw_train.reporting.compare.folder import ComparisonFolder, default_jobs
     from paw_train.reporting.compare.progress import Progress
 

@@ -11,7 +11,7 @@ def compare_results(
     first: Annotated[
         str, typer.Argument(help="A result of [cyan]paw eval[/cyan]: its folder or file.")
     ],
-    second: Annotated[str, typer.Argument(help="Another one, on the same panel.")],
+    second: Annotated[str, typer.Argument(help="Another result, on the same panel.")],
 ) -> None:
     """Compare two results task by task; refuse results that are not comparable, with the reason."""
     from rich.console import Console

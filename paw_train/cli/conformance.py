@@ -24,11 +24,13 @@ def conformance(
     ] = "local",
     fault: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Plant this fault only; repeat it. Default: all 30."),
+        typer.Option(
+            metavar="NAME", help="Plant only this fault; may be repeated; default: all 30."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Compare a trainer with known-good losses and gradients, as it is and with planted faults.
+    """Compare a trainer with known-good losses and gradients, without and with planted faults.
 
     Exit code 1: the trainer differs without a fault, or a fault was missed.
     """

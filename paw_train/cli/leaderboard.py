@@ -20,7 +20,7 @@ def leaderboard(
     ),
     page: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/leaderboard.md"),
 ) -> None:
-    """Add results to the published ones and write the page anew. Copies name no path and no host."""
+    """Add results to the published ones and rewrite the page. The copies contain no paths or host names."""
     from paw_gym.files import write_text
     from paw_train.evaluation import leaderboard as board
 

@@ -11,10 +11,10 @@ import typer
 def new_env(
     name: Annotated[str, typer.Argument(help="Name of the package, such as [cyan]my-maze[/cyan].")],
     into: Annotated[
-        Path, typer.Option(help="Folder that the package's folder is made in.")
+        Path, typer.Option(help="Folder in which the package's folder is created.")
     ] = Path(),
 ) -> None:
-    """Write a package with an environment, its registration, tests and page; `paw check` passes as it is."""
+    """Write a package with an environment, its registration, tests and page. It passes `paw check`."""
     from rich.console import Console
 
     from paw_train.cli.scaffold import Names, write_scaffold

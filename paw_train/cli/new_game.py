@@ -13,14 +13,14 @@ def new_game(
         Path, typer.Argument(help="YAML file with the room's receptacles, its objects and a goal.")
     ],
     into: Annotated[
-        Path, typer.Option(help="Folder of games, for data_dir; it is made if there is none.")
+        Path, typer.Option(help="Folder of games, for data_dir; it is created if necessary.")
     ] = Path("games"),
     split: Annotated[str, typer.Option(help="train, valid_seen or valid_unseen.")] = "train",
     grammar: Annotated[
         str, typer.Option(help="put (put X in/on Y), or move (move X to Y).")
     ] = "put",
 ) -> None:
-    """Make an ALFWorld game from a description and write it in the official format, once it was won."""
+    """Make an ALFWorld game from a description and write it in the official format, after winning it."""
     from rich.console import Console
 
     from paw_gym.envs.alfworld.authoring import author_game, read_description

@@ -20,7 +20,7 @@ def play(
     seed: Annotated[int | None, typer.Option(help="Seeds the sampling of tasks.")] = None,
     record: Annotated[
         Path | None,
-        typer.Option(help="JSONL file that the transitions go to. Default: below runs/play."),
+        typer.Option(help="JSONL file for the transitions; default: in runs/play."),
     ] = None,
 ) -> None:
     """Play in the terminal: pick an action by its number or type it; [cyan]:help[/cyan] lists more."""

@@ -34,7 +34,7 @@ def report(
     ] = None,
     transitions: Annotated[int, typer.Option(help="Of --noise: how many to sample.", min=1)] = 100,
 ) -> None:
-    """Write the report of a run or of a comparison again."""
+    """Rewrite the report of a run or a comparison."""
     from pathlib import Path
 
     from paw_train.reporting.run.page import write_report

@@ -23,12 +23,15 @@ app = typer.Typer(
 )
 
 Host = Annotated[
-    str, typer.Option(help="Address to listen on; others than this machine's need a token.")
+    str,
+    typer.Option(help="Address to listen on; addresses other than this machine's need a token."),
 ]
 Port = Annotated[int, typer.Option(help="Port to listen on; 0 takes any free one.")]
 Token = Annotated[
     str | None,
-    typer.Option(help="What clients must show. Better in the environment: PAW_SERVE_TOKEN."),
+    typer.Option(
+        help="Token that clients must send; safer in the environment variable PAW_SERVE_TOKEN."
+    ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Log every request.")]
 
@@ -58,15 +61,19 @@ def webshop(
         Path | None,
         typer.Option(help="Folder with items_*.json. Default: generated products."),
     ] = None,
-    num_products: Annotated[int | None, typer.Option(help="Use the first so many.")] = None,
+    num_products: Annotated[
+        int | None, typer.Option(help="Number of products to use, counted from the first.")
+    ] = None,
     search: Annotated[str, typer.Option(help="bm25 or lucene.")] = "bm25",
     goals: Annotated[str | None, typer.Option(help="synthetic, human, or a JSON file.")] = None,
     prices: Annotated[str | None, typer.Option(help="A JSON file: dollars by asin.")] = None,
     nouns: Annotated[str | None, typer.Option(help="spacy or rules.")] = None,
     session_minutes: Annotated[
-        float, typer.Option(help="An unused session is forgotten after so long.")
+        float, typer.Option(help="Time after which an unused session is dropped.")
     ] = 60.0,
-    sessions_per_client: Annotated[int, typer.Option(help="Sessions of one address.")] = 1024,
+    sessions_per_client: Annotated[
+        int, typer.Option(help="Maximum number of sessions per address.")
+    ] = 1024,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     token: Token = None,
@@ -104,11 +111,11 @@ def retriever(
     ] = None,
     max_batch: Annotated[int, typer.Option(help="Queries answered in one call.")] = 64,
     max_wait_ms: Annotated[
-        float, typer.Option(help="How long a lone request waits for company.")
+        float, typer.Option(help="How long a single request waits to be batched with others.")
     ] = 0.0,
-    threads: Annotated[int, typer.Option(help="Calls at a time.")] = 2,
-    max_pending: Annotated[int, typer.Option(help="Queries that may wait.")] = 20_000,
-    cache: Annotated[int, typer.Option(help="Results to remember.")] = 0,
+    threads: Annotated[int, typer.Option(help="Maximum number of concurrent calls.")] = 2,
+    max_pending: Annotated[int, typer.Option(help="Maximum number of queries that wait.")] = 20_000,
+    cache: Annotated[int, typer.Option(help="Number of results to cache.")] = 0,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     token: Token = None,
@@ -146,16 +153,23 @@ def retriever(
 def gateway(
     env: Annotated[
         list[str] | None,
-        typer.Option(metavar="ENV", help="Serve this one; repeat it. Default: all registered."),
+        typer.Option(
+            metavar="ENV",
+            help="Serve only this environment; may be repeated; default: all registered ones.",
+        ),
     ] = None,
     modules: Annotated[
         list[str] | None,
-        typer.Option("--import", metavar="MODULE", help="Import this first; it registers more."),
+        typer.Option(
+            "--import",
+            metavar="MODULE",
+            help="Module to import first, which registers more environments.",
+        ),
     ] = None,
     allow: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KEY", help="A setting that clients may choose, beside the safe ones."
+            metavar="KEY", help="Setting that clients may choose, in addition to the safe ones."
         ),
     ] = None,
     fixed: Annotated[
@@ -165,17 +179,19 @@ def gateway(
         ),
     ] = None,
     workers: Annotated[int, typer.Option(help="Processes that run environments.")] = 2,
-    sessions: Annotated[int, typer.Option(help="Sessions at a time.")] = 4096,
-    sessions_per_client: Annotated[int, typer.Option(help="Sessions of one client.")] = 1024,
+    sessions: Annotated[int, typer.Option(help="Maximum number of concurrent sessions.")] = 4096,
+    sessions_per_client: Annotated[
+        int, typer.Option(help="Maximum number of sessions per client.")
+    ] = 1024,
     session_minutes: Annotated[
-        float, typer.Option(help="An unused session is forgotten after so long.")
+        float, typer.Option(help="Time after which an unused session is dropped.")
     ] = 30.0,
     step_seconds: Annotated[
-        float, typer.Option(help="An environment that takes longer is stopped.")
+        float, typer.Option(help="Time limit of a call, after which the environment is stopped.")
     ] = 30.0,
     memory_mb: Annotated[int, typer.Option(help="Address space of a worker; 0: no limit.")] = 0,
     drain_seconds: Annotated[
-        float, typer.Option(help="After SIGTERM, how long sessions may go on.")
+        float, typer.Option(help="How long sessions may continue after SIGTERM.")
     ] = 30.0,
     certificate: Annotated[
         Path | None, typer.Option(help="A PEM file: speak TLS with this certificate.")
@@ -184,7 +200,7 @@ def gateway(
         Path | None, typer.Option(help="The certificate's key, where it is in another file.")
     ] = None,
     tokens_file: Annotated[
-        Path | None, typer.Option(help="One token a line: each client has its own.")
+        Path | None, typer.Option(help="One token per line: each client has its own.")
     ] = None,
     host: Host = "127.0.0.1",
     port: Port = 8000,

@@ -38,13 +38,15 @@ def sft_data(
         typer.Option(help="[cyan]policy[/cyan] (demonstrations) or [cyan]world_model[/cyan]."),
     ] = None,
     failures: Annotated[
-        bool, typer.Option("--failures", help="Demonstrations of unsuccessful episodes too.")
+        bool, typer.Option("--failures", help="Include demonstrations from unsuccessful episodes.")
     ] = False,
-    dedup: Annotated[bool, typer.Option("--dedup", help="Write identical examples once.")] = False,
+    dedup: Annotated[
+        bool, typer.Option("--dedup", help="Write identical examples only once.")
+    ] = False,
     part: Annotated[
         str, typer.Option(help="Of a run: [cyan]rollouts[/cyan], before, after or all.")
     ] = "all",
-    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
 ) -> None:
     """Write demonstrations and world-model pairs that TRL's SFTTrainer takes as they are."""
     from rich.console import Console

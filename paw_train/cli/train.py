@@ -18,19 +18,19 @@ def train(
         typer.Argument(metavar="[KEY=VALUE]...", help="Settings that differ from the recipe's."),
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Delete a run of the same name first.")
+        bool, typer.Option("--fresh", help="Delete an existing run of the same name first.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress display.")] = False,
     plan: Annotated[
         bool,
         typer.Option(
             "--plan",
-            help="Start nothing; print the memory that the run takes in each phase, on one GPU or on a "
+            help="Start nothing; print the memory that the run needs in each phase, on one GPU or on a "
             "cluster ([cyan]engine=openrlhf[/cyan]).",
         ),
     ] = False,
 ) -> None:
-    """Train a policy. An unfinished run of the same name and settings continues where it stopped."""
+    """Train a policy. An unfinished run with the same name and settings resumes where it stopped."""
     from paw_train.settings import load_settings
 
     def say(text: str) -> None:

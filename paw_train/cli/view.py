@@ -23,15 +23,18 @@ def view(
     ] = 8765,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A further name that the server is reached by."),
+        typer.Option(metavar="NAME", help="Another host name under which the server is reached."),
     ] = None,
     token: Token = None,
     terminal: Annotated[
-        bool, typer.Option("--terminal", help="Look at it here, on a machine without a browser.")
+        bool,
+        typer.Option(
+            "--terminal", help="Show it in the terminal, for a machine without a browser."
+        ),
     ] = False,
     verbose: Verbose = False,
 ) -> None:
-    """Look at a run or an evaluation: curves, results, episodes, what the world model learns."""
+    """View a run or an evaluation: curves, results, episodes, what the world model learns."""
     if terminal:
         _in_terminal(run)
         return
