@@ -71,7 +71,7 @@ class Study:
         return _minus(self.success(arm), self.success(BASELINE))
 
     def observation_nll(self, arm: str, first: bool = False) -> list[float]:
-        """[seeds] mean observation NLL of the last (or first) updates, nats a token."""
+        """[seeds] mean observation NLL of the last (or first) updates, nats per token."""
         part = slice(ENDS) if first else slice(-ENDS, None)
         return [statistics.fmean(self._series(arm, s, "obs_nll")[part]) for s in self.seeds]
 

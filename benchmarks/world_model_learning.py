@@ -22,7 +22,7 @@ METRICS = (
     ("similarity", "similarity", 1.0, 3),
     ("exact_match", "exact match, %", 100.0, 1),
     ("token_accuracy", "token accuracy, %", 100.0, 1),
-    ("nll_per_token", "NLL a token", 1.0, 3),
+    ("nll_per_token", "NLL per token", 1.0, 3),
 )
 
 

@@ -100,7 +100,7 @@ _ALL = (
         "obs_nll",
         _WORLD,
         "Observation NLL",
-        "of a token of the next observation, logged without PaW too",
+        "per token of the next observation, also logged without PaW",
         "nats",
         label="NLL",
     ),
@@ -227,7 +227,7 @@ _ALL = (
         "skipped",
         _POLICY,
         "Skipped steps",
-        "optimiser steps without a finite gradient",
+        "optimizer steps without a finite gradient",
         "share",
         optional=True,
     ),
@@ -305,22 +305,24 @@ _ALL = (
     Metric(
         "seconds_rollout",
         _COST,
-        "Seconds an update",
+        "Seconds per update",
         "of rollouts, as far as training waited for them",
         "seconds",
         label="rollout",
     ),
-    Metric("seconds_train", _COST, "Seconds an update", "of training", "seconds", label="training"),
+    Metric(
+        "seconds_train", _COST, "Seconds per update", "of training", "seconds", label="training"
+    ),
     Metric(
         "seconds_sampling",
         _COST,
-        "Seconds an update",
+        "Seconds per update",
         "of rollouts beside training, from first to last",
         "seconds",
         label="rollout beside training",
         optional=True,
     ),
-    Metric("tokens", _COST, "Tokens an update", "in the rows that are learned from", "tokens"),
+    Metric("tokens", _COST, "Tokens per update", "in the rows that are learned from", "tokens"),
     Metric(
         "sampled_tokens",
         _COST,
@@ -329,7 +331,7 @@ _ALL = (
         "tokens",
         optional=True,
     ),
-    Metric("transitions", _COST, "Transitions an update", "that are learned from", optional=True),
+    Metric("transitions", _COST, "Transitions per update", "that are learned from", optional=True),
     Metric("peak_memory_mb", _COST, "Peak memory", "of the process", "megabytes", optional=True),
 )
 

@@ -310,7 +310,7 @@ def _world_model_term(
 def _observation_metrics(
     logp: Tensor, batch: MicroBatch, totals: MiniBatchTotals
 ) -> dict[str, Tensor]:
-    """Next-observation NLL in nats a token over all rows: comparable between runs with and without
+    """Next-observation NLL in nats per token over all rows: comparable between runs with and without
     PaW."""
     if batch.observation_mask is None:
         return {}

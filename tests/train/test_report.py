@@ -410,7 +410,7 @@ def test_page_shows_what_was_measured(tmp_path: Path) -> None:
     text = page_of(write_run(tmp_path / "run")).text
     for title in ("Success", "Reward", "World-model loss", "Clipped share", "KL", "Entropy"):
         assert title in text
-    for title in ("Observation NLL", "Gradient norms", "Seconds an update", "Cloning loss"):
+    for title in ("Observation NLL", "Gradient norms", "Seconds per update", "Cloning loss"):
         assert title in text
     assert "update 30\ntraining rollouts: " in text
     low, high = (100 * end for end in wilson_interval(44, 64))

@@ -130,7 +130,7 @@ def compare(
     notes = _notes(by_arm, runs)
     if primary is not None:
         notes.append(
-            f"{primary} is the primary contrast, named before the runs; the others explore."
+            f"{primary} is the primary contrast, named before the runs; the others are exploratory."
         )
     estimates: list[ArmSummary | Difference] = [*summaries, *final]
     if any(len(found.seeds) > 1 and found.ci95 is None for found in estimates):

@@ -23,7 +23,7 @@ class Measurement:
 MEASUREMENTS = (
     Measurement("validation", "Success on the selection panel", share=True),
     Measurement("success_rate", "Success in training rollouts", share=True),
-    Measurement("obs_nll", "Observation NLL, nats a token"),
+    Measurement("obs_nll", "Observation NLL, nats per token"),
     Measurement("invalid_rate", "Invalid responses", share=True),
 )
 RANGE_NOTE = (

@@ -45,17 +45,17 @@ OVERHEAD_COLUMNS = (
     "arm",
     "to",
     "seeds",
-    "s an update",
+    "s per update",
     "time",
     "rollout",
     "training",
-    "training a token",
+    "training per token",
     "peak memory",
 )
 OVERHEAD_EXPLANATION = (
     "Medians over updates, means over seeds. Runs side by side on a busy machine, and policies whose "
-    "episodes differ in length, make these rough: `training a token` is freed from the lengths; the "
-    "benchmark of the overhead measures one and the same update with and without."
+    "episodes differ in length, make these rough. `training per token` is corrected for the lengths; the "
+    "overhead benchmark measures the same update with and without the world model."
 )
 
 

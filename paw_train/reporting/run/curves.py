@@ -99,7 +99,7 @@ _WORLD_MODEL_LEARNING = Section(
         ),
         Curve(
             "Observation NLL",
-            "nats a token of the observations learned from (WM-SFT)",
+            "nats per token of the observations learned from (WM-SFT)",
             (("nll_per_token", "NLL"),),
         ),
         Curve("KL", "to the start policy", (("kl", "KL"),)),

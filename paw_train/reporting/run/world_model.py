@@ -9,7 +9,7 @@ from paw_train.reporting.run.results import number
 
 STAGES = {"start": "start policy", "learned": "after learning it", "trained": "after policy RL"}
 """files of ``world_model/`` in a run's folder, in order"""
-COLUMNS = ("similarity", "exact match", "token accuracy", "NLL a token")
+COLUMNS = ("similarity", "exact match", "token accuracy", "NLL per token")
 _KEYS = (
     ("similarity", 1.0, ""),
     ("exact_match", 100.0, " %"),

@@ -184,7 +184,7 @@ def _take_over(pool: Pool, actor: Sequence[Tensor], replace: bool) -> float:
     """Compares the sampled tokens' log-probabilities with the actor's, and puts the actor's in place.
 
     Returns:
-        The mean absolute difference in nats a token: the mismatch of the two engines.
+        The mean absolute difference in nats per token: the mismatch of the two engines.
     """
     difference, count = 0.0, 0
     for row, values in zip(pool.rows, actor, strict=True):
