@@ -77,7 +77,7 @@ def make_embedder(name: str, prefix: str = "") -> Embedder:
 
     Raises:
         ValueError: there is no such encoder, or it takes no prefix of ours.
-        MissingExtraError: the package it needs is not installed.
+        ImportError: the package it needs is not installed.
     """
     if name == "words" or name in _OWN_PREFIXES:
         if prefix:

@@ -59,6 +59,18 @@ def test_a_recipe_without_arms_says_how_to_name_them(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_an_arm_that_cannot_start_is_named_before_any_run_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paw_train.training.preparation.find_spec", lambda name: None)
+    arms = ["--arm", "grpo:seed=0", "--arm", "sampler:rollout.engine=vllm"]
+    result = CliRunner().invoke(app, ["compare", "smoke", *TINY, *arms, "--out", str(tmp_path)])
+    assert result.exit_code != 0
+    said = f"{result.output}{result.exception}"
+    assert "Arm 'sampler': rollout.engine=vllm needs vLLM: pip install" in said
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("seeds", "expected"), [("1", {0}), ("1,", {1}), ("0,", {0}), ("0,2", {0, 2})]
 )

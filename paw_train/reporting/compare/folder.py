@@ -127,9 +127,11 @@ class ComparisonFolder:
         """Executes the missing runs and writes the results after each.
 
         Raises:
-            ValueError: a run was begun with other settings.
+            ValueError: a run was begun with other settings, or an arm's runs could not start.
+            ImportError: an arm needs a package that is not installed.
         """
         todo = [c for c in self.chosen if c.name not in self.imported]
+        _require_startable([c for c in todo if not is_finished(self.paths.folder / c.name)])
         self.paths.folder.mkdir(parents=True, exist_ok=True)
         runner = Runner(
             todo,
@@ -186,6 +188,22 @@ class ComparisonFolder:
         if (folder / "config.json").exists():
             return f"begun, {updates_done(folder)} of {run.settings.updates} updates"
         return "not begun"
+
+
+def _require_startable(runs: Sequence[PlannedRun]) -> None:
+    """Checks a run of each arm as ``paw train`` will: what it lacks is found now and not after hours."""
+    from paw_train.training.preparation import prepared
+
+    first = {run.arm: run for run in reversed(runs)}
+    for arm, run in first.items():
+        try:
+            prepared(run.settings, lambda text: None)
+        except ImportError as error:
+            if str(error).startswith("No module named"):
+                raise  # the program adds what installs it
+            raise type(error)(f"Arm {arm!r}: {error}", name=error.name) from error
+        except ValueError as error:
+            raise ValueError(f"Arm {arm!r}: {error}") from error
 
 
 def write_report(folder: Path, grid: Grid, runs: Sequence[RunResult]) -> Path:
