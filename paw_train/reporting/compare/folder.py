@@ -25,6 +25,7 @@ from paw_train.reporting.compare.results import (
 )
 from paw_train.reporting.compare.run_folder import check_settings, is_finished, updates_done
 from paw_train.reporting.compare.tables import as_json, markdown
+from paw_train.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -123,15 +124,20 @@ class ComparisonFolder:
                     f"over with --import {file}, or export to another file."
                 )
 
-    def execute(self, jobs: int, progress: Progress) -> Work:
+    def execute(self, jobs: int, progress: Progress, check: Callable[[Settings], None]) -> Work:
         """Executes the missing runs and writes the results after each.
+
+        Args:
+            jobs: processes at once.
+            progress: shows what happens.
+            check: raises for settings that no run can start with; asked once for each arm.
 
         Raises:
             ValueError: a run was begun with other settings, or an arm's runs could not start.
             ImportError: an arm needs a package that is not installed.
         """
         todo = [c for c in self.chosen if c.name not in self.imported]
-        _require_startable([c for c in todo if not is_finished(self.paths.folder / c.name)])
+        _check_arms([c for c in todo if not is_finished(self.paths.folder / c.name)], check)
         self.paths.folder.mkdir(parents=True, exist_ok=True)
         runner = Runner(
             todo,
@@ -190,14 +196,11 @@ class ComparisonFolder:
         return "not begun"
 
 
-def _require_startable(runs: Sequence[PlannedRun]) -> None:
-    """Checks a run of each arm as ``paw train`` will: what it lacks is found now and not after hours."""
-    from paw_train.training.preparation import prepared
-
-    first = {run.arm: run for run in reversed(runs)}
-    for arm, run in first.items():
+def _check_arms(runs: Sequence[PlannedRun], check: Callable[[Settings], None]) -> None:
+    """Asks about one run of each arm: what it lacks is found now and not after hours."""
+    for arm, run in {run.arm: run for run in reversed(runs)}.items():
         try:
-            prepared(run.settings, lambda text: None)
+            check(run.settings)
         except ImportError as error:
             if str(error).startswith("No module named"):
                 raise  # the program adds what installs it
