@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, Protocol, TypeVar
 
 from paw_train.baselines.examples import CHARACTERS_A_TOKEN
 from paw_train.rollouts.chat import ChatFormat
-from paw_train.rollouts.policy import Message, Policy, Request, Response, Sampling
+from paw_train.rollouts.policy import Message, Policy, Request, Response, Sampling, Session
 from paw_train.settings.rollout import RolloutSettings
 
 _SHARES = (1.0, 0.8, 0.6)
 """of a context limit that is tried in turn, since tokens may have been counted too few"""
+_KEPT = 0.75
+"""share of the limit that is left after turns were forgotten: the dialogue then grows again for several
+turns, and what was computed for it (here, or by a server that keeps prefixes) is used again"""
 
 
 class Dialogue:
@@ -70,8 +72,13 @@ class Dialogue:
         return sum(len(m["content"]) for m in self.messages)
 
     def fit(self, limit: int) -> None:
-        """Forgets the oldest turns until at most ``limit`` tokens remain; the newest message always stays."""
-        while self.tokens > limit and len(self.messages) > 1:
+        """Forgets the oldest turns of a dialogue of more than ``limit`` tokens, to three quarters of it.
+
+        The newest message always stays.
+        """
+        if self.tokens <= limit:
+            return
+        while self.tokens > limit * _KEPT and len(self.messages) > 1:
             self.forgotten += 1
             left_out = f"\n[The first {self.forgotten} step(s) of this episode are left out here.]"
             start, later = self._first + left_out, self.messages[3:]
@@ -93,7 +100,7 @@ class Dialogues:
     def __init__(self, policy: Policy, rollout: RolloutSettings) -> None:
         self.policy, self.rollout = policy, rollout
         self._dialogues: dict[str, Dialogue] = {}
-        self._sessions: Sessions[Request, Response] | None = None
+        self._session: Session | None = None
 
     def __contains__(self, episode: object) -> bool:
         return episode in self._dialogues
@@ -114,10 +121,6 @@ class Dialogues:
         dialogue.fit(limit - self.rollout.max_response_tokens)
         return dialogue
 
-    def is_whole(self, episode: str) -> bool:
-        """Whether an episode has a dialogue here that has forgotten nothing."""
-        return episode in self._dialogues and not self._dialogues[episode].forgotten
-
     def ask(self, seeds: Mapping[str, int], sampling: Sampling) -> list[Response]:
         """One response in each dialogue that is named.
 
@@ -125,12 +128,9 @@ class Dialogues:
             seeds: of each response, by episode. Episodes may leave from one call to the next.
             sampling: of all responses; the same in every call.
         """
-        prefill = self.rollout.prefill_tokens
-        if self._sessions is None:
-            self._sessions = Sessions(
-                lambda growing: self.policy.session(sampling, growing, prefill).respond
-            )
-        responses = self._sessions.answer(self._requests(seeds), self.is_whole)
+        if self._session is None:
+            self._session = self.policy.session(sampling, True, self.rollout.prefill_tokens)
+        responses = self._session.respond(self._requests(seeds))
         for share in _SHARES:
             limit = getattr(self.policy, "context_tokens", None)
             long = [name for name, r in zip(seeds, responses, strict=True) if r.overflow]
@@ -139,7 +139,7 @@ class Dialogues:
             for name in long:
                 self._dialogues[name].fit(int(limit * share) - self.rollout.max_response_tokens)
             shorter = self._requests({name: seeds[name] for name in long})
-            again = self._sessions.answer(shorter, self.is_whole)
+            again = self._session.respond(shorter)
             found = dict(zip(long, again, strict=True))
             responses = [found.get(n, r) for n, r in zip(seeds, responses, strict=True)]
         return responses
@@ -147,39 +147,3 @@ class Dialogues:
     def _requests(self, seeds: Mapping[str, int]) -> list[Request]:
         dialogues = ((name, seed, self._dialogues[name]) for name, seed in seeds.items())
         return [Request(name, seed, d.messages, d.ids) for name, seed, d in dialogues]
-
-
-class _Named(Protocol):
-    @property
-    def episode(self) -> str: ...
-
-
-Q = TypeVar("Q", bound=_Named)
-A = TypeVar("A")
-
-
-class Sessions(Generic[Q, A]):
-    """Answers requests of episodes: contexts that only grow share a session that keeps its work.
-
-    Args:
-        open_session: opens a session of the policy, for contexts that grow or for any others, and
-            returns what answers requests there.
-    """
-
-    def __init__(
-        self, open_session: Callable[[bool], Callable[[Sequence[Q]], Sequence[A]]]
-    ) -> None:
-        self._open = open_session
-        self._growing: Callable[[Sequence[Q]], Sequence[A]] | None = None
-
-    def answer(self, requests: Sequence[Q], grows: Callable[[str], bool]) -> list[A]:
-        """The answers in order; ``grows``: whether an episode's context begins with its last one."""
-        growing = [r for r in requests if grows(r.episode)]
-        others = [r for r in requests if not grows(r.episode)]
-        found: dict[str, A] = {}
-        if growing:
-            self._growing = self._growing or self._open(True)
-            found |= zip((r.episode for r in growing), self._growing(growing), strict=True)
-        if others:
-            found |= zip((r.episode for r in others), self._open(False)(others), strict=True)
-        return [found[request.episode] for request in requests]

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from paw_gym.actions import fill_blank
 from paw_gym.prompts import PromptTemplate
-from paw_train.baselines.dialogue import Dialogues, Sessions
+from paw_train.baselines.dialogue import Dialogues
 from paw_train.baselines.examples import ExampleSource
 from paw_train.baselines.turns import Answer, Responder, TurnAgent, View, context_ids
 from paw_train.rollouts.chat import ChatFormat
@@ -143,9 +143,7 @@ class _LikelihoodResponder:
         assert self.policy.chat is not None  # whatever scores has a tokenizer
         self.chat = self.policy.chat
         self._dialogues = Dialogues(self.policy, self.rollout)
-        self._sessions: Sessions[ScoreRequest, Scores] = Sessions(
-            lambda growing: self._scoring(growing).score
-        )
+        self._growing: ScoringSession | None = None
 
     def __call__(self, views: Sequence[View]) -> list[Answer]:
         normalise = self.agent.settings.normalise
@@ -158,7 +156,7 @@ class _LikelihoodResponder:
             )
             for view, offer in zip(views, offers, strict=True)
         ]
-        found = self._sessions.answer(requests, self._dialogues.is_whole)
+        found = self._session(views[0].env.mode == "conversation").score(requests)
         return [self._answer(v, o, s) for v, o, s in zip(views, offers, found, strict=True)]
 
     def _context(self, view: View) -> Sequence[int]:
@@ -168,9 +166,13 @@ class _LikelihoodResponder:
             return ids or []
         return self._dialogues.add_message(view.episode, view.prompt).ids or []
 
-    def _scoring(self, growing: bool) -> ScoringSession:
+    def _session(self, growing: bool) -> ScoringSession:
+        """For dialogues one that stays, for prompts that stand alone a new one."""
+        if growing and self._growing is not None:
+            return self._growing
         prefill = self.rollout.prefill_tokens
         session: ScoringSession = self.policy.scoring(growing, prefill)  # type: ignore[attr-defined]
+        self._growing = session if growing else None
         return session
 
     def _answer(self, view: View, offer: Offer, scores: Scores) -> Answer:

@@ -120,8 +120,9 @@ class Policy(Protocol):
 
         Args:
             sampling: of every response.
-            growing: each context of an episode extends its last context and response
-                (conversation mode), so that work on it can be kept.
+            growing: the contexts of an episode continue its last context and response (conversation
+                mode), so that work on them is kept. One that goes back is answered all the same, from where
+                it parts from the last.
             prefill_tokens: most context tokens computed at once, where this policy decides that:
                 memory, not results.
         """

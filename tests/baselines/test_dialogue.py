@@ -80,6 +80,25 @@ def test_what_is_forgotten_is_whole_turns_from_the_start() -> None:
     assert message["content"].endswith("observation 5 " * 4)
 
 
+def test_a_dialogue_grows_for_several_turns_between_forgettings() -> None:
+    from paw_train.rollouts.policy import Response
+
+    chat, limit = ChatFormat(TOKENIZER), 600
+    talk, lengths, before = Dialogue(chat, "The task."), [], []
+    for _ in range(40):
+        talk.add_response(Response(chat.content("answer " * 4), [], "answer " * 4))
+        talk.add_message("observation " * 2)
+        known, length = talk.forgotten, talk.tokens
+        talk.fit(limit)
+        if talk.forgotten > known:
+            before.append(length)
+            lengths.append(talk.tokens)
+    assert 2 < len(lengths) < 20, "not at every turn"
+    assert all(length > limit for length in before), "never before it is too long"
+    turn = 100
+    assert all(0.75 * limit - turn < length <= 0.75 * limit for length in lengths)
+
+
 @pytest.mark.parametrize(
     ("action", "said"),
     [

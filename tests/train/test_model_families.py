@@ -15,6 +15,7 @@ import hostile  # noqa: E402
 from paw_train.policies.local.decoder import BatchDecoder, open_decoder  # noqa: E402
 from paw_train.policies.local.group_decoder import GroupDecoder  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.rollouts.policy import Request, Sampling  # noqa: E402
 from paw_train.rollouts.tokens import StepSpans, TokenRow, collate  # noqa: E402
 
 TOKENIZER = hostile.byte_tokenizer()
@@ -142,6 +143,31 @@ def test_dialogues_of_unequal_turns_decode_as_alone(policy: tuple[str, LocalPoli
     logits = decoder.feed([_ids(3, 7), _ids(2, 8), _ids(3, 9)])
     expected = torch.stack([_alone(local.model, row) for row in rows])
     assert torch.allclose(logits, expected, atol=1e-4)
+
+
+def test_a_dialogue_that_goes_back_is_answered_as_anew(policy: tuple[str, LocalPolicy]) -> None:
+    _, local = policy
+    sampling = Sampling(temperature=0.0, max_tokens=4, stop=())
+    session = local.session(sampling, True)
+    contexts = {name: _ids(size, 50 + size) for name, size in (("a", 7), ("b", 21), ("c", 12))}
+    shortened = {
+        1: {"b": lambda ids: ids[:5] + ids[11:]},  # forgets what came after its beginning
+        2: {"a": lambda ids: ids[:3], "c": lambda ids: _ids(6, 3)},  # goes back; begins anew
+        3: {"c": lambda ids: ids[:1] + ids[4:]},
+        4: {},
+    }
+    for turn in range(5):
+        for name, change in shortened.get(turn, {}).items():
+            contexts[name] = change(contexts[name])
+        if turn == 3:
+            del contexts["b"]
+        asked = [Request(name, 1, [], ids) for name, ids in contexts.items()]
+        kept, anew = session.respond(asked), local.session(sampling, False).respond(asked)
+        assert [r.ids for r in kept] == [r.ids for r in anew], turn
+        for one, other in zip(kept, anew, strict=True):
+            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4), turn
+        for (name, ids), response in zip(contexts.items(), kept, strict=True):
+            contexts[name] = [*ids, *response.ids, *_ids(3 + len(name) + turn, turn)]
 
 
 def test_padding_stays_within_the_positions_of_a_model() -> None:

@@ -198,6 +198,16 @@ class BatchDecoder:
         self.count = self._working = len(rows)
         self._order = list(range(len(rows)))
 
+    def rewind(self, lengths: Mapping[int, int]) -> None:
+        """Forgets the ends of some rows.
+
+        Args:
+            lengths: by row, how many of its tokens stay.
+        """
+        places = self._places()
+        for row, length in lengths.items():
+            self._lengths[places[row]] = length
+
     def fork(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
         """Replaces all rows by beginnings of the given ones.
 

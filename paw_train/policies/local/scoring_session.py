@@ -30,7 +30,7 @@ class LocalScoringSession:
 
     Args:
         model: a Hugging Face causal language model.
-        growing: whether contexts extend the earlier ones, so that only what is new is computed.
+        growing: whether contexts continue the earlier ones, so that only what is new is computed.
         prefill_tokens: most tokens of one forward pass: memory, not results.
     """
 
@@ -49,16 +49,8 @@ class LocalScoringSession:
             names, contexts = [r.episode for r in requests], [r.ids for r in requests]
             decoder, news = self._seats.take(names, contexts)
             assert isinstance(decoder, BatchDecoder)  # it has a growing cache
-            if not all(news):  # scored before: its last token is read again
-                fed = [
-                    min(self._seats.fed[n], len(i) - 1)
-                    for n, i in zip(names, contexts, strict=True)
-                ]
-                decoder.fork(range(len(names)), fed)
-                news = [ids[start:] for ids, start in zip(contexts, fed, strict=True)]
             found = score_trees(decoder, news, [TokenTree(r.continuations) for r in requests])
-            for request in requests:
-                self._seats.fed[request.episode] = len(request.ids)
+            self._seats.read |= {r.episode: list(r.ids) for r in requests}
             return found
         found = []
         for part in _parts(requests, self.prefill_tokens):

@@ -22,7 +22,7 @@ class Seats:
 
     def __init__(self, model: Any, prefill_tokens: int, exact: bool = False) -> None:
         self.model, self.prefill_tokens, self.exact = model, prefill_tokens, exact
-        self.fed: dict[str, int] = {}
+        self.read: dict[str, list[int]] = {}
         """tokens of each dialogue that are in the cache; whoever feeds the decoder keeps this up"""
         self.retain = False
         """keep dialogues that leave, so that others can ``fork`` from them"""
@@ -32,24 +32,40 @@ class Seats:
     def take(
         self, names: Sequence[str], contexts: Sequence[Sequence[int]]
     ) -> tuple[Decoder, list[Sequence[int]]]:
-        """The decoder with these dialogues in it, and what is new of each.
+        """The decoder with these dialogues in it, and what is new of each, at least one token.
 
         Others may be in it as well; ``rows`` tells them apart.
 
         Args:
-            names: of the dialogues; all of the first call's, or fewer.
+            names: of the dialogues; all of the first call's, or fewer, all of which it ``holds``.
             contexts: each dialogue as a whole.
         """
-        if self._decoder is None:
+        known = [
+            _shared(self.read.get(name, []), ids) for name, ids in zip(names, contexts, strict=True)
+        ]
+        if self._decoder is None or not any(known):
             self._decoder = open_decoder(self.model, len(names), self.prefill_tokens)
             self._names = list(names)
         elif self._drops(self._decoder, names):
             place = {name: i for i, name in enumerate(self._names)}
             self._decoder.keep([place[name] for name in names])
             self._names = list(names)
-        return self._decoder, [
-            ids[self.fed.get(name, 0) :] for name, ids in zip(names, contexts, strict=True)
-        ]
+        self._go_back(dict(zip(names, known, strict=True)))
+        return self._decoder, [ids[n:] for n, ids in zip(known, contexts, strict=True)]
+
+    def holds(self, name: str, context: Sequence[int]) -> bool:
+        """Whether a dialogue can go on in its row: it was only added to, or the cache can go back."""
+        if self._decoder is None or isinstance(self._decoder, BatchDecoder):
+            return True
+        read = self.read.get(name, [])
+        return name in self._names and _shared(read, context) == len(read)
+
+    def _go_back(self, known: Mapping[str, int]) -> None:
+        """Takes out of the cache what the dialogues no longer contain."""
+        place = {name: i for i, name in enumerate(self._names)}
+        gone = {place[n]: kept for n, kept in known.items() if kept < len(self.read.get(n, []))}
+        if gone and isinstance(self._decoder, BatchDecoder):
+            self._decoder.rewind(gone)
 
     def _drops(self, decoder: Decoder, names: Sequence[str]) -> bool:
         """Whether the other dialogues leave the decoder now."""
@@ -75,11 +91,22 @@ class Seats:
             branches: by name, the dialogue that each continues, and how many of its tokens they share.
         """
         if not self.retain or not isinstance(self._decoder, BatchDecoder):
-            self._decoder, self._names, self.fed = None, [], {}
+            self._decoder, self._names, self.read = None, [], {}
             return
         place = {name: i for i, name in enumerate(self._names)}
         # the last shared token is read again: what it predicts is where the branch begins
         lengths = [tokens - 1 for _, tokens in branches.values()]
         self._decoder.fork([place[parent] for parent, _ in branches.values()], lengths)
         self._names = list(branches)
-        self.fed = dict(zip(branches, lengths, strict=True))
+        self.read = {
+            name: self.read[parent][:length]
+            for (name, (parent, _)), length in zip(branches.items(), lengths, strict=True)
+        }
+
+
+def _shared(read: Sequence[int], context: Sequence[int]) -> int:
+    """Tokens at the start of a context that were read, short of its last: what follows that one is wanted."""
+    longest = min(len(read), len(context) - 1)
+    if list(read[:longest]) == list(context[:longest]):
+        return longest
+    return next(i for i in range(longest) if read[i] != context[i])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paw_train.policies.local.decoder import Decoder, open_decoder
+from paw_train.policies.local.decoder import open_decoder
 from paw_train.policies.local.generate import respond
 from paw_train.policies.local.seats import Seats
 from paw_train.policies.local.stop_strings import StopTexts
@@ -21,7 +21,7 @@ class LocalSession:
         model: a Hugging Face causal language model.
         chat: its chat format.
         sampling: of every response.
-        growing: whether contexts extend the earlier ones, so that only what is new is computed.
+        growing: whether contexts continue the earlier ones, so that only what is new is computed.
         prefill_tokens: most context tokens of one forward pass: memory, not results.
     """
 
@@ -47,15 +47,31 @@ class LocalSession:
             r.ids if r.ids is not None else self.chat.dialogue(r.messages) for r in requests
         ]
         names = [r.episode for r in requests]
-        decoder, news = self._decoder(names, contexts)
-        seeds = [r.seed for r in requests]
-        rows = self._seats.rows(names) if self._seats is not None else None
-        responses = respond(decoder, news, self.chat, self.sampling, seeds, self._stops, rows)
-        if self._seats is not None:
-            for name, ids, response in zip(names, contexts, responses, strict=True):
-                # the last sampled token is in the context but not in the cache yet
-                self._seats.fed[name] = len(ids) + len(response.ids) - 1
-        return responses
+        seats = self._seats
+        kept = [seats is not None and seats.holds(n, c) for n, c in zip(names, contexts, strict=True)]
+        responses: dict[int, Response] = {}
+        for wanted, where in ((True, seats), (False, None)):
+            numbers = [i for i, is_kept in enumerate(kept) if is_kept == wanted]
+            if numbers:
+                part = [(names[i], contexts[i], requests[i].seed) for i in numbers]
+                responses |= zip(numbers, self._respond(part, where), strict=True)
+        return [responses[i] for i in range(len(requests))]
+
+    def _respond(
+        self, asked: Sequence[tuple[str, Sequence[int], int]], seats: Seats | None
+    ) -> list[Response]:
+        """Responses to (name, context, seed), with what was computed for these dialogues or without."""
+        names, contexts, seeds = zip(*asked, strict=True)
+        if seats is None:
+            decoder = open_decoder(self.model, len(names), self.prefill_tokens)
+            return respond(decoder, contexts, self.chat, self.sampling, seeds, self._stops)
+        decoder, news = seats.take(names, contexts)
+        rows = seats.rows(names)
+        found = respond(decoder, news, self.chat, self.sampling, seeds, self._stops, rows)
+        for name, ids, response in zip(names, contexts, found, strict=True):
+            # the last sampled token is in the context but not in the cache yet
+            seats.read[name] = [*ids, *response.ids[:-1]]
+        return found
 
     def retain(self) -> None:
         """See ``protocol.ForkingSession``."""
@@ -66,11 +82,3 @@ class LocalSession:
         """See ``protocol.ForkingSession``."""
         if self._seats is not None:
             self._seats.fork(branches)
-
-    def _decoder(
-        self, names: Sequence[str], contexts: Sequence[Sequence[int]]
-    ) -> tuple[Decoder, Sequence[Sequence[int]]]:
-        """What computes the responses, and what it has not read yet."""
-        if self._seats is not None:
-            return self._seats.take(names, contexts)
-        return open_decoder(self.model, len(names), self.prefill_tokens), contexts
