@@ -39,7 +39,8 @@ def play(policy: LocalPolicy, options: argparse.Namespace, blocks: bool) -> tupl
             talk.fit(options.limit - options.tokens)
         longest = max(longest, *(talk.tokens for talk in talks))
         requests = [
-            Request(str(i), 1000 * turn + i, talk.messages, talk.ids) for i, talk in enumerate(talks)
+            Request(str(i), 1000 * turn + i, talk.messages, talk.ids)
+            for i, talk in enumerate(talks)
         ]
         # turn by turn, nothing could be kept of a dialogue that had forgotten
         whole = blocks or not any(talk.forgotten for talk in talks)
@@ -66,7 +67,9 @@ def main() -> None:
     seconds = {}
     for name, blocks in (("turn by turn", False), ("in blocks", True)):
         seconds[name], forgotten, longest = play(policy, options, blocks)
-        print(f"{name}: {seconds[name]:.1f} s, {forgotten} turns left out, at most {longest} tokens")
+        print(
+            f"{name}: {seconds[name]:.1f} s, {forgotten} turns left out, at most {longest} tokens"
+        )
     print(f"ratio {seconds['turn by turn'] / seconds['in blocks']:.1f}")
 
 

@@ -48,7 +48,9 @@ class LocalSession:
         ]
         names = [r.episode for r in requests]
         seats = self._seats
-        kept = [seats is not None and seats.holds(n, c) for n, c in zip(names, contexts, strict=True)]
+        kept = [
+            seats is not None and seats.holds(n, c) for n, c in zip(names, contexts, strict=True)
+        ]
         responses: dict[int, Response] = {}
         for wanted, where in ((True, seats), (False, None)):
             numbers = [i for i, is_kept in enumerate(kept) if is_kept == wanted]
