@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -600,13 +601,19 @@ def test_markdown_has_a_row_an_arm_and_as_many_runs_as_headings() -> None:
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_the_terminals_table_fits_and_cuts_nothing(width: int) -> None:
-    name = "grpo+paw-fixed"
-    runs = fake_results({"grpo": [0.5, 0.6, 0.5], name: [0.6, 0.6, 0.7]})
+    name, worse = "echo without reward", "gigpo"
+    runs = fake_results(
+        {"grpo": [0.5, 0.6, 0.5], name: [0.6, 0.6, 0.7], worse: [0.31, 0.12, 0.03]}
+    )
     console = Console(width=width)
     with console.capture() as capture:
-        console.print(rich_table(compare({"grpo": "grpo", name: "grpo"}, "grpo", runs), width))
+        baselines = {"grpo": "grpo", name: "grpo", worse: "grpo"}
+        console.print(rich_table(compare(baselines, "grpo", runs), width))
     text = capture.get()
-    assert name in text and "+10.0 to grpo" in text and "…" not in text
+    assert name in text and "…" not in text
+    assert ("+10.0 to grpo" in text) == (width > 100)
+    assert ("Differences to grpo." in text) == (width < 100)
+    assert re.search(r"\+10\.0 +(to grpo +)?-\d", text), text
     assert ("seeds and tasks" in text) == (width > 100)
 
 

@@ -113,18 +113,27 @@ def _p(value: float) -> str:
 
 _WIDE = 118
 """characters that all columns take"""
-_NARROW = (0, 1, 3, 5, 6, 7)
+_DIFFERENCE = COLUMNS.index("difference")
+_NARROW = (0, 1, 3, _DIFFERENCE, 6, 7)
 """columns of a narrow terminal; table.md has them all"""
 
 
 def rich_table(comparison: Comparison, width: int = _WIDE) -> Table:
     """For a terminal of so many characters."""
-    chosen = range(len(COLUMNS)) if width >= _WIDE else _NARROW
+    narrow = width < _WIDE
+    chosen = _NARROW if narrow else range(len(COLUMNS))
     table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for i in chosen:
         table.add_column(COLUMNS[i], justify="left" if i == 0 else "right", no_wrap=True)
+    others = {difference.to for difference in comparison.differences}
+    # said once below, where there is no room to say it in every row
+    everywhere = f" to {min(others)}" if narrow and len(others) == 1 else None
     for row in arm_rows(comparison):
+        if everywhere:
+            row[_DIFFERENCE] = row[_DIFFERENCE].removesuffix(everywhere)
         table.add_row(*(Text(row[i]) for i in chosen))
+    if everywhere:
+        table.caption, table.caption_justify = Text(f"Differences{everywhere}.", "dim"), "left"
     return table
 
 
