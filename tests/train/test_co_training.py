@@ -11,6 +11,11 @@ import pytest
 from files import load
 from scipy import stats
 
+from paw_train.reporting.compare.analysis import compare
+from paw_train.reporting.compare.grid import load_grid
+from paw_train.reporting.compare.results import read_results
+from paw_train.reporting.compare.tables import p_text
+
 pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +28,27 @@ def test_the_results_page_holds_the_table_and_the_correlations() -> None:
     assert co_training.table(found) in page
     measured = [study for study in found if study.measures_observations]
     assert co_training.dose_response(measured) in page
+
+
+def test_the_results_page_holds_the_methods_side_by_side() -> None:
+    page = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+    part = page.partition("### The methods side by side")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in part.splitlines() if line.startswith("| `")]
+    grid = load_grid("methods")
+    runs = read_results(co_training.COMPARISONS / "methods.json")
+    comparison = compare(grid.baselines(), grid.baseline, runs)
+    assert [row[0].strip("`") for row in rows] == [arm.arm for arm in comparison.arms]
+    for row, arm in zip(rows, comparison.arms, strict=True):
+        assert arm.seeds == (0, 1, 2, 3, 4)
+        own = [run.metrics["obs_nll"][-4:] for run in runs if run.arm == arm.arm]
+        assert row[2:4] == [f"{100 * arm.before:.1f}", f"{100 * arm.mean:.1f}"]
+        assert float(row[-1]) == pytest.approx(np.mean(own), abs=0.005)
+        difference = comparison.difference(arm.arm)
+        if difference is not None:
+            low, high = difference.ci95
+            shown = (difference.mean, low, high)
+            assert row[4] == "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * x for x in shown))
+            assert row[5] == p_text(difference)
 
 
 def test_a_detectable_difference_is_found_as_often_as_it_says() -> None:

@@ -602,9 +602,7 @@ def test_markdown_has_a_row_an_arm_and_as_many_runs_as_headings() -> None:
 @pytest.mark.parametrize("width", [80, 140])
 def test_the_terminals_table_fits_and_cuts_nothing(width: int) -> None:
     name, worse = "echo without reward", "gigpo"
-    runs = fake_results(
-        {"grpo": [0.5, 0.6, 0.5], name: [0.6, 0.6, 0.7], worse: [0.31, 0.12, 0.03]}
-    )
+    runs = fake_results({"grpo": [0.5, 0.6, 0.5], name: [0.6, 0.6, 0.7], worse: [0.31, 0.12, 0.03]})
     console = Console(width=width)
     with console.capture() as capture:
         baselines = {"grpo": "grpo", name: "grpo", worse: "grpo"}
