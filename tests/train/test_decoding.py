@@ -190,6 +190,64 @@ def test_what_a_turn_adds_is_read_without_padding() -> None:
     assert read == [41, 10]
 
 
+@pytest.mark.parametrize("heads", [2, 6])
+@pytest.mark.parametrize("new", [1, 3, 40, 200])
+def test_attention_in_bfloat16_is_of_the_stock_one_s_precision(heads: int, new: int) -> None:
+    """Rows of unequal lengths in a cache with room to spare, in which old numbers stand; against float64."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    from paw_train.policies.local.attention import grouped_attention
+
+    torch.manual_seed(new)
+    module = torch.nn.Module()
+    module.num_key_value_groups, module.is_causal = heads // 2, True
+    query = torch.randn(4, heads, new, 64)
+    # the first four rows of five, and 700 columns of 800
+    key, value = (torch.randn(5, 2, 800, 64)[:4, :, :700] for _ in range(2))
+    last = torch.tensor([700 - new, 500, 31, 0])[:, None] + torch.arange(new)
+    mask = (torch.arange(700) <= last[..., None])[:, None]
+
+    def attended(attend: Any, dtype: Any) -> Any:
+        whole = [x.as_strided((5, 2, 800, 64), x.stride()) for x in (key, value)]
+        cached = [x.bfloat16().to(dtype)[:4, :, :700] for x in whole]
+        inputs = [query.bfloat16().to(dtype), *cached]
+        return attend(module, *inputs, mask, scaling=0.125)[0].double()
+
+    exact = attended(sdpa_attention_forward, torch.float64)
+    ours, stock = (attended(f, torch.bfloat16) for f in (grouped_attention, sdpa_attention_forward))
+    assert ours.shape == exact.shape
+    for row in range(4):
+        error, usual = ((x - exact)[row].abs().mean() for x in (ours, stock))
+        assert error <= 3 * usual
+
+
+@pytest.mark.parametrize("place", [0, 3])
+def test_two_products_read_a_slice_where_it_lies(place: int) -> None:
+    """Any slice of any tensor gives what plain attention gives, and slices of a cache are not copied."""
+    from paw_train.policies.local import attention
+
+    torch.manual_seed(place)
+    rows = slice(place, place + 2)
+    buffer = torch.randn(5, 2, 40, 8)
+    slices = [
+        buffer[rows, :, :30],
+        buffer[rows, :, 5:35],
+        buffer[:, 1:][rows, :, :30],
+        buffer[rows, :, :30, :4],
+        buffer.transpose(1, 2)[rows, :2].transpose(2, 3),
+        buffer[rows],
+    ]
+    for part in slices:
+        mask = torch.rand(2, 1, 1, part.shape[2]) < 0.5
+        mask[..., 0] = True
+        query = torch.randn(2, part.shape[1], 3, part.shape[3])
+        args = (query, part, part, mask, 0.3)
+        torch.testing.assert_close(attention._two_products(*args), attention._fused(*args))
+    whole = attention._whole(slices[0])
+    assert whole.shape == (2, 2, 40, 8)
+    assert torch.equal(whole, buffer[rows])
+
+
 def test_ended_rows_are_no_longer_computed() -> None:
     passes: list[int] = []
     hook = MODEL.get_decoder().register_forward_pre_hook(

@@ -17,6 +17,10 @@ from torch import Tensor
 NAME = "paw_grouped_sdpa"
 _LONGEST_QUERY = 256
 """query tokens up to which folding pays; a training pass has more, and no cache"""
+_FEW_QUERIES = 192
+_MANY_KEYS = 2**17
+"""rows of a query up to which, and numbers in the keys from which, two products are faster than the fused
+kernel in bfloat16 on a CPU"""
 
 
 def grouped_attention(
@@ -54,16 +58,57 @@ def _attend(
 
     batch, heads, length, width = query.shape
     groups = heads // key.shape[1]
-    if mask is None or groups == 1 or length > _LONGEST_QUERY:
+    rows = groups * length
+    products = mask is not None and rows <= _FEW_QUERIES and _is_read_slowly(key, mask)
+    if mask is None or length > _LONGEST_QUERY or (groups == 1 and not products):
         output: Tensor = sdpa_attention_forward(module, query, key, value, mask, **kwargs)[0]
         return output
-    folded = query.reshape(batch, key.shape[1], groups * length, width)
+    folded = query.reshape(batch, key.shape[1], rows, width)
     mask = mask[..., : key.shape[2]]
-    mask = mask.expand(-1, -1, groups, -1) if length == 1 else mask.repeat(1, 1, groups, 1)
-    result = torch.nn.functional.scaled_dot_product_attention(
-        folded, key, value, attn_mask=mask, scale=kwargs.get("scaling")
-    )
+    if length > 1:
+        mask = mask.repeat(1, 1, groups, 1)
+    attend = _two_products if products else _fused
+    result = attend(folded, key, value, mask, kwargs.get("scaling") or width**-0.5)
     return result.reshape(batch, heads, length, width).transpose(1, 2)
+
+
+def _fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+    result: Tensor = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask.expand(-1, -1, query.shape[2], -1), scale=scale
+    )
+    return result
+
+
+def _is_read_slowly(key: Tensor, mask: Tensor) -> bool:
+    """Whether the fused kernel takes longer over these keys than two products.
+
+    For a few new tokens it reads a cache in bfloat16 at a fraction of the memory's speed.
+    """
+    narrow = key.dtype == torch.bfloat16 and key.device.type == "cpu" and not key.requires_grad
+    return narrow and mask.dtype == torch.bool and key.numel() >= _MANY_KEYS
+
+
+def _two_products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """Attention of [B, K, q, D] queries with the softmax in float32; the mask is [B, 1, q or 1, L].
+
+    A product of a slice would copy it first, which costs more than the product. So the products go over
+    the whole buffers that ``key`` and ``value`` are the beginning of, and the rest has no weight.
+    """
+    key, value = _whole(key), _whole(value)
+    shown = torch.nn.functional.pad(mask, (0, key.shape[2] - mask.shape[3]))
+    scores = torch.matmul(query, key.transpose(-1, -2)).float().mul_(scale)
+    weights = scores.masked_fill_(~shown, -torch.inf).softmax(-1)
+    return torch.matmul(weights.to(value.dtype), value)
+
+
+def _whole(part: Tensor) -> Tensor:
+    """The [B, K, room, D] buffer of which a [B, K, L, D] tensor is the first L columns."""
+    batch, heads, _, width = part.shape
+    room = part.stride(1) // width
+    whole_rows = part.stride() == (heads * room * width, room * width, width, 1)
+    if not whole_rows or part.storage_offset() % (room * width):
+        return part
+    return part.as_strided((batch, heads, room, width), part.stride())
 
 
 @dataclass(frozen=True, slots=True)

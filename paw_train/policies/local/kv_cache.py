@@ -10,6 +10,11 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
 
+def _room(columns: int) -> int:
+    """Columns of a buffer for so many: a decode step reads the spare ones too (``attention``)."""
+    return columns + columns // 8 + 64
+
+
 class GrowingLayer(DynamicLayer):
     """A cache layer that writes in place into a buffer with room to spare.
 
@@ -57,7 +62,7 @@ class GrowingLayer(DynamicLayer):
         """Zeros, not whatever lay in memory: a column that a mask hides must hold finite numbers."""
         if len(self._buffers) > i and self._buffers[i].shape[-2] >= self._end:
             return
-        room = self._end + self._end // 2 + 64
+        room = _room(self._end)
         fresh = like.new_zeros((self._total, like.shape[1], room, like.shape[-1]))
         if len(self._buffers) > i:
             old = self._buffers[i]
@@ -78,8 +83,7 @@ class GrowingLayer(DynamicLayer):
     def select(self, rows: Tensor, width: int) -> None:
         """Keeps the first ``width`` columns of the given rows [R] (also repeated ones)."""
         for i, buffer in enumerate(self._buffers):
-            room = (len(rows), buffer.shape[1], width + width // 4 + 64, buffer.shape[3])
-            fresh = buffer.new_zeros(room)
+            fresh = buffer.new_zeros((len(rows), buffer.shape[1], _room(width), buffer.shape[3]))
             fresh[:, :, :width] = buffer[rows, :, :width]
             self._buffers[i] = fresh
 
