@@ -190,6 +190,20 @@ def test_what_a_turn_adds_is_read_without_padding() -> None:
     assert read == [41, 10]
 
 
+def test_turns_of_any_length_are_read_exactly() -> None:
+    """Shorter than, as long as and longer than the stretches in which new tokens attend to the cache."""
+    generator = torch.Generator().manual_seed(3)
+    contexts = _contexts(5)
+    turns = [
+        torch.randint(0, 256, (n,), generator=generator).tolist() for n in (63, 64, 65, 200, 1)
+    ]
+    decoder = BatchDecoder(MODEL, 5)
+    decoder.feed(contexts)
+    found = decoder.feed(turns)
+    for context, turn, logits in zip(contexts, turns, found, strict=True):
+        torch.testing.assert_close(logits, _alone(context + turn), atol=2e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("heads", [2, 6])
 @pytest.mark.parametrize("new", [1, 3, 40, 200])
 def test_attention_in_bfloat16_is_of_the_stock_one_s_precision(heads: int, new: int) -> None:

@@ -21,6 +21,8 @@ _FEW_QUERIES = 192
 _MANY_KEYS = 2**17
 """rows of a query up to which, and numbers in the keys from which, two products are faster than the fused
 kernel in bfloat16 on a CPU"""
+_STRETCH = 64
+"""new tokens of a row that attend to its cache at once on a CPU"""
 
 
 def grouped_attention(
@@ -116,19 +118,25 @@ class CachedRows:
     """New tokens of several rows of a key-value cache, joined into one row."""
 
     spans: list[tuple[int, int, int]]
-    """of each row: its place in the cache, its tokens with the new ones, and how many are new"""
+    """of each stretch: its place in the cache, its row's tokens up to its last, and how many are new"""
     masks: list[Tensor | None]
-    """[1, 1, new, all] bool of each row; ``None``: nothing precedes the new ones"""
+    """[1, 1, new, all] bool of each stretch; ``None``: nothing precedes the new ones"""
 
     @classmethod
     def of(cls, rows: Sequence[tuple[int, int, int]], device: torch.device) -> CachedRows:
         """Of rows in the order in which they are joined: (place, tokens before, new tokens > 0)."""
+        spans: list[tuple[int, int, int]] = []
         masks: list[Tensor | None] = []
-        for _, before, new in rows:
-            last = torch.arange(before, before + new, device=device)[:, None]
-            columns = torch.arange(before + new, device=device)
-            masks.append((columns <= last)[None, None] if before else None)
-        return cls([(place, before + new, new) for place, before, new in rows], masks)
+        for place, before, new in rows:
+            # a kernel that is given a mask also computes what the mask hides
+            step = _STRETCH if before and device.type == "cpu" else new
+            for first in range(before, before + new, step):
+                end = min(first + step, before + new)
+                spans.append((place, end, end - first))
+                last = torch.arange(first, end, device=device)[:, None]
+                columns = torch.arange(end, device=device)
+                masks.append((columns <= last)[None, None] if before else None)
+        return cls(spans, masks)
 
     def attend(
         self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **kwargs: Any
