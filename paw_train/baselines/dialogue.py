@@ -13,8 +13,8 @@ from paw_train.settings.rollout import RolloutSettings
 _SHARES = (1.0, 0.8, 0.6)
 """of a context limit that is tried in turn, since tokens may have been counted too few"""
 _KEPT = 0.75
-"""share of the limit that is left after turns were forgotten: the dialogue then grows again for several
-turns, and what was computed for it (here, or by a server that keeps prefixes) is used again"""
+"""share of the room for turns that is left after some were forgotten: the dialogue then grows again for
+several turns, and what was computed for it (here, or by a server that keeps prefixes) is used again"""
 
 
 class Dialogue:
@@ -43,7 +43,7 @@ class Dialogue:
     def add_response(self, response: Response) -> None:
         """Appends the agent's answer; its usage shows how many tokens the server counts."""
         if response.usage is not None and response.usage[0] > 0:
-            self._characters_a_token = self._characters() / response.usage[0]
+            self._characters_a_token = _characters(self.messages) / response.usage[0]
         self.messages.append({"role": "assistant", "content": response.text})
         if self.chat and self.ids is not None:
             self.ids = [*self.ids, *response.ids, *self.chat.closing(response.ids)]
@@ -61,24 +61,26 @@ class Dialogue:
         Without one: estimated from the number of characters per token in the server's last count for
         this dialogue, and before the first count from four.
         """
-        if self.ids is not None:
-            return len(self.ids)
-        counted = self._count(self.messages) if self._count else None
-        return (
-            math.ceil(self._characters() / self._characters_a_token) if counted is None else counted
-        )
+        return self._tokens_of(self.messages) if self.ids is None else len(self.ids)
 
-    def _characters(self) -> int:
-        return sum(len(m["content"]) for m in self.messages)
+    def _tokens_of(self, messages: Sequence[Message]) -> int:
+        if self.chat:
+            return len(self.chat.dialogue(messages))
+        counted = self._count(messages) if self._count else None
+        if counted is not None:
+            return counted
+        return math.ceil(_characters(messages) / self._characters_a_token)
 
     def fit(self, limit: int) -> None:
-        """Forgets the oldest turns of a dialogue of more than ``limit`` tokens, to three quarters of it.
+        """Forgets the oldest turns of a dialogue of more than ``limit`` tokens.
 
-        The newest message always stays.
+        The first and the newest message always stay; a quarter of the room that they leave becomes free.
         """
         if self.tokens <= limit:
             return
-        while self.tokens > limit * _KEPT and len(self.messages) > 1:
+        answer: Message = {"role": "assistant", "content": ""}
+        fixed = self._tokens_of([self.messages[0], answer, self.messages[-1]])
+        while self.tokens > fixed + (limit - fixed) * _KEPT and len(self.messages) > 1:
             self.forgotten += 1
             left_out = f"\n[The first {self.forgotten} step(s) of this episode are left out here.]"
             start, later = self._first + left_out, self.messages[3:]
@@ -87,6 +89,10 @@ class Dialogue:
             self.messages = [{"role": "user", "content": start}, *later]
             if self.chat:
                 self.ids = self.chat.dialogue(self.messages)
+
+
+def _characters(messages: Sequence[Message]) -> int:
+    return sum(len(message["content"]) for message in messages)
 
 
 class Dialogues:

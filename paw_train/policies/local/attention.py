@@ -21,6 +21,8 @@ _FEW_QUERIES = 192
 _MANY_KEYS = 2**17
 """rows of a query up to which, and numbers in the keys from which, two products are faster than the fused
 kernel in bfloat16 on a CPU"""
+_LARGEST_SCORE = 32.0
+"""up to which rounding a score to bfloat16 changes it by at most 1/16; some models' are in the hundreds"""
 _STRETCH = 64
 """new tokens of a row that attend to its cache at once on a CPU"""
 
@@ -71,7 +73,8 @@ def _attend(
         mask = mask.repeat(1, 1, groups, 1)
     attend = _two_products if products else _fused
     result = attend(folded, key, value, mask, kwargs.get("scaling") or width**-0.5)
-    return result.reshape(batch, heads, length, width).transpose(1, 2)
+    # values may be narrower than keys
+    return result.reshape(batch, heads, length, value.shape[-1]).transpose(1, 2)
 
 
 def _fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
@@ -96,19 +99,25 @@ def _two_products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale
     A product of a slice would copy it first, which costs more than the product. So the products go over
     the whole buffers that ``key`` and ``value`` are the beginning of, and the rest has no weight.
     """
-    key, value = _whole(key), _whole(value)
-    shown = torch.nn.functional.pad(mask, (0, key.shape[2] - mask.shape[3]))
-    scores = torch.matmul(query, key.transpose(-1, -2)).float().mul_(scale)
-    weights = scores.masked_fill_(~shown, -torch.inf).softmax(-1)
-    return torch.matmul(weights.to(value.dtype), value)
+    keys, values = _whole(key), _whole(value)
+    if keys.shape[2] != values.shape[2]:
+        return _fused(query, key, value, mask, scale)
+    scores = torch.matmul(query, keys.transpose(-1, -2)).float().mul_(scale)
+    low, high = scores.aminmax()
+    if max(-low, high) > _LARGEST_SCORE:
+        return _fused(query, key, value, mask, scale)
+    shown = torch.nn.functional.pad(mask, (0, keys.shape[2] - mask.shape[3]))
+    # not -inf: what sees nothing must stay a number, as others may be asked not to see it
+    weights = scores.masked_fill_(~shown, torch.finfo(torch.float32).min).softmax(-1)
+    return torch.matmul(weights.to(value.dtype), values)
 
 
 def _whole(part: Tensor) -> Tensor:
     """The [B, K, room, D] buffer of which a [B, K, L, D] tensor is the first L columns."""
-    batch, heads, _, width = part.shape
+    batch, heads, length, width = part.shape
     room = part.stride(1) // width
     whole_rows = part.stride() == (heads * room * width, room * width, width, 1)
-    if not whole_rows or part.storage_offset() % (room * width):
+    if room < length or not whole_rows or part.storage_offset() % (room * width):
         return part
     return part.as_strided((batch, heads, room, width), part.stride())
 

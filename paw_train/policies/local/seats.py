@@ -40,10 +40,13 @@ class Seats:
             names: of the dialogues; all of the first call's, or fewer, all of which it ``holds``.
             contexts: each dialogue as a whole.
         """
+        if not all(contexts):
+            raise ValueError("A dialogue has no tokens; there is nothing to answer.")
         known = [
             _shared(self.read.get(name, []), ids) for name, ids in zip(names, contexts, strict=True)
         ]
-        if self._decoder is None or not any(known):
+        anew = not any(known) and set(self._names) <= set(names)
+        if self._decoder is None or anew:
             self._decoder = open_decoder(self.model, len(names), self.prefill_tokens)
             self._names = list(names)
         elif self._drops(self._decoder, names):
@@ -61,11 +64,13 @@ class Seats:
         return name in self._names and _shared(read, context) == len(read)
 
     def _go_back(self, known: Mapping[str, int]) -> None:
-        """Takes out of the cache what the dialogues no longer contain."""
+        """Takes out of the cache what the dialogues no longer contain, or never did.
+
+        The latter is there when an answer was interrupted.
+        """
         place = {name: i for i, name in enumerate(self._names)}
-        gone = {place[n]: kept for n, kept in known.items() if kept < len(self.read.get(n, []))}
-        if gone and isinstance(self._decoder, BatchDecoder):
-            self._decoder.rewind(gone)
+        if isinstance(self._decoder, BatchDecoder):
+            self._decoder.rewind({place[name]: kept for name, kept in known.items()})
 
     def _drops(self, decoder: Decoder, names: Sequence[str]) -> bool:
         """Whether the other dialogues leave the decoder now."""

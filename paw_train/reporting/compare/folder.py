@@ -124,7 +124,7 @@ class ComparisonFolder:
                     f"over with --import {file}, or export to another file."
                 )
 
-    def execute(self, jobs: int, progress: Progress, check: Callable[[Settings], None]) -> Work:
+    def execute(self, jobs: int, progress: Progress, check: Callable[[Settings], object]) -> Work:
         """Executes the missing runs and writes the results after each.
 
         Args:
@@ -133,8 +133,8 @@ class ComparisonFolder:
             check: raises for settings that no run can start with; asked once for each arm.
 
         Raises:
-            ValueError: a run was begun with other settings, or an arm's runs could not start.
-            ImportError: an arm needs a package that is not installed.
+            ValueError: a run was begun with other settings.
+            Exception: what ``check`` raises, with a note that names the arm.
         """
         todo = [c for c in self.chosen if c.name not in self.imported]
         _check_arms([c for c in todo if not is_finished(self.paths.folder / c.name)], check)
@@ -196,17 +196,14 @@ class ComparisonFolder:
         return "not begun"
 
 
-def _check_arms(runs: Sequence[PlannedRun], check: Callable[[Settings], None]) -> None:
+def _check_arms(runs: Sequence[PlannedRun], check: Callable[[Settings], object]) -> None:
     """Asks about one run of each arm: what it lacks is found now and not after hours."""
     for arm, run in {run.arm: run for run in reversed(runs)}.items():
         try:
             check(run.settings)
-        except ImportError as error:
-            if str(error).startswith("No module named"):
-                raise  # the program adds what installs it
-            raise type(error)(f"Arm {arm!r}: {error}", name=error.name) from error
-        except ValueError as error:
-            raise ValueError(f"Arm {arm!r}: {error}") from error
+        except Exception as error:
+            error.add_note(f"(in arm {arm!r}; no run was started)")
+            raise
 
 
 def write_report(folder: Path, grid: Grid, runs: Sequence[RunResult]) -> Path:

@@ -14,7 +14,7 @@ from paw_train.settings import Settings
 from paw_train.training.openrlhf import TESTED_VERSION
 from paw_train.training.openrlhf.deaths import is_death
 from paw_train.training.openrlhf.episodes import write_data_sets
-from paw_train.training.openrlhf.mapping import arguments, options, require_possible
+from paw_train.training.openrlhf.mapping import arguments, options
 from paw_train.training.openrlhf.run_records import cluster_tracking, note_restart
 from paw_train.training.openrlhf.worker_settings import worker_environment
 
@@ -50,14 +50,11 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
             not fit its GPUs.
         ModuleNotFoundError: OpenRLHF is not installed.
     """
-    from paw_train.training.fit import gpu_memory, require_fit, underfed_notes
+    from paw_train.training.fit import underfed_notes
     from paw_train.training.local import claim_folder
-    from paw_train.training.preparation import prepared
+    from paw_train.training.startable import startable
 
-    require_possible(settings)
-    require_openrlhf()
-    settings = prepared(settings, print)
-    require_fit(settings, gpu_memory(settings.openrlhf.gpu), possible=require_possible)
+    settings = startable(settings, print)
     for note in underfed_notes(settings):
         print(f"Warning: {note}")
     # workers have other working directories
