@@ -57,6 +57,8 @@ def main() -> None:
     narrow = LocalPolicy.load(options.model, dtype="bfloat16")
     text = " ".join(path.read_text(encoding="utf-8") for path in options.text)
     ids = exact.tokenizer(text)["input_ids"]
+    if len(ids) < max(options.lengths) + options.steps:
+        parser.error(f"--text has {len(ids)} tokens; the longest context needs more")
     for read in options.lengths:
         length = read + options.steps
         offsets = [i * (len(ids) - length) // options.rows for i in range(options.rows)]

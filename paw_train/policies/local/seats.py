@@ -57,7 +57,10 @@ class Seats:
         return self._decoder, [ids[n:] for n, ids in zip(known, contexts, strict=True)]
 
     def holds(self, name: str, context: Sequence[int]) -> bool:
-        """Whether a dialogue can go on in its row: it was only added to, or the cache can go back."""
+        """Whether a dialogue can go on in its row: it was only added to, or the cache can go back.
+
+        One that cannot is computed from its start, now and in every later turn.
+        """
         if self._decoder is None or isinstance(self._decoder, BatchDecoder):
             return True
         read = self.read.get(name, [])
