@@ -12,7 +12,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,9 +54,11 @@ from paw_train.settings import (
 )
 from paw_train.settings.sharing import shared_evaluation, shared_warm_start
 from paw_train.training.cloning import clone, mixed_expert_rows
+from paw_train.training.device import chosen_device, memory_of
 from paw_train.training.environments import TrainingEnvironments, reward_terms
+from paw_train.training.fit import machine_memory, require_fit
+from paw_train.training.preparation import prepared
 from paw_train.training.recording import record
-from paw_train.training.startable import chosen_device, startable
 from paw_train.world_model_learning.stages import WorldModelStages
 
 if TYPE_CHECKING:
@@ -90,7 +92,7 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     given up again when the run fails before it leaves anything there.
     """
     display = RunDisplay(quiet)
-    settings = startable(settings, display.say)
+    settings = startable_here(settings, display.say)
     folder = Path(settings.out) / settings.name
     require_idle(folder)
     with set_aside(folder, fresh):
@@ -103,6 +105,15 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
         except BaseException:
             give_up_folder(folder)
             raise
+
+
+def startable_here(settings: Settings, report: Callable[[str], None]) -> Settings:
+    """See ``startable``; of this engine."""
+    memory = memory_of(chosen_device(settings.model.device))
+    settings = prepared(settings, report)
+    if memory is not None:
+        require_fit(settings, memory, machine_memory())
+    return settings
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from paw_train.environments import (
     require_solver,
     training_env,
 )
+from paw_train.policies.local.loading import find_model
 from paw_train.reporting.tracking.registry import require_trackers
 from paw_train.rollouts.rollout import require_whole_distribution
 from paw_train.settings import EnvSettings, Settings
@@ -47,6 +48,8 @@ def prepared(settings: Settings, report: Callable[[str], None]) -> Settings:
             "are all alike. Use a temperature above 0 (evaluation.temperature may be 0)."
         )
     _require_packages(settings)
+    if settings.model.path is not None:
+        find_model(settings.model.path)
     _require_splits(settings)
     _require_cells(settings, report)
     if settings.world_model_learning.from_expert:

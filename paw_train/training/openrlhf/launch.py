@@ -6,6 +6,7 @@ import importlib.util
 import runpy
 import shutil
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from paw_train.settings import Settings
 from paw_train.training.openrlhf import TESTED_VERSION
 from paw_train.training.openrlhf.deaths import is_death
 from paw_train.training.openrlhf.episodes import write_data_sets
-from paw_train.training.openrlhf.mapping import arguments, options
+from paw_train.training.openrlhf.mapping import arguments, options, require_possible
 from paw_train.training.openrlhf.run_records import cluster_tracking, note_restart
 from paw_train.training.openrlhf.worker_settings import worker_environment
 
@@ -40,6 +41,18 @@ def require_openrlhf() -> None:
         )
 
 
+def startable_on_cluster(settings: Settings, report: Callable[[str], None]) -> Settings:
+    """See ``startable``; of this engine."""
+    from paw_train.training.fit import gpu_memory, require_fit
+    from paw_train.training.preparation import prepared
+
+    require_possible(settings)
+    require_openrlhf()
+    settings = prepared(settings, report)
+    require_fit(settings, gpu_memory(settings.openrlhf.gpu), possible=require_possible)
+    return settings
+
+
 def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     """Trains by given settings; see ``paw_train.training.local.train``.
 
@@ -52,9 +65,8 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     """
     from paw_train.training.fit import underfed_notes
     from paw_train.training.local import claim_folder
-    from paw_train.training.startable import startable
 
-    settings = startable(settings, print)
+    settings = startable_on_cluster(settings, print)
     for note in underfed_notes(settings):
         print(f"Warning: {note}")
     # workers have other working directories
