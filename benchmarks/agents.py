@@ -21,7 +21,8 @@ from paw_train.evaluation import evaluate_from_args
 from paw_train.policies.local.processor import bfloat16_is_native
 
 GREEDY = ["evaluation.temperature=0", "rollout.max_response_tokens=128"]
-LONG = [*GREEDY, "rollout.max_context_tokens=8192"]
+# contexts this long take hours on one core: in parts, what is stopped loses little
+LONG = [*GREEDY, "rollout.max_context_tokens=8192", "evaluation.batch=5"]
 AGENTS: Mapping[str, Sequence[str]] = {
     "expert": [],
     "random": [],
