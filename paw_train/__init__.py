@@ -126,14 +126,12 @@ def compare(
     from paw_train.reporting.compare.folder import ComparisonFolder, default_jobs
     from paw_train.reporting.compare.grid import load_grid
     from paw_train.reporting.compare.progress import Progress
-    from paw_train.training.startable import startable
+    from paw_train.training.startable import require_startable
 
     wanted = load_grid(str(grid))
     progress = Progress(Path(out) / wanted.name, quiet)
     comparison = ComparisonFolder(wanted, str(out), say=progress.say, arms=arms, seeds=seeds)
-    work = comparison.execute(
-        jobs or default_jobs(), progress, lambda settings: startable(settings, progress.say)
-    )
+    work = comparison.execute(jobs or default_jobs(), progress, require_startable)
     comparison.save()
     if work.failures:
         failed = [f"{f.run} ended with {f.code} (its log: {f.log})" for f in work.failures]

@@ -76,13 +76,11 @@ def compare(
     )
     work = None
     if not show:
-        from paw_train.training.startable import startable
+        from paw_train.training.startable import require_startable
 
         todo = sum(state not in ("finished", "imported") for _, state in comparison.states())
         progress.say(f"{folder}: {len(comparison.chosen)} runs, {todo} to do")
-        work = comparison.execute(
-            jobs or default_jobs(), progress, lambda settings: startable(settings, progress.say)
-        )
+        work = comparison.execute(jobs or default_jobs(), progress, require_startable)
     comparison.save()
     _print(comparison, progress)
     for failure in work.failures if work else ():

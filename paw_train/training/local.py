@@ -108,7 +108,7 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
 
 
 def startable_here(settings: Settings, report: Callable[[str], None]) -> Settings:
-    """See ``startable``; of this engine."""
+    """The settings as this engine will use them, after all that can be asked before a run begins."""
     memory = memory_of(chosen_device(settings.model.device))
     settings = prepared(settings, report)
     if memory is not None:

@@ -1,18 +1,12 @@
-"""What each engine asks before a run begins, without beginning it."""
+"""Whether a run could start, by either engine, without starting it."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from paw_train.settings import Settings
 
 
-def startable(settings: Settings, report: Callable[[str], None]) -> Settings:
-    """The settings as the run will use them; nothing is written.
-
-    Args:
-        settings: of either engine, as the user gave them.
-        report: gets a sentence about each thing that the run goes without.
+def require_startable(settings: Settings) -> None:
+    """Raises what a run with these settings would raise before it starts.
 
     Raises:
         ValueError: something that the settings name is not there, cannot be done by the engine, or does not
@@ -21,9 +15,7 @@ def startable(settings: Settings, report: Callable[[str], None]) -> Settings:
         ImportError: nor a package.
     """
     if settings.engine == "openrlhf":
-        from paw_train.training.openrlhf.launch import startable_on_cluster
-
-        return startable_on_cluster(settings, report)
-    from paw_train.training.local import startable_here
-
-    return startable_here(settings, report)
+        from paw_train.training.openrlhf.launch import startable_on_cluster as startable
+    else:
+        from paw_train.training.local import startable_here as startable
+    startable(settings, lambda sentence: None)

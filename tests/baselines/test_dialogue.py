@@ -86,20 +86,23 @@ def test_a_dialogue_grows_for_several_turns_between_forgettings(first: int, limi
     from paw_train.rollouts.policy import Response
 
     chat = ChatFormat(TOKENIZER)
-    talk, lengths, before = Dialogue(chat, "The task. " * (first // 10)), [], []
-    fixed = talk.tokens
+    talk, lengths, before, most = Dialogue(chat, "The task. " * (first // 10)), [], [], []
     for _ in range(40):
         talk.add_response(Response(chat.content("answer " * 4), [], "answer " * 4))
         talk.add_message("observation " * 2)
         known, length = talk.forgotten, talk.tokens
+        ends = [talk.messages[0], {"role": "assistant", "content": ""}, talk.messages[-1]]
+        fixed = len(chat.dialogue(ends))
         talk.fit(limit)
         if talk.forgotten > known:
             before.append(length)
             lengths.append(talk.tokens)
+            most.append(fixed + 0.75 * (limit - fixed))
     assert 2 < len(lengths) < 20, "not at every turn"
     assert all(length > limit for length in before), "never before it is too long"
-    turn, kept = 100, fixed + 0.75 * (limit - fixed)
-    assert all(kept - turn < length <= kept + turn for length in lengths)
+    turn = 100
+    for length, kept in zip(lengths, most, strict=True):
+        assert kept - turn < length <= kept
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,7 @@ def test_models_of_unknown_size_pass() -> None:
 def test_a_run_on_a_gpu_is_refused_before_anything_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "_gpu_memory", lambda device: 24.0)
+    monkeypatch.setattr(local, "memory_of", lambda device: 24.0)
     monkeypatch.setattr(local, "Run", None)  # what loads the model
     settings = load_settings("smoke", ["model.path=Qwen/Qwen2.5-7B-Instruct", f"out={tmp_path}"])
     with pytest.raises(DoesNotFitError, match="training phase"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -22,25 +23,29 @@ class Browser:
         assert CHROMIUM is not None
         to_browser, self._write = os.pipe()
         self._read, from_browser = os.pipe()
+        self._log = folder.with_name(folder.name + ".log")
 
         def connect() -> None:
-            os.dup2(to_browser, 103), os.dup2(from_browser, 104)
-            os.dup2(103, 3), os.dup2(104, 4)
+            # by unused numbers, because either end may itself be 3 or 4
+            ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 5) for end in (to_browser, from_browser)]
+            os.dup2(ends[0], 3), os.dup2(ends[1], 4)
 
-        self.process = subprocess.Popen(
-            [
-                CHROMIUM,
-                "--headless=new",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--remote-debugging-pipe",
-                f"--user-data-dir={folder}",
-            ],
-            preexec_fn=connect,
-            pass_fds=(3, 4),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    CHROMIUM,
+                    "--headless=new",
+                    "--no-sandbox",
+                    "--disable-gpu",
+                    "--disable-dev-shm-usage",
+                    "--remote-debugging-pipe",
+                    f"--user-data-dir={folder}",
+                ],
+                preexec_fn=connect,
+                pass_fds=(3, 4),
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
         os.close(to_browser), os.close(from_browser)
         self._buffer, self._number = b"", 0
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
@@ -68,7 +73,7 @@ class Browser:
             while b"\0" not in self._buffer:
                 piece = os.read(self._read, 1 << 16)
                 if not piece:
-                    raise RuntimeError("the browser ended")
+                    raise RuntimeError(f"the browser ended: {self._log.read_text()[-2000:]}")
                 self._buffer += piece
             line, _, self._buffer = self._buffer.partition(b"\0")
             answer = json.loads(line)

@@ -76,8 +76,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _train(monkeypatch: pytest.MonkeyPatch, base: Path, out: Path, changes: Sequence[str]) -> Any:
-    monkeypatch.setattr(local, "_device", lambda name: torch.device("cuda"))
-    monkeypatch.setattr(local, "_gpu_memory", lambda device: None)
+    monkeypatch.setattr(local, "chosen_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(local, "memory_of", lambda device: None)
     monkeypatch.setattr(local, "_peak_memory", lambda device: 0.0)
     with claimed_device.ClaimedGpu() as gpu:
         train_from_recipe(

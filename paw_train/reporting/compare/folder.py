@@ -124,7 +124,7 @@ class ComparisonFolder:
                     f"over with --import {file}, or export to another file."
                 )
 
-    def execute(self, jobs: int, progress: Progress, check: Callable[[Settings], object]) -> Work:
+    def execute(self, jobs: int, progress: Progress, check: Callable[[Settings], None]) -> Work:
         """Executes the missing runs and writes the results after each.
 
         Args:
@@ -196,7 +196,7 @@ class ComparisonFolder:
         return "not begun"
 
 
-def _check_arms(runs: Sequence[PlannedRun], check: Callable[[Settings], object]) -> None:
+def _check_arms(runs: Sequence[PlannedRun], check: Callable[[Settings], None]) -> None:
     """Asks about one run of each arm: what it lacks is found now and not after hours."""
     for arm, run in {run.arm: run for run in reversed(runs)}.items():
         try:

@@ -42,7 +42,7 @@ def require_openrlhf() -> None:
 
 
 def startable_on_cluster(settings: Settings, report: Callable[[str], None]) -> Settings:
-    """See ``startable``; of this engine."""
+    """The settings as this engine will use them, after all that can be asked before a run begins."""
     from paw_train.training.fit import gpu_memory, require_fit
     from paw_train.training.preparation import prepared
 
