@@ -22,9 +22,16 @@ def registered_id(name: str) -> str:
     """
     from gymnasium.envs.registration import registry
 
+    from paw_gym.registration import text_env_ids
+
     module, _, env_id = name.rpartition(":")
     if not module:
         return name
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise ValueError(
+            f"{name}: {module!r} is no name of a Python module. For a file my_envs.py in this folder it is "
+            "my_envs, for one in a package package.my_envs."
+        )
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -35,16 +42,14 @@ def registered_id(name: str) -> str:
             "in this folder."
         ) from error
     if env_id not in registry:
-        hint = did_you_mean(env_id, _closest_first(env_id, registry))
+        hint = did_you_mean(env_id, _same_namespace(env_id, registry) or text_env_ids())
         raise ValueError(f"The module {module!r} registers no environment {env_id!r}. {hint}")
     return env_id
 
 
-def _closest_first(env_id: str, ids: Iterable[str]) -> list[str]:
-    """Ids of the same namespace, or all of them where there is none."""
-    known = list(ids)
-    same = [i for i in known if i.partition("/")[0] == env_id.partition("/")[0]]
-    return same or known
+def _same_namespace(env_id: str, ids: Iterable[str]) -> list[str]:
+    namespace = env_id.rpartition("/")[0]
+    return [i for i in ids if namespace and i.rpartition("/")[0] == namespace]
 
 
 def creator_of(name: str) -> Callable[..., Any] | None:
@@ -152,3 +157,30 @@ def check_arguments(name: str, arguments: Iterable[str], where: str = "") -> Non
                 f"{start}{env_id} has no setting {argument!r}. {did_you_mean(argument, parameters)} "
                 f"`paw envs {name}` describes them."
             )
+
+
+def check_required(name: str, arguments: Iterable[str]) -> None:
+    """Raises ``ValueError`` where an argument without a default is missing; names all that are.
+
+    Args:
+        name: ``id`` or ``module:id`` of a registered environment.
+        arguments: the names of those that are given.
+    """
+    from gymnasium.envs.registration import registry
+
+    env_id, creator = registered_id(name), creator_of(name)
+    if creator is None:
+        return
+    given = {*arguments, *registry[env_id].kwargs}
+    of_any = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    missing = [
+        key
+        for key, p in parameters_in(creator).items()
+        if p.default is inspect.Parameter.empty and p.kind not in of_any and key not in given
+    ]
+    if missing:
+        have = "has no default" if len(missing) == 1 else "have no defaults"
+        raise ValueError(
+            f"{env_id} cannot be made without {' and '.join(missing)}, which {have}: "
+            f"env.kwargs.{missing[0]}=... (`paw check` and `paw play`: --kw {missing[0]}=...)."
+        )

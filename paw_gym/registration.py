@@ -7,7 +7,9 @@ that names a module (or a function) which calls ``register_text_env``.
 
 from __future__ import annotations
 
+import inspect
 import re
+import traceback
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -262,19 +264,52 @@ def make_text_env(id: str, **kwargs: Any) -> Any:
     """``gymnasium.make`` without the per-step checkers, which cost more than our environments do.
 
     Raises:
-        ValueError: no such id (a clear one, with the nearest id), or an argument that it does not take.
+        ValueError: no such id (a clear one, with the nearest id), an argument that it does not take or lacks,
+            or its constructor failed for a reason that it does not explain itself.
     """
     import gymnasium as gym
 
-    from paw_gym.constructors import registered_id
+    from paw_gym.constructors import check_required, creator_of, registered_id
 
     env_id = registered_id(id)
     if ":" not in id:
         text_env_spec(env_id)
+    check_required(id, kwargs)
     try:
-        return gym.make(env_id, disable_env_checker=True, **kwargs)
-    except TypeError as error:
+        made = gym.make(env_id, disable_env_checker=True, **kwargs)
+        _require_constructed(made.unwrapped)
+    except (ValueError, OSError, ImportError, gym.error.Error):
+        raise
+    except Exception as error:
         refused = re.search(r"unexpected keyword argument '(\w+)'", str(error))
-        if refused is None or refused[1] not in kwargs:
-            raise
-        raise ValueError(f"{env_id} has no setting {refused[1]!r}. ({error})") from error
+        if refused is not None and refused[1] in kwargs:
+            raise ValueError(f"{env_id} has no setting {refused[1]!r}. ({error})") from error
+        raise ValueError(_why_not_made(id, creator_of(env_id), kwargs, error)) from error
+    return made
+
+
+def _require_constructed(env: Any) -> None:
+    from paw_gym.core import TextEnv
+
+    if isinstance(env, TextEnv) and not hasattr(env, "tasks"):
+        raise TypeError(
+            "its __init__ does not call super().__init__(tasks, max_steps, render_mode)"
+        )
+
+
+def _why_not_made(name: str, creator: Any, kwargs: Iterable[str], error: Exception) -> str:
+    """One sentence; the values of arguments may be secrets, and are left out."""
+    # Gymnasium raises a TypeError again, with the arguments
+    reason = str(error).partition(" was raised from the environment creator for ")[0]
+    given = f" with {', '.join(kwargs)}" if kwargs else ""
+    what = f"{type(error).__name__}: {reason or 'no reason given'}"
+    return f"{name.rpartition(':')[2]} cannot be made{given}: {what}{_where(creator, error)}. Its arguments: `paw envs {name}`; the whole traceback: `paw --debug ...`."
+
+
+def _where(creator: Any, error: BaseException) -> str:
+    """The line of the environment's own file that the error passed."""
+    own = inspect.getsourcefile(creator) if creator is not None else None
+    passed = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own]
+    if not passed and error.__context__ is not None:
+        return _where(creator, error.__context__)
+    return f" ({Path(passed[-1].filename).name}, line {passed[-1].lineno})" if passed else ""

@@ -336,7 +336,6 @@ class RecordTransitions(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         RecordConstructorArgs.__init__(self, path=path)
         super().__init__(env)
         self.path = Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         self.episode: Episode | None = None
         self._observation = ""
 
@@ -345,6 +344,9 @@ class RecordTransitions(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
     ) -> tuple[str, dict[str, Any]]:
         self._flush()
         observation, info = self.env.reset(seed=seed, options=options)
+        self.path.parent.mkdir(
+            parents=True, exist_ok=True
+        )  # now, and not when there is much to lose
         inner = self.env.unwrapped
         if isinstance(inner, AgentInterface):
             self.episode = inner.new_episode()

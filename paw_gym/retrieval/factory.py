@@ -25,10 +25,21 @@ RETRIEVERS: Registry[Callable[..., Retriever]] = Registry(
 )
 """what makes a retriever, by name: a class or a function; add yours with ``RETRIEVERS.register``"""
 
+_ADDRESS = ("http://", "https://")
+
 
 def retriever_names() -> list[str]:
     """The names that ``make_retriever`` knows, addresses apart."""
     return RETRIEVERS.names()
+
+
+def require_retriever(name: str) -> None:
+    """Raises ``ValueError`` for a name that is neither a retriever's nor an address; names the nearest."""
+    if name not in RETRIEVERS and not name.startswith(_ADDRESS):
+        raise ValueError(
+            f"There is no retriever {name!r}. {did_you_mean(name, retriever_names())} "
+            "The address of a retrieval server begins with http:// or https://."
+        )
 
 
 def needs_corpus(name: str) -> bool:
@@ -54,13 +65,9 @@ def make_retriever(name: str | Retriever, *, cache: int = 0, **settings: Any) ->
                 f"A retriever was given as an object, so {sorted(settings)} go nowhere."
             )
         return name
-    if name.startswith(("http://", "https://")):
+    require_retriever(name)
+    if name.startswith(_ADDRESS):
         name, settings = "remote", {"url": name, **settings}
-    if name not in RETRIEVERS:
-        raise ValueError(
-            f"There is no retriever {name!r}. {did_you_mean(name, retriever_names())} "
-            "The address of a retrieval server begins with http:// or https://."
-        )
     made: Retriever = _call(name, RETRIEVERS[name], settings)
     if not cache:
         return made

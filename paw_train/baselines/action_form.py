@@ -70,8 +70,12 @@ class ActionForm:
             return text
         return f"<{tag}>{thought or ''}</{tag}>{text}"
 
+    def understands(self, call: Mapping[str, Any]) -> bool:
+        """Whether a call is one of a tool that was offered, with its argument."""
+        return bool(self._action_of(call))
+
     def _action_of(self, call: Mapping[str, Any]) -> str:
-        """A tool call as a tagged action; one that makes no sense is empty."""
+        """A tool call as a tagged action; empty: see ``understands``."""
         name, own = str(call["name"]), self.template.own_tags
         try:
             arguments = json.loads(call["arguments"] or "{}")
@@ -158,12 +162,15 @@ def _tool(name: str, argument: str, description: str) -> dict[str, Any]:
 def problem_of(response: Response, form: ActionForm) -> str | None:
     """Why an answer is no action, where its text does not show it.
 
-    One of ``truncated``, ``tool call``, ``refusal``, ``content filter``, ``empty``, or ``None``.
+    One of ``truncated``, ``tool call``, ``unknown tool``, ``refusal``, ``content filter``, ``empty``, or
+    ``None``.
     """
     if response.finish_reason == "length":
         return TRUNCATED
     if response.tool_calls and form.format == "tags":
         return "tool call"
+    if response.tool_calls and not form.understands(response.tool_calls[0]):
+        return "unknown tool"
     if response.refusal:
         return "refusal"
     if response.finish_reason == "content_filter":

@@ -73,6 +73,23 @@ class ExampleSource:
             env.close()
         return _types_in_turn(examples)
 
+    def none_found(self) -> ValueError:
+        """What to raise where an example is needed and there is none."""
+        env = self.make_env()
+        env.close()
+        if self.exclude.issuperset(env.tasks.ids):
+            reason = (
+                f"all {len(env.tasks)} tasks are evaluated, and an evaluated task is no example. "
+                "evaluation.tasks=N evaluates fewer, agent.examples=0 does without, and react_paper takes "
+                "agent.examples_file."
+            )
+        else:
+            reason = (
+                "the environment's expert solved none of the tasks that may serve as one. Set "
+                "agent.examples=0, or give react_paper agent.examples_file."
+            )
+        return ValueError(f"No example: {reason}")
+
 
 def _play_expert(env: AgentInterface, task_id: str, seed: int) -> Example | None:
     """The expert's episode, if it succeeds."""
@@ -143,10 +160,7 @@ def write_examples(
                 texts.append(text)
                 left -= len(text)
     if not candidates:
-        raise ValueError(
-            "No example: the environment's expert solved none of the tasks that may serve as one. Set "
-            "agent.examples=0."
-        )
+        raise source.none_found()
     if not texts:
         shortest = min(zip(candidates, solved, strict=True), key=lambda pair: len(pair[0]))[1]
         texts = [_beginning(shortest, template, observation_chars, token_budget)]

@@ -107,10 +107,7 @@ class ReactPaperAgent(TurnAgent):
         share = _CANDIDATES_OF_TYPES if self.form.by_type else _CANDIDATES
         solved = source.solved(share * count, s.example_seed)
         if not solved:
-            raise ValueError(
-                "No example: the environment's expert solved none of the tasks that may serve as one. Set "
-                "agent.examples=0, or give agent.examples_file."
-            )
+            raise source.none_found()
         if not self.form.by_type:
             texts = [self.form.write(e, s.observation_chars) for e in solved[:count]]
             return tuple(WrittenExample(text=text) for text in texts)

@@ -27,6 +27,8 @@ _CAUSES = 3
 _ADVICE = {
     "truncated": "rollout.max_response_tokens=N allows longer answers; reasoning models need many.",
     "tool call": "The model answers with tool calls, which were not offered: agent.action_format=tools.",
+    "unknown tool": "The model calls a tool that was not offered, or without its argument: "
+    "agent.action_format=tags needs no tools.",
 }
 """the setting that helps, by cause of invalid turns"""
 

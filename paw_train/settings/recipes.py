@@ -102,7 +102,7 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if path in above:
         chain = " -> ".join(p.stem for p in (*above, path))
         raise ValueError(f"Recipes are each other's base: {chain}.")
-    data = read_yaml(path.read_text(encoding="utf-8"), f"Recipe {path.name}") or {}
+    data = read_yaml(path.read_bytes(), f"Recipe {path.name}") or {}
     if not isinstance(data, dict):
         raise ValueError(
             f"Recipe {path.name} holds a {type(data).__name__}; expected keys and values."
@@ -116,14 +116,14 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     return _merged(below, data)
 
 
-def read_yaml(text: str, what: str) -> Any:
-    """The plain values in a YAML text.
+def read_yaml(text: str | bytes, what: str) -> Any:
+    """The plain values in a YAML text, or in the bytes of one in UTF-8.
 
     Raises:
         ValueError: it is not YAML, or refers to itself; the message gives the place.
     """
     try:
-        value = yaml.safe_load(text)
+        value = yaml.safe_load(text.decode() if isinstance(text, bytes) else text)
         json.dumps(value, default=str)  # an alias to what surrounds it would never end
     except (yaml.YAMLError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"{what} is not valid YAML: {error}") from error

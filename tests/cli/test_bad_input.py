@@ -33,12 +33,38 @@ def parrot(task, rng):
         action = yield Outcome("The parrot waits.")
     yield Outcome("It repeats the word.", reward=1.0, terminated=True, success=True)
 """
+UNMADE = """
+from paw_gym import Outcome, Task, TaskSet, TextEnv, register_text_env
+
+class Needs(TextEnv):
+    def __init__(self, size, colour, max_steps=3, render_mode=None):
+        super().__init__(TaskSet.from_tasks([Task("a", "Say a.")]), max_steps, render_mode)
+    def _start(self, task): return Outcome("Begin.")
+    def _act(self, action): return Outcome("Done.", terminated=True)
+
+class Raises(Needs):
+    def __init__(self, max_steps=3, render_mode=None):
+        raise RuntimeError("no engine here")
+
+class Forgets(Needs):
+    def __init__(self, max_steps=3, render_mode=None):
+        self.size = 1
+
+class Adds(Needs):
+    def __init__(self, size=1, max_steps=3, render_mode=None):
+        super().__init__(size + 1, "red", max_steps, render_mode)
+
+for kind in (Needs, Raises, Forgets, Adds):
+    register_text_env(f"me/{kind.__name__}-v0", kind)
+"""
 FILES = {
     "parrots.py": PARROTS,
+    "unmade.py": UNMADE,
     "unfinished.py": "def (\n",
     "needy.py": "import a_package_that_nobody_has\n",
     "list.yaml": "- 1\n- 2\n",
     "broken.yaml": "updates: [1\n",
+    "binary.yaml": b"updates: 1 # \xff\n",
     "circle.yaml": "base: circle.yaml\n",
     "unknown.yaml": "updtes: 3\n",
     "grid.yaml": "recipe: smoke\narms: {}\n",
@@ -82,7 +108,7 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("PAW_CACHE_DIR", str(folder.parent / "cache"))
-    for module in ("parrots", "unfinished", "needy"):
+    for module in ("parrots", "unmade", "unfinished", "needy"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv("PAW_SERVE_TOKEN", raising=False)
@@ -95,11 +121,12 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert listing(folder) == before, "something was left behind"
 
 
-def listing(folder: Path) -> dict[str, bytes]:
+def listing(folder: Path) -> dict[str, bytes | None]:
+    """The content of files; ``None`` for a folder."""
     return {
-        str(path.relative_to(folder)): path.read_bytes()
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
         for path in folder.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if "__pycache__" not in path.parts
     }
 
 
@@ -172,6 +199,7 @@ SETTINGS = {
     "env.kwargs.variaton=real": "env.kwargs.variaton: paw_gym/ALFWorld-v0 has no setting 'variaton'. Did",
     "env.train_kwargs.max_step=3": "env.train_kwargs.max_step: ",
     "env.kwargs.split=train": "env.train_split",
+    "env.kwargs=5": "env.kwargs: expected dict[str, any], got 5 (int)",
     "env.kwargs.max_steps=0": "max_steps must be at least 1",
     "env.kwargs.data_dir=nowhere": "nowhere",
     "env.template=compct": "compact",
@@ -266,6 +294,19 @@ COMMANDS = {
     "play ALFWorld --task x": "There is no task 'x'",
     "play parrots:me/Parrot-v0 --kw max_step=3": "Did you mean 'max_steps'",
     "check parrots:me/Parrot-v0 --kw max_step=3": "Did you mean 'max_steps'",
+    "play parrots:me/Parrot-v0 --task x": "There is no task 'x'",
+    "check unmade:me/Needs-v0": "without size and colour, which have no defaults: env.kwargs.size=...",
+    "play unmade:me/Needs-v0 --kw size=3": "without colour, which has no default",
+    "check unmade:me/Raises-v0": "RuntimeError: no engine here (unmade.py, line 12)",
+    "eval random env.id=unmade:me/Raises-v0": "RuntimeError: no engine here (unmade.py, line 12)",
+    "sft-data unmade:me/Raises-v0 out --expert": "no engine here (unmade.py, line 12)",
+    "check unmade:me/Forgets-v0": "does not call super().__init__(tasks, max_steps, render_mode)",
+    "check unmade:me/Adds-v0 --kw size=many": "cannot be made with size: TypeError: can only concatenate",
+    "eval random env.kwargs.data_dir=5": "cannot be made with data_dir, split: TypeError: expected str",
+    "eval random env.id=paw_gym/Sokoban-v0 env.kwargs=5": "env.kwargs: expected dict",
+    "check SearchQA --kw corpus=corpus.jsonl": "dataset='synthetic' writes the passages",
+    "check SearchQA --kw retriever=bm52": "Did you mean 'bm25'",
+    "check parrots:my/Parrot-v0": "Did you mean 'me/Parrot-v0'",
     "check parrots:me/Parot-v0": "Did you mean 'me/Parrot-v0'",
     "check nobody:me/Parrot-v0": "No module named 'nobody'",
     "check unfinished:me/Parrot-v0": "unfinished.py, line 1",
@@ -322,6 +363,9 @@ COMMANDS = {
     "sft-data parrots:me/Parrot-v0 out --expert": "has no expert",
     "pley ALFWorld": "Did you mean 'play'",
     "train": "Missing argument",
+    "train binary.yaml": "Recipe binary.yaml is not valid YAML",
+    "compare binary.yaml": "Grid binary.yaml is not valid YAML",
+    "eval random env.id=../parrots:me/Parrot-v0": "'../parrots' is no name of a Python module",
     "train smoke --frsh": "No such option",
 }
 """other commands, and what is said of them"""

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -22,7 +23,7 @@ from rich.progress import Progress
 
 from paw_gym import PromptTemplate
 from paw_gym.transition import Episode, read_jsonl
-from paw_train.baselines.action_form import ActionForm, ask_for_tools
+from paw_train.baselines.action_form import ActionForm, ask_for_tools, problem_of
 from paw_train.baselines.metering import Spent
 from paw_train.evaluation.comparison import load_result, reasons_against
 from paw_train.evaluation.conversation import exchanges
@@ -177,6 +178,20 @@ def test_a_budget_of_time_ends_at_its_hour() -> None:
         asyncio.run(enter())
 
 
+def test_a_wait_that_a_budget_of_time_has_no_room_for_ends_the_run(
+    server: Any, capsys: Capture, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.faults = fake.Faults(overload=1.0, retry_after="86400")
+    begun = time.monotonic()
+    code, *printed = evaluate(capsys, server, "plain", "endpoint.budget_minutes=1")
+    assert time.monotonic() - begun < 30
+    assert code == 3, printed
+    assert "endpoint.budget_minutes=1 leaves no room for a wait of 86400 s" in " ".join(printed)
+    assert next(r.getMessage() for r in caplog.records).endswith(
+        "Trying again in 86400 s, as the server asks."
+    )
+
+
 def test_settings_of_budgets_are_checked() -> None:
     with pytest.raises(ValueError, match=r"budget_cost needs prices"):
         EndpointSettings(budget_cost=1.0)
@@ -221,6 +236,14 @@ def test_a_dry_run_covers_what_is_really_asked(server: Any, capsys: Capture) -> 
         sent = sum(len(m["content"]) for body in server.bodies for m in body["messages"])
         assert sent / 4 - len(server.bodies) <= found["at_most"]["prompt_tokens"]
         server.bodies.clear()
+
+
+def test_a_missing_example_is_explained(server: Any, capsys: Capture) -> None:
+    """Every task of the small environment is evaluated, so none is left to be an example."""
+    code, _, said = evaluate(capsys, server, "react", "agent.examples=1")
+    assert code == 2
+    assert "tasks are evaluated, and an evaluated task is no example" in " ".join(said.split())
+    assert "agent.examples=0" in said
 
 
 # --- acting by tools ------------------------------------------------------------------------------------
@@ -272,7 +295,10 @@ def test_an_environment_s_own_tags_are_tools(
     form = ActionForm(ask_for_tools(PromptTemplate.load("search")), "tools")
     assert [tool["function"]["name"] for tool in form.tools] == ["search", "answer"]
     calls = [{"name": call[0], "arguments": call[1]}]
-    assert form.read(Response(tool_calls=calls, reasoning=thought)) == text
+    response = Response(tool_calls=calls, reasoning=thought)
+    assert form.read(response) == text
+    understood = text != "<think></think>"
+    assert problem_of(response, form) == (None if understood else "unknown tool")
     dialogue = [{"role": "user", "content": "q"}, {"role": "assistant", "content": text},
                 {"role": "user", "content": "found"}]  # fmt: skip
     sent = form.request(Request("e", 0, dialogue)).messages

@@ -24,6 +24,7 @@ from paw_gym.retrieval.base import (
     check_top_k,
     wants_contexts,
 )
+from paw_gym.retrieval.factory import require_retriever
 from paw_gym.retrieval.unindexed import require_index_of_file
 
 REWARDS = ("exact_match", "f1")
@@ -109,9 +110,16 @@ class SearchQAEnv(TextEnv):
         require_choice("reward", reward, REWARDS)
         if num_questions is not None and num_questions < 1:
             raise ValueError(f"num_questions is 1 or more, got {num_questions}.")
+        if isinstance(retriever, str):
+            require_retriever(retriever)
         names = dataset_names(dataset)
         self._open: Callable[[], Retriever]
         if data_dir is None and names == ("synthetic",):
+            if corpus is not None:
+                raise ValueError(
+                    f"corpus={str(corpus)!r} goes nowhere: dataset='synthetic' writes the passages that its "
+                    "questions are about. Choose the data set that the corpus is for, or leave corpus out."
+                )
             world = (world_seed, difficulty, num_passages)
             tasks = synthetic_tasks(split, *world, num_questions)
             self._open = lambda: shared_retriever(

@@ -63,6 +63,19 @@ class Budget:
             self._claimed = self._plus(self._claimed, claim, 1)
         return claim
 
+    async def in_time(self, wait: float) -> None:
+        """Waits so many seconds.
+
+        Raises:
+            BudgetReached: at once, if the time runs out before.
+        """
+        if self._deadline is not None and self._clock() + wait >= self._deadline:
+            raise BudgetReached(f"{self._of_time()} leaves no room for a wait of {wait:.0f} s.")
+        await asyncio.sleep(wait)
+
+    def _of_time(self) -> str:
+        return f"endpoint.budget_minutes={self._settings.budget_minutes:g}"
+
     async def leave(self, claim: Claim, prompt_tokens: float, completion_tokens: float) -> None:
         """Replaces a claim by what was used."""
         async with self._freed:
@@ -89,5 +102,5 @@ class Budget:
             if limit is not None and use > limit:
                 return f"endpoint.{name}={limit:g}"
         if self._deadline is not None and self._clock() >= self._deadline:
-            return f"endpoint.budget_minutes={s.budget_minutes:g}"
+            return self._of_time()
         return None

@@ -116,6 +116,8 @@ class EndpointPolicy:
         self._client, self._gate = self._thread.run(self._connect())
         self._under_way: dict[str, asyncio.Task[dict[str, Any]]] = {}
         self._reached = False
+        self._reported = 0.0
+        """until when a wait has been reported, in monotonic seconds"""
 
     async def _connect(self) -> tuple[Any, Gate]:
         from openai import AsyncOpenAI
@@ -281,14 +283,30 @@ class EndpointPolicy:
             return answer
 
     async def _wait(self, failures: int, error: Exception) -> None:
-        """Waits before the next try."""
-        if self.usage.retries == 0:
-            _LOG.warning("%s: %s Trying again.", self.url, self._in_words(error, 1))
-        self.usage.retries += 1
+        """Waits before the next try.
+
+        Raises:
+            BudgetReached: the time would be over before.
+        """
         asked = asked_wait(error, time.time())
+        if self.usage.retries == 0 or self._is_news(asked):
+            when = f"in {asked:.0f} s, as the server asks" if asked else "soon"
+            _LOG.warning("%s: %s Trying again %s.", self.url, self._in_words(error, 1), when)
+        self.usage.retries += 1
         if asked and _is_overload(error):
             self._gate.pause(asked)
-        await asyncio.sleep(self._backoff.wait(failures, error))
+        await self._budget.in_time(self._backoff.wait(failures, error))
+
+    def _is_news(self, asked: float | None) -> bool:
+        """Whether a server asks for a long wait, and not for one that has been reported."""
+        if (
+            asked is None
+            or asked <= self.settings.longest_wait
+            or time.monotonic() < self._reported
+        ):
+            return False
+        self._reported = time.monotonic() + asked
+        return True
 
     def _given_up(self, error: Exception, failures: int) -> dict[str, Any]:
         """The entry in place of an answer to a request that failed for good."""
@@ -304,7 +322,7 @@ class EndpointPolicy:
         chat = self.settings.api == "chat"
         prompt, most = _estimate(body, self.settings.token_limit_field)
         used = (0.0, 0.0)  # a request that fails is taken to be free
-        await self._gate.enter(prompt + most)
+        await self._gate.enter(prompt + most, self._budget.in_time)
         try:
             claim = await self._budget.enter(prompt, most)
             try:
@@ -458,7 +476,14 @@ def _tokenizer_format(settings: EndpointSettings) -> ChatFormat | None:
 
     from paw_train.rollouts.chat import ChatFormat
 
-    return ChatFormat(AutoTokenizer.from_pretrained(settings.tokenizer))
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(settings.tokenizer)
+    except (OSError, ValueError) as error:
+        raise EndpointError(
+            f"endpoint.tokenizer={settings.tokenizer}: there is no such tokenizer, neither in this folder "
+            f"nor at the hub: {str(error).strip().splitlines()[0]}"
+        ) from error
+    return ChatFormat(tokenizer)
 
 
 def _cache_of(settings: EndpointSettings) -> AnswerCache | None:

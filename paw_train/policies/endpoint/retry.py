@@ -7,7 +7,7 @@ import email.utils
 import json
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from paw_train.settings.endpoint import EndpointSettings
@@ -136,11 +136,13 @@ class Gate:
         self._requests = Pace(settings.requests_per_minute)
         self._tokens = Pace(settings.tokens_per_minute)
 
-    async def enter(self, tokens: float) -> None:
+    async def enter(
+        self, tokens: float, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
         """Waits for a place and for the limits; ``tokens`` is an estimate of what will be used."""
         await self._places.acquire()
         try:
-            await asyncio.sleep(max(self._requests.reserve(1), self._tokens.reserve(tokens)))
+            await sleep(max(self._requests.reserve(1), self._tokens.reserve(tokens)))
         except BaseException:
             self._places.release()
             raise

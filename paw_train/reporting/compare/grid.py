@@ -155,7 +155,7 @@ def load_grid(name: str | Path) -> Grid:
         ValueError: there is none, or a key or value is not valid; names it.
     """
     path = _file(name)
-    data = read_yaml(path.read_text(encoding="utf-8"), f"Grid {path.name}")
+    data = read_yaml(path.read_bytes(), f"Grid {path.name}")
     if not isinstance(data, dict):
         raise ValueError(f"Grid {path.name}: expected keys and values, got {data!r}.")
     for key in data:
