@@ -302,8 +302,11 @@ def _why_not_made(name: str, creator: Any, kwargs: Iterable[str], error: Excepti
     # Gymnasium raises a TypeError again, with the arguments
     reason = str(error).partition(" was raised from the environment creator for ")[0]
     given = f" with {', '.join(kwargs)}" if kwargs else ""
-    what = f"{type(error).__name__}: {reason or 'no reason given'}"
-    return f"{name.rpartition(':')[2]} cannot be made{given}: {what}{_where(creator, error)}. Its arguments: `paw envs {name}`; the whole traceback: `paw --debug ...`."
+    cause = f"{type(error).__name__}: {reason or 'no reason given'}{_where(creator, error)}"
+    return (
+        f"{name.rpartition(':')[2]} cannot be made{given}: {cause}. "
+        f"Its arguments: `paw envs {name}`; the whole traceback: `paw --debug ...`."
+    )
 
 
 def _where(creator: Any, error: BaseException) -> str:
