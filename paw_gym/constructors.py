@@ -22,8 +22,6 @@ def registered_id(name: str) -> str:
     """
     from gymnasium.envs.registration import registry
 
-    from paw_gym.registration import text_env_ids
-
     module, _, env_id = name.rpartition(":")
     if not module:
         return name
@@ -42,14 +40,16 @@ def registered_id(name: str) -> str:
             "in this folder."
         ) from error
     if env_id not in registry:
-        hint = did_you_mean(env_id, _same_namespace(env_id, registry) or text_env_ids())
+        hint = did_you_mean(env_id, _namespaced(env_id, registry))
         raise ValueError(f"The module {module!r} registers no environment {env_id!r}. {hint}")
     return env_id
 
 
-def _same_namespace(env_id: str, ids: Iterable[str]) -> list[str]:
-    namespace = env_id.rpartition("/")[0]
-    return [i for i in ids if namespace and i.rpartition("/")[0] == namespace]
+def _namespaced(env_id: str, ids: Iterable[str]) -> list[str]:
+    """The ids of the same namespace; of all, where there are none. Gymnasium's own have none."""
+    known = [i for i in ids if "/" in i]
+    same = [i for i in known if i.partition("/")[0] == env_id.partition("/")[0]]
+    return same or known
 
 
 def creator_of(name: str) -> Callable[..., Any] | None:
