@@ -6,6 +6,7 @@ A template file is TOML (see ``paw_gym/templates/generic.toml``)::
     step = "...{instruction}...{history}...{observation}..."   # afterwards, window mode
     history_item = "...{observation}...{action}..."     # one past step
     turn = "...{observation}..."                        # afterwards, conversation mode
+    actions = "...{admissible_actions}..."              # what {actions} stands for, if there is a list
     ask = "..."                                         # what {ask} stands for: reason, then act
     ask_directly = "..."                                # and for agents that are to act at once
 
@@ -27,11 +28,12 @@ from paw_gym.actions import ParsedResponse, parse_response
 from paw_gym.naming import did_you_mean
 
 SLOTS = {
-    "first": {"instruction", "observation", "admissible_actions", "ask"},
+    "first": {"instruction", "observation", "admissible_actions", "actions", "ask"},
     "step": {
         "instruction",
         "observation",
         "admissible_actions",
+        "actions",
         "history",
         "history_length",
         "step_count",
@@ -39,7 +41,15 @@ SLOTS = {
         "ask",
     },
     "history_item": {"observation", "action", "number"},
-    "turn": {"observation", "admissible_actions", "instruction", "current_step", "ask"},
+    "turn": {
+        "observation",
+        "admissible_actions",
+        "actions",
+        "instruction",
+        "current_step",
+        "ask",
+    },
+    "actions": {"admissible_actions"},
 }
 """the slots that each text of a template may use"""
 
@@ -84,6 +94,8 @@ class PromptTemplate:
     """``list``: one action a line; ``grouped``: actions that differ in a final number share a line"""
     opening: str | None = None
     """stands for o_0 in the history, where ``first`` shows it no more; ``None``: o_0 itself"""
+    actions: str = ""
+    """what ``{actions}`` stands for where the environment lists its actions; elsewhere that is nothing"""
     ask: str = ""
     """what ``{ask}`` stands for: how to answer"""
     ask_directly: str | None = None
@@ -91,8 +103,9 @@ class PromptTemplate:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "own_tags", tuple(self.own_tags))
-        for text_name, required in _REQUIRED.items():
-            self._check(text_name, set(_SLOT.findall(getattr(self, text_name))), required)
+        for text_name in SLOTS:
+            used = set(_SLOT.findall(getattr(self, text_name)))
+            self._check(text_name, used, _REQUIRED.get(text_name, set()))
         if self.admissible_format not in ("list", "grouped"):
             raise ValueError(
                 f"Template {self.name!r}: admissible_format is 'list' or 'grouped', "
@@ -184,6 +197,10 @@ class PromptTemplate:
     def hash(self) -> str:
         """A hash over all that a prompt is made of, the name excepted."""
         parts = {key: value for key, value in asdict(self).items() if key != "name"}
+        if (
+            not self.actions
+        ):  # records are older than this text: the hashes in them stay what they were
+            del parts["actions"]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def read_response(self, response: str) -> ParsedResponse:
@@ -216,7 +233,7 @@ class PromptTemplate:
             ask=self.ask,
             instruction=instruction,
             observation=observation,
-            admissible_actions=self._admissible(admissible),
+            **self._listed(admissible),
         )
 
     def render_step(
@@ -252,7 +269,7 @@ class PromptTemplate:
             ask=self.ask,
             instruction=instruction,
             observation=observation,
-            admissible_actions=self._admissible(admissible),
+            **self._listed(admissible),
             history="\n".join(items),
             history_length=str(shown),
             step_count=str(len(history)),
@@ -268,7 +285,7 @@ class PromptTemplate:
             ask=self.ask,
             instruction=instruction,
             observation=observation,
-            admissible_actions=self._admissible(admissible),
+            **self._listed(admissible),
             current_step=str(step + 1),
         )
 
@@ -281,7 +298,7 @@ class PromptTemplate:
             head,
             ask=self.ask,
             instruction=instruction,
-            admissible_actions=self._admissible(admissible),
+            **self._listed(admissible),
             current_step=str(step + 1),
         )
         return len(filled), len(filled) + len(observation)
@@ -289,11 +306,16 @@ class PromptTemplate:
     def _past(self, index: int, observation: str) -> str:
         return self.opening if index == 0 and self.opening is not None else observation
 
-    def _admissible(self, actions: Sequence[str] | None) -> str:
+    def _listed(self, actions: Sequence[str] | None) -> dict[str, str]:
+        """The slots for the admissible actions."""
         if actions is None:
-            return ""
+            return {"admissible_actions": "", "actions": ""}
         lines = list(actions) if self.admissible_format == "list" else group_numbered(actions)
-        return "\n".join(lines)
+        listed = "\n".join(lines)
+        return {
+            "admissible_actions": listed,
+            "actions": fill(self.actions, admissible_actions=listed),
+        }
 
 
 def fill(text: str, **values: str) -> str:

@@ -58,6 +58,8 @@ class ExampleSource:
         """
         env = self.make_env()
         try:
+            if not _has_expert(env):
+                return []
             order = np.random.default_rng(seed).permutation(len(env.tasks))
             examples: list[Example] = []
             for index in order[: 4 * count]:
@@ -75,20 +77,33 @@ class ExampleSource:
 
     def none_found(self) -> ValueError:
         """What to raise where an example is needed and there is none."""
+        without = "agent.examples=0 does without, and react_paper takes agent.examples_file."
         env = self.make_env()
-        env.close()
-        if self.exclude.issuperset(env.tasks.ids):
-            reason = (
-                f"all {len(env.tasks)} tasks are evaluated, and an evaluated task is no example. "
-                "evaluation.tasks=N evaluates fewer, agent.examples=0 does without, and react_paper takes "
-                "agent.examples_file."
-            )
-        else:
-            reason = (
-                "the environment's expert solved none of the tasks that may serve as one. Set "
-                "agent.examples=0, or give react_paper agent.examples_file."
-            )
-        return ValueError(f"No example: {reason}")
+        try:
+            if self.exclude.issuperset(env.tasks.ids):
+                return ValueError(
+                    f"No example: all {len(env.tasks)} tasks are evaluated, and an evaluated task is no "
+                    f"example. evaluation.tasks=N evaluates fewer, {without}"
+                )
+            if not _has_expert(env):
+                return ValueError(
+                    f"No example: the environment has no expert that could write one. {without}"
+                )
+        finally:
+            env.close()
+        return ValueError(
+            "No example: the environment's expert solved none of the tasks that may serve as one. "
+            + without
+        )
+
+
+def _has_expert(env: AgentInterface) -> bool:
+    env.reset(seed=0)
+    try:
+        env.text_env.expert()
+    except NotImplementedError:
+        return False
+    return True
 
 
 def _play_expert(env: AgentInterface, task_id: str, seed: int) -> Example | None:

@@ -96,7 +96,8 @@ def _before(
         return _as_prompted(episode, step, show, template)
     # nobody was shown the message after the last transition: the one before it tells the template
     usual = _as_usual(episode, step, show, template)[0]
-    if not step or "{admissible_actions}" in template.turn.partition("{observation}")[0]:
+    ahead = template.turn.partition("{observation}")[0]
+    if not step or "{admissible_actions}" in ahead or "{actions}" in ahead:
         return usual
     told = _as_prompted(episode, step - 1, show, template)
     return usual if told == _as_usual(episode, step - 1, show, template)[0] else told

@@ -34,6 +34,25 @@ def test_actions_that_cannot_be_listed_leave_their_slot_empty() -> None:
     assert template().render_first("win", "a room", None).endswith("Can: ")
 
 
+def test_a_list_of_actions_has_its_heading_only_where_there_is_a_list() -> None:
+    mine = template(first="{instruction}{actions} End", actions=" Can ({admissible_actions})")
+    assert mine.render_first("win", "", ["{ask}", "go"]) == "win Can ({ask}\ngo) End"
+    assert mine.render_first("win", "", None) == "win End"
+    assert mine.hash != template(first="{instruction}{actions} End").hash
+
+
+def test_the_generic_prompt_has_no_empty_list() -> None:
+    generic, heading = PromptTemplate.load("generic"), "Actions that are possible now:"
+    for render in (
+        lambda actions: generic.render_first("win", "a room", actions),
+        lambda actions: generic.render_step("win", PAST, 2, "a room", actions),
+        lambda actions: generic.render_turn("win", "a room", actions, 1),
+    ):
+        assert f"a room\n\n{heading}\nlook\ngo" in render(["look", "go"])
+        assert heading not in render(None)
+        assert "\n\n\n" not in render(None)
+
+
 @pytest.mark.parametrize(
     ("length", "shown", "items"),
     [
@@ -87,6 +106,7 @@ def test_the_span_of_a_turn_is_its_observation(observation: str, actions: list[s
         ({"history_item": "{observation}"}, "'history_item' lacks the required slot {action}"),
         ({"turn": "hm"}, "'turn' lacks the required slot {observation}"),
         ({"turn": "{observation} {histry}"}, "'turn' has an unknown slot {histry}"),
+        ({"actions": "{observation}"}, "'actions' has an unknown slot {observation}"),
         ({"first": "{instruction} {observatoin}"}, "Did you mean 'observation'"),
         ({"admissible_format": "table"}, "admissible_format is 'list' or 'grouped', got 'table'"),
     ],

@@ -498,6 +498,16 @@ def test_plain_settings_locate_nothing() -> None:
     require_harmless(EnvSettings(kwargs=plain, template="compact"), "valid_seen")
 
 
+def test_an_environment_that_is_not_registered_here_needs_its_module(certificate: Path) -> None:
+    def of_another(claims: dict[str, Any]) -> None:
+        claims["env"]["id"] = "me/Parrot-v0"
+
+    with pytest.raises(
+        ValueError, match=r"me/Parrot-v0, which is not registered here.*--import MODULE"
+    ):
+        check(claimed(certificate, of_another))
+
+
 def test_the_reader_can_give_what_a_certificate_must_not_bring(certificate: Path) -> None:
     place = claimed(certificate, lambda claims: claims["env"]["kwargs"].update(grammar="~/put"))
     code, text = said("--check", str(place))

@@ -246,6 +246,16 @@ def test_a_missing_example_is_explained(server: Any, capsys: Capture) -> None:
     assert "agent.examples=0" in said
 
 
+def test_an_environment_without_an_expert_has_no_examples(
+    server: Any, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork.Fork, "reference_solution", fork.TextEnv.reference_solution)
+    code, _, said = evaluate(capsys, server, "react", "agent.examples=1", "evaluation.tasks=1")
+    assert code == 2
+    assert "has no expert that could write one. agent.examples=0" in " ".join(said.split())
+    assert evaluate(capsys, server, "react", "evaluation.tasks=1")[0] == 0
+
+
 # --- acting by tools ------------------------------------------------------------------------------------
 
 

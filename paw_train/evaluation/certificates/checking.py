@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from paw_gym.constructors import registered_id
+from paw_gym.registration import text_env_ids
 from paw_gym.wrappers import AgentInterface
 from paw_train.evaluation.certificates.claims import (
     Claims,
@@ -89,6 +90,11 @@ def check(
     require_harmless(claims.env, claims.split, given or {})
     if module is not None:
         registered_id(f"{module}:{claims.env.id}")
+    elif claims.env.id not in text_env_ids():
+        raise ValueError(
+            f"The episodes are of {claims.env.id}, which is not registered here. Give the module that "
+            "registers it: --import MODULE."
+        )
     require_played_here(claims.env.id)
     env = with_places(claims.env, claims.places, given or {})
     verdict = Verdict(claims, certificate.signer)
