@@ -7,9 +7,7 @@ that names a module (or a function) which calls ``register_text_env``.
 
 from __future__ import annotations
 
-import inspect
 import re
-import traceback
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -269,7 +267,7 @@ def make_text_env(id: str, **kwargs: Any) -> Any:
     """
     import gymnasium as gym
 
-    from paw_gym.constructors import check_required, creator_of, registered_id
+    from paw_gym.constructors import check_required, registered_id
 
     env_id = registered_id(id)
     if ":" not in id:
@@ -284,7 +282,7 @@ def make_text_env(id: str, **kwargs: Any) -> Any:
         refused = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if refused is not None and refused[1] in kwargs:
             raise ValueError(f"{env_id} has no setting {refused[1]!r}. ({error})") from error
-        raise ValueError(_why_not_made(id, creator_of(env_id), kwargs, error)) from error
+        raise ValueError(_why_not_made(id, kwargs, error)) from error
     return made
 
 
@@ -297,22 +295,15 @@ def _require_constructed(env: Any) -> None:
         )
 
 
-def _why_not_made(name: str, creator: Any, kwargs: Iterable[str], error: Exception) -> str:
+def _why_not_made(name: str, kwargs: Iterable[str], error: Exception) -> str:
     """One sentence; the values of arguments may be secrets, and are left out."""
-    # Gymnasium raises a TypeError again, with the arguments
-    reason = str(error).partition(" was raised from the environment creator for ")[0]
+    from paw_gym.raised import with_place
+
+    # Gymnasium raises a TypeError again, with the arguments and without the place
+    if " was raised from the environment creator for " in str(error) and error.__context__:
+        error = error.__context__  # type: ignore[assignment]
     given = f" with {', '.join(kwargs)}" if kwargs else ""
-    cause = f"{type(error).__name__}: {reason or 'no reason given'}{_where(creator, error)}"
     return (
-        f"{name.rpartition(':')[2]} cannot be made{given}: {cause}. "
+        f"{name.rpartition(':')[2]} cannot be made{given}: {with_place(error)}. "
         f"Its arguments: `paw envs {name}`; the whole traceback: `paw --debug ...`."
     )
-
-
-def _where(creator: Any, error: BaseException) -> str:
-    """The line of the environment's own file that the error passed."""
-    own = inspect.getsourcefile(creator) if creator is not None else None
-    passed = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own]
-    if not passed and error.__context__ is not None:
-        return _where(creator, error.__context__)
-    return f" ({Path(passed[-1].filename).name}, line {passed[-1].lineno})" if passed else ""

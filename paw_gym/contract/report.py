@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import sysconfig
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
-import gymnasium
-
+from paw_gym.raised import with_place
 from paw_gym.validation import EnvDefinitionError
-
-_OURS = [Path(__file__).parents[1], Path(gymnasium.__file__).parent]
-"""folders of code that an environment's author has not written"""
-_STANDARD = Path(sysconfig.get_path("stdlib"))
 
 
 class ContractViolation(AssertionError):
@@ -100,7 +93,7 @@ def run_check(
         if finding and known.setdefault(finding, name) != name:
             return CheckResult(name, "skipped", f"stopped by what {known[finding]} reports")
         plain = cause or isinstance(error, ContractViolation)
-        detail = str(cause or error) if plain else _with_place(error)
+        detail = str(cause or error) if plain else with_place(error)
         return CheckResult(name, "failed", detail, traceback.format_exc())
 
 
@@ -120,22 +113,6 @@ def _raised(error: BaseException) -> str | None:
         return None
     frames = traceback.extract_tb(error.__traceback__)
     return f"{type(error).__name__}: {error}, {frames[-1].filename}, {frames[-1].lineno}"
-
-
-def _with_place(error: BaseException) -> str:
-    """An exception, with the line of the environment's own code that it comes from, if it does."""
-    text = f"{type(error).__name__}: {error}"
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [(Path(f.filename), f.lineno) for f in frames if not f.filename.startswith("<")]
-    written = [(path, number) for path, number in lines if _is_the_environments(path)]
-    return f"{text} ({written[-1][0].name}, line {written[-1][1]})" if written else text
-
-
-def _is_the_environments(path: Path) -> bool:
-    standard = path.is_relative_to(_STANDARD) and not {"site-packages", "dist-packages"} & {
-        *path.parts
-    }
-    return not standard and not any(path.is_relative_to(folder) for folder in _OURS)
 
 
 def require(condition: object, message: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from paw_gym.raised import naming_authors_line
 from paw_gym.transition import Episode
 from paw_gym.wrappers import AgentInterface, make_agent_env
 
@@ -33,8 +34,10 @@ def expert_episodes(
     try:
         for number, task_id in zip(range(episodes), _tasks(env, rng), strict=False):
             options = {"task_id": task_id, "episode_id": f"{task_id}#expert-{seed}-{number}"}
-            env.reset(seed=int(rng.integers(2**31)), options=options)
-            yield _play(env)
+            with naming_authors_line(f"Task {task_id!r}"):
+                env.reset(seed=int(rng.integers(2**31)), options=options)
+                episode = _play(env)
+            yield episode
     finally:
         env.close()
 

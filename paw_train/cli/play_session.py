@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 
 from paw_gym.core import TextEnv
+from paw_gym.raised import naming_authors_line
 from paw_gym.wrappers import RecordTransitions
 
 
@@ -58,12 +59,14 @@ class PlaySession:
 
         Raises:
             KeyError: unknown task id; the episode that was being played goes on.
+            EnvironmentRaisedError: the environment raised something.
         """
         if task_id is not None:
             self.env.tasks[task_id]
         self._leave()
         options = None if task_id is None else {"task_id": task_id}
-        self.observation, self.info = self._recorder.reset(seed=seed, options=options)
+        with naming_authors_line("reset"):
+            self.observation, self.info = self._recorder.reset(seed=seed, options=options)
         self.reward, self.terminated, self.truncated = 0.0, False, False
         self._past = []
 
@@ -77,9 +80,15 @@ class PlaySession:
             self.recorded += 1
 
     def act(self, action: str) -> None:
-        """Takes an action."""
-        self._past.append((self.env.save_state(), self.observation, self.info))
-        answer = self._recorder.step(action)
+        """Takes an action.
+
+        Raises:
+            EnvironmentRaisedError: the environment raised something; the action was not taken.
+        """
+        before = (self.env.save_state(), self.observation, self.info)
+        with naming_authors_line(f"step({action!r:.80})"):
+            answer = self._recorder.step(action)
+        self._past.append(before)
         self.observation, self.reward, self.terminated, self.truncated, self.info = answer
         if self.over:
             self.recorded += 1

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from paw_gym import __version__
+from paw_gym.raised import reason_of
 from paw_gym.transition import Episode
 from paw_gym.wrappers import AgentInterface
 from paw_train.baselines import agent_class, make_agent
@@ -250,11 +251,6 @@ class _PanelRun:
                 f"Every one of the first {len(errors)} episode(s) failed, so there is nothing to "
                 f"measure. The first reason: {reason_of(errors[0])}"
             )
-
-
-def reason_of(error: str) -> str:
-    """An episode's error in one line: of a traceback the last."""
-    return next((line for line in reversed(error.splitlines()) if line.strip()), "unknown").strip()
 
 
 def environment_seeds(panel: Panel, seed: int) -> dict[str, int]:

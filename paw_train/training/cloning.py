@@ -14,6 +14,7 @@ from torch import Tensor
 
 from paw_gym.files import append_jsonl, truncate_jsonl
 from paw_gym.pool import EnvPool
+from paw_gym.raised import reason_of
 from paw_train.environments import has_solver, make_pool
 from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
@@ -37,16 +38,28 @@ def expert_rows(
     progress: Callable[[int], None] | None = None,
     misplaced: float = 0.0,
 ) -> list[TokenRow]:
-    """Token rows of the environment's own expert playing the given tasks; failures are left out."""
+    """Token rows of the environment's own expert playing the given tasks; failures are left out.
+
+    Raises:
+        ValueError: none was solved, and the environment raised exceptions; gives the first.
+    """
     rows: list[TokenRow] = []
+    errors: list[str] = []
     rng = np.random.default_rng(seed)
     for start in range(0, len(task_ids), batch):
         ids = task_ids[start : start + batch]
         for trajectory in demonstrations(pool, chat, ids, noise, rng, misplaced):
             if trajectory.episode.success:
                 rows.extend(trajectory.rows)
+            elif trajectory.episode.error is not None:
+                errors.append(trajectory.episode.error)
         if progress:
             progress(min(start + batch, len(task_ids)))
+    if errors and not rows:
+        raise ValueError(
+            f"The expert solved none of the tasks, and {len(errors)} of its {len(task_ids)} episodes failed: "
+            f"there is nothing to clone. The first reason: {reason_of(errors[0])}"
+        )
     return rows
 
 

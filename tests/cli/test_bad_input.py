@@ -54,7 +54,18 @@ class Adds(Needs):
     def __init__(self, size=1, max_steps=3, render_mode=None):
         super().__init__(size + 1, "red", max_steps, render_mode)
 
-for kind in (Needs, Raises, Forgets, Adds):
+class Breaks(Needs):
+    def __init__(self, late=True, max_steps=3, render_mode=None):
+        super().__init__(1, "red", max_steps, render_mode)
+        self.late = late
+    def _start(self, task):
+        if not self.late:
+            raise RuntimeError("first line\\nsecond line")
+        return Outcome("Begin.")
+    def _act(self, action): return [][0]
+    def reference_solution(self): return ["a"]
+
+for kind in (Needs, Raises, Forgets, Adds, Breaks):
     register_text_env(f"me/{kind.__name__}-v0", kind)
 """
 FILES = {
@@ -302,6 +313,10 @@ COMMANDS = {
     "sft-data unmade:me/Raises-v0 out --expert": "no engine here (unmade.py, line 12)",
     "check unmade:me/Forgets-v0": "does not call super().__init__(tasks, max_steps, render_mode)",
     "check unmade:me/Adds-v0 --kw size=many": "cannot be made with size: TypeError: can only concatenate",
+    "play unmade:me/Breaks-v0 --kw late=false": "reset: the environment raised RuntimeError: first line "
+    "second line (unmade.py, line 28)",
+    "eval random env.id=unmade:me/Breaks-v0 env.kwargs.late=false": "RuntimeError: first line second line",
+    "sft-data unmade:me/Breaks-v0 out --expert": "Task 'a': the environment raised IndexError: list index",
     "eval random env.kwargs.data_dir=5": "cannot be made with data_dir, split: TypeError: expected str",
     "eval random env.id=paw_gym/Sokoban-v0 env.kwargs=5": "env.kwargs: expected dict",
     "check SearchQA --kw corpus=corpus.jsonl": "dataset='synthetic' writes the passages",
