@@ -32,7 +32,7 @@ def naming_authors_line(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except EnvDefinitionError:
+    except (EnvDefinitionError, NotImplementedError):
         raise
     except Exception as error:
         if _place(error) is None:

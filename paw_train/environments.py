@@ -7,6 +7,7 @@ from typing import Any
 
 from paw_gym.constructors import check_arguments, class_defaults, has_splits, registered_id
 from paw_gym.pool import EnvPool
+from paw_gym.raised import naming_authors_line
 from paw_gym.wrappers import AgentInterface, make_agent_env
 from paw_train.settings import EnvSettings
 from paw_train.settings.secrets import asked_with, with_secrets
@@ -73,8 +74,9 @@ def has_solver(env: EnvSettings, split: str) -> bool:
     """Whether an environment has an expert, tried on one task of a split."""
     probe = agent_env_maker(env, split)()
     try:
-        probe.reset(seed=0)
-        probe.text_env.expert()
+        with naming_authors_line("The expert"):
+            probe.reset(seed=0)
+            probe.text_env.expert()
     except NotImplementedError:
         return False
     finally:

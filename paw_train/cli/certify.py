@@ -107,7 +107,7 @@ def _write(
     if new:
         typer.echo(f"A key was created for you: {keys.default_key()}. Keep it; it signs as you.")
     typer.echo(f"Signed by {signer.public}" if signer else "Not signed.")
-    typer.echo(f"Written to {place}. Check it anywhere: paw certify --check {place.name}")
+    typer.echo(f"Written to {place}. Check it anywhere: paw certify --check {place}")
 
 
 def _check(

@@ -24,6 +24,10 @@ def leaderboard(
     from paw_gym.files import write_text
     from paw_train.evaluation import leaderboard as board
 
+    if not results and not folder.is_dir():
+        raise ValueError(
+            f"There is no folder {folder} of published results, and no result was given."
+        )
     for result in results or []:
         board.published(board.load_result(result))  # all are fit for it before one is added
     for result in results or []:

@@ -251,7 +251,11 @@ def _agent_settings(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]
         else:
             others.append(override)
     found = data.get("agent", {})
-    return found if isinstance(found, dict) else {}, others
+    if not isinstance(found, dict):
+        raise ValueError(
+            f"agent={found!r}: expected settings of the agent (agent.NAME=VALUE); its name goes into --agent."
+        )
+    return found, others
 
 
 def settings_of(

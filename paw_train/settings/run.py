@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
+from annotated_types import Interval
 from pydantic import model_validator
 
 from paw_train.settings.algorithm import AlgorithmSettings
@@ -46,7 +47,7 @@ class Settings(Group):
     """folder in which runs are stored"""
     seed: Count = 0
     """seed of all randomness in the run"""
-    threads: Positive | None = None
+    threads: Annotated[int, Interval(ge=1, le=1024)] | None = None
     """number of CPU threads; null: as many as there are cores"""
     updates: Count = 100
     """number of RL updates"""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 
 from paw_gym.constructors import check_arguments
 from paw_gym.wrappers import AgentInterface
@@ -48,6 +49,8 @@ def prepared(settings: Settings, report: Callable[[str], None]) -> Settings:
             "are all alike. Use a temperature above 0 (evaluation.temperature may be 0)."
         )
     _require_packages(settings)
+    if settings.warm_starts is not None and Path(settings.warm_starts).is_file():
+        raise ValueError(f"warm_starts={settings.warm_starts} is a file; expected a folder.")
     if settings.model.path is not None:
         find_model(settings.model.path)
     _require_splits(settings)

@@ -65,7 +65,10 @@ class Breaks(Needs):
     def _act(self, action): return [][0]
     def reference_solution(self): return ["a"]
 
-for kind in (Needs, Raises, Forgets, Adds, Breaks):
+class Fails(Breaks):
+    def reference_solution(self): return 1 / 0
+
+for kind in (Needs, Raises, Forgets, Adds, Breaks, Fails):
     register_text_env(f"me/{kind.__name__}-v0", kind)
 """
 FILES = {
@@ -146,7 +149,10 @@ SETTINGS = {
     "updates=1.5": "updates: expected int, got 1.5",
     "updates=many": "updates: expected int, got 'many'",
     "updtes=3": "Did you mean 'updates'",
-    "threads=0": "threads is 1 or more, or null, got 0",
+    "threads=0": "threads is in [1, 1024], or null, got 0",
+    "threads=100000": "threads is in [1, 1024], or null, got 100000",
+    "warm_starts=list.yaml": "warm_starts=list.yaml is a file; expected a folder",
+    "out=list.yaml": "list.yaml",
     "seed=-3": "seed is 0 or more",
     "checkpoint_every=0": "checkpoint_every is 1 or more",
     "keep_episodes=-1": "keep_episodes is 0 or more",
@@ -220,7 +226,6 @@ SETTINGS = {
     "world_model_learning.method=rmwl": "Did you mean 'rwml'",
     "world_model_learning.rwml.group_size=1": "group_size is 2 or more",
     "justakey": "Expected key=value, got 'justakey'",
-    "out=list.yaml": "list.yaml",
 }
 """settings of ``paw train smoke`` that are wrong, and what is said of them"""
 
@@ -317,6 +322,14 @@ COMMANDS = {
     "second line (unmade.py, line 28)",
     "eval random env.id=unmade:me/Breaks-v0 env.kwargs.late=false": "RuntimeError: first line second line",
     "sft-data unmade:me/Breaks-v0 out --expert": "Task 'a': the environment raised IndexError: list index",
+    "eval expert env.id=unmade:me/Fails-v0": "The expert: the environment raised ZeroDivisionError",
+    "sft-data unmade:me/Fails-v0 out --expert": "ZeroDivisionError: division by zero (unmade.py, line 34)",
+    "check ./parrots.py:me/Parrot-v0": "'./parrots.py' is no name of a Python module",
+    "eval expert agent=5": "agent=5: expected settings of the agent",
+    "eval openai:x endpoint.url=http://localhost:9/v1 endpoint.cache=.": "is no cache of answers",
+    "eval openai:x endpoint.url=http://localhost:9/v1 endpoint.cache=null endpoint.retries=1 "
+    "endpoint.first_wait=0": "Is the server running",
+    "leaderboard": "There is no folder benchmarks/results of published results",
     "eval random env.kwargs.data_dir=5": "cannot be made with data_dir, split: TypeError: expected str",
     "eval random env.id=paw_gym/Sokoban-v0 env.kwargs=5": "env.kwargs: expected dict",
     "check SearchQA --kw corpus=corpus.jsonl": "dataset='synthetic' writes the passages",

@@ -13,6 +13,19 @@ _FORMAT = 2
 """of a recorded answer; requests with answers in another format are sent again"""
 
 
+def _opened(path: Path) -> sqlite3.Connection:
+    # the endpoint's thread uses it, one call at a time
+    found = sqlite3.connect(path, timeout=60.0, check_same_thread=False, isolation_level=None)
+    try:
+        found.execute("PRAGMA journal_mode=WAL")
+        found.execute("PRAGMA synchronous=NORMAL")
+        found.execute("CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, answer TEXT)")
+    except sqlite3.DatabaseError:
+        found.close()
+        raise
+    return found
+
+
 class AnswerCache:
     """Answers by request in one SQLite file; several processes may share it.
 
@@ -28,18 +41,9 @@ class AnswerCache:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        # the endpoint's thread uses it, one call at a time
-        self._db = sqlite3.connect(
-            path, timeout=60.0, check_same_thread=False, isolation_level=None
-        )
         try:
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=NORMAL")
-            self._db.execute(
-                "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, answer TEXT)"
-            )
+            self._db = _opened(path)
         except sqlite3.DatabaseError as error:
-            self._db.close()
             raise ValueError(
                 f"{path} is no cache of answers, or damaged ({error}). Delete it, or name another "
                 "file (endpoint.cache=FILE) or none (endpoint.cache=null)."

@@ -366,7 +366,8 @@ class EndpointPolicy:
     def _raise_if_hopeless(self, error: Exception, failures: int) -> None:
         import openai
 
-        first_contact = not self._reached and failures > _FIRST_CONTACT_RETRIES
+        enough = min(_FIRST_CONTACT_RETRIES, self.settings.retries)
+        first_contact = not self._reached and failures > enough
         unreachable = isinstance(error, openai.APIConnectionError) and not isinstance(
             error, openai.APITimeoutError
         )

@@ -31,8 +31,8 @@ def read_reply(reply: Any, chat: bool) -> dict[str, Any]:
         usage = reply.get("usage") or {}
         answer: dict[str, Any] = {
             "finish_reason": choice.get("finish_reason"),
-            "prompt_tokens": int(usage.get("prompt_tokens") or 0),
-            "completion_tokens": int(usage.get("completion_tokens") or 0),
+            "prompt_tokens": _count(usage.get("prompt_tokens")),
+            "completion_tokens": _count(usage.get("completion_tokens")),
         }
         answer |= _message(choice["message"]) if chat else {"text": _sendable(choice["text"])}
         if "stop_reason" in choice:  # vLLM's: which stop text it was, null for the end token
@@ -43,6 +43,11 @@ def read_reply(reply: Any, chat: bool) -> dict[str, Any]:
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise MalformedAnswer(f"there is no answer in the reply {str(reply)[:200]!r}") from error
     return answer
+
+
+def _count(value: Any) -> int:
+    """A number of tokens; what is none counts as unknown, 0: the answer is still one."""
+    return int(value) if isinstance(value, int | float) and value >= 0 else 0
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
