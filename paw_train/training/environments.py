@@ -15,8 +15,9 @@ import torch
 
 from paw_gym.pool import EnvPool
 from paw_train.algorithms.experience import RewardTerms, informative_groups
-from paw_train.environments import make_pool, max_return, training_env
+from paw_train.environments import agent_env_maker, make_pool, max_return, training_env
 from paw_train.rollouts.branching import branching_rollout
+from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Policy
 from paw_train.rollouts.rollout import Progress, Trajectory
 from paw_train.settings import Settings
@@ -29,6 +30,23 @@ _SHARES = 2
 """part of the seeds of the division of groups"""
 _BY_ENVIRONMENT = ("success_rate", "reward_mean", "equal_groups", "steps_mean", "invalid_rate")
 """outcomes that are measured for each environment of several"""
+
+
+def require_room_for_tasks(settings: Settings, chat: ChatFormat) -> None:
+    """Raises ``ValueError`` where a first prompt does not fit the context; of each environment one is tried.
+
+    Rollouts would raise it as well, after the warm start.
+    """
+    for member in settings.members:
+        env = agent_env_maker(training_env(member.env), member.env.train_split)()
+        try:
+            prompt, info = env.reset(seed=settings.seed)
+            chat.first_within(prompt, info["instruction"], settings.rollout.max_prompt_tokens)
+        except ValueError as error:
+            error.add_note(f"(a task of {member.name})")
+            raise
+        finally:
+            env.close()
 
 
 class TrainingEnvironments:

@@ -55,7 +55,11 @@ from paw_train.settings import (
 from paw_train.settings.sharing import shared_evaluation, shared_warm_start
 from paw_train.training.cloning import clone, mixed_expert_rows
 from paw_train.training.device import chosen_device, memory_of
-from paw_train.training.environments import TrainingEnvironments, reward_terms
+from paw_train.training.environments import (
+    TrainingEnvironments,
+    require_room_for_tasks,
+    reward_terms,
+)
 from paw_train.training.fit import machine_memory, require_fit
 from paw_train.training.preparation import prepared
 from paw_train.training.recording import record
@@ -98,6 +102,8 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     with set_aside(folder, fresh):
         require_own_folder(folder, settings)
         run = Run(settings, folder, display)
+        if not folder.exists():
+            require_room_for_tasks(settings, run.policy.chat)
         claim_folder(folder, settings)
     with only_process(folder):
         try:

@@ -113,6 +113,12 @@ class TestTheFolderOfARun:
             assert list(tmp_path.iterdir()) == []
         assert train_from_recipe("smoke", where, quiet=True) == tmp_path / "x"
 
+    def test_a_task_that_has_no_room_is_found_before_the_warm_start(self, tmp_path: Path) -> None:
+        where = [f"out={tmp_path}", "name=x", *TINY, "rollout.max_response_tokens=24"]
+        with pytest.raises(ValueError, match=r"task alone takes \d+ tokens.*max_context_tokens"):
+            train_from_recipe("smoke", [*where, "rollout.max_context_tokens=30"], quiet=True)
+        assert list(tmp_path.iterdir()) == []
+
     def test_nor_does_one_that_fails_before_it_leaves_anything(self, tmp_path: Path) -> None:
         where = [f"out={tmp_path}", "name=x", *TINY]
         with pytest.raises(ValueError, match="solved none of the tasks"):
