@@ -197,9 +197,8 @@ class PromptTemplate:
     def hash(self) -> str:
         """A hash over all that a prompt is made of, the name excepted."""
         parts = {key: value for key, value in asdict(self).items() if key != "name"}
-        if (
-            not self.actions
-        ):  # records are older than this text: the hashes in them stay what they were
+        # templates had no such text at first: the hashes in records are those without it
+        if not self.actions:
             del parts["actions"]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

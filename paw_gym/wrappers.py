@@ -344,9 +344,8 @@ class RecordTransitions(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
     ) -> tuple[str, dict[str, Any]]:
         self._flush()
         observation, info = self.env.reset(seed=seed, options=options)
-        self.path.parent.mkdir(
-            parents=True, exist_ok=True
-        )  # now, and not when there is much to lose
+        # now, and not when there is an episode to lose
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         inner = self.env.unwrapped
         if isinstance(inner, AgentInterface):
             self.episode = inner.new_episode()

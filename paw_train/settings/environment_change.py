@@ -43,10 +43,8 @@ def change_environment(data: dict[str, Any], given: Mapping[str, Any], own_id: s
     if not isinstance(wanted, str) or isinstance(data.get("env"), list):
         return []  # of a list each entry has its own
     known = str(_value(data, "env.id") or own_id)
-    kwargs = _value(given, "env.kwargs")
-    kwargs = (
-        kwargs if isinstance(kwargs, dict) else {}
-    )  # what is none is refused where settings are read
+    stated = _value(given, "env.kwargs")
+    kwargs = stated if isinstance(stated, dict) else {}  # anything else is refused later
     another = kwargs.get("remote_id") not in (None, _value(data, "env.kwargs.remote_id"))
     if wanted.rpartition(":")[2] == known.rpartition(":")[2] and not another:
         return []

@@ -186,7 +186,7 @@ def test_a_wait_that_a_budget_of_time_has_no_room_for_ends_the_run(
     code, *printed = evaluate(capsys, server, "plain", "endpoint.budget_minutes=1")
     assert time.monotonic() - begun < 30
     assert code == 3, printed
-    assert "endpoint.budget_minutes=1 leaves no room for a wait of 86400 s" in " ".join(printed)
+    assert "endpoint.budget_minutes=1 leaves no room for a wait of 86,400" in " ".join(printed)
     assert next(r.getMessage() for r in caplog.records).endswith(
         "Trying again in 86400 s, as the server asks."
     )

@@ -69,8 +69,8 @@ class Budget:
         Raises:
             BudgetReached: at once, if the time runs out before.
         """
-        if self._deadline is not None and self._clock() + wait >= self._deadline:
-            raise BudgetReached(f"{self._of_time()} leaves no room for a wait of {wait:.0f} s.")
+        if wait and self._deadline is not None and self._clock() + wait >= self._deadline:
+            raise BudgetReached(f"{self._of_time()} leaves no room for a wait of {wait:,.1f} s.")
         await asyncio.sleep(wait)
 
     def _of_time(self) -> str:

@@ -299,13 +299,10 @@ class EndpointPolicy:
 
     def _is_news(self, asked: float | None) -> bool:
         """Whether a server asks for a long wait, and not for one that has been reported."""
-        if (
-            asked is None
-            or asked <= self.settings.longest_wait
-            or time.monotonic() < self._reported
-        ):
+        now = time.monotonic()
+        if asked is None or asked <= self.settings.longest_wait or now < self._reported:
             return False
-        self._reported = time.monotonic() + asked
+        self._reported = now + asked
         return True
 
     def _given_up(self, error: Exception, failures: int) -> dict[str, Any]:
