@@ -63,6 +63,8 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
     for path in sorted(folder.iterdir()):
         if not path.is_dir() or path.name in _SKIPPED or path.name.startswith("."):
             continue
+        if _is_model(path):
+            continue
         if is_run(path):
             yield path
             yield from _evaluations(path)
@@ -75,6 +77,11 @@ def _evaluations(run: Path) -> Iterator[Path]:
     for path in sorted(run.iterdir()):
         if path.name not in _SKIPPED and (path / RESULT).is_file():
             yield path
+
+
+def _is_model(folder: Path) -> bool:
+    """Whether a folder holds a model, which has a ``config.json`` of its own (shared warm starts do)."""
+    return any(folder.glob("*.safetensors"))
 
 
 def is_run(folder: Path) -> bool:

@@ -12,12 +12,13 @@ from paw_train.metrics import BY_CELL, METRICS, NOT_MEASURED
 from paw_train.reporting.run.alarms import Alarm, find_alarms, world_model_loss
 from paw_train.reporting.run.records import Record, read_object, read_records
 from paw_train.reporting.run.results import number
+from paw_train.reporting.run.run_data import FILES
 from paw_train.settings.renamed import with_new_names
 from paw_train.viewer.evaluations import evaluation_of, settings_of
 from paw_train.viewer.folders import RESULT
 
 _QUIET = 180.0
-"""seconds without a new update after which a run counts as stopped, or four updates' time"""
+"""seconds without a change of its files after which a run counts as stopped, or four updates' time"""
 
 
 class Measurements:
@@ -120,13 +121,15 @@ class Measurements:
             return "finished"
         if (self.run / RESULT).exists():
             return "finished"
-        stamp = _stamp(self.run / "metrics.jsonl") or _stamp(self.run / "config.json")
-        if stamp is None:
+        # before the first update a warm start, an evaluation or a world model is being worked on
+        stamps = [stamp for name in FILES if (stamp := _stamp(self.run / name)) is not None]
+        if not stamps:
             return "unknown"
         times = [t for row in rows.values() if (t := number(row.get("time"))) is not None]
         gaps = [b - a for a, b in zip(times[-6:], times[-5:], strict=False) if b > a]
         patience = max(_QUIET, 4 * max(gaps, default=0.0))
-        return "training" if time.time() - stamp[1] / 1e9 < patience else "stopped"
+        last = max(stamp[1] for stamp in stamps) / 1e9
+        return "training" if time.time() - last < patience else "stopped"
 
     def _date(self, rows: dict[float, Record]) -> float | None:
         """Seconds since 1970: when the first update was over, else when its first file was written."""

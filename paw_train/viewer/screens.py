@@ -271,7 +271,7 @@ _RUN_COLUMNS: tuple[tuple[str, Callable[[Record], Text | str]], ...] = (
     ("success", _change),
     ("method", lambda run: visible(run["algorithm"] or run["agent"] or "–")),
     ("updates", lambda run: _progress(run) if run["kind"] == "training" else "–"),
-    ("environment", lambda run: visible((run["env"] or "–").removeprefix("paw_gym/"))),
+    ("environment", lambda run: visible((run["env"] or "–").replace("paw_gym/", ""))),
     ("model", lambda run: visible((run["model"] or "–").rsplit("/", 1)[-1])),
     ("seed", lambda run: "–" if run["seed"] is None else str(run["seed"])),
     ("date", lambda run: day(run["date"])),

@@ -369,11 +369,27 @@ def test_runs_of_a_folder_are_found(small_run: Path, tmp_path: Path) -> None:
         shutil.copytree(small_run, tmp_path / name)
     (tmp_path / "grid" / "logs").mkdir()
     (tmp_path / "grid" / "a-seed0" / "checkpoints" / "best").mkdir(parents=True)
+    model = tmp_path / "grid" / "warm-starts" / "0" / "model"  # shared, with settings of its own
+    model.mkdir(parents=True)
+    for name in ("config.json", "model.safetensors"):
+        (model / name).write_text("{}")
     assert list(find_runs(tmp_path)) == ["grid/a-seed0", "grid/b-seed0"]
     with pytest.raises(ValueError, match="holds no run"):
         find_runs(tmp_path / "grid" / "logs")
     with pytest.raises(ValueError, match="no folder"):
         find_runs(tmp_path / "nowhere")
+
+
+def test_a_long_warm_start_is_training(
+    opened: Callable[[Path], Ask], small_run: Path, tmp_path: Path
+) -> None:
+    run, old = tmp_path / "small", time.time() - 3600
+    run.mkdir()
+    shutil.copy(small_run / "config.json", run)
+    os.utime(run / "config.json", (old, old))
+    assert opened(run)("pulse", run="small")["state"] == "stopped"
+    (run / "warmstart.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    assert opened(run)("pulse", run="small")["state"] == "training"
 
 
 @given(st.lists(st.text("ab\n", max_size=8), max_size=12), st.lists(st.text("ab\n", max_size=8)))

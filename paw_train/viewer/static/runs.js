@@ -22,7 +22,7 @@ const COLUMNS = [
 const NUMBERS = new Set(["date", "seed", "updates", "return", "success"]);
 const intervalText = (result) => (result ? `95 % interval ${interval(result)}, ${plural(result.n, "task")}` : "");
 const brief = (wm) => (!wm || wm.enabled === false ? null : wm.loss === "cmae" ? `cmae ρ ${wm.rho}` : String(wm.loss));
-const short = (id) => (id ? id.replace(/^paw_gym\//, "") : "–");
+const short = (id) => (id ? id.replace(/paw_gym\//g, "") : "–");
 const method = (run) => (run.kind === "evaluation" ? run.agent : [run.algorithm, brief(run.world_model)].filter(Boolean).join(" + "));
 
 export class RunsPage {
