@@ -361,18 +361,14 @@ class EndpointPolicy:
             return limit
 
     def _raise_if_hopeless(self, error: Exception, failures: int) -> None:
-        import openai
+        import httpx
 
         enough = min(_FIRST_CONTACT_RETRIES, self.settings.retries)
         first_contact = not self._reached and failures > enough
-        unreachable = isinstance(error, openai.APIConnectionError) and not isinstance(
-            error, openai.APITimeoutError
-        )
-        if unreachable and first_contact:
-            cause = error.__cause__ or error
+        if isinstance(error.__cause__, httpx.ConnectError) and first_contact:
             raise EndpointError(
-                f"Nothing answers at {self.url} ({cause}). Is the server running, and does the address "
-                "end in /v1 (endpoint.url=...)?"
+                f"Nothing answers at {self.url} ({error.__cause__}). Is the server running, and does the "
+                "address end in /v1 (endpoint.url=...)?"
             ) from error
         if isinstance(error, MalformedAnswer) and first_contact:
             raise EndpointError(
