@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 from paw_train.settings.recipes import load_settings
 
 many: Any = load("benchmarks/many_worlds.py")
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def cell(seed: int, arm: str, tokens: int, **after: tuple[float, float]) -> dict[str, Any]:
@@ -78,3 +79,13 @@ def test_a_seed_is_continued_with_the_file_of_its_cells_alone(
     assert "1 seed\n" in capsys.readouterr().out
     added = next(c for c in json.loads((tmp_path / "c.json").read_text()) if c["arm"] == "search")
     assert (added["tokens"], added["updates"], added["groups"]) == (400.0, 2, 4 * groups)
+
+
+def test_the_page_has_the_table_of_the_committed_cells() -> None:
+    cells = json.loads((ROOT / "benchmarks" / "many_worlds.json").read_text(encoding="utf-8"))
+    worlds = [member.name for member in load_settings(many.RECIPE, []).members]
+    lines = many.table(cells, worlds).split("\n")
+    page = (ROOT / "docs" / "many-worlds.md").read_text(encoding="utf-8")
+    assert f"**{lines[0]}**" in page
+    if lines[4:]:
+        assert "\n".join(lines[2:]) in page
