@@ -159,16 +159,16 @@ def check_arguments(name: str, arguments: Iterable[str], where: str = "") -> Non
             )
 
 
-def check_required(name: str, arguments: Iterable[str]) -> None:
+def check_required(env_id: str, arguments: Iterable[str]) -> None:
     """Raises ``ValueError`` where an argument without a default is missing; names all that are.
 
     Args:
-        name: ``id`` or ``module:id`` of a registered environment.
+        env_id: of a registered environment.
         arguments: the names of those that are given.
     """
     from gymnasium.envs.registration import registry
 
-    env_id, creator = registered_id(name), creator_of(name)
+    creator = creator_of(env_id)
     if creator is None:
         return
     given = {*arguments, *registry[env_id].kwargs}

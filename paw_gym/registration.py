@@ -272,7 +272,7 @@ def make_text_env(id: str, **kwargs: Any) -> Any:
     env_id = registered_id(id)
     if ":" not in id:
         text_env_spec(env_id)
-    check_required(id, kwargs)
+    check_required(env_id, kwargs)
     try:
         made = gym.make(env_id, disable_env_checker=True, **kwargs)
         _require_constructed(made.unwrapped)

@@ -74,13 +74,19 @@ def has_solver(env: EnvSettings, split: str) -> bool:
     """Whether an environment has an expert, tried on one task of a split."""
     probe = agent_env_maker(env, split)()
     try:
-        with naming_authors_line("The expert"):
-            probe.reset(seed=0)
-            probe.text_env.expert()
-    except NotImplementedError:
-        return False
+        return has_expert(probe)
     finally:
         probe.close()
+
+
+def has_expert(env: AgentInterface) -> bool:
+    """Whether an environment has an expert, tried on the task that ``reset`` draws with seed 0."""
+    try:
+        with naming_authors_line("The expert"):
+            env.reset(seed=0)
+            env.text_env.expert()
+    except NotImplementedError:
+        return False
     return True
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from paw_gym.prompts import PromptTemplate
 from paw_gym.wrappers import AgentInterface
 from paw_train.baselines.thoughts import thought
+from paw_train.environments import has_expert
 
 CHARACTERS_A_TOKEN = 4
 """rule of thumb for English; a budget in real tokens would make prompts differ from model to model"""
@@ -58,7 +59,7 @@ class ExampleSource:
         """
         env = self.make_env()
         try:
-            if not _has_expert(env):
+            if not has_expert(env):
                 return []
             order = np.random.default_rng(seed).permutation(len(env.tasks))
             examples: list[Example] = []
@@ -85,7 +86,7 @@ class ExampleSource:
                     f"No example: all {len(env.tasks)} tasks are evaluated, and an evaluated task is no "
                     f"example. evaluation.tasks=N evaluates fewer, {without}"
                 )
-            if not _has_expert(env):
+            if not has_expert(env):
                 return ValueError(
                     f"No example: the environment has no expert that could write one. {without}"
                 )
@@ -95,15 +96,6 @@ class ExampleSource:
             "No example: the environment's expert solved none of the tasks that may serve as one. "
             + without
         )
-
-
-def _has_expert(env: AgentInterface) -> bool:
-    env.reset(seed=0)
-    try:
-        env.text_env.expert()
-    except NotImplementedError:
-        return False
-    return True
 
 
 def _play_expert(env: AgentInterface, task_id: str, seed: int) -> Example | None:

@@ -63,8 +63,6 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
     for path in sorted(folder.iterdir()):
         if not path.is_dir() or path.name in _SKIPPED or path.name.startswith("."):
             continue
-        if _is_model(path):
-            continue
         if is_run(path):
             yield path
             yield from _evaluations(path)
@@ -79,13 +77,10 @@ def _evaluations(run: Path) -> Iterator[Path]:
             yield path
 
 
-def _is_model(folder: Path) -> bool:
-    """Whether a folder holds a model, which has a ``config.json`` of its own (shared warm starts do)."""
-    return any(folder.glob("*.safetensors"))
-
-
 def is_run(folder: Path) -> bool:
     """Whether a folder holds what a training run or an evaluation leaves."""
+    if any(folder.glob("*.safetensors")):
+        return False  # a model has a config.json, too; shared warm starts are models beside runs
     if (
         any((folder / name).is_file() for name in (*FILES, RESULT))
         or (folder / "rollouts").is_dir()
