@@ -346,6 +346,11 @@ def _part(plan: Plan, run: Path | None) -> str:
 
 def _folder(model: str, agent: str, panel: str, out: str | None, run: Path | None) -> Path:
     if out:
+        if (Path(out) / "config.json").exists():
+            raise ValueError(
+                f"{out} is the folder of a run or of a model; an evaluation has one of its own. Leave --out "
+                f"away, or give one inside: --out {Path(out) / 'eval-NAME'}"
+            )
         return Path(out)
     parts = [Path(model).name, *([] if agent in ("policy", model) else [agent]), panel]
     name = "-".join(re.sub(r"[^\w.-]+", "-", part) for part in parts)

@@ -19,6 +19,7 @@ BELONGING = (
     *("evaluation.split", "evaluation.selection_split", "rollout.max_response_tokens"),
 )
 """settings (dotted) that belong to one environment"""
+_SPLITS = ("env.train_split", "evaluation.split", "evaluation.selection_split")
 _EPISODES_PER_TASK = 16
 """expert episodes per task that a warm start on another environment takes, unless ``cloning`` is given"""
 _RESPONSE_TOKENS = 48
@@ -69,6 +70,25 @@ def change_environment(data: dict[str, Any], given: Mapping[str, Any], own_id: s
         group, _, key = name.partition(".")
         data.setdefault(group, {})[key] = value
     return left_out
+
+
+def refuse_splits(given: Mapping[str, Any], env_id: str, kwargs: Mapping[str, Any]) -> None:
+    """Looks whether the command line names a split of an environment that has none.
+
+    Args:
+        given: the settings of the command line, nested.
+        env_id: the environment.
+        kwargs: its arguments.
+
+    Raises:
+        ValueError: it does; the split would be ignored.
+    """
+    named = next((name for name in _SPLITS if _value(given, name) is not None), None)
+    if named is not None and not has_splits(env_id, asked_with(env_id, kwargs)):
+        raise ValueError(
+            f"{named}={_value(given, named)}: {env_id} has no splits, all its tasks are in one set. Leave "
+            "the setting out, or let the environment take an argument `split`."
+        )
 
 
 def explain(left_out: list[str], env_id: str, of: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from paw_train.settings.base import Group
-from paw_train.settings.ranges import AtLeastZero, Count, Positive, Text
+from paw_train.settings.ranges import AtLeastZero, Count, Positive, Seed, Text
 
 
 class EvalSettings(Group):
@@ -18,7 +18,7 @@ class EvalSettings(Group):
     plays: Positive = 1
     """number of episodes per task before and after RL, each sampled independently; validations during
     training always run one"""
-    seed: Count = 1234
+    seed: Seed = 1234
     """seed of the panel and of sampling"""
     temperature: AtLeastZero = 0.4
     """sampling temperature in evaluations; 0.4 is the paper's value for validation"""

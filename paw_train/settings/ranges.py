@@ -39,6 +39,8 @@ Share = Annotated[Number, Interval(ge=0, le=1)]
 PositiveShare = Annotated[Number, Interval(gt=0, le=1)]
 ShareBelowOne = Annotated[Number, Interval(ge=0, lt=1)]
 Text = Annotated[str, MinLen(1)]
+# NumPy, PyTorch and vLLM all accept the seeds in this range.
+Seed = Annotated[int, Interval(ge=0, lt=2**32)]
 
 
 def allowed(kind: Any) -> str:

@@ -11,7 +11,7 @@ import yaml
 
 from paw_gym.naming import did_you_mean
 from paw_train.settings.environment import EnvSettings
-from paw_train.settings.environment_change import change_environment, explain
+from paw_train.settings.environment_change import change_environment, explain, refuse_splits
 from paw_train.settings.mixture import choose_entry, entry_called
 from paw_train.settings.run import Settings
 
@@ -63,7 +63,10 @@ def overridden(
         say(explain(left_out, given["env"]["id"], of))
     for override in overrides:
         apply_override(data, override)
-    return Settings.read(data)
+    settings = Settings.read(data)
+    if isinstance(settings.env, EnvSettings):
+        refuse_splits(given, settings.env.id, settings.env.kwargs)
+    return settings
 
 
 def choose_environment(data: dict[str, Any], overrides: Sequence[str]) -> list[str]:

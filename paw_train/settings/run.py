@@ -21,7 +21,7 @@ from paw_train.settings.model import ModelSettings
 from paw_train.settings.objective import ObjectiveSettings
 from paw_train.settings.openrlhf import OpenRLHFSettings
 from paw_train.settings.optimizer import OptimizerSettings
-from paw_train.settings.ranges import Count, Positive, Text
+from paw_train.settings.ranges import Count, Positive, Seed, Text
 from paw_train.settings.record import RecordSettings
 from paw_train.settings.renamed import refuse_old_names, with_new_names
 from paw_train.settings.rollout import RolloutSettings
@@ -45,7 +45,7 @@ class Settings(Group):
     """name of the run, and of its folder in ``out``"""
     out: Text = "runs"
     """folder in which runs are stored"""
-    seed: Count = 0
+    seed: Seed = 0
     """seed of all randomness in the run"""
     threads: Annotated[int, Interval(ge=1, le=1024)] | None = None
     """number of CPU threads; null: as many as there are cores"""

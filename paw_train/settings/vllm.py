@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Interval
 
 from paw_train.settings.base import Group
-from paw_train.settings.ranges import Count, Number, Positive
+from paw_train.settings.ranges import Number, Positive, Seed
 
 
 class VLLMSettings(Group):
@@ -28,7 +28,7 @@ class VLLMSettings(Group):
     """number of GPUs over which one copy of the model is split"""
     enforce_eager: bool = False
     """whether vLLM runs without CUDA graphs and compilation: a faster start, slower generation"""
-    seed: Count = 0
+    seed: Seed = 0
     """seed of the engine; each response has its own"""
     extra: dict[str, Any] = {}
     """additional arguments of ``vllm.LLM``"""
