@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
@@ -24,6 +26,8 @@ Price = Callable[[float, float], float]
 """what so many prompt and response tokens cost"""
 _CAUSES = 3
 """causes of invalid turns that are named"""
+LINE_EVERY = 30.0
+"""seconds between two lines about a stage where there is no terminal"""
 _ADVICE = {
     "truncated": "rollout.max_response_tokens=N allows longer answers; reasoning models need many.",
     "tool call": "The model answers with tool calls, which were not offered: agent.action_format=tools.",
@@ -108,9 +112,28 @@ class EvaluationBar:
         self._progress.update(self._bar, note=", ".join(parts))
 
 
-def progress_bars(console: Console) -> Progress:
-    """Bars that vanish when they are done; none where there is no terminal."""
-    return Progress(
+class StageProgress(Progress):
+    """Bars in a terminal; elsewhere, in a file of output, a line now and then."""
+
+    def __init__(self, *columns: Any, **options: Any) -> None:
+        super().__init__(*columns, **options)
+        self._last_line = time.monotonic()
+
+    def update(self, task_id: TaskID, **fields: Any) -> None:
+        """Records how far a stage is; arguments as of ``Progress.update``."""
+        super().update(task_id, **fields)
+        now = time.monotonic()
+        if not self.console.is_terminal and now - self._last_line >= LINE_EVERY:
+            self._last_line = now
+            stage = next(task for task in self.tasks if task.id == task_id)
+            note = stage.fields.get("note")
+            line = f"{stage.description}: {stage.completed:.0f} of {stage.total:.0f}"
+            self.console.print(f"{line}, {note}" if note else line, soft_wrap=True, markup=False)
+
+
+def progress_bars(console: Console) -> StageProgress:
+    """Bars that vanish when they are done; lines where there is no terminal."""
+    return StageProgress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),

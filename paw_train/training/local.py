@@ -17,19 +17,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from paw_gym.files import append_jsonl, new_folder, truncate_jsonl, write_json
 from paw_gym.locks import only_process, require_idle
-from paw_gym.pool import EnvPool
-from paw_gym.transition import Episode, write_jsonl
+from paw_gym.transition import write_jsonl
 from paw_train.algorithms.critic import Critic
 from paw_train.algorithms.estimators import advantage_estimator
 from paw_train.algorithms.experience import collect, prepare
 from paw_train.algorithms.update import Updater, update_seed
-from paw_train.baselines import make_agent
-from paw_train.environments import has_solver, make_pool
 from paw_train.evaluation import evaluate_to_folder
 from paw_train.evaluation.mixture import evaluate_members
 from paw_train.policies.checkpoints import find_checkpoint
@@ -42,12 +38,11 @@ from paw_train.reporting.run.alarms import world_model_loss
 from paw_train.reporting.terminal import RunDisplay
 from paw_train.reporting.tracking.follow import Tracking
 from paw_train.rollouts.observation_filter import leave_out
-from paw_train.rollouts.rollout import demonstrations, sampled_tokens
+from paw_train.rollouts.rollout import sampled_tokens
 from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import (
     WITHOUT_EFFECT,
     CloningSettings,
-    EnvSettings,
     Settings,
     load_settings,
     with_defaults,
@@ -61,6 +56,7 @@ from paw_train.training.environments import (
     reward_terms,
 )
 from paw_train.training.fit import machine_memory, require_fit
+from paw_train.training.language import language_texts
 from paw_train.training.preparation import prepared
 from paw_train.training.recording import record
 from paw_train.world_model_learning.stages import WorldModelStages
@@ -267,43 +263,11 @@ class Run:
         if warm is not None:
             tokenizer = AutoTokenizer.from_pretrained(warm / "model")
         else:
-            tokenizer = scratch_tokenizer(model.scratch, self._language())
+            tokenizer = scratch_tokenizer(
+                model.scratch, language_texts(self.settings, self.display)
+            )
         network = scratch_model(model.scratch, len(tokenizer), self.settings.seed)
         return LocalPolicy(network.to(self.device), tokenizer)
-
-    def _language(self) -> list[str]:
-        """Texts that hold every word the environments use: episodes of their training tasks.
-
-        The expert's, with perturbed actions, or random ones where there is no expert.
-        """
-        return [text for m in self.settings.members for text in self._texts(m.env)]
-
-    def _texts(self, env: EnvSettings) -> list[str]:
-        pool = make_pool(env, env.train_split, 1, 1, self.settings.seed)
-        ids = pool.tasks.ids
-        most = max(200, 600 // len(self.settings.members))
-        few = [ids[int(i)] for i in np.linspace(0, len(ids) - 1, min(len(ids), most))]
-        texts: list[str] = []
-        rng = (
-            np.random.default_rng(self.settings.seed) if has_solver(env, env.train_split) else None
-        )
-        for start in range(0, len(few), 100):
-            for episode in self._language_episodes(pool, few[start : start + 100], rng):
-                texts.append(episode.instruction)
-                for t in episode.transitions:
-                    texts += [t.prompt, t.response, t.next_observation]
-        pool.close()
-        return texts
-
-    def _language_episodes(
-        self, pool: EnvPool, task_ids: Sequence[str], rng: np.random.Generator | None
-    ) -> list[Episode]:
-        if rng is not None:  # perturbed actions show how the environment answers mistakes
-            return [t.episode for t in demonstrations(pool, None, task_ids, 0.2, rng)]
-        episodes: list[Episode] = []
-        agent = make_agent("random", None, self.settings.rollout, {})
-        agent.run(pool, task_ids, self.settings.seed, episodes.append)
-        return episodes
 
     # --- warm start ------------------------------------------------------------------------------
 
