@@ -319,6 +319,11 @@ def test_runs_over_one_another(small_run: Path, tmp_path: Path, view: Any, pages
     pages.is_there(".overlay .differences")
     chart = "figure[data-metric=success_rate]"
     pages.wait_for(f"document.querySelectorAll('{chart} .line').length === 2")
+    labels = pages.run(
+        "[...document.querySelectorAll('figure[data-metric]')].map(f => [f.dataset.metric, "
+        "[...f.querySelectorAll('.tick[text-anchor=end]')].map(t => t.textContent)])"
+    )
+    assert labels and [name for name, ticks in labels if len(set(ticks)) < len(ticks)] == []
     colours = pages.run(
         f"[...document.querySelectorAll('{chart} .line')].map(e => getComputedStyle(e).stroke)"
     )

@@ -15,6 +15,14 @@ function ticks(low, high, count) {
   return found;
 }
 
+// As few digits as say where a tick is, and no fewer than two.
+function tickLabels(values) {
+  const off = Math.abs(values[1] - values[0] || 1) / 100;
+  let digits = 2;
+  while (digits < 7 && values.some((v) => Math.abs(Number(v.toPrecision(digits)) - v) > off)) digits += 1;
+  return values.map((v) => number(v, digits));
+}
+
 // The lowest and highest point of every pixel column: a spike never gets lost.
 function thinned(points, columns) {
   if (points.length <= 2 * columns) return points;
@@ -115,7 +123,8 @@ export class Chart {
     if (!all.length) return void replace(this.svg);
     let low = all.reduce((a, b) => Math.min(a, b));
     let high = all.reduce((a, b) => Math.max(a, b));
-    if (low === high) [low, high] = low === 0 ? [0, 1] : [low - Math.abs(low) * 0.1, high + Math.abs(high) * 0.1];
+    const size = Math.max(Math.abs(low), Math.abs(high));
+    if (high - low <= 1e-5 * size) [low, high] = size === 0 ? [0, 1] : [low - size * 0.1, high + size * 0.1];
     const [w, tall] = [wide - PAD.left - PAD.right, TALL - PAD.top - PAD.bottom];
     const x = (u) => PAD.left + ((u - from) / (to - from)) * w;
     const y = (v) => PAD.top + tall - ((v - low) / (high - low)) * tall;
@@ -125,10 +134,12 @@ export class Chart {
     const path = (points) => thinned(points, columns).map(([u, v]) => `${x(u).toFixed(1)},${y(v).toFixed(1)}`).join(" ");
     this.cross = s("line", { class: "cross", y1: PAD.top, y2: PAD.top + tall, visibility: "hidden" });
     this.marks = this.lines.map(({ colour }) => s("circle", { class: `point c${colour}`, r: 3.5, visibility: "hidden" }));
+    const levels = ticks(low, high, 4);
+    const labels = tickLabels(levels);
     replace(this.svg,
-      ticks(low, high, 4).map((v) => [
+      levels.map((v, i) => [
         s("line", { class: "gridline", x1: PAD.left, x2: wide - PAD.right, y1: y(v), y2: y(v) }),
-        s("text", { class: "tick", x: PAD.left - 6, y: y(v) + 3.5, "text-anchor": "end" }, number(v, 2))]),
+        s("text", { class: "tick", x: PAD.left - 6, y: y(v) + 3.5, "text-anchor": "end" }, labels[i])]),
       ticks(from, to, 4).filter(Number.isInteger).map((u) => s("text", { class: "tick", x: x(u), y: TALL - 5, "text-anchor": "middle" }, String(u))),
       width > 1 && this.lines.map(({ raw, colour }) => raw.length > 1 && s("polyline", { class: `raw c${colour}`, points: path(raw) })),
       this.lines.map(({ points, colour }) => points.length === 1
