@@ -25,7 +25,7 @@ import pytest
 from rich.console import Console
 
 from paw_train.reporting.compare.analysis import compare
-from paw_train.reporting.compare.curves import Measurement, pairs
+from paw_train.reporting.compare.curves import Measurement, charts_of, pairs
 from paw_train.reporting.compare.execute import Runner, Work
 from paw_train.reporting.compare.folder import ComparisonFolder, report_of
 from paw_train.reporting.compare.grid import (
@@ -54,6 +54,7 @@ from paw_train.reporting.compare.run_folder import (
     shared_places,
 )
 from paw_train.reporting.compare.tables import COLUMNS, markdown, rich_table
+from paw_train.reporting.run.charts import ChartStyle
 from paw_train.settings import recipe_names
 
 FAKE = textwrap.dedent(
@@ -640,6 +641,16 @@ def test_curves_of_a_pair_are_over_the_seeds_in_common() -> None:
     assert arm == "grpo+paw"
     assert [s.values[-1] for s in series] == pytest.approx([0.4, 0.6])
     assert not series[0].band
+
+
+def test_curves_of_all_arms_share_their_y_axis() -> None:
+    runs = fake_results({"grpo": [0.1, 0.2], "low": [0.1, 0.1], "high": [0.6, 0.9]})
+    key = Measurement("success_rate", "", share=True)
+    baselines = {"grpo": "grpo", "low": "grpo", "high": "grpo"}
+    drawn = charts_of(baselines, runs, key, ChartStyle(share=True))
+    assert [arm for arm, _ in drawn] == ["low", "high"]
+    low, high = (chart for _, chart in drawn)
+    assert low.y_ticks == high.y_ticks and low.y.high >= 0.9
 
 
 def test_overhead_is_the_ratio_of_medians_without_the_first_update() -> None:

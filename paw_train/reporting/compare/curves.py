@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -75,9 +75,12 @@ def charts_of(
     measurement: Measurement,
     style: ChartStyle,
 ) -> list[tuple[str, Chart]]:
-    """(arm, chart) of every arm that the measurement was recorded for; see ``pairs``."""
+    """(arm, chart) of every arm that the measurement was recorded for, all on one y axis; see ``pairs``."""
     found = pairs(baselines, runs, measurement)
-    return [(arm, Chart(series, style)) for arm, series in found]
+    lines = [line for _, series in found for line in series]
+    ends = [end for line in lines for _, *both in line.band for end in both]
+    common = replace(style, holds=[*ends, *(y for line in lines for y in line.values)])
+    return [(arm, Chart(series, common)) for arm, series in found]
 
 
 def _points(run: RunResult, key: str) -> dict[float, float]:

@@ -63,6 +63,8 @@ class ChartStyle:
     log: bool = False
     """logarithmic where the values allow and need it"""
     x_label: str = "update"
+    holds: Sequence[float] = ()
+    """values that the y axis has room for beside the series', so that several charts can be compared"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +207,7 @@ def _axes(series: Sequence[Series], style: ChartStyle) -> tuple[Axis, Axis]:
     x_axis = Axis(low, high, style.left + 4, style.width - style.right - 4)
     ys = [y for s in series for y in s.values]
     ys += [end for s in series for _, *ends in (*s.intervals, *s.band) for end in ends]
+    ys += style.holds
     start, end = style.height - style.bottom, style.top
     if style.full:
         return x_axis, Axis(0.0, max(1.0, *ys), start, end)
