@@ -243,7 +243,10 @@ def _missing(result: Mapping[str, Any]) -> list[str]:
     if result.get("stopped"):
         lines.append(f"Stopped: {result['stopped']}")
     if lines:
-        lines.append("The same command runs the missing episodes.")
+        asked = result.get("endpoint") or {}
+        again = ", from their beginning without a cache (endpoint.cache=null)"
+        uncached = asked.get("cache", "") is None
+        lines.append(f"The same command runs the missing episodes{again if uncached else ''}.")
     return lines
 
 

@@ -127,6 +127,7 @@ def test_a_budget_stops_cleanly_and_the_same_command_goes_on(
     assert code == 3
     assert "1 of 2 tasks were run" in output
     assert budget[0] in output
+    assert "The same command runs the missing episodes" in output
     partial = result()
     assert (partial["n"], partial["complete"], partial["unplayed"]) == (1, False, 1)
     assert partial["runs"][0]["successes"] in ("1-", "-1")
@@ -139,6 +140,16 @@ def test_a_budget_stops_cleanly_and_the_same_command_goes_on(
     assert server.served == 2  # what was finished was not asked again
     assert (result()["n"], result()["complete"], result()["stopped"]) == (2, True, None)
     assert not Path("out/unfinished.jsonl").exists()
+
+
+def test_a_budget_without_a_cache_says_that_episodes_begin_again(
+    server: Any, capsys: Capture
+) -> None:
+    given = ["endpoint.concurrency=1", "endpoint.budget_requests=1"]
+    _, output, _ = evaluate(capsys, server, "cot", *given, "endpoint.cache=null")
+    assert "from their beginning without a cache (endpoint.cache=null)" in " ".join(output.split())
+    _, output, _ = evaluate(capsys, server, "cot", *given, "endpoint.cache=answers", "--fresh")
+    assert "runs the missing episodes." in " ".join(output.split())
 
 
 def test_a_budget_is_never_exceeded_and_waits_for_what_is_under_way() -> None:
