@@ -77,9 +77,7 @@ def charts_of(
 ) -> list[tuple[str, Chart]]:
     """(arm, chart) of every arm that the measurement was recorded for, all on one y axis; see ``pairs``."""
     found = pairs(baselines, runs, measurement)
-    lines = [line for _, series in found for line in series]
-    ends = [end for line in lines for _, *both in line.band for end in both]
-    common = replace(style, holds=[*ends, *(y for line in lines for y in line.values)])
+    common = replace(style, holds=[y for _, series in found for line in series for y in line.reach])
     return [(arm, Chart(series, common)) for arm, series in found]
 
 

@@ -46,6 +46,11 @@ class Series:
         """The finite y values."""
         return [y for _, y in self.points if y is not None]
 
+    @property
+    def reach(self) -> list[float]:
+        """All that the y axis has to hold: the values, and the ends of intervals and of the band."""
+        return [*self.values, *(end for _, *ends in (*self.intervals, *self.band) for end in ends)]
+
 
 @dataclass(frozen=True, slots=True)
 class ChartStyle:
@@ -205,9 +210,7 @@ def _axes(series: Sequence[Series], style: ChartStyle) -> tuple[Axis, Axis]:
     if low == high:
         low, high = low - 1, high + 1
     x_axis = Axis(low, high, style.left + 4, style.width - style.right - 4)
-    ys = [y for s in series for y in s.values]
-    ys += [end for s in series for _, *ends in (*s.intervals, *s.band) for end in ends]
-    ys += style.holds
+    ys = [*(y for s in series for y in s.reach), *style.holds]
     start, end = style.height - style.bottom, style.top
     if style.full:
         return x_axis, Axis(0.0, max(1.0, *ys), start, end)
