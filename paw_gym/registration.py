@@ -228,20 +228,19 @@ def text_env_spec(id: str) -> TextEnvSpec:
     Raises:
         ValueError: no such id; names the nearest.
     """
-    from paw_gym.naming import did_you_mean
+    from paw_gym.naming import did_you_mean, similar
 
     if id not in _REGISTERED:
-        raise ValueError(
-            f"There is no text environment {id!r}. "
-            + (
-                not_installed(id)
-                or f"{did_you_mean(id, text_env_ids())} `paw envs` describes them."
-            )
-        )
+        hint, known = _not_installed(id), text_env_ids()
+        if not hint:
+            hint = f"{did_you_mean(id, known)} `paw envs` describes them."
+            own = "/" in id and not similar(id, known)
+            hint += f" One that a Python module of yours registers is MODULE:{id}." if own else ""
+        raise ValueError(f"There is no text environment {id!r}. {hint}")
     return _REGISTERED[id]
 
 
-def not_installed(id: str) -> str:
+def _not_installed(id: str) -> str:
     """A hint for an environment whose package lies here but is not installed; empty where none does."""
     import tomllib
 

@@ -35,23 +35,20 @@ def full_env_id(name: str) -> str:
         ValueError: there is no such module or id, or there are several; names them.
     """
     from paw_gym.constructors import registered_id
-    from paw_gym.naming import did_you_mean
-    from paw_gym.registration import not_installed, text_env_ids
+    from paw_gym.registration import text_env_ids, text_env_spec
 
     if ":" in name:
         registered_id(name)
         return name
     ids = text_env_ids()
-    if name in ids:
-        return name
     wanted = name.lower()
-    found: list[str] = [i for i in ids if wanted in _short_names(i)]
+    found: list[str] = [] if name in ids else [i for i in ids if wanted in _short_names(i)]
     if len(found) == 1:
         return found[0]
     if found:
         raise ValueError(f"{name!r} could be {' or '.join(found)}: give the full id.")
-    nearest = f"{did_you_mean(name, ids)} `paw envs` describes them."
-    raise ValueError(f"There is no text environment {name!r}. {not_installed(name) or nearest}")
+    text_env_spec(name)  # of an unknown id it says which may have been meant
+    return name
 
 
 def _short_names(env_id: str) -> set[str]:

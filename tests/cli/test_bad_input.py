@@ -254,6 +254,7 @@ COMMANDS = {
     "eval random env.id=parrots:me/Parrot-v0 env.kwargs.max_step=3": "Did you mean 'max_steps'",
     "eval random env.id=parrots:me/Parrot-v0 evaluation.split=x": "me/Parrot-v0 has no splits",
     "eval random env.id=me/Nothing-v0": "There is no text environment 'me/Nothing-v0'",
+    "check my_lab/Quest-v0": "registers is MODULE:my_lab/Quest-v0",
     "eval expert endpoint.url=http://x": "behind openai:MODEL",
     "eval openai:": "names no model",
     "eval openai:m endpoint.concurency=3": "Did you mean 'concurrency'",
