@@ -18,6 +18,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from paw_train.baselines.metering import Spent
@@ -122,13 +123,16 @@ class StageProgress(Progress):
     def update(self, task_id: TaskID, **fields: Any) -> None:
         """Records how far a stage is; arguments as of ``Progress.update``."""
         super().update(task_id, **fields)
-        now = time.monotonic()
-        if not self.console.is_terminal and now - self._last_line >= LINE_EVERY:
-            self._last_line = now
+        if not self.console.is_terminal and time.monotonic() - self._last_line >= LINE_EVERY:
             stage = next(task for task in self.tasks if task.id == task_id)
             note = stage.fields.get("note")
             line = f"{stage.description}: {stage.completed:.0f} of {stage.total:.0f}"
-            self.console.print(f"{line}, {note}" if note else line, soft_wrap=True, markup=False)
+            self.say(Text(f"{line}, {note}" if note else line))
+
+    def say(self, line: str | Text) -> None:
+        """Prints a line of the stage's own, after which none of these is due for a while."""
+        self._last_line = time.monotonic()
+        self.console.print(line, soft_wrap=True)
 
 
 def progress_bars(console: Console) -> StageProgress:

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.progress import Progress
 from rich.text import Text
 
-from paw_train.evaluation.terminal import Display, progress_bars
+from paw_train.evaluation.terminal import Display, StageProgress, progress_bars
 from paw_train.reporting.run.alarms import find_alarms
 from paw_train.reporting.run.run_data import load_run
 from paw_train.reporting.run.summary import summary_lines, summary_table
@@ -47,7 +46,7 @@ class UpdateDisplay:
 
     def __init__(
         self,
-        progress: Progress,
+        progress: StageProgress,
         bar: Any,
         earlier: Sequence[Mapping[str, Any]] = (),
         wm_loss: str | None = None,
@@ -66,13 +65,13 @@ class UpdateDisplay:
         self.progress.update(self.bar, note="learning")
 
     def __call__(self, metrics: dict[str, Any]) -> None:
+        self.progress.say(_line(metrics))
         self.progress.update(self.bar, completed=metrics["update"])
-        self.progress.console.print(_line(metrics), soft_wrap=True)
         self._records.append(metrics)
         for alarm in find_alarms(self._records, self._wm_loss):
             if alarm.first == metrics["update"]:
                 words = Text.assemble((f"Alarm: {alarm.title}", "bold red"), f": {alarm.text}")
-                self.progress.console.print(words, soft_wrap=True)
+                self.progress.say(words)
 
 
 def _line(m: dict[str, Any]) -> str:
