@@ -1,4 +1,4 @@
-"""``paw view``: runs in the browser, or in the terminal."""
+"""``paw view``: opens runs and evaluations in the browser."""
 
 from __future__ import annotations
 
@@ -26,18 +26,9 @@ def view(
         typer.Option(metavar="NAME", help="Another host name under which the server is reached."),
     ] = None,
     token: Token = None,
-    terminal: Annotated[
-        bool,
-        typer.Option(
-            "--terminal", help="Show it in the terminal, for a machine without a browser."
-        ),
-    ] = False,
     verbose: Verbose = False,
 ) -> None:
     """View a run or an evaluation: curves, results, episodes, what the world model learns."""
-    if terminal:
-        _in_terminal(run)
-        return
     from env_servers.service import ServiceSettings, require_free
     from env_servers.service import run as serve
     from paw_train.viewer.app import create_app
@@ -52,15 +43,3 @@ def view(
     if open_page:
         open_when_ready(address)
     serve(app, settings, verbose=verbose)
-
-
-def _in_terminal(run: Path) -> None:
-    import io
-    import sys
-
-    from paw_train.viewer.terminal import TerminalViewer
-
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # episodes may hold what the terminal cannot show
-    viewer = TerminalViewer(run)
-    viewer.look(viewer.typed() if sys.stdin.isatty() else iter(sys.stdin))
