@@ -32,6 +32,10 @@ SERIALIZERS = {
 RULES = "S102,S103,S108,S202,S301,S302,S306,S307,S323,S501,S506,S602,S604,S605,S609,S701"
 """of ruff (bandit's): exec, file modes, temporary files, extractall, unpickling, marshal, mktemp, eval,
 unverified TLS, unsafe YAML, shells, templates without escaping"""
+LOADERS = ("from_pretrained", "SentenceTransformer", "CrossEncoder", "load_dataset", "LLM")
+"""calls that run a model's or a data set's own code unless they are told not to"""
+OWN_FORMS = ("super()", "peft.LoraConfig")
+"""of these, the ones that run none: a method of ours that is called so, and a plain JSON file"""
 ALLOWED = {
     # a copy of the process's own state goes through pickle to see that it can: nothing from outside
     ("paw_gym/contract/state.py", "pickle"),
@@ -68,7 +72,9 @@ def _call_defects(node: ast.Call) -> Iterator[str]:
         yield "torch.load without weights_only=True"
     if "allow_pickle" in given and not says("allow_pickle", False):
         yield "allow_pickle"
-    if "trust_remote_code" in given and not says("trust_remote_code", False):
+    owner, _, called = name.rpartition(".")
+    loads = called in LOADERS and owner not in OWN_FORMS
+    if (loads or "trust_remote_code" in given) and not says("trust_remote_code", False):
         yield "trust_remote_code"
     if name.endswith((".extractall", ".unpack_archive")) and "filter" not in given:
         yield "extraction without a filter"
@@ -85,6 +91,10 @@ def _call_defects(node: ast.Call) -> Iterator[str]:
         ("torch.load('x', weights_only=False)", "torch.load without weights_only=True"),
         ("np.load('x', allow_pickle=True)", "allow_pickle"),
         ("AutoModel.from_pretrained('x', trust_remote_code=flag)", "trust_remote_code"),
+        ("AutoTokenizer.from_pretrained('x')", "trust_remote_code"),
+        ("package.SentenceTransformer('x', device=d)", "trust_remote_code"),
+        ("load_dataset('json')", "trust_remote_code"),
+        ("LLM(model='x', **more)", "trust_remote_code"),
         ("tar.extractall('x')", "extraction without a filter"),
         ("yaml.load(text, Loader)", "yaml.load"),
         ("os.system('ls')", "os.system"),

@@ -95,7 +95,7 @@ def _of_tokens(model: str, coefficient: float, module: str | None) -> Exporter:
     from paw_train.policies.local.loading import find_model
     from paw_train.rollouts.token_export import write_tokens
 
-    tokenizer = AutoTokenizer.from_pretrained(find_model(model).name)
+    tokenizer = AutoTokenizer.from_pretrained(find_model(model).name, trust_remote_code=False)
 
     def write(
         out: Path,

@@ -147,7 +147,9 @@ class Recording:
         """
         from transformers import LlamaConfig, LlamaForCausalLM
 
-        model = LlamaForCausalLM(LlamaConfig.from_pretrained(FOLDER / "model"))
+        model = LlamaForCausalLM(
+            LlamaConfig.from_pretrained(FOLDER / "model", trust_remote_code=False)
+        )
         model.load_state_dict(self.weights[name], strict=False)
         model.tie_weights()
         for change in self.changes:
@@ -191,7 +193,7 @@ def load() -> Recording:
         }
         for name in WEIGHTS
     }
-    tokenizer = AutoTokenizer.from_pretrained(FOLDER / "model")
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER / "model", trust_remote_code=False)
     episodes = [_episode(values) for values in data["episodes"]]
     return Recording(episodes, data["environment"], tokenizer, weights)
 

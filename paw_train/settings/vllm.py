@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Interval
+from pydantic import model_validator
 
 from paw_train.settings.base import Group
 from paw_train.settings.ranges import Number, Positive, Seed
@@ -31,7 +32,13 @@ class VLLMSettings(Group):
     seed: Seed = 0
     """seed of the engine; each response has its own"""
     extra: dict[str, Any] = {}
-    """additional arguments of ``vllm.LLM``"""
+    """additional arguments of ``vllm.LLM``, except ``trust_remote_code``: code of a model is not run"""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if "trust_remote_code" in self.extra:
+            raise ValueError("vllm.extra.trust_remote_code: code that a model brings is never run.")
+        return self
 
     @property
     def share(self) -> float:

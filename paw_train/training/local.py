@@ -261,7 +261,7 @@ class Run:
             )
         warm = self._made_before()
         if warm is not None:
-            tokenizer = AutoTokenizer.from_pretrained(warm / "model")
+            tokenizer = AutoTokenizer.from_pretrained(warm / "model", trust_remote_code=False)
         else:
             tokenizer = scratch_tokenizer(
                 model.scratch, language_texts(self.settings, self.display)

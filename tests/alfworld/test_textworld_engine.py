@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from paw_gym.envs.alfworld.errors import UnsolvableGameError
+from paw_gym.envs.alfworld.errors import GameFileError, UnsolvableGameError
 from paw_gym.envs.alfworld.native.compiled import CompiledGame
 from paw_gym.envs.alfworld.native.engine import NativeEngine
 from paw_gym.envs.alfworld.native.game_file import parse_game
@@ -130,3 +130,27 @@ def test_a_goal_out_of_reach_is_reported_as_unsolvable(tiny_game: TinyGame) -> N
     )
     with pytest.raises(UnsolvableGameError, match="cannot load"):
         TextWorldEngine({**data, "pddl_problem": problem})
+
+
+@pytest.mark.parametrize(
+    ("place", "old", "new"),
+    [
+        ("in a rule", "{r.indefinite}", "{CODE}"),
+        ("in a list", "[{r.name | ", "[{CODE | "),
+        ("in a command", 'template :: "look"', 'template :: "look{CODE}"'),
+        ("hidden in a name", "{r.indefinite}", "{r.__class__}"),
+        ("in a call", "{r.indefinite}", "{r.name.upper()}"),
+    ],
+)
+@pytest.mark.usefixtures("original_engine")
+def test_a_grammar_that_holds_code_is_refused_and_nothing_runs(
+    tiny_game: TinyGame, tmp_path: Path, place: str, old: str, new: str
+) -> None:
+    data, marker = tiny_game(), tmp_path / "ran"
+    assert old in data["grammar"], place
+    grammar = data["grammar"].replace(old, new.replace("CODE", f"open('{marker}','w').close()"))
+    with pytest.raises(GameFileError, match="would run as Python"):
+        engine = TextWorldEngine({**data, "grammar": grammar})
+        engine.reset()
+        engine.step("look")
+    assert not marker.exists()

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 from paw_train.settings import Settings, load_settings
+from paw_train.training.openrlhf.launch import require_no_code
 from paw_train.training.openrlhf.mapping import (
     RULES,
     arguments,
@@ -229,3 +230,13 @@ def _known_options(program: Path) -> set[str]:
                 filled = ast.unparse(call.args[0]).replace("{prefix}", prefix)
                 names.update(re.findall(r"--([\w.]+)", filled))
     return names
+
+
+def test_a_model_that_brings_code_is_refused_before_openrlhf_would_run_it(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    require_no_code(str(tmp_path))
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"auto_map": {"AutoTokenizer": "x.Tokenizer"}}'
+    )
+    with pytest.raises(ValueError, match="brings code of its own"):
+        require_no_code(str(tmp_path))

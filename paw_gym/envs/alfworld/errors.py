@@ -14,8 +14,8 @@ class UnsupportedGameError(GameFileError):
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"{what} The native engine refuses to guess; play this game with the original one: "
-            'engine="textworld" (pip install ".[alfworld]" in your clone of PaW-Gym).'
+            f"{what} It is not a game in one of ALFWorld's published forms, and the native engine "
+            "refuses to guess."
         )
 
 

@@ -1,17 +1,21 @@
 """The original ALFWorld engine (TextWorld and Fast Downward) behind the same interface as ours.
 
-Needs the extra ``alfworld``. About 25 steps/s and 170 MB a process; it is
-here as the reference and for games whose domain or grammar the native engine does not know.
+Needs the extra ``alfworld``. About 25 steps/s and 170 MB a process; it is here as the reference.
+
+TextWorld evaluates the braces of a game's own grammar as Python. A game in which they hold more than names,
+texts, ``+`` and ``or``, which is all that ALFWorld's grammars use, is refused before its first text is made.
 """
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from paw_gym.envs.alfworld.errors import UnsolvableGameError
+from paw_gym.envs.alfworld.errors import GameFileError, UnsolvableGameError
 from paw_gym.envs.alfworld.native.game_file import load_game
 
 INSTALL_HINT = 'pip install ".[alfworld]" in your clone of PaW-Gym'
@@ -32,6 +36,7 @@ class TextWorldEngine:
     Raises:
         ImportError: when textworld, fast-downward-textworld or alfworld is not installed.
         UnsolvableGameError: when the game has no solution; the original cannot load such games.
+        GameFileError: when its grammar holds code.
     """
 
     won: bool
@@ -49,6 +54,7 @@ class TextWorldEngine:
             ) from error
         finally:
             sys.argv = argv  # fast_downward.pddl2sas replaces it
+        _refuse_code(self._env.unwrapped._logic)
         self._commands: list[str] = []
         self._admissible: list[str] = []
         self.won = False
@@ -101,3 +107,46 @@ def _original_environment() -> Any:
         ) from error
     infos = textworld.EnvInfos(won=True, admissible_commands=True)
     return AlfredDemangler(PddlEnv(infos))
+
+
+def _refuse_code(logic: Any) -> None:
+    """Raises ``GameFileError`` for an expression in a parsed grammar that is more than names and texts."""
+    for expression in _expressions(logic):
+        if not _is_plain(expression):
+            raise GameFileError(
+                f"The game's grammar holds the expression {expression!r:.60}, which TextWorld would run as "
+                "Python; expected names such as o.name. The file is not played."
+            )
+
+
+def _expressions(logic: Any) -> Iterator[str]:
+    """Everything that TextWorld would evaluate: in rules, and in the templates of actions."""
+    from textworld.envs.pddl.textgen import ContextSensitiveGrammar
+
+    templates = [{"rhs": t} for a in logic.actions.values() for t in (a.template, a.feedback_rule)]
+    actions = ContextSensitiveGrammar.parse(json.dumps({"templates": templates}))
+    for grammar in (logic.grammar, actions):
+        symbols = [s for rules in grammar._rules.values() for rule in rules for s in rule.rhs]
+        while symbols:
+            symbol = symbols.pop()
+            inside = getattr(symbol, "expression", None) or symbol.symbol
+            if not isinstance(inside, str):
+                symbols.append(inside)
+            elif hasattr(symbol, "expression"):
+                yield inside
+
+
+def _is_plain(expression: str) -> bool:
+    """Whether an expression is made of names, dotted names and texts, joined by ``+`` or ``or``."""
+    try:
+        nodes = list(ast.walk(ast.parse(expression.strip(), mode="eval")))
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    names = (node.id if isinstance(node, ast.Name) else node.attr for node in nodes
+             if isinstance(node, ast.Name | ast.Attribute))  # fmt: skip
+    joined = (ast.Expression, ast.BinOp, ast.Add, ast.BoolOp, ast.Or, ast.Load)
+    return not any(name.startswith("_") for name in names) and all(
+        isinstance(node, (*joined, ast.Name, ast.Attribute))
+        or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+        for node in nodes
+    )

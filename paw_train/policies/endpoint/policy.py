@@ -471,7 +471,7 @@ def _tokenizer_format(settings: EndpointSettings) -> ChatFormat | None:
     from paw_train.rollouts.chat import ChatFormat
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(settings.tokenizer)
+        tokenizer = AutoTokenizer.from_pretrained(settings.tokenizer, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise EndpointError(
             f"endpoint.tokenizer={settings.tokenizer}: there is no such tokenizer, neither in this folder "

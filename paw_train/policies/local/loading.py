@@ -151,7 +151,9 @@ def _read(place: Place, dtype: Any, attention: str | None, options: dict[str, An
 
     if place.gguf_file:
         options = {**options, "gguf_file": place.gguf_file}
-    tokenizer = transformers.AutoTokenizer.from_pretrained(place.name, **options)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        place.name, trust_remote_code=False, **options
+    )
     if attention is not None:
         options = {**options, "attn_implementation": attention}
     elif place.gguf_file:
@@ -160,7 +162,7 @@ def _read(place: Place, dtype: Any, attention: str | None, options: dict[str, An
         # weights that stay packed can be read, but not trained
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-        place.name, dtype=dtype, **options
+        place.name, dtype=dtype, trust_remote_code=False, **options
     )
     if place.gguf_file:
         _forget_packing(model)

@@ -244,7 +244,7 @@ def _load_adapted(
             "leave model.lora.rank at 0 to train on with the adapter as it is."
         )
     if (folder / "tokenizer_config.json").is_file():
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     return model, tokenizer, base
 
 

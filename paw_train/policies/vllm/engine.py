@@ -229,7 +229,7 @@ def _start(model: str, settings: VLLMSettings) -> Any:
         "disable_log_stats": True,
         "gpu_memory_utilization": settings.share,
     }
-    return LLM(model=model_folder(model), **{**chosen, **settings.extra})
+    return LLM(model=model_folder(model), trust_remote_code=False, **{**chosen, **settings.extra})
 
 
 def _free_share(device: torch.device, reserved: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import runpy
 import shutil
 import sys
@@ -41,6 +42,30 @@ def require_openrlhf() -> None:
         )
 
 
+def require_no_code(model: str) -> None:
+    """Refuses a model that brings code of its own: OpenRLHF would run it, and has no switch for that.
+
+    Args:
+        model: folder or hub name.
+
+    Raises:
+        ValueError: its files name code; gives the file.
+    """
+    from transformers.utils import cached_file
+
+    quiet = {
+        f"_raise_exceptions_for_{what}": False
+        for what in ("missing_entries", "connection_errors", "gated_repo")
+    }
+    for name in ("config.json", "tokenizer_config.json", "processor_config.json"):
+        file = cached_file(model, name, **quiet)
+        if file is not None and "auto_map" in json.loads(Path(file).read_text(encoding="utf-8")):
+            raise ValueError(
+                f"The model {model!r} brings code of its own ({name}: auto_map), which OpenRLHF would run: "
+                "use a model that transformers knows, or save it as one."
+            )
+
+
 def startable_on_cluster(settings: Settings, report: Callable[[str], None]) -> Settings:
     """The settings as this engine will use them, after all that can be asked before a run begins."""
     from paw_train.training.fit import gpu_memory, require_fit
@@ -48,6 +73,7 @@ def startable_on_cluster(settings: Settings, report: Callable[[str], None]) -> S
 
     require_possible(settings)
     require_openrlhf()
+    require_no_code(str(settings.model.path))
     settings = prepared(settings, report)
     require_fit(settings, gpu_memory(settings.openrlhf.gpu), possible=require_possible)
     return settings
