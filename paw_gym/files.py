@@ -1,21 +1,81 @@
-"""Files and folders that appear whole or not at all, and JSONL logs of which a kill may leave half a line."""
+"""Files and folders that appear whole or not at all; data files that are not what their names say."""
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
+import lzma
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 
 def file_version(path: Path) -> str:
     """What tells a file from another one, or from itself before a change: its path, size and time."""
     stat = path.stat()
     return f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}"
+
+
+_POINTER = b"version https://git-lfs.github.com/"
+_ARCHIVES = {b"PK\x03\x04": "a zip archive", b"BZh": "packed by bzip2"}
+_PACKED = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+
+
+def imposture(head: bytes) -> str | None:
+    """Says what a file holds in place of its data, by its first bytes, and what to do; ``None``: nothing."""
+    if head.startswith(_POINTER):
+        return "is a Git LFS pointer, not the data: run `git lfs pull` where it was cloned"
+    if head.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith((b"<!doctype html", b"<html")):
+        return "is a web page, not the data: its link leads to a page; download the file itself"
+    return None
+
+
+def require_data(path: Path) -> bytes:
+    """The first bytes of a data file.
+
+    Raises:
+        ValueError: it holds a Git LFS pointer or a web page in place of its data.
+    """
+    with path.open("rb") as file:
+        head = file.read(512)
+    if instead := imposture(head):
+        raise ValueError(f"{path} {instead}.")
+    return head
+
+
+DAMAGED = (EOFError, OSError, ValueError, lzma.LZMAError, zlib.error)
+"""raised while a text file is read that is cut off, or not text"""
+
+
+def packed_by(head: bytes) -> str | None:
+    """The compression of a file by its first bytes: ``gzip``, ``xz``, ``zstd``; ``None``: none of them."""
+    return next((name for magic, name in _PACKED.items() if head.startswith(magic)), None)
+
+
+def open_text(path: Path) -> IO[str]:
+    """Opens a text file in UTF-8, compressed or not, without its byte order mark; newlines as they are.
+
+    Raises:
+        ValueError: it is no text by its first bytes; says what it is instead.
+    """
+    head = require_data(path)
+    for magic, kind in _ARCHIVES.items():
+        if head.startswith(magic):
+            raise ValueError(f"{path} is {kind}: unpack it, and give the file that it holds.")
+    packing = packed_by(head)
+    if packing == "zstd":
+        import pyarrow as pa
+
+        raw: Any = pa.input_stream(str(path), compression="zstd")
+    else:
+        raw = {None: open, "gzip": gzip.open, "xz": lzma.open}[packing](path, "rb")  # type: ignore[operator]
+    return io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
 
 
 @contextmanager

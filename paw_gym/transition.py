@@ -11,9 +11,10 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from itertools import groupby, islice
 from pathlib import Path
-from types import NoneType
+from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 
@@ -61,6 +62,7 @@ class Transition:
         if "observation" not in data:
             info = dict(data["info"])
             data = {**data, "observation": info.pop("observation", None), "info": info}
+        _require_kinds(cls, data)
         return cls(**data)
 
 
@@ -137,8 +139,29 @@ class Episode:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Episode:
         """Inverse of ``to_dict``."""
+        _require_kinds(cls, data)
         transitions = [Transition.from_dict(t) for t in data["transitions"]]
         return cls(**{**data, "transitions": transitions})
+
+
+@cache
+def _kinds(record: type) -> tuple[tuple[str, tuple[type, ...]], ...]:
+    """The fields of a record, and the types of their JSON values; a float may be written as an int."""
+    kinds = []
+    for name, hint in get_type_hints(record).items():
+        parts = get_args(hint) if get_origin(hint) is UnionType else (hint,)
+        plain = tuple(get_origin(part) or part for part in parts)
+        kinds.append((name, (*plain, int) if float in plain else plain))
+    return tuple(kinds)
+
+
+def _require_kinds(record: type, data: Mapping[str, Any]) -> None:
+    """Raises ``TypeError`` where a field is of another type: ``"false"`` would count as true later on."""
+    for name, kinds in _kinds(record):
+        if name in data and type(data[name]) not in kinds:
+            raise TypeError(
+                f"{name} is {data[name]!r:.40}; expected {' or '.join(k.__name__ for k in kinds)}"
+            )
 
 
 def require_json(value: Any, where: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from paw_gym.cache import cache_dir
-from paw_gym.files import file_version, new_file, write_json
+from paw_gym.files import file_version, new_file, packed_by, require_data, write_json
 from paw_gym.retrieval.base import (
     Hit,
     Passage,
@@ -164,12 +164,18 @@ def parse_passage(record: Any) -> Passage:
     contents = record.get("contents")
     if contents is None and isinstance(record.get("text"), str):
         title = record.get("title")
-        contents = f'"{title}"\n{record["text"]}' if title else record["text"]
+        if title is not None and not _is_plain(title):
+            raise PassageError(f"the title is neither a string nor a whole number: {title!r:.40}")
+        contents = record["text"] if title in (None, "") else f'"{title}"\n{record["text"]}'
     if not isinstance(contents, str) or not contents.strip():
-        raise PassageError("the key 'contents' is missing, empty or no string")
-    if not isinstance(record["id"], str | int):
-        raise PassageError(f"the id is neither a string nor a number: {record['id']!r:.40}")
+        raise PassageError("the key 'contents' (or 'text') is missing, empty or no string")
+    if not _is_plain(record["id"]):
+        raise PassageError(f"the id is neither a string nor a whole number: {record['id']!r:.40}")
     return Passage(str(record["id"]), contents)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, str) or type(value) is int
 
 
 def _in_memory(records: Iterable[Any]) -> Corpus:
@@ -235,9 +241,11 @@ def _open_file(path: Path, on_error: str) -> Corpus:
             f"There is no corpus file {path}. It is a .jsonl file with one "
             '{"id": ..., "contents": "..."} a line.'
         )
-    if path.suffix in (".gz", ".xz", ".zip", ".zst"):
+    head = require_data(path)
+    if packed_by(head) or head.startswith((b"PAR1", b"PK\x03\x04", b"BZh")):
         raise CorpusError(
-            f"{path} is compressed: unpack it, so that passages can be read in place."
+            f"{path} is compressed or Parquet: unpack it to JSON lines, so that passages can be read "
+            "in place."
         )
     version = _version(path.stat())  # before the scan: a change during it counts
     remembered = _scan_folder(path) if version[0] >= _CACHED_FROM else None

@@ -1,12 +1,13 @@
-"""Folders that appear whole or not at all."""
+"""Folders that appear whole or not at all; files that are not what their names say."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from paw_gym.files import new_folder
+from paw_gym.files import new_folder, open_text, require_data
 
 
 def _fill(folder: Path, text: str, fails: bool = False) -> None:
@@ -39,3 +40,52 @@ def test_the_new_one_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyP
         _fill(Path("deep", "data"), text)
         assert Path("deep", "data", "a.txt").read_text(encoding="utf-8") == text
         assert [path.name for path in Path("deep").iterdir()] == ["data"]
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+PAGE = b"\n<!DOCTYPE html>\n<html><head><title>Sign in</title></head></html>"
+
+
+def _question(path: Path) -> None:
+    from paw_gym.envs.search_qa.datasets import read_questions
+
+    read_questions(path)
+
+
+def _corpus(path: Path) -> None:
+    from paw_gym.retrieval.corpus import Corpus
+
+    Corpus.open(path)
+
+
+def _shop(path: Path) -> None:
+    from paw_gym.envs.webshop.data_folder import read_json
+
+    read_json(path)
+
+
+def _game(path: Path) -> None:
+    from paw_gym.envs.alfworld.games import load_game
+
+    load_game(path)
+
+
+@pytest.mark.parametrize("read", [require_data, _question, _corpus, _shop, _game])
+@pytest.mark.parametrize(
+    ("content", "says"), [(POINTER, "is a Git LFS pointer.*git lfs pull"), (PAGE, "is a web page")]
+)
+def test_what_stands_in_place_of_the_data_is_named(
+    tmp_path: Path, read: Callable[[Path], object], content: bytes, says: str
+) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"data.jsonl {says}"):
+        read(path)
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04....", b"BZh9...."])
+def test_an_archive_under_the_name_of_a_text_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"data.jsonl is .*: unpack it"):
+        open_text(path)

@@ -276,3 +276,16 @@ def test_messages_are_the_prompt_or_the_dialogue_so_far() -> None:
         ("assistant", "r0"),
         ("user", "p1"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("terminated", "false"), ("reward", "1.0"), ("reward", True), ("info", [])]
+)
+def test_fields_of_another_type_are_named(tmp_path: Path, field: str, value: object) -> None:
+    step = Transition("e", "t", "x", 0, "p", "o", "r", "a", 1.0, "n", True, False, True)
+    record = Episode("e", "t", "x", transitions=[step]).to_dict()
+    record["transitions"][0][field] = value
+    path = tmp_path / "episodes.jsonl"
+    path.write_text(json.dumps(record) + "\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=f"episodes.jsonl, line 1: .*{field} is"):
+        list(read_jsonl(path))

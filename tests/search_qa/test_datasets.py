@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gzip
 import json
+import lzma
 import os
 from pathlib import Path
 
@@ -118,6 +120,81 @@ def test_other_names_of_answers_of_2wiki(tmp_path: Path) -> None:
         json.dumps({"Q_id": "Q142", "aliases": ["French Republic"], "demonyms": ["French"]})
     )
     assert read_questions(path)[0].golden_answers == ("France", "French Republic", "French")
+
+
+@pytest.mark.parametrize(
+    ("given", "golden"),
+    [
+        ("['a', 'b']", ("a", "b")),  # as pandas writes a list into a table
+        ('["a", "b"]', ("a", "b")),
+        (["['a', 'b']"], ("a", "b")),
+        ([["a", "b"]], ("a", "b")),
+        ("[1972, 1973]", ("1972", "1973")),
+        (1972.0, ("1972",)),  # whole numbers of a column with gaps
+        ([1972, None, 2.5], ("1972", "2.5")),
+        ('{"Value": "a", "Aliases": ["b"]}', ("a", "b")),
+        ({"value": "a", "aliases": ["b"], "type": "x"}, ("a", "b")),  # TriviaQA on the hub
+        ("(foaled February 1, 1999)", ("(foaled February 1, 1999)",)),
+        (["[sic]", "a"], ("[sic]", "a")),
+        ("[sic]", ("[sic]",)),
+        ("['a' 'b']", None),  # NumPy's own print: where an answer ends is a guess
+        ("['a', 'b...]", None),
+        (float("nan"), None),
+        ([float("nan"), "a"], None),
+        (True, None),
+        ([["a"], ["b"]], None),  # either of them, or both?
+        ([{"text": "a"}], None),
+        (1e300, None),
+    ],
+)
+def test_answers_that_are_not_plain_texts(
+    tmp_path: Path, given: object, golden: tuple[str, ...] | None
+) -> None:
+    path = tmp_path / "dev.jsonl"
+    path.write_text(json.dumps({"question": "Which?", "golden_answers": given}) + "\n")
+    if golden is not None:
+        assert read_questions(path)[0].golden_answers == golden
+        return
+    with pytest.raises(QuestionError, match=r"dev.jsonl, record 1: '(golden_answers|text)' is"):
+        read_questions(path)
+
+
+@pytest.mark.parametrize("field", ["answer_aliases", "id", "type"])
+def test_other_fields_hold_texts_too(tmp_path: Path, field: str) -> None:
+    path = tmp_path / "dev.jsonl"
+    path.write_text(json.dumps({"question": "Which?", "answer": "a", field: float("nan")}))
+    with pytest.raises(QuestionError, match=f"dev.jsonl, record 1: '{field}' is nan"):
+        read_questions(path)
+
+
+@pytest.mark.parametrize("packing", ["gz", "xz", "zst", "parquet"])
+def test_packed_files_are_read(tmp_path: Path, packing: str) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    rows = [
+        {"id": str(n), "question": f"Who is {n}?", "golden_answers": ["A", "Ä"]} for n in (1, 2)
+    ]
+    text = "\ufeff" + "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    (tmp_path / "nq").mkdir()
+    if packing == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "nq" / "dev.parquet")
+    elif packing == "zst":
+        with pa.output_stream(str(tmp_path / "nq/dev.jsonl.zst"), compression="zstd") as file:
+            file.write(text.encode())
+    else:
+        pack = {"gz": gzip, "xz": lzma}[packing].compress
+        (tmp_path / "nq" / f"dev.jsonl.{packing}").write_bytes(pack(text.encode()))
+    path = question_file(tmp_path, "nq", "dev")
+    assert [(q.id, q.golden_answers) for q in read_questions(path)] == [
+        ("1", ("A", "Ä")),
+        ("2", ("A", "Ä")),
+    ]
+    with pytest.raises(FileNotFoundError, match="Did you mean 'dev'|dev"):
+        question_file(tmp_path, "nq", "dv")
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(QuestionError, match=f"{path.name} is cut off or damaged"):
+        read_questions(path)
 
 
 @pytest.mark.parametrize("dataset", BENCHMARKS)

@@ -68,3 +68,8 @@ def test_properties_of_the_scores(said: str, golden: list[str]) -> None:
     assert f1(said, golden) == max((f1(said, [g]) for g in golden), default=0.0)
     for one in golden:
         assert f1(said, [one]) == pytest.approx(f1(one, [said]))
+
+
+def test_one_text_is_one_answer() -> None:
+    assert score("Paris", "Paris") == score("Paris", ["Paris"])
+    assert not exact_match("p", "Paris") and f1("p", "Paris") == 0.0

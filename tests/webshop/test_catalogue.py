@@ -127,6 +127,8 @@ def test_a_raw_record(record: Any) -> None:
         ("$19.99 - $27.99", "$19.99 to $27.99", (19.99, 27.99)),
         ("", "$100.0", (100.0,)),
         (None, "$100.0", (100.0,)),
+        (19.99, "$19.99", (19.99,)),
+        (5, "$5.0", (5.0,)),
     ],
 )
 def test_prices(record: Any, pricing: Any, tag: str, prices: tuple[float, ...]) -> None:
@@ -150,7 +152,13 @@ def test_what_the_original_drops_or_fills_in(record: Any) -> None:
         ({"name": None}, "name is None"),
         ({"pricing": "soon"}, "soon"),
         ({"pricing": "$ - $5"}, "Product 'B1' is not of the official form"),
-        ({"images": 3}, "B1"),
+        ({"pricing": float("nan")}, "pricing is nan"),
+        ({"images": 3}, "images is 3"),
+        ({"images": "http://host/a.jpg"}, "images is"),
+        ({"full_description": ["a", "b"]}, "full_description is"),
+        ({"small_description": [1]}, "small_description is"),
+        ({"customization_options": {"size": [{"value": 7}]}}, "customization_options is"),
+        ({"customization_options": {"size": "small"}}, "customization_options is"),
     ],
 )
 def test_records_of_another_form_are_named(record: Any, changes: Any, words: str) -> None:
@@ -164,13 +172,52 @@ def test_records_of_another_form_are_named(record: Any, changes: Any, words: str
         parse_product(lacking, {})
 
 
+@pytest.mark.parametrize("entry", [None, {"attributes": None}, {}])
+def test_null_attributes_are_no_attributes(record: Any, entry: Any) -> None:
+    product = parse_product(record("B1"), {"B1": entry})
+    assert product is not None and product.attributes == ("DUMMY_ATTR",)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("attributes", "easy to use"),  # no list of letters
+        ("attributes", ["soft", None]),
+        ("instruction_attributes", "soft"),
+        ("instruction", ["Buy"]),
+    ],
+)
+def test_attributes_of_another_form_are_named(
+    tmp_path: Path, record: Any, field: str, value: Any
+) -> None:
+    write(tmp_path, "items_shuffle_1000.json", [record("B0"), record("B1")])
+    write(tmp_path, "items_ins_v2_1000.json", {"B1": {field: value}})
+    with pytest.raises(
+        ValueError,
+        match=f"items_shuffle_1000.json, record 2: Product 'B1' .* {field} is .*items_ins_v2_1000.json",
+    ):
+        DataFolder(tmp_path).catalogue()
+
+
+@pytest.mark.parametrize("field", ["instruction", "instruction_attributes", "instruction_options"])
+def test_instructions_of_another_form_are_named(tmp_path: Path, record: Any, field: str) -> None:
+    entry = {"instruction": "a mug", "instruction_attributes": [], "instruction_options": []}
+    value: Any = ["a mug"] if field == "instruction" else "red"
+    write(tmp_path, "items_shuffle_1000.json", [record("B1")])
+    write(tmp_path, "items_ins_v2_1000.json", {})
+    write(tmp_path, "items_human_ins.json", {"B1": [{**entry, field: value}]})
+    with pytest.raises(ValueError, match=f"items_human_ins.json: an entry of 'B1' .* {field} is"):
+        DataFolder(tmp_path).human_instructions()
+
+
 # --- files -----------------------------------------------------------------------------------------
 
 _WRITE = {"": open, ".gz": gzip.open, ".xz": lzma.open}
 
 
 def write(folder: Path, name: str, content: Any, end: str = "") -> None:
-    with _WRITE[end](folder / (name + end), "wt", encoding="utf-8") as file:  # type: ignore[operator]
+    # with the byte order mark that editors of other systems leave
+    with _WRITE[end](folder / (name + end), "wt", encoding="utf-8-sig") as file:  # type: ignore[operator]
         file.write(content if isinstance(content, str) else json.dumps(content))
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from paw_gym.core import Task, TaskSet
-from paw_gym.envs.search_qa.questions import Question, QuestionError, parse_question
-from paw_gym.files import file_version
+from paw_gym.envs.search_qa.questions import Question, QuestionError, parse_question, texts
+from paw_gym.files import DAMAGED, file_version, open_text, require_data
 from paw_gym.naming import did_you_mean
 
 BENCHMARKS = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
@@ -35,7 +35,8 @@ _TESTED = ("nq", "triviaqa", "popqa", "bamboogle")
 
 _ALIASES = "id_aliases.json"
 """beside the questions of 2WikiMultihopQA: other names of their answers"""
-_SUFFIXES = (".jsonl", ".json", ".tsv", ".csv")
+_PACKINGS = ("", ".gz", ".zst", ".xz")
+_SUFFIXES = (".parquet", *(s + p for s in (".jsonl", ".json", ".tsv", ".csv") for p in _PACKINGS))
 _PUBLISHED = {
     "nq": ("NQ-open.{split}.jsonl", "nq-{split}.qa.csv", "nq-{split}.csv"),
     "triviaqa": (
@@ -96,17 +97,17 @@ def _places(data_dir: Path, dataset: str, split: str) -> list[Path]:
     named = [folder / f"{split}{suffix}" for suffix in _SUFFIXES]
     named += [data_dir / f"{dataset}_{split}{suffix}" for suffix in _SUFFIXES]
     for form in _PUBLISHED.get(dataset, ()):
-        name = form.format(split=split)
-        named += [folder / name, data_dir / name]
+        for packing in _PACKINGS:
+            name = form.format(split=split) + packing
+            named += [folder / name, data_dir / name]
     return named
 
 
 def _nothing_there(data_dir: Path, dataset: str, split: str) -> str:
     folder = data_dir / dataset
     if folder.is_dir():
-        splits = sorted(
-            {p.stem for p in folder.iterdir() if p.suffix in _SUFFIXES and p.stem != "corpus"}
-        )
+        files = {p.name: next(filter(p.name.endswith, _SUFFIXES), None) for p in folder.iterdir()}
+        splits = sorted({name.removesuffix(s) for name, s in files.items() if s} - {"corpus"})
         return f"{folder} has no split {split!r}. {did_you_mean(split, splits)}"
     here = sorted(p.name for p in data_dir.iterdir() if p.is_dir())
     return (
@@ -123,12 +124,16 @@ def read_questions(path: Path) -> list[Question]:
     """
     try:
         return _questions_in(path)
-    except UnicodeDecodeError as error:
-        raise QuestionError(
-            f"{path} is not text in UTF-8 ({error}): unpack or convert it."
-        ) from error
+    except QuestionError:
+        raise
     except csv.Error as error:
         raise QuestionError(f"{path} cannot be read as a table ({error}).") from error
+    except UnicodeDecodeError as error:
+        raise QuestionError(f"{path} is not text in UTF-8 ({error}): convert it.") from error
+    except DAMAGED as error:
+        raise QuestionError(
+            str(error) if str(path) in str(error) else f"{path} is cut off or damaged ({error})."
+        ) from error
 
 
 def _questions_in(path: Path) -> list[Question]:
@@ -150,12 +155,18 @@ def _questions_in(path: Path) -> list[Question]:
 
 def _records(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Numbered records; lines count from 1."""
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        if path.suffix == ".jsonl":
+    if require_data(path).startswith(b"PAR1"):
+        yield from enumerate(_rows(path), start=1)
+        return
+    with open_text(path) as file:
+        name = path.name.lower()
+        for packing in _PACKINGS[1:]:
+            name = name.removesuffix(packing)
+        if name.endswith(".jsonl"):
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     yield number, _parsed(line, path, number)
-        elif path.suffix == ".json":
+        elif name.endswith(".json"):
             data = _parsed(file.read(), path, 1, whole=True)
             listed = data.get("Data", data.get("data")) if isinstance(data, Mapping) else data
             if not isinstance(listed, list):
@@ -163,6 +174,13 @@ def _records(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             yield from enumerate(listed, start=1)
         else:
             yield from _table(file, path)
+
+
+def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    import pyarrow.parquet as pq
+
+    for batch in pq.ParquetFile(path).iter_batches():
+        yield from batch.to_pylist()
 
 
 def _parsed(text: str, path: Path, number: int, whole: bool = False) -> Any:
@@ -176,8 +194,9 @@ def _parsed(text: str, path: Path, number: int, whole: bool = False) -> Any:
     return value
 
 
-def _table(file: Any, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    rows = csv.reader(file, delimiter="\t" if _is_tabbed(path) else ",")
+def _table(file: IO[str], path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    first = file.readline()
+    rows = csv.reader(chain([first], file), delimiter="\t" if "\t" in first else ",")
     header = next(rows, [])
     if {name.lower() for name in header} & {"question"}:
         for number, row in enumerate(rows, start=2):
@@ -187,14 +206,12 @@ def _table(file: Any, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     for number, row in enumerate([header, *rows], start=1):  # DPR: question, list of answers
         if _is_blank(row):
             continue
-        try:
-            question, answers = row
-            yield number, {"question": question, "golden_answers": ast.literal_eval(answers)}
-        except (ValueError, SyntaxError) as error:
+        if len(row) != 2 or not row[1].startswith("["):
             raise QuestionError(
                 f"{path}, line {number}: expected a header with 'question', or a question and a "
                 "list of answers."
-            ) from error
+            )
+        yield number, {"question": row[0], "golden_answers": row[1]}
 
 
 def _is_blank(row: Sequence[str]) -> bool:
@@ -202,22 +219,20 @@ def _is_blank(row: Sequence[str]) -> bool:
     return not any(cell.strip() for cell in row)
 
 
-def _is_tabbed(path: Path) -> bool:
-    with open(path, encoding="utf-8-sig") as file:
-        return "\t" in file.readline()
-
-
 def _wiki_aliases(path: Path) -> Mapping[str, tuple[str, ...]]:
     """2WikiMultihopQA keeps other names of its answers in a file of their own."""
     if not path.is_file():
         return {}
     found = {}
-    with open(path, encoding="utf-8") as file:
+    with open_text(path) as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
                 entry = _parsed(line, path, number)
-                names = (*entry.get("aliases", ()), *entry.get("demonyms", ()))
-                found[str(entry.get("Q_id"))] = names
+                try:
+                    names = [name for key in ("aliases", "demonyms") for name in texts(entry, key)]
+                except QuestionError as error:
+                    raise QuestionError(f"{path}, line {number}: {error}.") from error
+                found[str(entry.get("Q_id"))] = tuple(names)
     return found
 
 

@@ -26,16 +26,21 @@ def normalize(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text).split())
 
 
+def _normalized(golden_answers: Iterable[str]) -> list[str]:
+    """One text is one answer, not an answer a letter."""
+    listed = [golden_answers] if isinstance(golden_answers, str) else golden_answers
+    return [normalize(answer) for answer in listed]
+
+
 def exact_match(prediction: str, golden_answers: Iterable[str]) -> bool:
     """Whether the prediction equals one of the golden answers after normalisation."""
-    wanted = normalize(prediction)
-    return any(wanted == normalize(answer) for answer in golden_answers)
+    return normalize(prediction) in _normalized(golden_answers)
 
 
 def f1(prediction: str, golden_answers: Iterable[str]) -> float:
     """The best harmonic mean of precision and recall of words over the golden answers, in [0, 1]."""
     said = normalize(prediction).split()
-    return max((_f1(said, normalize(answer).split()) for answer in golden_answers), default=0.0)
+    return max((_f1(said, answer.split()) for answer in _normalized(golden_answers)), default=0.0)
 
 
 def _f1(said: list[str], golden: list[str]) -> float:
@@ -54,7 +59,7 @@ def contains(prediction: str, golden_answers: Iterable[str]) -> bool:
     A golden answer of which nothing is left ("The") stands only in an empty prediction.
     """
     said = normalize(prediction)
-    golden = [normalize(answer) for answer in golden_answers]
+    golden = _normalized(golden_answers)
     return any(answer in said if answer else not said for answer in golden)
 
 
@@ -69,7 +74,7 @@ class Scores:
 
 def score(prediction: str, golden_answers: Iterable[str]) -> Scores:
     """All scores of an answer."""
-    golden = list(golden_answers)
+    golden = golden_answers if isinstance(golden_answers, str) else list(golden_answers)
     return Scores(
         exact_match(prediction, golden), f1(prediction, golden), contains(prediction, golden)
     )

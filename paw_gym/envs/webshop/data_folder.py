@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import atexit
 import errno
-import gzip
 import hashlib
 import json
 import logging
-import lzma
 import os
 import shutil
 import tempfile
@@ -16,19 +14,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from paw_gym.cache import cache_dir
 from paw_gym.envs.webshop.catalogue import FORMAT, Catalogue, compile_catalogue, is_compiled
-from paw_gym.envs.webshop.records import Product, parse_product
-from paw_gym.files import file_version
+from paw_gym.envs.webshop.records import Product, parse_product, text, texts
+from paw_gym.files import DAMAGED, file_version, open_text
 
 SMALL = 1000
 """products in the small official set"""
 _PRODUCTS = ("items_shuffle.json", f"items_shuffle_{SMALL}.json")
 _ATTRIBUTES = ("items_ins_v2.json", f"items_ins_v2_{SMALL}.json")
 _HUMAN = "items_human_ins.json"
-_ENDINGS = {"": open, ".xz": lzma.open, ".gz": gzip.open}
+_ENDINGS = ("", ".xz", ".gz", ".zst")
+_READING = "2"
+"""raised when records are read another way: what was compiled before is not used any more"""
 _CHUNK = 1 << 20
 _WHITE = " \t\r\n"
 
@@ -105,7 +105,7 @@ class DataFolder:
 
     def _digest(self) -> str:
         """Names the source of a compiled catalogue; the files' sizes and times stand for their content."""
-        parts = [str(FORMAT), str(self.num_products)]
+        parts = [str(FORMAT), _READING, str(self.num_products)]
         for path in (self.products_file, self.attributes_file):
             assert path is not None
             parts.append(file_version(path))
@@ -118,9 +118,16 @@ class DataFolder:
     def products(self) -> Iterator[Product]:
         """The products, one after the other."""
         assert self.products_file is not None and self.attributes_file is not None
-        attributes = read_json(self.attributes_file)
-        for record in islice(read_json_list(self.products_file), self.num_products):
-            product = parse_product(record, attributes)
+        attributes = _object(self.attributes_file)
+        records = islice(read_json_list(self.products_file), self.num_products)
+        for number, record in enumerate(records, start=1):
+            try:
+                product = parse_product(record, attributes)
+            except ValueError as error:
+                raise ValueError(
+                    f"{self.products_file}, record {number}: {error} (Attributes and instructions "
+                    f"are from {self.attributes_file.name}.)"
+                ) from error
             if product is not None:
                 yield product
 
@@ -129,6 +136,7 @@ class DataFolder:
 
         Raises:
             FileNotFoundError: the folder has no such file.
+            ValueError: it is not of the official form; names the product and the field.
         """
         path = self.human_file
         if path is None:
@@ -136,7 +144,20 @@ class DataFolder:
                 f"goals='human' needs {_HUMAN} in {self.path}; "
                 "goals='synthetic' needs no further file."
             )
-        return dict(read_json(path))
+        found = _object(path)
+        for asin, written in found.items():
+            try:
+                for entry in written:
+                    text(entry["instruction"], "instruction")
+                    texts(entry.get("instruction_attributes"), "instruction_attributes")
+                    options = entry.get("instruction_options")
+                    listed = [*options.values()] if isinstance(options, dict) else options
+                    texts(listed, "instruction_options")
+            except (AttributeError, KeyError, TypeError) as error:
+                raise ValueError(
+                    f"{path}: an entry of {asin!r} is not of the official form: {error}."
+                ) from error
+        return found
 
 
 def cached_catalogue(name: str, products: Any) -> Catalogue:
@@ -171,22 +192,27 @@ def _remove(folder: Path, process: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _open(path: Path) -> IO[str]:
-    end = path.suffix if path.suffix in _ENDINGS else ""
-    return _ENDINGS[end](path, "rt", encoding="utf-8")  # type: ignore[operator,no-any-return]
-
-
 def read_json(path: Path) -> Any:
     """The content of a JSON file, compressed or not.
 
     Raises:
-        ValueError: it is damaged.
+        ValueError: it is damaged, or no JSON.
     """
-    with _open(path) as file:
+    with open_text(path) as file:
         try:
             return json.load(file)
-        except (ValueError, EOFError, lzma.LZMAError) as error:
+        except DAMAGED as error:
             raise ValueError(f"{path} is damaged: {error}. Download it anew.") from error
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """The object of a JSON file, asin -> entry."""
+    loaded = read_json(path)
+    if not isinstance(loaded, dict):
+        raise ValueError(
+            f"{path} holds a {type(loaded).__name__}; expected an object: asin -> entry."
+        )
+    return loaded
 
 
 def read_json_list(path: Path) -> Iterator[Any]:
@@ -196,7 +222,7 @@ def read_json_list(path: Path) -> Iterator[Any]:
         ValueError: it is no list, or damaged.
     """
     decoder, buffer, at, begun = json.JSONDecoder(), "", 0, False
-    with _open(path) as file:
+    with open_text(path) as file:
         while True:
             while at < len(buffer) and buffer[at] in _WHITE + ("," if begun else "["):
                 begun = begun or buffer[at] == "["
@@ -211,7 +237,10 @@ def read_json_list(path: Path) -> Iterator[Any]:
                 element, at = decoder.raw_decode(buffer, at)
                 yield element
             except json.JSONDecodeError as error:
-                more = file.read(_CHUNK)
+                try:
+                    more = file.read(_CHUNK)
+                except DAMAGED as damage:
+                    raise ValueError(f"{path} is damaged or cut off: {damage}.") from damage
                 if not more:
                     raise ValueError(f"{path} is damaged or cut off: {error}.") from error
                 buffer, at = buffer[at:] + more, 0

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paw_gym.envs.webshop.records import Product
+from paw_gym.envs.webshop.records import Product, text, texts
+from paw_gym.files import open_text
 
 NO_LIMIT = 1_000_000.0
 """dollars; the limit of a goal that names none"""
@@ -50,20 +51,21 @@ class Goal:
             ValueError: a field is missing or of another kind; names it.
         """
         try:
-            raw = goal.get("goal_options", {})
-            if isinstance(raw, str) or isinstance(goal["attributes"], str):
-                raise TypeError("attributes and goal_options are lists, not one text")
-            options = raw.items() if isinstance(raw, Mapping) else [("", value) for value in raw]
+            raw = goal.get("goal_options")
+            if isinstance(raw, Mapping):
+                options = [(name, text(value, "goal_options")) for name, value in raw.items()]
+            else:
+                options = [("", value) for value in texts(raw, "goal_options")]
             return cls(
-                asin=str(goal["asin"]),
-                query=str(goal["query"]),
-                name=str(goal["name"]),
-                product_category=str(goal["product_category"]),
-                instruction=str(goal["instruction_text"]),
-                attributes=tuple(map(str, goal["attributes"])),
-                options=tuple((str(name), str(value)) for name, value in options),
-                price_upper=float(goal["price_upper"]),
-                category=str(goal.get("category", "")),
+                asin=text(goal["asin"], "asin"),
+                query=text(goal["query"], "query"),
+                name=text(goal["name"], "name"),
+                product_category=text(goal["product_category"], "product_category"),
+                instruction=text(goal["instruction_text"], "instruction_text"),
+                attributes=texts(goal["attributes"], "attributes"),
+                options=tuple(options),
+                price_upper=dollars(goal["price_upper"], "price_upper"),
+                category=text(goal.get("category", ""), "category"),
             )
         except KeyError as error:
             raise ValueError(
@@ -178,14 +180,17 @@ def load_given(value: Any, what: str) -> Any:
     """
     if not isinstance(value, str | Path):
         return value
-    text = str(value)
-    if not text.lstrip().startswith(("[", "{")):
-        path = Path(text).expanduser()
+    content = str(value)
+    if not content.lstrip().startswith(("[", "{")):
+        path = Path(content).expanduser()
         if not path.is_file():
-            raise ValueError(f"{what}: there is no file {text!r}, and it is no JSON text either.")
-        text = path.read_text(encoding="utf-8")
+            raise ValueError(
+                f"{what}: there is no file {content!r}, and it is no JSON text either."
+            )
+        with open_text(path) as file:
+            content = file.read()
     try:
-        return json.loads(text)
+        return json.loads(content)
     except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{what} is not valid JSON: {error}.") from error
 
@@ -195,7 +200,13 @@ def given_goals(value: Any) -> list[Goal]:
     loaded = load_given(value, "goals")
     if not isinstance(loaded, Sequence) or isinstance(loaded, str):
         raise ValueError(f"goals: expected a list of goals, got {type(loaded).__name__}.")
-    return [goal if isinstance(goal, Goal) else Goal.from_original(goal) for goal in loaded]
+    goals = []
+    for number, goal in enumerate(loaded):
+        try:
+            goals.append(goal if isinstance(goal, Goal) else Goal.from_original(goal))
+        except ValueError as error:
+            raise ValueError(f"goals, number {number}: {error}") from error
+    return goals
 
 
 def given_prices(value: Any) -> dict[str, float]:
@@ -203,14 +214,25 @@ def given_prices(value: Any) -> dict[str, float]:
     loaded = load_given(value, "prices")
     if not isinstance(loaded, Mapping):
         raise ValueError(f"prices: expected asin -> dollars, got {type(loaded).__name__}.")
-    return {str(asin): _dollars(price, str(asin)) for asin, price in loaded.items()}
-
-
-def _dollars(price: Any, asin: str) -> float:
     try:
-        return float(price)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"prices: expected dollars for {asin!r}, got {price!r}.") from error
+        return {str(asin): dollars(price, repr(asin)) for asin, price in loaded.items()}
+    except TypeError as error:
+        raise ValueError(f"prices: {error}.") from error
+
+
+def dollars(value: Any, field: str) -> float:
+    """A price of 0 or more, as a number or as the text of one.
+
+    Raises:
+        TypeError: it is none; names the field.
+    """
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise TypeError(f"{field} is {value!r:.60}, expected dollars")
+    return number
 
 
 def digest_of(parts: Iterable[object]) -> str:

@@ -81,50 +81,87 @@ def parse_product(
         asin = record["asin"]
         if asin == "nan" or len(asin) > _LONGEST_ASIN:
             return None
-        bullets = record["small_description"]
+        bullets, listed = record["small_description"], attributes.get(asin)
+        extra = {} if listed is None else listed
+        if not isinstance(extra, Mapping):
+            raise TypeError(f"its entry of attributes is {extra!r:.60}, expected an object")
+        own = extra.get("attributes")
         tag, prices = _parse_pricing(record.get("pricing"))
-        extra = attributes.get(asin, {})
         return Product(
-            asin=asin,
-            title=_string(record, "name"),
-            description=record["full_description"] or "",
-            features=tuple(bullets) if isinstance(bullets, list) else (bullets or "",),
+            asin=text(asin, "asin"),
+            title=text(record["name"], "name"),
+            description=text(record["full_description"] or "", "full_description"),
+            features=texts(bullets, "small_description")
+            if isinstance(bullets, list)
+            else (text(bullets or "", "small_description"),),
             price_tag=tag,
             prices=prices,
-            category=_string(record, "category"),
-            query=_string(record, "query").lower().strip(),
-            product_category=_string(record, "product_category"),
+            category=text(record["category"], "category"),
+            query=text(record["query"], "query").lower().strip(),
+            product_category=text(record["product_category"], "product_category"),
             options=_parse_options(record["customization_options"]),
-            attributes=tuple(extra.get("attributes", NO_ATTRIBUTES)),
-            image=(record.get("images") or [""])[0] or "",
-            instruction=extra.get("instruction"),
-            instruction_attributes=tuple(extra.get("instruction_attributes") or ()),
+            attributes=NO_ATTRIBUTES if own is None else texts(own, "attributes"),
+            image=_first_image(record.get("images")),
+            instruction=None
+            if extra.get("instruction") is None
+            else text(extra["instruction"], "instruction"),
+            instruction_attributes=texts(
+                extra.get("instruction_attributes"), "instruction_attributes"
+            ),
         )
     except KeyError as error:
         raise ValueError(
             f"Product {record.get('asin', '(no asin)')!r} lacks the field {error}; "
             "expected a record of the official items_shuffle form."
         ) from error
-    except (AttributeError, TypeError, ValueError) as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(
             f"Product {record.get('asin', '(no asin)')!r} is not of the official form: {error}."
         ) from error
 
 
-def _string(record: Mapping[str, Any], name: str) -> str:
-    value = record[name]
+def text(value: Any, field: str) -> str:
+    """A field that holds a text.
+
+    Raises:
+        TypeError: it does not; names it.
+    """
     if not isinstance(value, str):
-        raise TypeError(f"{name} is {value!r:.40}, expected text")
+        raise TypeError(f"{field} is {value!r:.60}, expected text")
     return value
 
 
-def _parse_pricing(pricing: str | None) -> tuple[str, tuple[float, ...]]:
-    """Price tag and prices of ``$1,234.50`` or ``$19.99 - $27.99``."""
-    if not pricing:
+def texts(value: Any, field: str) -> tuple[str, ...]:
+    """A field that holds a list of texts; null is an empty one.
+
+    Raises:
+        TypeError: it does not, as with one text, which is no list of letters; names the field.
+    """
+    listed = [] if value is None else value
+    if not isinstance(listed, list | tuple) or not all(isinstance(one, str) for one in listed):
+        raise TypeError(f"{field} is {value!r:.60}, expected a list of texts")
+    return tuple(listed)
+
+
+def _first_image(images: Any) -> str:
+    if not isinstance(images, list | None):
+        raise TypeError(f"images is {images!r:.60}, expected a list")
+    return text((images or [""])[0] or "", "images")
+
+
+def _parse_pricing(pricing: Any) -> tuple[str, tuple[float, ...]]:
+    """Price tag and prices of ``$1,234.50`` or ``$19.99 - $27.99``, or of a number, in dollars."""
+    if pricing is None or pricing == "":
         return f"${DEFAULT_PRICE}", (DEFAULT_PRICE,)
-    prices = tuple(float(_NOT_A_NUMBER.sub("", part)) for part in pricing.split("$")[1:])
+    if type(pricing) in (int, float) and 0 <= pricing < float("inf"):
+        return f"${float(pricing)}", (float(pricing),)
+    try:
+        parts = text(pricing, "pricing").split("$")[1:]
+        prices = tuple(float(_NOT_A_NUMBER.sub("", part)) for part in parts)
+    except ValueError:
+        prices = ()
     if not prices:
-        raise TypeError(f"no price in {pricing!r}")
+        raise TypeError(f"pricing is {pricing!r:.60}, expected a price such as $9.99")
     if len(prices) == 1:
         return f"${prices[0]}", prices
     return f"${prices[0]} to ${prices[1]}", prices[:2]
@@ -132,9 +169,16 @@ def _parse_pricing(pricing: str | None) -> tuple[str, tuple[float, ...]]:
 
 def _parse_options(raw: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
     options: dict[str, tuple[str, ...]] = {}
-    for name, contents in (raw or {}).items():
-        if contents is not None:
-            options[name.lower()] = tuple(
-                content["value"].strip().replace("/", " | ").lower() for content in contents
-            )
+    try:
+        for name, contents in (raw or {}).items():
+            if contents is not None:
+                values = [text(content["value"], f"the value of {name!r}") for content in contents]
+                options[name.lower()] = tuple(
+                    value.strip().replace("/", " | ").lower() for value in values
+                )
+    except (AttributeError, KeyError, TypeError) as error:
+        raise TypeError(
+            f"customization_options is {raw!r:.60}, expected name -> list of objects with 'value' "
+            f"({error})"
+        ) from error
     return tuple(options.items())

@@ -10,6 +10,7 @@ from typing import Any
 
 from paw_gym.envs.alfworld.errors import DataFolderError, GameFileError, UnsolvableGameError
 from paw_gym.envs.alfworld.native.compiled import GAME_KEYS, CompiledGame
+from paw_gym.files import imposture
 
 GAME_FILE = "game.tw-pddl"
 _GAMES_KEPT = 512
@@ -47,6 +48,8 @@ def parse_game(raw: bytes, name: str) -> dict[str, Any]:
     try:
         data = json.loads(raw)
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        if instead := imposture(raw):
+            raise GameFileError(f"{name} {instead}") from error
         raise GameFileError(
             f"{name} is not valid JSON ({error}); the file is truncated or corrupt: "
             "extract or download it again (paw data download alfworld)"
@@ -58,6 +61,10 @@ def parse_game(raw: bytes, name: str) -> dict[str, Any]:
         raise GameFileError(
             f"{name} has no text under {', '.join(map(repr, missing))}; expected a game file with "
             f"the keys {', '.join(map(repr, GAME_KEYS))}"
+        )
+    if not isinstance(data.get("solvable", True), bool):
+        raise GameFileError(
+            f"{name}: 'solvable' is {data['solvable']!r:.40}; expected true or false"
         )
     return data
 
