@@ -1,12 +1,9 @@
-# `make train` and `make test` need Python 3.11 or newer and make, nothing else.
+# `make train` and `make test` need Python 3.11 or newer and make, and no compiler.
 # Both create .venv, install into it what is missing, and reuse it afterwards.
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-# The versions that .venv is installed with; make lock writes them.
-LOCK := requirements/cpu.txt
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet install --prefer-binary -c $(LOCK)
-UV := $(BIN)/python -m uv pip install --quiet --python $(BIN)/python -c $(LOCK)
+PIP := -m pip --disable-pip-version-check install --quiet --no-deps
 CLUSTER_VENV ?= .venv-openrlhf
 # Frameworks whose requirements exclude each other: each in .venv-NAME, for its adapter's tests.
 FRAMEWORKS := openenv verifiers
@@ -18,22 +15,19 @@ ARGS ?=
 # The first of these that is new enough makes the environment; PYTHON=... chooses another.
 PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11 python, \
 	$(shell $(name) -c 'import sys; print("$(name)" * (sys.version_info >= (3, 11)))' 2>/dev/null)))
-# The extras that tests use; a test whose extra is missing is skipped and says which.
-TESTED := train,alfworld,certify,eval,server,retrieval,dense,webshop,lucene,babyai,export,sft,tau2,jvm,textworld,skyrl,textarena
-DEV := $(TESTED),test,dev
-# What make train installs: paw view, which shows the run, needs the server's packages.
-TRAINED := train,server
-DOCS := $(DEV),docs
-INPUTS := pyproject.toml hatch_build.py $(LOCK)
-# uv does in seconds what takes pip minutes, but knows nothing of the mirrors that pip is set up with.
+# Installs a set of requirements/ (2) into an environment (1), every file of it with its hash checked. No other package
+# comes in: a set is complete. uv does in seconds what takes pip minutes, but knows nothing of the mirrors that pip is
+# set up with.
 define INSTALL
-@$(UV) --editable '.[$(1)]' || { \
+@$(BIN)/python -m uv pip install --quiet --python $(1)/bin/python --no-deps --require-hashes -r requirements/$(2).txt || { \
 	echo "uv cannot install the locked versions (its reason is above); pip installs them, which takes minutes." >&2; \
-	$(PIP) --editable '.[$(1)]'; }
+	$(1)/bin/python $(PIP) --require-hashes -r requirements/$(2).txt; }
 endef
+# The clone itself, which has no hash; hatchling, which builds it, is in the environment.
+EDITABLE := $(PIP) --no-build-isolation --editable .
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-adapters test-openrlhf lint format types audit lock check-locks docs serve-docs examples bench gpu-evidence build clean
+.PHONY: help train test test-original test-adapters test-openrlhf lint format types audit lock check-locks docs serve-docs examples bench gpu-evidence build clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,10 +36,14 @@ train: $(VENV)/.train ## train the embedded default and write runs/<name>/report
 	$(BIN)/paw train $(RECIPE) $(ARGS)
 
 # One thread a worker: more of them than cores slows every test down.
-test: export OMP_NUM_THREADS ?= 1
-test: export HF_HUB_OFFLINE ?= 1
-test: $(VENV)/.dev ## run every test
+test test-original: export OMP_NUM_THREADS ?= 1
+test test-original: export HF_HUB_OFFLINE ?= 1
+test: $(VENV)/.dev ## run every test but those of the next three
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+# Takes a C and a C++ compiler: two packages of TextWorld have no wheels.
+test-original: $(VENV)/.original ## the original engines of ALFWorld and TextWorld, and ours against them
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m original $(ARGS)
 
 test-adapters: export HF_HUB_OFFLINE ?= 1
 test-adapters: $(FRAMEWORKS:%=.venv-%/.ready) ## the adapters of OpenEnv and verifiers, each with its framework
@@ -75,11 +73,8 @@ types: $(VENV)/.dev ## mypy
 	$(BIN)/mypy
 
 # Its own environment: what audits is not part of what is audited. Needs the network.
-audit: $(VENV)/.dev ## known vulnerabilities of what is installed
-	@test -x .venv-audit/bin/pip-audit \
-		|| { $(BIN)/python -m venv .venv-audit && .venv-audit/bin/pip install --quiet pip-audit; } \
-		|| echo "NOT AUDITED: pip-audit cannot be installed."
-	@test ! -x .venv-audit/bin/pip-audit || .venv-audit/bin/python scripts/audit.py \
+audit: $(VENV)/.dev .venv-audit/.ready ## known vulnerabilities of what is installed; fails where nothing was audited
+	@.venv-audit/bin/python scripts/audit.py $(ARGS) \
 		"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 
 lock: $(VENV)/.dev ## write the pinned sets in requirements/ (ARGS=--upgrade: the newest versions)
@@ -88,10 +83,10 @@ lock: $(VENV)/.dev ## write the pinned sets in requirements/ (ARGS=--upgrade: th
 check-locks: $(VENV)/.dev ## resolve every pinned set again, from the index's metadata
 	$(BIN)/python scripts/lock.py --check
 
-docs: $(VENV)/.docs ## build the documentation into site/
+docs: $(VENV)/.dev ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-serve-docs: $(VENV)/.docs ## the documentation at http://127.0.0.1:8000, rebuilt on change
+serve-docs: $(VENV)/.dev ## the documentation at http://127.0.0.1:8000, rebuilt on change
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 # An example that trains has a short form, --smoke.
@@ -120,33 +115,43 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # DeepSpeed has no wheels. It is built without pip's cache, so that a wheel from another day hides no failure.
-CLUSTER_SETS := $(addprefix requirements/,build.txt torch.txt cluster-cpu.txt cluster-cpu-source.txt)
+CLUSTER_SETS := $(patsubst %,requirements/%.txt,build torch cluster-cpu deepspeed)
 $(CLUSTER_VENV)/.ready: $(CLUSTER_SETS)
 	python3.11 -m venv $(CLUSTER_VENV)
-	$(CLUSTER_VENV)/bin/pip install --quiet -r requirements/build.txt -r requirements/torch.txt
-	$(CLUSTER_VENV)/bin/pip install --quiet --no-deps -r requirements/cluster-cpu.txt
-	DS_BUILD_OPS=0 $(CLUSTER_VENV)/bin/pip install --quiet --no-deps --no-build-isolation --no-cache-dir \
-		-r requirements/cluster-cpu-source.txt
+	$(CLUSTER_VENV)/bin/pip install --quiet --require-hashes -r requirements/build.txt
+	$(CLUSTER_VENV)/bin/pip install --quiet -r requirements/torch.txt
+	$(CLUSTER_VENV)/bin/pip install --quiet --no-deps --require-hashes -r requirements/cluster-cpu.txt
+	DS_BUILD_OPS=0 $(CLUSTER_VENV)/bin/pip install --quiet --no-deps --require-hashes --no-build-isolation --no-cache-dir \
+		-r requirements/deepspeed.txt
 	@touch $@
 
-$(FRAMEWORKS:%=.venv-%/.ready): .venv-%/.ready: requirements/%.txt pyproject.toml | $(VENV)/.train
+$(FRAMEWORKS:%=.venv-%/.ready): .venv-%/.ready: requirements/%.txt requirements/install.txt pyproject.toml | $(VENV)/.train
 	$(BIN)/python -m venv .venv-$*
-	@$(BIN)/python -m uv pip install --quiet --python .venv-$*/bin/python -c $< --editable '.[$*,test]' \
-		|| .venv-$*/bin/python -m pip install --quiet -c $< --editable '.[$*,test]'
+	@.venv-$*/bin/python $(PIP) --require-hashes -r requirements/install.txt
+	$(call INSTALL,.venv-$*,$*)
+	@.venv-$*/bin/python $(EDITABLE)
 	@touch $@
 
-$(VENV)/.train: $(INPUTS) requirements/torch.txt scripts/install_torch.py | $(BIN)/python
+.venv-audit/.ready: requirements/audit.txt | $(VENV)/.train
+	$(BIN)/python -m venv .venv-audit
+	$(call INSTALL,.venv-audit,audit)
+	@touch $@
+
+TRAIN_INPUTS := pyproject.toml hatch_build.py scripts/install_torch.py $(patsubst %,requirements/%.txt,torch install train)
+$(VENV)/.train: $(TRAIN_INPUTS) | $(BIN)/python
 	@echo "Installing into $(VENV): once, a minute or two"
 	@$(BIN)/python scripts/install_torch.py
-	@$(PIP) uv
-	$(call INSTALL,$(TRAINED))
+	@$(BIN)/python $(PIP) --require-hashes -r requirements/install.txt
+	$(call INSTALL,$(VENV),train)
+	@$(BIN)/python $(EDITABLE)
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.train
+$(VENV)/.dev: requirements/cpu.txt $(VENV)/.train
 	@echo "Installing what the tests and checks need"
-	$(call INSTALL,$(DEV))
+	$(call INSTALL,$(VENV),cpu)
 	@touch $@
 
-$(VENV)/.docs: $(VENV)/.dev
-	$(call INSTALL,$(DOCS))
+$(VENV)/.original: requirements/original.txt $(VENV)/.dev
+	@echo "Installing the original engines of ALFWorld and TextWorld"
+	$(call INSTALL,$(VENV),original)
 	@touch $@

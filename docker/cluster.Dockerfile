@@ -1,7 +1,8 @@
 # Training with engine=openrlhf on CUDA: docker build -f docker/cluster.Dockerfile -t paw-gym-cluster .
 # The steps are those of docs/cluster.md. devel: flash-attn is compiled with nvcc, of the CUDA that torch is built for.
-FROM nvidia/cuda:13.0.1-devel-ubuntu24.04
-COPY --from=ghcr.io/astral-sh/uv:0.9.5 /uv /usr/local/bin/uv
+# `docker buildx imagetools inspect IMAGE:TAG` shows the digest of a newer image.
+FROM nvidia/cuda:13.0.1-devel-ubuntu24.04@sha256:7d2f6a8c2071d911524f95061a0db363e24d27aa51ec831fcccf9e76eb72bc92
+COPY --from=ghcr.io/astral-sh/uv:0.9.5@sha256:f459f6f73a8c4ef5d69f4e6fbbdb8af751d6fa40ec34b39a1ab469acd6e289b7 /uv /usr/local/bin/uv
 
 RUN apt-get update \
     && apt-get install -y --no-install-recommends build-essential git libnuma1 \
@@ -12,15 +13,17 @@ RUN uv venv --python 3.11 --seed /opt/cluster
 
 WORKDIR /opt/paw-gym
 COPY requirements requirements
-RUN pip install -r requirements/build.txt -r requirements/torch.txt
+RUN pip install --no-deps --require-hashes -r requirements/install.txt -r requirements/cluster.txt
 ARG MAX_JOBS=8
-RUN MAX_JOBS=$MAX_JOBS DS_BUILD_OPS=0 pip install --no-build-isolation -c requirements/cluster.txt flash-attn deepspeed
+RUN MAX_JOBS=$MAX_JOBS DS_BUILD_OPS=0 pip install --no-deps --require-hashes --no-build-isolation -r requirements/flash-attn.txt -r requirements/deepspeed.txt
 COPY pyproject.toml hatch_build.py README.md LICENSE NOTICE paw_gym_verifiers.py ./
 COPY paw_gym paw_gym
 COPY paw_train paw_train
 COPY env_servers env_servers
 COPY recipes recipes
-RUN pip install -c requirements/cluster.txt '.[train,openrlhf]'
+RUN pip install --no-deps --no-build-isolation .
 
+RUN useradd --create-home paw
+USER paw
 ENTRYPOINT ["paw"]
 CMD ["--help"]

@@ -2,8 +2,8 @@
 
 Asks PyPI's advisories through pip-audit. A vulnerability in one of our direct dependencies is an
 error; one further down is reported, since only the package in between can fix it. An advisory
-service that cannot be reached, or that knows none of our dependencies (a mirror without advisories), is
-reported and is no error: an audit that did not happen proves nothing.
+service that cannot be reached, or that knows none of the packages (a mirror without advisories), is an
+error too: an audit that did not happen proves nothing. ``--allow-unaudited`` makes that a line and no error.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+NOT_AUDITED = 3
+"""the exit code where no package was audited; 1 says that a direct dependency is vulnerable"""
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -58,6 +60,7 @@ def assess(report: dict[str, Any], direct: set[str]) -> tuple[list[str], int]:
             code = 1 if name in direct else code
     if asked == 0:
         lines.append("NOT AUDITED: the advisory service knows none of the packages (a mirror?).")
+        code = NOT_AUDITED
     elif missed:
         lines.append(f"Not audited, unknown to the service: {', '.join(sorted(missed))}.")
     if asked and not code:
@@ -74,23 +77,29 @@ def main() -> int:
     )
     parser.add_argument("site_packages", type=Path, help="folder of the installed packages")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds to wait for it")
+    parser.add_argument(
+        "--allow-unaudited", action="store_true", help="succeed where no advisory service answers"
+    )
     chosen = parser.parse_args()
-    command = [sys.executable, "-m", "pip_audit", "--path", str(chosen.site_packages)]
+    lines, code = audit(chosen.site_packages, chosen.timeout)
+    print("\n".join(lines))
+    return 0 if chosen.allow_unaudited and code == NOT_AUDITED else code
+
+
+def audit(site_packages: Path, timeout: float) -> tuple[list[str], int]:
+    """What ``assess`` says of the packages in a folder, asked for at most ``timeout`` seconds."""
+    command = [sys.executable, "-m", "pip_audit", "--path", str(site_packages)]
     command += ["--format", "json", "--progress-spinner", "off", "--timeout", "15"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=chosen.timeout)
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
         report = json.loads(answer.stdout)
     except subprocess.TimeoutExpired:
-        print("NOT AUDITED: the advisory service did not answer in time.")
-        return 0
+        return ["NOT AUDITED: the advisory service did not answer in time."], NOT_AUDITED
     except json.JSONDecodeError:
         reason = (answer.stderr.strip().splitlines() or ["no output"])[-1]
-        print(f"NOT AUDITED: the advisory service cannot be asked ({reason:.200}).")
-        return 0
+        return [f"NOT AUDITED: the advisory service cannot be asked ({reason:.200})."], NOT_AUDITED
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    lines, code = assess(report, direct_dependencies(pyproject))
-    print("\n".join(lines))
-    return code
+    return assess(report, direct_dependencies(pyproject))
 
 
 if __name__ == "__main__":

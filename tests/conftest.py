@@ -40,7 +40,13 @@ SLOW = {"paw_gym/ScienceWorld-v0"}
 """environments with which a check of hundreds of episodes takes minutes; they have tests of their own"""
 
 
-@pytest.fixture(params=sorted(set(_OWN) - SLOW))
+ORIGINAL = {"paw_gym/TextWorld-v0": pytest.mark.original}
+"""environments whose package takes a compiler: make test-original"""
+
+
+@pytest.fixture(
+    params=[pytest.param(id, marks=ORIGINAL.get(id, ())) for id in sorted(set(_OWN) - SLOW)]
+)
 def own_env(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Each environment of the package: its id, and arguments that keep a test short."""
     if request.param in EXTRAS:

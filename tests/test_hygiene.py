@@ -179,7 +179,26 @@ def test_only_a_hole_of_ours_is_an_error(audit: ModuleType) -> None:
 def test_what_was_not_asked_is_no_success(audit: ModuleType) -> None:
     missing = {"name": "numpy", "skip_reason": "Dependency not found on PyPI"}
     lines, code = audit.assess({"dependencies": [missing]}, {"numpy"})
-    assert code == 0
+    assert code == audit.NOT_AUDITED
     assert lines == ["NOT AUDITED: the advisory service knows none of the packages (a mirror?)."]
     lines, _ = audit.assess({"dependencies": [missing, dependency("rich")]}, {"numpy"})
     assert lines[0] == "Not audited, unknown to the service: numpy."
+
+
+@pytest.mark.parametrize(
+    ("verdict", "allowed", "code"), [(0, False, 0), (3, False, 3), (3, True, 0), (1, True, 1)]
+)
+def test_an_audit_of_nothing_succeeds_only_on_request(
+    audit: ModuleType, monkeypatch: pytest.MonkeyPatch, verdict: int, allowed: bool, code: int
+) -> None:
+    monkeypatch.setattr(audit, "audit", lambda *given: (["said"], verdict))
+    monkeypatch.setattr("sys.argv", ["audit.py", ".", *["--allow-unaudited"] * allowed])
+    assert audit.main() == code
+
+
+def test_a_service_that_cannot_be_asked_audits_nothing(
+    audit: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    lines, code = audit.audit(tmp_path, 10.0)
+    assert code == audit.NOT_AUDITED and lines[0].startswith("NOT AUDITED: the advisory service")

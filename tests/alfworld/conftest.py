@@ -106,6 +106,12 @@ def _problem(goal: str) -> str:
     )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "original_engine" in getattr(item, "fixturenames", ()):
+            item.add_marker("original")
+
+
 @pytest.fixture(scope="session")
 def original_engine() -> Iterator[None]:
     """The packages of the original engine, or a skip.
@@ -114,7 +120,7 @@ def original_engine() -> Iterator[None]:
     arguments alone, so here each is done once, and copied; the benchmarks leave the engine as it is.
     """
     for package in ("textworld", "fast_downward", "alfworld"):
-        pytest.importorskip(package, reason='the original engine: pip install ".[alfworld]"')
+        pytest.importorskip(package, reason="make test-original")
     from textworld import logic
     from textworld.envs.pddl import textgen
 

@@ -78,9 +78,9 @@ def test_a_game_is_as_described(task: str) -> None:
     assert [engine.step(command)[1] for command in game["walkthrough"]][-1]
 
 
+@pytest.mark.usefixtures("original_engine")
 @pytest.mark.parametrize(("task", "grammar"), [(TASK_TYPES[0], "move"), (TASK_TYPES[3], "put")])
 def test_a_game_is_won_in_the_original_engine(task: str, grammar: str) -> None:
-    pytest.importorskip("textworld", reason="pip install '.[alfworld]'")
     game = author_game(described(task), grammar=grammar)
     native, original = NativeEngine(CompiledGame.from_json(game)), TextWorldEngine(game)
     compare(native, original, random_walker(10, seed=1))

@@ -190,9 +190,10 @@ def test_written_games_form_an_official_data_folder(tmp_path: Path) -> None:
         assert trajectory["template"]["task_desc"] + "." == games[split]["task"]
 
 
+@pytest.mark.original
 def test_assets_are_what_the_script_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("alfworld") is None:
-        pytest.skip('needs the alfworld wheel: pip install ".[alfworld]"')
+        pytest.skip("make test-original")
     script = load("data/build_alfworld_assets.py")
     monkeypatch.setattr(sys, "argv", ["build_alfworld_assets.py", "--out", str(tmp_path)])
     script.main()

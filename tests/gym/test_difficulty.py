@@ -87,8 +87,9 @@ def test_questions_are_divided_by_hops() -> None:
     assert env.difficulty("nq/dev/17") is None
 
 
+@pytest.mark.original
 def test_textworld_names_the_settings_that_differ() -> None:
-    pytest.importorskip("textworld")
+    pytest.importorskip("textworld", reason="make test-original")
     env = _env("TextWorld", game="cooking", settings={"go": [1, 6], "recipe": [1, 2], "cut": 0})
     cells = _cells(env)
     assert set(cells) == {"go1-recipe1", "go1-recipe2", "go6-recipe1", "go6-recipe2"}

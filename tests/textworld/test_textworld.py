@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("textworld", reason="pip install '.[textworld]'")
+pytest.importorskip("textworld", reason="make test-original")
 
 from paw_gym.envs.textworld import games
 from paw_gym.envs.textworld.env import TextWorldEnv, textworld_tasks
 from paw_gym.envs.textworld.games import checked_settings, game_file
+
+pytestmark = pytest.mark.original
 
 COOKING = {
     "kind": "cooking",
