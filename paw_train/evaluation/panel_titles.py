@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paw_gym.constructors import defaults_of
@@ -23,7 +23,7 @@ def panel_title(
     split: str | None,
     size: int | None,
     seed: int | None,
-    tasks: int,
+    ids: Sequence[str],
 ) -> str:
     """The name of a panel.
 
@@ -33,18 +33,20 @@ def panel_title(
         split: of the tasks.
         size: tasks that were asked for; ``None``: all.
         seed: of the sample; ``None``: the tasks are no sample.
-        tasks: how many the environment has.
+        ids: of all tasks that the environment has.
 
     Returns:
-        Such as ``sudoku/4x4[20] (changed)``: 20 tasks, in another environment or by another seed.
+        Such as ``sudoku/4x4[20] (changed)``: 20 tasks, in another environment, by another seed, or
+        from others than the published tasks.
     """
-    count = tasks if size is None else min(size, tasks)
+    count = len(ids) if size is None else min(size, len(ids))
     if base is None:
         return panel_name(env, split or "", count)
     spec = panel_spec(base)
-    whole = count == (tasks if spec.size is None else min(spec.size, tasks))
+    whole = count == (len(ids) if spec.count is None else spec.count)
     same = (
         seed == spec.seed
+        and spec.is_published(ids)
         and _chosen(env.id, env.kwargs) == _chosen(env.id, spec.kwargs)
         and (split == spec.split or not is_split(env))
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,17 +21,22 @@ class Panel:
     name: str
     task_ids: tuple[str, ...]
     hash: str
+    note: str | None = None
+    """how the tasks it is sampled from differ from the published ones; ``None``: they do not"""
 
 
-def make_panel(tasks: TaskSet, name: str, size: int, seed: int) -> Panel:
+def make_panel(
+    tasks: TaskSet, name: str, size: int, seed: int, base: PanelSpec | None = None
+) -> Panel:
     """Samples ``size`` tasks without replacement (all, when there are no more).
 
-    The hash covers the task set's fingerprint and the ids.
+    The hash covers the task set's fingerprint and the ids. ``base`` is the named panel that it is made from.
     """
     count = min(size, len(tasks))
     chosen = np.random.default_rng(seed).permutation(len(tasks))[:count]
     ids = tuple(tasks.ids[int(i)] for i in sorted(chosen))
-    return Panel(name, ids, panel_hash(tasks, ids))
+    note = None if base is None else base.difference(tasks)
+    return Panel(name, ids, panel_hash(tasks, ids), note)
 
 
 def panel_hash(tasks: TaskSet, task_ids: Sequence[str]) -> str:
@@ -54,16 +60,76 @@ class PanelSpec:
     """the data set it needs (``paw data list``); ``None``: nothing to download"""
     hash: str | None = None
     """the panel's hash where nothing but this program decides it: another one is another panel"""
+    published: Mapping[str, int] = field(default_factory=dict)
+    """tasks of the split as it was published, by type; empty: not known"""
+    ids: str | None = None
+    """sha256 over their sorted ids, one a line; ``None``: not known"""
+
+    @property
+    def count(self) -> int | None:
+        """Tasks of the panel; ``None``: as many as there are."""
+        known = [n for n in (self.size, sum(self.published.values())) if n]
+        return min(known, default=None)
+
+    def is_published(self, ids: Sequence[str]) -> bool:
+        """Whether a split with these task ids is the published one, as far as that is known."""
+        if self.published and len(ids) != sum(self.published.values()):
+            return False
+        return self.ids in (None, hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest())
+
+    def difference(self, tasks: TaskSet) -> str | None:
+        """A sentence on how tasks differ from the published ones; ``None``: they do not."""
+        if self.is_published(tasks.ids):
+            return None
+        here = Counter(task.type for task in tasks)
+        differing = [
+            f"{kind} {here[kind]:,} of {self.published.get(kind, 0):,}"
+            for kind in sorted({*here, *self.published})
+            if here[kind] != self.published.get(kind, 0)
+        ]
+        return (
+            f"These are not the published tasks: {len(tasks):,} are here, "
+            f"{sum(self.published.values()):,} were published "
+            f"({', '.join(differing) or 'as many of each type, with other ids'})."
+        )
 
 
 _ALFWORLD, _WEBSHOP = "paw_gym/ALFWorld-v0", "paw_gym/WebShop-v0"
 _SEARCH, _TAU2 = "paw_gym/SearchQA-v0", "paw_gym/Tau2-v0"
 _TOY_TEXT = "paw_gym/ToyText-v0"
-_BENCHMARKS = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
+_ALFWORLD_TYPES = (
+    "pick_and_place_simple",
+    "look_at_obj_in_light",
+    "pick_clean_then_place_in_recep",
+    "pick_heat_then_place_in_recep",
+    "pick_cool_then_place_in_recep",
+    "pick_two_obj_and_place",
+)
+_BENCHMARKS = {
+    "nq": 3_610,
+    "triviaqa": 11_313,
+    "popqa": 14_267,
+    "hotpotqa": 7_405,
+    "2wikimultihopqa": 12_576,
+    "musique": 2_417,
+    "bamboogle": 125,
+}
+"""questions of the split that papers report (test, else dev), as FlashRAG publishes them"""
 
 _OWN: Mapping[str, PanelSpec] = {
-    "alfworld/valid_seen": PanelSpec(_ALFWORLD, "valid_seen", dataset="alfworld"),
-    "alfworld/valid_unseen": PanelSpec(_ALFWORLD, "valid_unseen", dataset="alfworld"),
+    "alfworld/valid_seen": PanelSpec(
+        _ALFWORLD,
+        "valid_seen",
+        dataset="alfworld",
+        published=dict(zip(_ALFWORLD_TYPES, (35, 13, 27, 16, 25, 24), strict=True)),
+        ids="cc3d2e964ba360c43049c459137d04711d8ef1ac8fc2ecdf704af677f6f20304",
+    ),
+    "alfworld/valid_unseen": PanelSpec(
+        _ALFWORLD,
+        "valid_unseen",
+        dataset="alfworld",
+        published=dict(zip(_ALFWORLD_TYPES, (24, 18, 31, 23, 21, 17), strict=True)),
+    ),
     "alfworld/procedural": PanelSpec(
         _ALFWORLD,
         "valid_unseen",
@@ -72,7 +138,14 @@ _OWN: Mapping[str, PanelSpec] = {
     ),
     "webshop/test500": PanelSpec(_WEBSHOP, "test", 500, {"goals": "human"}, dataset="webshop"),
     "webshop/test500_synthetic": PanelSpec(
-        _WEBSHOP, "test", 500, {"goals": "synthetic"}, dataset="webshop"
+        _WEBSHOP,
+        "test",
+        500,
+        {"goals": "synthetic"},
+        dataset="webshop",
+        # of the 6,910 goals of the 1,000 products
+        published={"fashion": 1_194, "garden": 393, "electronics": 33, "beauty": 26, "grocery": 4},
+        ids="da92ec899b84ac06aad95ba2297c0f372abd0a3cee875a40fbfc588a38df248b",
     ),
     "webshop/generated": PanelSpec(
         _WEBSHOP,
@@ -88,8 +161,10 @@ _OWN: Mapping[str, PanelSpec] = {
         hash="f016f03164bf5501878a9e3149e9f6047f154e929dec50d090d6916dd10f5adf",
     ),
     **{
-        f"search_qa/{name}": PanelSpec(_SEARCH, "dev", 500, {"dataset": name}, dataset="search_qa")
-        for name in _BENCHMARKS
+        f"search_qa/{name}": PanelSpec(
+            _SEARCH, "eval", 500, {"dataset": name}, dataset="search-qa", published={name: count}
+        )
+        for name, count in _BENCHMARKS.items()
     },
     "sokoban/test": PanelSpec(
         "paw_gym/Sokoban-v0",

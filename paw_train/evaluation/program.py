@@ -191,6 +191,8 @@ def make_job(
     if spec is not None and panel is not None:
         settings = with_data(settings, spec, panel)
     plan = make_plan(settings, name, agent_settings, panel, seeds)
+    if say is not None and plan.panel.note:
+        say(plan.panel.note)
     folder = _folder(model, name, panel or _part(plan, run_folder), out, run_folder)
     limited = any(o.startswith("rollout.max_context_tokens=") for o in own)
     return Job(model, plan, source, settings, run_folder, folder, limited or run_folder is not None)
@@ -321,8 +323,9 @@ def make_plan(
     probe = agent_env_maker(env, chosen.split)()
     tasks = probe.tasks
     probe.close()
-    title = panel_title(name, env, chosen.split, chosen.tasks, chosen.seed, len(tasks))
-    panel: Panel = make_panel(tasks, title, chosen.tasks, chosen.seed)
+    title = panel_title(name, env, chosen.split, chosen.tasks, chosen.seed, tasks.ids)
+    base = panel_spec(name) if name else None
+    panel: Panel = make_panel(tasks, title, chosen.tasks, chosen.seed, base)
     if panel.name == name:
         require_known_hash(name, panel)
     return Plan(

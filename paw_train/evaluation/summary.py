@@ -66,6 +66,7 @@ def summarise(
     result = {
         "panel": panel.name,
         "panel_hash": panel.hash,
+        "panel_note": panel.note,
         "env_id": env_id or everything[0].env_id,
         "agent": agent,
         "model": model,

@@ -185,6 +185,8 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
             f"truncated {_percent(result.get('truncated_rate', 0.0))}, "
             f"{result['seconds']:.0f} s, panel {result['panel_hash'][:12]}"
         )
+    if result.get("panel_note"):
+        lines.append(result["panel_note"])
     return [*lines, *_spent(result), *_causes(result), *_forgotten(result), *_endpoint(result),
             *_missing(result)]  # fmt: skip
 

@@ -654,7 +654,7 @@ def test_other_trainers_panels_are_marked_where_they_were_changed(
         (
             "alfworld/valid_unseen",
             {"kwargs": {"data_dir": "x"}, "size": None},
-            "alfworld/valid_unseen",
+            "alfworld/valid_unseen[200] (changed)",  # 134 are published
         ),
     ],
 )
@@ -663,7 +663,8 @@ def test_names_are_those_that_paw_eval_gives(
 ) -> None:
     chosen = {"kwargs": {}, "split": "valid_unseen", "size": 200, "seed": 1234, **settings}
     env = EnvSettings(kwargs=chosen["kwargs"])
-    found = panel_title(base, env, chosen["split"], chosen["size"], chosen["seed"], 300)
+    ids = [str(number) for number in range(200)]
+    found = panel_title(base, env, chosen["split"], chosen["size"], chosen["seed"], ids)
     assert found == name
     assert fixed_panel(found) == base
 

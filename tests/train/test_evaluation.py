@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ import pytest
 pytest.importorskip("torch")
 
 from paw_gym import Outcome, Task, make_agent_env, register_text_env
+from paw_gym.envs.alfworld.data_folder import find_root
 from paw_gym.retrieval.simulated import SimulatedRetriever
 from paw_gym.retrieval.writers import ScriptWriter
 from paw_gym.transition import Episode, Transition
@@ -33,10 +35,12 @@ from paw_train.evaluation import (
 from paw_train.evaluation.comparison import compare, load_result, reasons_against
 from paw_train.evaluation.fingerprint import behaviour_hash, public
 from paw_train.evaluation.leaderboard import add_result, page
+from paw_train.evaluation.panel_titles import panel_title
 from paw_train.evaluation.panels import Panel
 from paw_train.evaluation.runner import evaluation_key, prepare
 from paw_train.evaluation.statistics import pass_at_k, wilson_interval
 from paw_train.evaluation.summary import pass_at, summarise
+from paw_train.evaluation.terminal import result_lines
 from paw_train.rollouts.policy import Request, Response
 from paw_train.settings import EnvSettings
 from paw_train.settings.rollout import RolloutSettings
@@ -257,6 +261,36 @@ class TestPanels:
         with pytest.raises(ValueError, match="no panel 'alfworld/seen'. Did you mean 'alfworld/"):
             evaluate_from_args("random", [], str(tmp_path), panel="alfworld/seen")
 
+    def test_a_part_of_the_data_is_not_the_panel(self, alfworld_data: Path, tmp_path: Path) -> None:
+        for task in sorted((find_root(alfworld_data) / "valid_seen").glob("pick_clean*"))[:2]:
+            shutil.copytree(task, tmp_path / "data" / "valid_seen" / task.name)
+        settings = [f"env.kwargs.data_dir={tmp_path / 'data'}", "env.kwargs.max_steps=2"]
+        path = evaluate_from_args(
+            "random", settings, str(tmp_path / "part"), panel="alfworld/valid_seen"
+        )
+        result = load_result(path)
+        count = result["tasks"]
+        assert count < 27 and result["panel"] == f"alfworld/valid_seen[{count}] (changed)"
+        note = result["panel_note"]
+        assert f"{count} are here, 140 were published" in note
+        assert f"pick_clean_then_place_in_recep {count} of 27, " in note
+        assert "look_at_obj_in_light 0 of 13, " in note
+        assert note in result_lines(result)
+
+    def test_the_published_games_are_the_panel(self, alfworld_data: Path) -> None:
+        env = EnvSettings(kwargs={"data_dir": str(alfworld_data)})
+        tasks = agent_env_maker(env, "valid_seen")().tasks
+        spec = PANELS["alfworld/valid_seen"]
+        assert spec.difference(tasks) is None
+        other = [*tasks.ids[1:], tasks.ids[0] + "x"]  # as many, one of them another
+        for ids, title in (
+            (tasks.ids, ""),
+            (other, " (changed)"),
+            (tasks.ids[1:], "[139] (changed)"),
+        ):
+            found = panel_title("alfworld/valid_seen", env, "valid_seen", None, spec.seed, ids)
+            assert found == f"alfworld/valid_seen{title}"
+
     def test_real_alfworld_games(self, alfworld_data: Path, tmp_path: Path) -> None:
         settings = [f"env.kwargs.data_dir={alfworld_data}", "evaluation.tasks=4"]
         path = evaluate_from_args("expert", settings, str(tmp_path), panel="alfworld/valid_seen")
@@ -269,8 +303,10 @@ class TestPanels:
         path = evaluate_from_args(
             "random", settings, str(tmp_path), panel="webshop/test500_synthetic"
         )
-        arguments = load_result(path)["environment"]["arguments"]
+        result = load_result(path)
+        arguments = result["environment"]["arguments"]
         assert (arguments["goals"], arguments["search"]) == ("synthetic", "bm25")
+        assert result["panel"] == "webshop/test500_synthetic[2]" and result["panel_note"] is None
 
     def test_real_questions(self, shared_data: Path, tmp_path: Path) -> None:
         settings = [
@@ -281,6 +317,8 @@ class TestPanels:
         result = load_result(path)
         assert result["settings"]["env"]["history_length"] is None  # the environment's own
         assert result["environment"]["arguments"]["dataset"] == "nq"
+        assert result["panel"] == "search_qa/nq[4] (changed)"
+        assert "125 are here, 3,610 were published (nq 125 of 3,610)" in result["panel_note"]
 
 
 def test_the_command_line_takes_agents_and_their_settings(

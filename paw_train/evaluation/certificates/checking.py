@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -184,7 +184,7 @@ def _check_panel(
     claimed, ids = claims.panel, _task_ids(certificate)
     fallback = Panel(claimed.name, ids, claimed.hash)
     try:
-        _require_own_name(claims, env, len(ids) if claimed.seed is None else len(agent.tasks))
+        _require_own_name(claims, env, ids if claimed.seed is None else agent.tasks.ids)
         panel = panel_of(agent.tasks, claimed.name, claimed.size, claimed.seed, ids)
         ordered = in_panel_order(certificate.episodes, panel.task_ids)
     except ValueError as error:
@@ -215,13 +215,13 @@ def _compare_panel(claims: Claims, panel: Panel, in_order: bool, verdict: Verdic
         )
 
 
-def _require_own_name(claims: Claims, env: EnvSettings, tasks: int) -> None:
+def _require_own_name(claims: Claims, env: EnvSettings, ids: Sequence[str]) -> None:
     claimed = claims.panel
     if claimed.seed is None and claimed.size is not None:
         raise ValueError(f"{claimed.size} tasks are claimed as a sample, without its seed.")
     base = fixed_panel(claimed.name)
     require_of_panel(base, env, claimed.seed)
-    name = panel_title(base, env, claims.split, claimed.size, claimed.seed, tasks)
+    name = panel_title(base, env, claims.split, claimed.size, claimed.seed, ids)
     if name != claimed.name:
         raise ValueError(f"the environment and the tasks are those of {name}.")
 

@@ -109,9 +109,9 @@ def _on_panel(
     ids = tuple(e.task_id for e in evidence.episodes if e.run == first)
     seed, size = evidence.panel_seed, evidence.panel_size
     base = None if evidence.panel is None else fixed_panel(evidence.panel)
-    count = len(ids) if seed is None else len(agent.tasks)
+    known = ids if seed is None else agent.tasks.ids
     require_of_panel(base, env, seed)
-    name = panel_title(base, env, evidence.split, size, seed, count)
+    name = panel_title(base, env, evidence.split, size, seed, known)
     # other trainers name a panel alone, and what they changed marks it; `paw eval` has marked it already
     if evidence.reported and evidence.panel != name:
         raise NotReplayableError(
