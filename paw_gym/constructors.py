@@ -93,14 +93,14 @@ def class_defaults(name: str, kwargs: Mapping[str, Any]) -> Any:
         kwargs: its arguments. Of one that is played elsewhere they say what to ask for, and where.
 
     Returns:
-        The class; ``TextEnv`` for what is none; or what the server has instead of a class.
+        The class, or what has its attributes; ``TextEnv`` for what has none.
     """
     from paw_gym.core import TextEnv
 
     creator: Any = creator_of(name)
     if names_another(name, kwargs):
         return creator.defaults(**kwargs)
-    return creator if isinstance(creator, type) and issubclass(creator, TextEnv) else TextEnv
+    return creator if hasattr(creator, "held_out_splits") else TextEnv
 
 
 def names_another(name: str, kwargs: Mapping[str, Any]) -> bool:

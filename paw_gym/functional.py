@@ -5,17 +5,20 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from paw_gym import validation
 from paw_gym.core import Outcome, Task, TaskSet, TextEnv
+from paw_gym.naming import did_you_mean
 from paw_gym.validation import EnvDefinitionError
 
 Play = Callable[[Task, np.random.Generator], Generator[Outcome, str, None]]
 Solve = Callable[[Task, np.random.Generator], Iterable[str]]
+_TRAIN = "train"
+"""split that training samples from, and that an environment is made with by default"""
 
 
 class GeneratorEnv(TextEnv):
@@ -28,6 +31,7 @@ class GeneratorEnv(TextEnv):
         play: ``play(task, rng)``, the generator function.
         tasks: the tasks.
         max_steps: step budget.
+        split: name of the split that the tasks are, for messages.
         solve: ``solve(task, rng)``, a solution from the start of a task as a list of actions. ``rng``
             samples what the ``rng`` of ``play`` sampled. ``None``: no reference solver.
     """
@@ -39,8 +43,9 @@ class GeneratorEnv(TextEnv):
         max_steps: int = 50,
         solve: Solve | None = None,
         render_mode: str | None = None,
+        split: str = "",
     ) -> None:
-        super().__init__(TaskSet.from_tasks(tasks), max_steps, render_mode)
+        super().__init__(TaskSet.from_tasks(tasks, split), max_steps, render_mode)
         self._play = play
         self._solve = None if solve is None else checked_solver(solve)
         self._episode: Generator[Outcome, str, None] | None = None
@@ -160,13 +165,40 @@ def checked_solver(solve: Any) -> Solve:
     )
 
 
+def _checked_splits(tasks: Any) -> dict[str, list[Task]]:
+    """The tasks of each split; a plain list is the split ``train``."""
+    named = {f"tasks[{name!r}]": name for name in tasks} if isinstance(tasks, Mapping) else {}
+    splits = {
+        name: validation.listed_tasks(tasks[name] if named else tasks, where)
+        for where, name in (named or {"tasks": _TRAIN}).items()
+    }
+    if _TRAIN not in splits:
+        raise EnvDefinitionError(
+            f"tasks has the splits {', '.join(map(repr, splits))}; expected 'train', which training "
+            "samples from, and held-out ones.",
+            "tasks",
+        )
+    home: dict[str, str] = {}
+    for where, (name, listed) in zip(named or ["tasks"], splits.items(), strict=True):
+        if not listed:
+            raise EnvDefinitionError(f"{where} is empty; expected at least one Task.", "tasks")
+        for task in listed:
+            if home.setdefault(task.id, name) != name:
+                raise EnvDefinitionError(
+                    f"task {task.id!r} is in the splits {home[task.id]!r} and {name!r}; expected each "
+                    "task in one.",
+                    "tasks",
+                )
+    return splits
+
+
 class GeneratorEnvFactory:
     """Makes ``GeneratorEnv`` objects for ``gymnasium.make``; pickles by its id.
 
     Args:
         id: the environment's id.
         play: the generator function; its attribute ``solve`` is the solver where none is given.
-        tasks: the tasks.
+        tasks: the tasks, or ``{split: tasks}`` with a split ``train``.
         max_steps: step budget.
         solve: see ``GeneratorEnv``.
 
@@ -175,12 +207,14 @@ class GeneratorEnvFactory:
     """
 
     metadata = GeneratorEnv.metadata
+    agent = GeneratorEnv.agent
+    small_template = GeneratorEnv.small_template
 
     def __init__(
         self,
         id: str,
         play: Callable[..., Any],
-        tasks: Iterable[Any] | None,
+        tasks: Iterable[Any] | Mapping[str, Iterable[Any]] | None,
         max_steps: int = 50,
         solve: Callable[..., Any] | None = None,
     ) -> None:
@@ -203,26 +237,36 @@ class GeneratorEnvFactory:
         validation.check_max_steps(max_steps)
         self.id = id
         self.play = play
-        self.tasks = validation.listed_tasks(tasks)
-        if not self.tasks:
-            raise EnvDefinitionError("tasks is empty; expected at least one Task.", "tasks")
+        self.splits = _checked_splits(tasks)
         self.max_steps = max_steps
         self._solve = solve
         # what gymnasium.make may be given, for those who look it up
-        arguments = inspect.signature(GeneratorEnv)
-        given = inspect.signature(self.__call__).parameters
-        kept = [p for name, p in arguments.parameters.items() if name in given]
-        self.__signature__ = arguments.replace(parameters=kept)
+        known = {p.name: p for p in inspect.signature(GeneratorEnv).parameters.values()}
+        taken = [known["max_steps"].replace(default=max_steps), known["render_mode"]]
+        if isinstance(tasks, Mapping):
+            taken.append(known["split"].replace(default=_TRAIN))
+        self.__signature__ = inspect.Signature(taken)
 
-    def __call__(
-        self, max_steps: int | None = None, render_mode: str | None = None
-    ) -> GeneratorEnv:
-        given = {"max_steps": max_steps, "render_mode": render_mode}
-        kwargs: dict[str, Any] = {k: value for k, value in given.items() if value is not None}
+    @property
+    def held_out_splits(self) -> tuple[str, str]:
+        """See ``TextEnv``: the split after ``train``, and the last one.
+
+        Of two splits ``train`` itself chooses checkpoints: the other one is for results alone.
+        """
+        names = [_TRAIN, *(name for name in self.splits if name != _TRAIN)]
+        return (names[1] if len(names) > 2 else _TRAIN), names[-1]
+
+    def __call__(self, **given: Any) -> GeneratorEnv:
+        self.__signature__.bind(**given)
+        kwargs = {k: value for k, value in given.items() if value is not None}
+        split = kwargs.get("split", _TRAIN)
+        if split not in self.splits:
+            raise ValueError(f"{self.id} has no split {split!r}. {did_you_mean(split, self.splits)}")
         # a solver may also be given as the function's attribute, which is set after registration
         solve = self._solve or getattr(self.play, "solve", None)
         settings: dict[str, Any] = {"max_steps": self.max_steps, "solve": solve, **kwargs}
-        env = GeneratorEnv(self.play, self.tasks, **settings)
+        env = GeneratorEnv(self.play, self.splits[split], **settings)
+        env.held_out_splits = self.held_out_splits  # type: ignore[misc]
         env._made_with = (self, (), kwargs)
         return env
 

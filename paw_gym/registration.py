@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -94,7 +94,7 @@ def register_text_env(
     id: str,
     entry_point: str | Callable[..., Any] | None = None,
     *,
-    tasks: Iterable[Any] | None = None,
+    tasks: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None,
     max_steps: int | None = None,
     solve: Callable[..., Any] | None = None,
     description: str = "",
@@ -117,7 +117,9 @@ def register_text_env(
     Args:
         id: ``namespace/Name-vN``.
         entry_point: the class, its string, or the generator function.
-        tasks: the tasks of a generator function (``Task`` objects).
+        tasks: the tasks of a generator function (``Task`` objects), or ``{split: tasks}`` with a split
+            ``train``. Of the others the first chooses checkpoints and the last is for results; where
+            there is one only, it is for results, and ``train`` chooses.
         max_steps: step budget; 50 for a generator function, a class's own by default.
         solve: ``solve(task, rng)`` of a generator function: the actions that solve a task, found with
             no model. The contract suite, experts and demonstrations need it. ``rng`` samples what

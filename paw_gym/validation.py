@@ -231,18 +231,22 @@ def check_max_steps(max_steps: object) -> None:
         raise EnvDefinitionError(f"max_steps must be at least 1, got {max_steps}.", "max_steps")
 
 
-def listed_tasks(tasks: Any) -> list[Any]:
+def listed_tasks(tasks: Any, where: str = "tasks") -> list[Any]:
     """The tasks of ``tasks=...`` as a checked list.
+
+    Args:
+        tasks: an iterable of tasks.
+        where: the argument, for messages.
 
     Raises:
         EnvDefinitionError: no iterable of good tasks; names the first that is wrong.
     """
     hint = "expected a list of Task objects, such as [Task('easy/3', 'Find the key.')]"
     if isinstance(tasks, Mapping | str | bytes) or not isinstance(tasks, Iterable):
-        raise EnvDefinitionError(f"tasks is {found(tasks)}; {hint}.", "tasks")
+        raise EnvDefinitionError(f"{where} is {found(tasks)}; {hint}.", "tasks")
     listed = list(tasks)
     for number, task in enumerate(listed):
-        check_task(task, f"tasks[{number}]")
+        check_task(task, f"{where}[{number}]")
     check_task_ids([task.id for task in listed])
     return listed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from paw_gym import (
     register_text_env,
     text_env_ids,
 )
-from paw_gym.constructors import check_arguments
+from paw_gym.constructors import check_arguments, class_defaults, has_splits
 from paw_gym.core import EnvDefinitionError
 from paw_gym.functional import GeneratorEnv
+from paw_gym.registration import make_text_env
 
 TASKS = [Task("a", "Say a."), Task("b", "Say b.")]
 ID = "tests/Bad-v0"
@@ -211,7 +213,7 @@ def test_a_loaded_task_with_another_id_is_named() -> None:
 
 
 BAD_TASKS = [
-    ({"a": "Say a."}, "tasks is a dict, {'a': 'Say a.'}; expected a list of Task objects"),
+    ({"a": "Say a."}, "; expected a list of Task objects, such as"),
     ("ab", "tasks is a str, 'ab'; expected a list of Task objects"),
     (7, "tasks is an int, 7; expected a list of Task objects"),
     (Task("a", "Say a."), "tasks is a Task, Task(id='a'"),
@@ -257,6 +259,10 @@ def needs_more(task: Task, rng: Any, extra: Any) -> Any:
 REGISTRATIONS: list[tuple[Any, Any, dict[str, Any], str]] = [
     (ID, say, {}, "a generator function needs tasks=[Task(...), ...]"),
     (ID, say, {"tasks": []}, "tasks is empty; expected at least one Task"),
+    (ID, say, {"tasks": {"train": TASKS, "test": []}}, "tasks['test'] is empty; expected at least"),
+    (ID, say, {"tasks": {"test": TASKS}}, "tasks has the splits 'test'; expected 'train', which"),
+    (ID, say, {"tasks": {"train": TASKS, "test": TASKS}}, "task 'a' is in the splits 'train' and"),
+    (ID, say, {"tasks": {"train": ["a"]}}, "tasks['train'][0] is a str, 'a'; expected a Task"),
     (ID, say, {"tasks": TASKS, "max_step": 5}, "no option 'max_step'; expected 'max_steps'?"),
     (ID, say, {"tasks": TASKS, "descripton": "x"}, "'descripton'; expected 'description'?"),
     (ID, say, {"tasks": TASKS, "max_steps": 0}, "max_steps must be at least 1, got 0"),
@@ -430,3 +436,22 @@ class TestSolvers:
         report = check_text_env(ID)
         report.raise_for_failures()
         assert report["reference_solver"].detail == "2 tasks solved in 2 to 2 steps"
+
+
+def test_a_function_has_the_splits_that_its_tasks_are_given_in() -> None:
+    splits = {name: [Task(f"{name}/a", "Say a.")] for name in ("train", "valid", "test")}
+    register_text_env(ID, say, tasks=splits)
+    assert gym.make(ID).unwrapped.tasks.ids == ["train/a"], "as training makes it"
+    env = gym.make(ID, split="test").unwrapped
+    assert (env.tasks.ids, env.tasks.split) == (["test/a"], "test")
+    assert pickle.loads(pickle.dumps(env)).tasks.ids == ["test/a"]
+    assert has_splits(ID) and class_defaults(ID, {}).held_out_splits == ("valid", "test")
+    with pytest.raises(ValueError, match=r"tests/Bad-v0 has no split 'tset'\. Did you mean 'test'\?"):
+        make_text_env(ID, split="tset")
+    del splits["valid"]
+    register_text_env(ID, say, tasks=splits, replace=True)
+    assert class_defaults(ID, {}).held_out_splits == ("train", "test"), "results keep theirs alone"
+    register_text_env(ID, say, tasks=splits["train"], replace=True)
+    assert not has_splits(ID)
+    with pytest.raises(ValueError, match="has no setting 'split'"):
+        make_text_env(ID, split="train")
