@@ -196,7 +196,7 @@ def _tables_3_and_4() -> list[Published]:
 PAGE = """# Recipes
 
 A recipe is a YAML file in `recipes/` with the settings of one training run. Settings that it leaves out have
-the defaults documented in `paw_train/settings`. Any setting can be given after its name:
+the defaults documented in `paw_train/settings`. `paw recipes` lists them. Any setting can be given after its name:
 
 ```bash
 paw train embedded updates=5 optimizer.lr=5e-4
@@ -225,8 +225,9 @@ world_model: {coef: 0.1}
 [world-model learning](world-model-learning.md) before RL |
 | `many_worlds` | five environments [in one run](many-worlds.md): ALFWorld, WebShop, Search QA, \
 frozen lakes, Sokoban |
+| `llm`, `llm_full` | a pretrained model of yours (`model.path=FOLDER`): LoRA adapters, or all weights |
 | `smollm2_alfworld_cpu` | a real language model, SmolLM2-135M, with LoRA on a CPU |
-| `smoke` | a minute-long run that covers everything, for tests |
+| `smoke` | a plumbing test: a minute of everything, whose numbers are not a result |
 
 ## Recipes of the published tables
 

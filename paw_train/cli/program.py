@@ -24,6 +24,7 @@ from paw_train.cli import (
     new_env,
     new_game,
     play,
+    recipes,
     report,
     serve,
     sft_data,
@@ -80,6 +81,7 @@ app.command("new-game", rich_help_panel=_ENVIRONMENTS)(new_game.new_game)
 app.add_typer(data.app, name="data", rich_help_panel=_ENVIRONMENTS)
 app.add_typer(index.app, name="index", rich_help_panel=_ENVIRONMENTS)
 app.add_typer(serve.app, name="serve", rich_help_panel=_ENVIRONMENTS)
+app.command("recipes", rich_help_panel=_TRAINING)(recipes.recipes)
 app.command("train", rich_help_panel=_TRAINING)(train.train)
 app.command("compare", rich_help_panel=_TRAINING)(compare.compare)
 app.command("eval", rich_help_panel=_TRAINING)(evaluate.evaluate)

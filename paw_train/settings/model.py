@@ -25,8 +25,8 @@ class ModelSettings(Group):
     """device of the model: ``cpu``, ``cuda``, or ``auto``: CUDA where it is available"""
     dtype: Literal["float32", "bfloat16", "auto"] = "float32"
     """data type of the weights: ``float32``; ``bfloat16``: half the memory, and faster on hardware that
-    supports it, with float32 copies of the trained weights in the optimizer; ``auto``: as the model was
-    saved"""
+    supports it, with float32 copies of the trained weights in the optimizer; ``auto``: ``bfloat16`` on
+    hardware that supports it, else ``float32``"""
     attention: str | None = None
     """attention kernel: ``sdpa``, ``eager``, ``flash_attention_2``, ...; null: the default of transformers
     (``sdpa``)"""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -140,6 +142,14 @@ def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
         groups = isinstance(old, dict) and isinstance(value, Mapping)
         merged[key] = _merged(dict(old or {}), value) if groups else value
     return merged
+
+
+def description_of(path: Path) -> str:
+    """The first sentence of the comment that a recipe or grid starts with."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    comment = takewhile(lambda line: line.startswith("#"), lines)
+    text = " ".join(line.lstrip("# ") for line in comment)
+    return re.split(r"(?<=[.?])\s+(?=[A-Z`])", text, maxsplit=1)[0]
 
 
 def find_recipe(recipe: str | Path, kind: Kind = "recipe") -> Path:

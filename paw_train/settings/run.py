@@ -29,7 +29,7 @@ from paw_train.settings.world_model import WorldModelSettings
 from paw_train.settings.world_model_learning import WorldModelLearningSettings
 
 WITHOUT_EFFECT = (
-    *("out", "keep_episodes", "record", "checkpoint_every", "warm_starts"),
+    *("note", "out", "keep_episodes", "record", "checkpoint_every", "warm_starts"),
     *("tracking", "tracking_project"),
     "cloning.checkpoint_every",
     "optimizer.measure_gradients",
@@ -43,6 +43,8 @@ class Settings(Group):
 
     name: Text = "run"
     """name of the run, and of its folder in ``out``"""
+    note: Text | None = None
+    """a sentence about the run, which the terminal and the report show"""
     out: Text = "runs"
     """folder in which runs are stored"""
     seed: Seed = 0

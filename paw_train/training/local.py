@@ -92,6 +92,8 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     given up again when the run fails before it leaves anything there.
     """
     display = RunDisplay(quiet)
+    if settings.note is not None:
+        display.say(settings.note)
     settings = startable_here(settings, display.say)
     folder = Path(settings.out) / settings.name
     require_idle(folder)

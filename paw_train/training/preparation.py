@@ -20,9 +20,11 @@ from paw_train.environments import (
     training_env,
 )
 from paw_train.policies.local.loading import find_model
+from paw_train.policies.local.scratch import made_from_scratch
 from paw_train.reporting.tracking.registry import require_trackers
 from paw_train.rollouts.rollout import require_whole_distribution
 from paw_train.settings import EnvSettings, Settings
+from paw_train.settings.scratch import ScratchModelSettings
 from paw_train.world_model_learning.early_experience import lists_no_actions
 
 _FEWEST_STEPS = 150
@@ -52,7 +54,7 @@ def prepared(settings: Settings, report: Callable[[str], None]) -> Settings:
     if settings.warm_starts is not None and Path(settings.warm_starts).is_file():
         raise ValueError(f"warm_starts={settings.warm_starts} is a file; expected a folder.")
     if settings.model.path is not None:
-        find_model(settings.model.path)
+        _require_rates(settings, find_model(settings.model.path).name)
     _require_splits(settings)
     _require_cells(settings, report)
     if settings.world_model_learning.from_expert:
@@ -100,6 +102,20 @@ def _with_fewer_episodes(settings: Settings, report: Callable[[str], None]) -> S
         "cloning.steps)."
     )
     return settings.replace(cloning=own.replace(episodes=episodes, steps=steps))
+
+
+def _require_rates(settings: Settings, model: str) -> None:
+    """Refuses the rates of a model trained from scratch for a pretrained one."""
+    muon = settings.cloning.episodes and settings.cloning.matrix_lr is not None
+    scratch = settings.model.scratch != ScratchModelSettings()
+    if (muon or scratch) and not made_from_scratch(Path(model)):
+        named = f"cloning.matrix_lr={settings.cloning.matrix_lr}" if muon else "model.scratch"
+        raise ValueError(
+            f"model.path={settings.model.path} is a pretrained model, and these settings are for one "
+            f"trained from scratch ({named}), with rates that would destroy it. Use `paw train llm "
+            f"model.path={settings.model.path}` (LoRA adapters) or `paw train llm_full model.path=...` "
+            "(all weights)."
+        )
 
 
 def _require_packages(settings: Settings) -> None:

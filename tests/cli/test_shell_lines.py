@@ -82,7 +82,9 @@ FEW = (
     "updates=1 checkpoint_every=1 keep_episodes=1 threads=1 cloning.episodes=4 cloning.steps=1 "
     "rollout.groups=2 rollout.group_size=2 evaluation.tasks=2 evaluation.every=1 "
     "evaluation.selection_tasks=1 algorithm.dynamic_sampling=0 model.device=cpu "
-    "model.scratch.hidden=32 model.scratch.layers=1 model.scratch.heads=2 model.scratch.intermediate=32 "
+)
+NARROW = (
+    "model.scratch.hidden=32 model.scratch.layers=1 model.scratch.heads=2 model.scratch.intermediate=32"
 )
 SMALL = FEW + "env.kwargs.max_steps=20 env.train_kwargs.max_steps=3 "
 WORLDS = (
@@ -102,6 +104,7 @@ LEARNING = (
 BUDGETS = (
     (r"paw train (?!many_worlds$).*", SMALL),
     (r"paw train many_worlds", WORLDS),
+    (r"paw train (?!llm).*", NARROW),
     (r"paw train (embedded|rwml|wm_sft|iwm|my_recipe)(?!.*env\.id=).*", "env.kwargs.num_tasks=12"),
     (r"paw train .*SearchQA.*", "env.kwargs.num_questions=40 env.kwargs.num_passages=200"),
     (r"paw train search_qa_tiny_cpu.*", "env.kwargs.num_questions=40 env.kwargs.num_passages=200"),

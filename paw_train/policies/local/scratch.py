@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -161,6 +162,12 @@ def _for_dialogues(core: Any, tags: Iterable[str]) -> Any:
     )
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
+
+
+def made_from_scratch(folder: Path) -> bool:
+    """Whether a model's folder is of one that was trained from scratch, by its chat template."""
+    template = folder / "chat_template.jinja"
+    return template.is_file() and template.read_text(encoding="utf-8") == CHAT_TEMPLATE
 
 
 def scratch_model(settings: ScratchModelSettings, vocabulary: int, seed: int) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paw_train.evaluation.statistics import difference_interval, paired_difference
 from paw_train.reporting.run.results import EvalResult, Rate, number
@@ -22,7 +22,15 @@ class Verdict:
 
 
 def verdict_of(run: RunData) -> Verdict:
-    """The verdict on before against after, also where it got worse, is undecided or is missing."""
+    """The verdict on before against after, also where it got worse, is undecided or is missing.
+
+    A run's ``note`` is its first detail.
+    """
+    verdict, note = _verdict(run), run.setting("note")
+    return replace(verdict, details=(note, *verdict.details)) if note else verdict
+
+
+def _verdict(run: RunData) -> Verdict:
     if run.before is None and run.after is None:
         return Verdict("No evaluation is there yet", _latest_validation(run), "missing")
     if run.before is None or run.after is None:
