@@ -261,7 +261,9 @@ class GeneratorEnvFactory:
         kwargs = {k: value for k, value in given.items() if value is not None}
         split = kwargs.get("split", _TRAIN)
         if split not in self.splits:
-            raise ValueError(f"{self.id} has no split {split!r}. {did_you_mean(split, self.splits)}")
+            raise ValueError(
+                f"{self.id} has no split {split!r}. {did_you_mean(split, self.splits)}"
+            )
         # a solver may also be given as the function's attribute, which is set after registration
         solve = self._solve or getattr(self.play, "solve", None)
         settings: dict[str, Any] = {"max_steps": self.max_steps, "solve": solve, **kwargs}

@@ -83,9 +83,7 @@ FEW = (
     "rollout.groups=2 rollout.group_size=2 evaluation.tasks=2 evaluation.every=1 "
     "evaluation.selection_tasks=1 algorithm.dynamic_sampling=0 model.device=cpu "
 )
-NARROW = (
-    "model.scratch.hidden=32 model.scratch.layers=1 model.scratch.heads=2 model.scratch.intermediate=32"
-)
+NARROW = "model.scratch.hidden=32 model.scratch.layers=1 model.scratch.heads=2 model.scratch.intermediate=32"
 SMALL = FEW + "env.kwargs.max_steps=20 env.train_kwargs.max_steps=3 "
 WORLDS = (
     FEW + "env.alfworld.kwargs.num_tasks=12 env.alfworld.kwargs.max_steps=4 "

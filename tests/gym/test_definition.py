@@ -446,7 +446,9 @@ def test_a_function_has_the_splits_that_its_tasks_are_given_in() -> None:
     assert (env.tasks.ids, env.tasks.split) == (["test/a"], "test")
     assert pickle.loads(pickle.dumps(env)).tasks.ids == ["test/a"]
     assert has_splits(ID) and class_defaults(ID, {}).held_out_splits == ("valid", "test")
-    with pytest.raises(ValueError, match=r"tests/Bad-v0 has no split 'tset'\. Did you mean 'test'\?"):
+    with pytest.raises(
+        ValueError, match=r"tests/Bad-v0 has no split 'tset'\. Did you mean 'test'\?"
+    ):
         make_text_env(ID, split="tset")
     del splits["valid"]
     register_text_env(ID, say, tasks=splits, replace=True)

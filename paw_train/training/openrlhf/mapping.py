@@ -196,6 +196,7 @@ def _default_vllm(value: Any, settings: Settings) -> str | None:
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "name": _ours("names the folder of the run"),
+        "note": _ours("of the report"),
         "out": _ours("the folder of the run is in it"),
         "seed": _option("train.seed"),
         "threads": _only(
