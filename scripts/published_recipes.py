@@ -196,8 +196,8 @@ def _tables_3_and_4() -> list[Published]:
 PAGE = """# Recipes
 
 A recipe is a YAML file in `recipes/` with the settings of one training run. Settings that it leaves out have
-the defaults documented in `paw_train/settings`. `paw recipes` lists the recipes. Any setting can be given after a
-name:
+the defaults documented in `paw_train/settings`. `paw recipes` lists the recipes. Any setting can be given
+after a name:
 
 ```bash
 paw train embedded updates=5 optimizer.lr=5e-4

@@ -208,7 +208,7 @@ def test_a_run_on_a_gpu_is_refused_before_anything_is_loaded(
 ) -> None:
     monkeypatch.setattr(local, "memory_of", lambda device: 24.0)
     monkeypatch.setattr(local, "Run", None)  # what loads the model
-    settings = load_settings("smoke", ["model.path=Qwen/Qwen2.5-7B-Instruct", f"out={tmp_path}"])
+    settings = load_settings("llm_full", ["model.path=Qwen/Qwen2.5-7B-Instruct", f"out={tmp_path}"])
     with pytest.raises(DoesNotFitError, match="training phase"):
         local.train(settings, quiet=True)
     assert not list(tmp_path.iterdir())
