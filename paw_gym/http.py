@@ -1,7 +1,8 @@
 """JSON over HTTP with one kept connection a thread and retries: the client of every server here.
 
 On ``http.client``, so that a plain install can reach a retrieval server, a gateway, the shop or a chat
-endpoint. Redirects are not followed: a token goes to the address it was given for and nowhere else.
+endpoint. Redirects are not followed and proxies not used: a token goes to the address it was given for and
+nowhere else.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class JsonClient:
     """Asks one server. May be used by several threads, be pickled, and be used in a forked process.
 
     Args:
-        url: its address; a path in it comes before every path asked for.
+        url: its address; a path in it comes before every path asked for, a query after it.
         token: sent as a bearer token.
         timeout: seconds to wait for a connection, and between two bytes of an answer.
         attempts: how often a request is sent before it has failed.
@@ -85,9 +86,14 @@ class JsonClient:
         retry_timeouts: bool = True,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        parts = urlsplit(url)
+        wrong = ValueError(f"An address is http://host:port or https://host, got {url!r}.")
+        try:
+            parts = urlsplit(url)
+            self._address = (parts.hostname or "", parts.port)
+        except ValueError as error:
+            raise wrong from error
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"An address is http://host:port or https://host, got {url!r}.")
+            raise wrong
         if timeout <= 0 or attempts < 1 or backoff < 0:
             raise ValueError(
                 "timeout is above 0, attempts at least 1, backoff 0 or more; got "
@@ -95,7 +101,7 @@ class JsonClient:
             )
         self.url = url.rstrip("/")
         self._secure, self._base = parts.scheme == "https", parts.path.rstrip("/")
-        self._address = (parts.hostname, parts.port)
+        self._query = parts.query
         self._headers = {"Content-Type": "application/json", **(headers or {})}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -142,7 +148,7 @@ class JsonClient:
 
     def _attempt(self, method: str, path: str, body: bytes | None) -> Any:
         try:
-            answer, content = self._exchange(method, self._base + path or "/", body)
+            answer, content = self._exchange(method, self._target(path), body)
         except TimeoutError as error:
             detail = f"nothing came within {self.timeout:g} s"
             raise _FailedError(detail, None, 0.0, self.retry_timeouts) from error
@@ -158,6 +164,11 @@ class JsonClient:
         except (ValueError, RecursionError) as error:
             message = f"{self.url}{path} answered with something else than JSON."
             raise HttpError(message, None, message) from error
+
+    def _target(self, path: str) -> str:
+        asked, _, query = (self._base + path).partition("?")
+        queries = "&".join(part for part in (self._query, query) if part)
+        return f"{asked or '/'}?{queries}" if queries else asked or "/"
 
     def _error(self, path: str, attempts: int, failure: _FailedError) -> HttpError:
         if failure.status is not None and not failure.may_pass:

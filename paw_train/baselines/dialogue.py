@@ -10,8 +10,8 @@ from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Message, Policy, Request, Response, Sampling, Session
 from paw_train.settings.rollout import RolloutSettings
 
-_SHARES = (1.0, 0.8, 0.6)
-"""of a context limit that is tried in turn, since tokens may have been counted too few"""
+_SHORTENED = 6
+"""times that a dialogue is shortened which a server refuses for its length"""
 _KEPT = 0.75
 """share of the room for turns that is left after some were forgotten: the dialogue then grows again for
 several turns, and what was computed for it (here, or by a server that keeps prefixes) is used again"""
@@ -137,18 +137,26 @@ class Dialogues:
         if self._session is None:
             self._session = self.policy.session(sampling, True, self.rollout.prefill_tokens)
         responses = self._session.respond(self._requests(seeds))
-        for share in _SHARES:
-            limit = getattr(self.policy, "context_tokens", None)
+        for _ in range(_SHORTENED):
             long = [name for name, r in zip(seeds, responses, strict=True) if r.overflow]
-            if not long or limit is None:
+            long = [name for name in long if self._shorten(self._dialogues[name])]
+            if not long:
                 break
-            for name in long:
-                self._dialogues[name].fit(int(limit * share) - self.rollout.max_response_tokens)
-            shorter = self._requests({name: seeds[name] for name in long})
-            again = self._session.respond(shorter)
+            again = self._session.respond(self._requests({name: seeds[name] for name in long}))
             found = dict(zip(long, again, strict=True))
             responses = [found.get(n, r) for n, r in zip(seeds, responses, strict=True)]
         return responses
+
+    def _shorten(self, dialogue: Dialogue) -> bool:
+        """Forgets turns of a dialogue that was refused for its length; whether there were any.
+
+        Down to the server's limit; if the limit is unknown, or kept by our own count, by a quarter of
+        that count.
+        """
+        turns, room = dialogue.forgotten, dialogue.tokens - 1
+        known = getattr(self.policy, "context_tokens", None)
+        dialogue.fit(room if known is None else min(room, known - self.rollout.max_response_tokens))
+        return dialogue.forgotten > turns
 
     def _requests(self, seeds: Mapping[str, int]) -> list[Request]:
         dialogues = ((name, seed, self._dialogues[name]) for name, seed in seeds.items())

@@ -53,6 +53,20 @@ def test_a_refusal_has_the_servers_words(serving: Any) -> None:
             assert (refused.value.status, refused.value.detail) == (410, words)
 
 
+def test_a_query_of_the_address_stays_behind_every_path(serving: Any) -> None:
+    with serving(lambda method, path, payload: (200, path)) as url:
+        client = JsonClient(f"{url}/deployment?api-version=1", attempts=1)
+        assert client.ask("POST", "/x", {}) == "/deployment/x?api-version=1"
+        assert client.ask("GET", "/x?page=2") == "/deployment/x?api-version=1&page=2"
+        assert JsonClient(f"{url}/", attempts=1).ask("GET", "/x") == "/x"
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://h:99999", "http://h:x", "h:80", "http://"])
+def test_what_is_not_an_address_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=r"An address is http://host:port or https://host, got"):
+        JsonClient(url)
+
+
 def test_a_forked_process_takes_a_connection_of_its_own(serving: Any) -> None:
     with serving(lambda method, path, payload: (200, path)) as url:
         client = JsonClient(url, attempts=1)

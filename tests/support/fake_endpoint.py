@@ -42,7 +42,7 @@ class Faults:
 
 BEHAVIOURS = (
     "ok", "500 always", "500 then ok", "html 200", "html 502", "empty choices", "null content",
-    "400 stop", "400 max_tokens", "400 seed", "400 temperature", "400 context", "401", "403",
+    "400 stop", "400 max_tokens", "400 seed", "400 temperature", "400 context", "500 context", "401", "403",
     "404 model", "429 retry-after", "429", "429 quota", "hang", "hang once", "reset", "reset once",
     "stream", "truncated json", "truncated json once", "no usage", "stop kept", "stop stripped",
     "unclosed tags", "reasoning_content", "reasoning", "thought without opening", "length",
@@ -199,6 +199,9 @@ class FakeEndpoint:
             )
             error = {"message": message, "code": "context_length_exceeded"}
             _send(handler, 400, {"error": error})
+        elif kind == "500 context" and _words(body) > self.context_limit:  # an older llama.cpp
+            message = "the request exceeds the available context size. try increasing it"
+            _send(handler, 500, {"error": {"message": message, "type": "server_error"}})
         elif kind.startswith("hang"):
             self._hung.wait(self.faults.slow_seconds)
             handler.close_connection = True

@@ -29,7 +29,7 @@ from paw_train.evaluation.comparison import load_result, reasons_against
 from paw_train.evaluation.conversation import exchanges
 from paw_train.evaluation.terminal import EvaluationBar, result_lines
 from paw_train.policies.endpoint.budget import Budget, BudgetReached
-from paw_train.policies.endpoint.failures import Fallbacks, overflow_limit
+from paw_train.policies.endpoint.failures import Fallbacks, hint
 from paw_train.policies.endpoint.reply import context_tokens
 from paw_train.rollouts.policy import Request, Response
 from paw_train.settings.endpoint import EndpointSettings
@@ -192,14 +192,14 @@ def test_a_budget_of_time_ends_at_its_hour() -> None:
 def test_a_wait_that_a_budget_of_time_has_no_room_for_ends_the_run(
     server: Any, capsys: Capture, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server.faults = fake.Faults(overload=1.0, retry_after="86400")
+    server.faults = fake.Faults(overload=1.0, retry_after="300")
     begun = time.monotonic()
     code, *printed = evaluate(capsys, server, "plain", "endpoint.budget_minutes=1")
     assert time.monotonic() - begun < 30
     assert code == 3, printed
-    assert "endpoint.budget_minutes=1 leaves no room for a wait of 86,400" in " ".join(printed)
+    assert "endpoint.budget_minutes=1 leaves no room for a wait of 300" in " ".join(printed)
     assert next(r.getMessage() for r in caplog.records).endswith(
-        "Trying again in 86400 s, as the server asks."
+        "Trying again in 300 s, as the server asks."
     )
 
 
@@ -392,6 +392,19 @@ class _Refusal(Exception):
         self.status_code, self.param, self.code = 400, param, code
 
 
+def test_a_wait_of_a_day_ends_the_run_and_the_same_command_goes_on(
+    server: Any, capsys: Capture
+) -> None:
+    server.faults = fake.Faults(overload=1.0, retry_after="86400")
+    code, output, _ = evaluate(capsys, server, "plain")
+    assert code == 3, output
+    assert "asks for a wait of 86,400 s" in output
+    server.faults = fake.Faults()
+    code, output, _ = evaluate(capsys, server, "plain")
+    assert code == 0, output
+    assert result()["success_rate"] == 1.0
+
+
 @pytest.mark.parametrize(
     ("message", "learned"),
     [
@@ -411,6 +424,35 @@ def test_only_a_field_that_is_unknown_there_is_left_out(message: str, learned: b
     assert fallbacks.apply(body) == wanted
     chosen = Fallbacks("max_completion_tokens")
     assert not chosen.learn(_Refusal(message), {"max_completion_tokens": 5})
+
+
+@pytest.mark.parametrize(
+    ("message", "param", "left_out", "advice"),
+    [
+        ("Unsupported parameter: 'temperature' is not supported with this model.", "temperature",
+         "temperature", None),
+        ("Unsupported value: 'temperature' does not support 0.4 with this model. Only the default (1) "
+         "value is supported.", "temperature", None, "evaluation.temperature=1"),
+        ("The parameter `top_p` is not supported by model doubao-seed-1.6", "top_p", None, None),
+        ("The parameter `top_p` is not supported by model doubao-seed-1.6", None, None, None),
+        ("This model (gpt-stop) takes a temperature; `seed` is not supported", None, "seed", None),
+        ("parameter.enable_thinking must be set to false for non-streaming calls", None, None,
+         "endpoint.extra={enable_thinking: false}"),
+        ("Invalid 'stop': array too long. Expected an array with maximum length 4", "stop", None,
+         "endpoint.send_stop=false"),
+        ("The model tool-ace-8b is not available in your region", None, None, None),
+    ],
+)  # fmt: skip
+def test_a_refusal_is_about_the_field_that_it_names(
+    message: str, param: str | None, left_out: str | None, advice: str | None
+) -> None:
+    body = {"model": "m", "messages": [], "temperature": 0.4, "seed": 1, "stop": ["x"]}
+    fallbacks, error = Fallbacks("max_tokens"), _Refusal(message, param)
+    assert fallbacks.learn(error, body) is (left_out is not None)
+    assert body.keys() - fallbacks.apply(body).keys() == ({left_out} - {None})
+    if left_out is None:
+        found = hint(error, body)
+        assert found is None if advice is None else advice in str(found)
 
 
 # --- contexts -------------------------------------------------------------------------------------------
@@ -435,28 +477,16 @@ def test_the_server_s_context_limit_decides_what_is_forgotten(server: Any, capsy
     assert result()["context_tokens"] == 1700
 
 
-def test_an_unknown_limit_is_learned_from_the_server_s_refusal(
-    server: Any, capsys: Capture
+@pytest.mark.parametrize("behaviour", ["400 context", "500 context"])
+def test_a_dialogue_is_shortened_after_a_refusal_with_the_limit_or_without(
+    server: Any, capsys: Capture, behaviour: str
 ) -> None:
-    server.behaviour, server.context_limit = "400 context", 170  # words
+    server.behaviour, server.context_limit = behaviour, 170  # words
     code, output, _ = evaluate(capsys, server, "react", *LONG)
     assert code == 0, output
     assert result()["success_rate"] == 1.0
     assert result()["forgotten"]["turns"] > 0
     assert "the model refused longer contexts" in output
-
-
-@pytest.mark.parametrize(
-    ("message", "limit"),
-    [
-        ("This model's maximum context length is 4096 tokens. However, you requested 5000", 4096),
-        ("This model's maximum context length is 128,000 tokens.", 128_000),
-        ("the request exceeds the available context size (8192 tokens), try increasing it", 8192),
-        ("prompt is too long: 210000 tokens > 200000 maximum", None),
-    ],
-)
-def test_the_limit_in_a_refusal(message: str, limit: int | None) -> None:
-    assert overflow_limit(_Refusal(message)) == limit
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ EXPECTED: dict[str, Solved | Invalid | Refused] = {
     "400 seed": Solved("endpoint.send_seed=false"),
     "400 temperature": Refused(("temperature", "evaluation.temperature=1")),
     "400 context": Refused(("maximum context length", "endpoint.context_tokens=200")),
+    "500 context": Refused(("available context size", "endpoint.context_tokens=N")),
     "401": Refused(("OPENAI_API_KEY", "Incorrect API key")),
     "403": Refused(("may not use this model",)),
     "404 model": Refused(("no model 'model'",)),

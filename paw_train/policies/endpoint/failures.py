@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from paw_train.policies.endpoint.overflow import error_text, is_overflow, overflow_limit
 from paw_train.policies.endpoint.retry import MalformedAnswer
 
 _LOG = logging.getLogger("paw_train.endpoint")
@@ -16,27 +17,8 @@ _UNKNOWN = re.compile(
     r"|unexpected|not permitted|not allowed|extra (inputs|fields)|deprecated|not available"
 )
 """the words of servers that refuse a field of the body"""
-_OVERFLOW = re.compile(
-    r"context.?length|context window|context.?size|n_ctx|prompt is too long|input is too long"
-    r"|too many (input )?tokens"
-)
-_LIMIT = re.compile(
-    r"(?:context.?length|context window|context.?size|n_ctx|maximum|limit)[^0-9]{0,40}?(\d[\d,]{2,})"
-)
-
-
-def is_overflow(error: Exception) -> bool:
-    """Whether a server refused a context for its length."""
-    if getattr(error, "code", None) == "context_length_exceeded":
-        return True
-    status = getattr(error, "status_code", None)
-    return status in (400, 413, 422) and bool(_OVERFLOW.search(str(error).lower()))
-
-
-def overflow_limit(error: Exception) -> int | None:
-    """The context limit that such a refusal names, in tokens."""
-    found = _LIMIT.search(str(error).lower())
-    return int(found[1].replace(",", "")) if found else None
+_VALUE = re.compile(r"unsupported value|only the default|does(n't| not) support -?[\d.]+")
+"""the words of servers that know a field and refuse its value"""
 
 
 class Fallbacks:
@@ -88,16 +70,41 @@ class Fallbacks:
     def _named(self, error: Exception, sent: Mapping[str, Any]) -> str | None:
         if getattr(error, "status_code", None) not in _REFUSED or is_overflow(error):
             return None
-        text, parameter = str(error).lower(), getattr(error, "param", None)
-        for name in _SENTENCES:
-            if name not in sent or (name == "max_tokens" and self._limit_field != name):
-                continue
-            named = parameter == name or re.search(rf"['\"`]{name}['\"`]|\b{name}\b", text)
-            if named and _UNKNOWN.search(text):
-                return name
-        return None
+        text = error_text(error)
+        if not _UNKNOWN.search(text) or _VALUE.search(text):
+            return None
+        name = _field(error, sent)
+        replaced = name != "max_tokens" or self._limit_field == name
+        return name if name in _SENTENCES and replaced else None
 
 
+def _field(error: Exception, sent: Mapping[str, Any]) -> str | None:
+    """The field of the body that a refusal is about: by its ``param``, else the one that its text names.
+
+    Of several names it is the one nearest to the refusal's word, quoted ones first. A part of another
+    word (``seed`` of ``doubao-seed-1.6``) is not a name.
+    """
+    parameter = getattr(error, "param", None)
+    if isinstance(parameter, str) and parameter:
+        return parameter if parameter in sent else None
+    text = error_text(error)
+    refusal = _UNKNOWN.search(text)
+    middle = refusal.start() if refusal else 0
+    for pattern in (r"['\"`]{}['\"`]", r"(?<![\w./-]){}(?![\w/-]|\.\w)"):
+        places = [
+            (abs(found.start() - middle), name)
+            for name in {*_ADVICE, *_SENTENCES}
+            for found in re.finditer(pattern.format(name), text)
+        ]
+        if places:
+            name = min(places)[1]
+            return name if name in sent else None
+    return None
+
+
+_SAMPLING = (
+    "The server refuses `{0}`; it is left out, so responses are sampled with the server's default."
+)
 _SENTENCES = {
     "max_tokens": "The server refuses `max_tokens`; `max_completion_tokens` is sent instead "
     "(endpoint.token_limit_field=max_completion_tokens).",
@@ -105,29 +112,30 @@ _SENTENCES = {
     "(endpoint.send_stop=false).",
     "seed": "The server refuses `seed`; none is sent, and sampled responses cannot be repeated there "
     "(endpoint.send_seed=false).",
+    "tool_choice": "The server refuses `tool_choice`; it is left out, so the model decides.",
+    **{name: _SAMPLING.format(name) for name in ("temperature", "top_p", "top_k", "min_p")},
 }
 """the fallback for each field of the body, and the setting that chooses it from the start"""
 
-_HINTS = (
-    (r"stream", "endpoint.extra={stream: false} asks for a reply in one piece."),
-    (r"web page", "Is endpoint.url right? It usually ends in /v1."),
-    (r"temperature", "evaluation.temperature=1 is what some models take alone."),
-    (r"\bstop\b", "endpoint.send_stop=false leaves the stop texts out."),
-    (r"\bseed\b", "endpoint.send_seed=false leaves the seed out."),
-    (r"top_k|min_p|top_p", "rollout.top_k=0, rollout.min_p=0 and rollout.top_p=1 leave these out."),
-    (r"max_(completion_)?tokens.{0,80}(too large|at most|exceed)",
-     "rollout.max_response_tokens=N asks for shorter responses."),
-    (r"max_tokens", "endpoint.token_limit_field=max_completion_tokens names the limit otherwise."),
-    (r"tool", "agent.action_format=tags needs no tools."),
-)  # fmt: skip
-"""words of a refusal, and the setting that helps"""
+_ADVICE = {
+    "temperature": "evaluation.temperature=1 is what some models take alone.",
+    "stop": "endpoint.send_stop=false leaves the stop texts out.",
+    "max_tokens": "rollout.max_response_tokens=N asks for shorter responses.",
+    "max_completion_tokens": "rollout.max_response_tokens=N asks for shorter responses.",
+    "tools": "agent.action_format=tags needs no tools.",
+    "tool_choice": "agent.action_format=tags needs no tools.",
+}
+"""the setting that helps, by the field whose value is refused"""
 
 
-def hint(error: Exception, known_limit: int | None = None) -> str | None:
+def hint(
+    error: Exception, sent: Mapping[str, Any] | None = None, known_limit: int | None = None
+) -> str | None:
     """The setting that helps against a failure, where there is one.
 
     Args:
         error: why the request was given up.
+        sent: the body that was refused.
         known_limit: the model's context limit, where it is known.
     """
     import openai
@@ -150,7 +158,28 @@ def hint(error: Exception, known_limit: int | None = None) -> str | None:
         )
     if isinstance(status, int) and status >= 500:
         return "The server's own log has the details."
-    if status in _REFUSED or isinstance(error, MalformedAnswer):
-        text = str(error).lower()
-        return next((advice for words, advice in _HINTS if re.search(words, text)), None)
+    if isinstance(error, MalformedAnswer):
+        if "stream" in str(error):
+            return "endpoint.extra={stream: false} asks for a reply in one piece."
+        return "Is endpoint.url right? It usually ends in /v1." if "page" in str(error) else None
+    if status in _REFUSED:
+        if "enable_thinking" in error_text(error):  # Qwen's, where nothing is streamed
+            return "endpoint.extra={enable_thinking: false} leaves the thought out."
+        return _ADVICE.get(_field(error, sent or {}) or "")
     return None
+
+
+def is_proxy_s(error: Exception, proxied: bool) -> bool:
+    """Whether an answer is a proxy's or a firewall's page in place of the server's.
+
+    Args:
+        error: with the answer.
+        proxied: whether a proxy is used; pages of others are told by status 403 or Squid's header.
+    """
+    headers = getattr(getattr(error, "response", None), "headers", None) or {}
+    status = getattr(error, "status_code", None)
+    if status == 407:
+        return True
+    page = "html" in headers.get("content-type", "")
+    marked = "squid" in headers.get("server", "") or "x-squid-error" in headers
+    return page and status in (403, 502, 503, 504) and (proxied or marked or status == 403)

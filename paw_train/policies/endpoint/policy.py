@@ -16,13 +16,14 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 
 from paw_train.policies.endpoint.budget import Budget, BudgetReached
 from paw_train.policies.endpoint.cache import AnswerCache, request_key
-from paw_train.policies.endpoint.failures import Fallbacks, hint, is_overflow, overflow_limit
+from paw_train.policies.endpoint.failures import Fallbacks, hint, is_proxy_s
+from paw_train.policies.endpoint.overflow import is_overflow, overflow_limit
 from paw_train.policies.endpoint.reply import context_tokens, finish_text, read_reply
 from paw_train.policies.endpoint.retry import (
+    LONGEST_ASKED,
     Backoff,
     EndpointError,
     Gate,
@@ -31,6 +32,7 @@ from paw_train.policies.endpoint.retry import (
     concerns_the_run,
     is_passing,
 )
+from paw_train.policies.endpoint.route import route_to
 from paw_train.policies.endpoint.scoring import (
     EndpointScoring,
     read_echo,
@@ -84,7 +86,7 @@ class EndpointPolicy:
         api_key: instead of the one in the environment; kept in memory only.
 
     Raises:
-        EndpointError: no key for OpenAI's own address.
+        EndpointError: no key for OpenAI's own address, or the address cannot be read.
     """
 
     trainable = False
@@ -100,6 +102,7 @@ class EndpointPolicy:
                 f"No address and no key: give endpoint.url=http://HOST:PORT/v1 for a server of your "
                 f"own, or put a key for {_OPENAI} into {self.settings.api_key_env}."
             )
+        self._route = route_to(self.url)
         tokenized = _tokenizer_format(self.settings)
         self.chat = tokenized if self.settings.api == "completions" else None
         self._counter = tokenized
@@ -122,11 +125,14 @@ class EndpointPolicy:
     async def _connect(self) -> tuple[Any, Gate]:
         from openai import AsyncOpenAI
 
+        azure = self._key and "api-version" in dict(self._route.query)
         client = AsyncOpenAI(
             api_key=self._key or "none",
-            base_url=self.url,
+            base_url=self._route.base,
+            default_headers={"api-key": self._key} if azure else None,
             timeout=self.settings.timeout,
             max_retries=0,  # ours count, pace and share the waits
+            http_client=self._route.client(),
         )
         return client, Gate(self.settings)
 
@@ -202,7 +208,7 @@ class EndpointPolicy:
         answer = await self._fetch(body | self.settings.extra, None)
         if "error" in answer:
             return Scores(error=str(answer["error"]))
-        return read_scores(answer, request, self.url)
+        return read_scores(answer, request, self._route.shown)
 
     async def _fetch(self, body: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
         """The answer to a body, from disk if it is there; ``{"error": ...}`` where none came."""
@@ -270,8 +276,9 @@ class EndpointPolicy:
                     continue
                 failures += 1
                 self._raise_if_hopeless(error, failures)
-                if not is_passing(error) or failures > self.settings.retries:
-                    return self._given_up(error, failures)
+                hopeless = is_overflow(error) or not is_passing(error)
+                if hopeless or failures > self.settings.retries:
+                    return self._given_up(error, failures, sent)
                 await self._wait(failures, error)
                 continue
             self._reached = True
@@ -286,12 +293,19 @@ class EndpointPolicy:
         """Waits before the next try.
 
         Raises:
-            BudgetReached: the time would be over before.
+            BudgetReached: the time would be over before, or the server asks for too long a wait.
         """
         asked = asked_wait(error, time.time())
+        if asked is not None and asked > LONGEST_ASKED:
+            raise BudgetReached(
+                f"The server asks for a wait of {asked:,.0f} s (Retry-After), and a run waits "
+                f"{LONGEST_ASKED:,.0f} s at most. Its message: {self._in_words(error, 1)}"
+            )
         if self.usage.retries == 0 or self._is_news(asked):
             when = f"in {asked:.0f} s, as the server asks" if asked else "soon"
-            _LOG.warning("%s: %s Trying again %s.", self.url, self._in_words(error, 1), when)
+            _LOG.warning(
+                "%s: %s Trying again %s.", self._route.shown, self._in_words(error, 1), when
+            )
         self.usage.retries += 1
         if asked and _is_overload(error):
             self._gate.pause(asked)
@@ -305,13 +319,13 @@ class EndpointPolicy:
         self._reported = now + asked
         return True
 
-    def _given_up(self, error: Exception, failures: int) -> dict[str, Any]:
+    def _given_up(self, error: Exception, failures: int, sent: Mapping[str, Any]) -> dict[str, Any]:
         """The entry in place of an answer to a request that failed for good."""
         self.usage.failed += 1
         overflow = is_overflow(error)
         if overflow and self._context_tokens is None:
             self._context_tokens, self._context_asked = overflow_limit(error), True
-        advice = hint(error, self._context_tokens)
+        advice = hint(error, sent, self._context_tokens)
         text = self._in_words(error, failures)
         return {"error": f"{text} {advice}" if advice else text, "overflow": overflow}
 
@@ -365,15 +379,25 @@ class EndpointPolicy:
 
         enough = min(_FIRST_CONTACT_RETRIES, self.settings.retries)
         first_contact = not self._reached and failures > enough
-        if isinstance(error.__cause__, httpx.ConnectError) and first_contact:
+        url, proxy = self._route.shown, self._route.proxy_name
+        directly = f"NO_PROXY={self._route.host} asks the server directly."
+        cause = error.__cause__
+        if isinstance(cause, httpx.ConnectError | httpx.ProxyError) and first_contact:
             raise EndpointError(
-                f"Nothing answers at {self.url} ({error.__cause__}). Is the server running, and does the "
-                "address end in /v1 (endpoint.url=...)?"
+                f"Nothing answers at {url} by {proxy}: {cause}. {directly}"
+                if proxy
+                else f"Nothing answers at {url} ({cause}). Is the server running, and does the address "
+                "end in /v1 (endpoint.url=...)?"
             ) from error
         if isinstance(error, MalformedAnswer) and first_contact:
             raise EndpointError(
-                f"{self.url} answers, but not as an OpenAI-compatible API: {error}. "
+                f"{url} answers, but not as an OpenAI-compatible API: {error}. "
                 f"{hint(error) or 'Is endpoint.url right? It usually ends in /v1.'}"
+            ) from error
+        if is_proxy_s(error, proxy is not None) and (first_contact or not is_passing(error)):
+            raise EndpointError(
+                f"{proxy or 'A proxy or firewall'} answers in place of {url}. "
+                f"{directly if proxy else ''} Its message: {self._in_words(error, 1)}"
             ) from error
         if concerns_the_run(error):
             raise EndpointError(self._run_error(error)) from error
@@ -387,7 +411,7 @@ class EndpointPolicy:
             "OpenAI-compatible API (it usually ends in /v1).",
         }
         advice = hints.get(error.status_code, "The account's quota is used up.")
-        return f"{self.url} refuses: {advice} Its message: {self._in_words(error, 1)}"
+        return f"{self._route.shown} refuses: {advice} Its message: {self._in_words(error, 1)}"
 
     def _in_words(self, error: Exception, tries: int) -> str:
         """An error in words, without the key."""
@@ -423,10 +447,8 @@ class EndpointPolicy:
 
     def describe(self) -> dict[str, Any]:
         """Address, usage and fallbacks, for a result file; no secret is among them."""
-        address = urlsplit(self.url)
-        host = address.netloc.rpartition("@")[2]  # a password in the address stays out
         return {
-            "url": address._replace(netloc=host).geturl(),
+            "url": self._route.shown,
             **asdict(self.usage),
             "fallbacks": self.fallbacks.taken,
         }

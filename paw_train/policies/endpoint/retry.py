@@ -13,7 +13,9 @@ from typing import Any
 from paw_train.settings.endpoint import EndpointSettings
 
 _PASSING = frozenset({408, 409, 425, 429})
-_OF_THE_RUN = frozenset({401, 402, 403, 404})
+_OF_THE_RUN = frozenset({401, 402, 403, 404, 407})
+LONGEST_ASKED = 600.0
+"""seconds; a server that asks for a longer pause (an account's day is over) ends the run as a budget does"""
 
 
 class EndpointError(ValueError):
