@@ -23,7 +23,7 @@ class Route:
 
     base: str
     """the address, to which paths such as ``/chat/completions`` are appended"""
-    query: list[tuple[str, str]]
+    query: tuple[tuple[str, str], ...]
     """goes behind each path (``api-version`` of Azure)"""
     shown: str
     """the address for messages and results: without a password and without the query"""
@@ -76,7 +76,7 @@ def route_to(url: str) -> Route:
     bare = parts._replace(path=_PATHS.sub("", parts.path).rstrip("/"), query="", fragment="")
     proxy, variable = _proxy(parts)
     name = f"the proxy {_without_password(proxy)} ({variable})" if proxy else None
-    base, query = bare.geturl(), parse_qsl(parts.query, keep_blank_values=True)
+    base, query = bare.geturl(), tuple(parse_qsl(parts.query, keep_blank_values=True))
     return Route(base, query, _without_password(base), proxy, name, parts.hostname or "")
 
 
