@@ -15,6 +15,9 @@ from paw_gym.wrappers import AgentInterface
 WALK_STEPS = 12
 """length of a random walk: enough to change things, cheap in a slow engine"""
 
+_SMALL_SET = 20
+"""tasks of a set that the solver is tried on as a whole"""
+
 JUNK = (
     "",
     " \n\t",
@@ -79,6 +82,8 @@ class Subject:
             self.task_ids = [str(task_set.ids[i]) for i in picked]
         else:
             self.task_ids = [str(task_set[task_id].id) for task_id in tasks]
+        small = isinstance(tasks, int) and len(task_set) <= _SMALL_SET
+        self.solver_task_ids = list(task_set.ids) if small else self.task_ids
 
     def make_wrapped(self) -> Any:
         """A fresh environment as ``gymnasium.make`` (or the function) gives it.
@@ -113,13 +118,14 @@ class Subject:
         found = []
         for number, task_id in enumerate(self.task_ids):
             seed = self.seed + number
-            found.append(Script(seed, task_id, tuple(self._walk(seed, task_id))))
+            found.append(Script(seed, task_id, tuple(self.walk(seed, task_id))))
             solution = self._solution(seed, task_id)
             if solution:
                 found.append(Script(seed, task_id, tuple(solution)))
         return found
 
-    def _walk(self, seed: int, task_id: str) -> list[str]:
+    def walk(self, seed: int, task_id: str) -> list[str]:
+        """A random walk's actions."""
         env, rng = self.make(), random.Random(seed)
         moment = start(env, seed, task_id)
         actions: list[str] = []

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from paw_gym.contract.report import ContractViolation, require
-from paw_gym.contract.subject import Moment, Subject, start
+from paw_gym.contract.subject import Moment, Script, Subject, replay, start
+from paw_gym.core import TextEnv
+
+_ATTEMPTS = 5
+"""episodes in which an expert may lose to chance"""
 
 
 def task_ids(subject: Subject) -> str:
@@ -87,34 +91,81 @@ def _error_of(call: object, expected: type[Exception], what: str) -> Exception:
 
 
 def reference_solver(subject: Subject) -> str:
-    """The reference solver reaches success from the start of each task, with no model."""
-    lengths = []
-    for number, task_id in enumerate(subject.task_ids):
-        env = subject.make()
-        start(env, subject.seed + number, task_id)
+    """The reference solution or the expert reaches success in each task, with no model."""
+    lengths, won = [], 0
+    for number, task_id in enumerate(subject.solver_task_ids):
+        seed = subject.seed + number
+        own = type(subject.make()).expert is not TextEnv.expert
         try:
-            actions = list(env.reference_solution())
+            steps, problem = _played_through(subject, seed, task_id)
         except NotImplementedError as error:
-            raise ContractViolation(f"{error} It proves that tasks can be solved.") from None
-        require(actions, f"Task {task_id!r}: the reference solution is empty.")
-        last = None
-        for step, action in enumerate(actions):
+            if not own:
+                raise ContractViolation(f"{error} It proves that tasks can be solved.") from None
+            steps, problem = 0, f"Task {task_id!r}: there is no reference solution."
+        else:
+            if problem and not _is_stochastic(subject, seed, task_id):
+                raise ContractViolation(problem)
+        if own or problem:
+            # where chance decides, a sound expert may lose: it is given other luck
+            seeds = range(seed, seed + (_ATTEMPTS if problem else 1))
+            found = next((n for s in seeds if (n := _expert_steps(subject, s, task_id))), 0)
             require(
-                last is None or not last.over,
-                f"Task {task_id!r}: the episode ended after {step} of {len(actions)} actions.",
+                found or not problem,
+                f"{problem} Nor does expert() reach success in {len(seeds)} episodes.",
             )
-            last = Moment(*env.step(action))
-            require(
-                last.info["action_is_valid"],
-                f"Task {task_id!r}: action {step} of the solution, {action!r:.80}, is invalid.",
-            )
-        require(
-            last is not None and last.terminated and last.info["success"],
+            steps, won = steps or found, won + bool(found)
+        lengths.append(steps)
+    solved = f"{len(lengths)} tasks solved in {min(lengths)} to {max(lengths)} steps"
+    return f"{solved}, {won} of them by the expert" if won else solved
+
+
+def _played_through(subject: Subject, seed: int, task_id: str) -> tuple[int, str]:
+    """Steps to success with the reference solution as it is at the start, and why it is none (or "")."""
+    env = subject.make()
+    start(env, seed, task_id)
+    actions = list(env.reference_solution())
+    if not actions:
+        return 0, f"Task {task_id!r}: the reference solution is empty."
+    last = None
+    for step, action in enumerate(actions):
+        if last is not None and last.over:
+            return 0, f"Task {task_id!r}: the episode ended after {step} of {len(actions)} actions."
+        last = Moment(*env.step(action))
+        if not last.info["action_is_valid"]:
+            text = f"action {step} of the solution, {action!r:.80}, is invalid."
+            return 0, f"Task {task_id!r}: {text}"
+    if last is None or not (last.terminated and last.info["success"]):
+        return 0, (
             f"Task {task_id!r}: the solution of {len(actions)} actions does not end in success "
-            f"(budget: {env.max_steps} steps).",
+            f"(budget: {env.max_steps} steps)."
         )
-        lengths.append(len(actions))
-    return f"{len(lengths)} tasks solved in {min(lengths)} to {max(lengths)} steps"
+    return len(actions), ""
+
+
+def _is_stochastic(subject: Subject, seed: int, task_id: str) -> bool:
+    """Whether other seeds change what the reference solution, or a walk, meets."""
+    env = subject.make()
+    start(env, seed, task_id)
+    actions = tuple(env.reference_solution() or subject.walk(seed, task_id))
+    traces = [
+        [moment[:-1] for moment in replay(subject.make(), Script(s, task_id, actions))]
+        for s in range(seed, seed + _ATTEMPTS)
+    ]
+    return any(trace != traces[0] for trace in traces)
+
+
+def _expert_steps(subject: Subject, seed: int, task_id: str) -> int:
+    """Steps in which the expert succeeds; 0: it does not."""
+    env = subject.make()
+    moment, steps = start(env, seed, task_id), 0
+    act = env.expert()
+    while not moment.over:
+        try:
+            action = act()
+        except StopIteration:
+            return 0
+        moment, steps = Moment(*env.step(action)), steps + 1
+    return steps if moment.info["success"] else 0
 
 
 CHECKS = (task_ids, fingerprint, task_options, reference_solver)

@@ -27,10 +27,8 @@ class ExpertAgent(TurnAgent):
                 if view.episode not in experts:
                     experts[view.episode] = view.env.text_env.expert()
                 return Answer(view.env.response_for(experts[view.episode]()))
-            except StopIteration:
-                return Answer(
-                    error="The expert has no further action, and the episode is not over."
-                )
+            except StopIteration:  # it gives up: the task counts, and is not solved
+                return Answer(stops=True)
             except Exception:  # whatever an expert raises fails its own episode only
                 return Answer(error=traceback.format_exc())
 

@@ -68,7 +68,7 @@ class Answer:
     acts: bool = True
     """false: a thought; the environment is not stepped, and the agent is asked again"""
     stops: bool = False
-    """the agent gives up after its last action: the episode is truncated there"""
+    """the agent gives up: the episode is truncated after its last action, if there is one"""
 
 
 Responder = Callable[[Sequence[View]], list[Answer]]
@@ -117,7 +117,9 @@ def _take(pool: EnvPool, slots: Sequence[Slot], answers: Sequence[Answer]) -> No
         if answer.error is not None:
             slot.episode.error = answer.error
         elif answer.stops:
-            _truncate(slot.episode)
+            if slot.episode.transitions:
+                last = slot.episode.transitions[-1]
+                slot.episode.transitions[-1] = replace(last, truncated=True)
             note(slot.episode, **answer.notes)
         elif answer.acts:
             acting.append((slot, answer))
@@ -130,11 +132,6 @@ def _take(pool: EnvPool, slots: Sequence[Slot], answers: Sequence[Answer]) -> No
             note(slot.episode, **answer.notes)
     going = thinking | {slot.index for slot in pool.active}
     pool.active = [slot for slot in slots if slot.index in going]
-
-
-def _truncate(episode: Episode) -> None:
-    """Ends an episode after its last step, of which there must be one."""
-    episode.transitions[-1] = replace(episode.transitions[-1], truncated=True)
 
 
 def _view(pool: EnvPool, slot: Slot) -> View:

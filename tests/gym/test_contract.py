@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paw_gym import Outcome, Task, check_text_env, register_text_env
+from paw_gym import Outcome, Task, TaskSet, TextEnv, check_text_env, register_text_env
 from paw_gym.contract import CHECKS, ContractViolation
 from paw_gym.functional import GeneratorEnv
 
@@ -128,3 +128,67 @@ def test_parquet_is_skipped_without_pyarrow(
     report = check_text_env(box_env, only=["records_parquet"])
     assert report["records_parquet"].status == "skipped"
     assert report.passed
+
+
+class Ice(TextEnv):
+    """Three steps to the shore; each slips back with a probability that the agent does not foresee."""
+
+    def __init__(
+        self, slip: float = 0.4, solver: str = "reference", render_mode: Any = None
+    ) -> None:
+        self.slip, self.solver = slip, solver
+        tasks = [Task(str(n), "Reach the shore.") for n in range(2)]
+        super().__init__(TaskSet.from_tasks(tasks), 30, render_mode)
+
+    def _start(self, task: Task) -> Outcome:
+        self.state = 0
+        return Outcome("Ice.")
+
+    def _act(self, action: str) -> Outcome:
+        if action != "go":
+            return Outcome("Say go.", action_is_valid=False)
+        slips = self.np_random.random() < self.slip
+        self.state = max(0, self.state - 1) if slips else self.state + 1
+        done = self.state == 3
+        return Outcome(f"At {self.state}.", reward=float(done), terminated=done, success=done)
+
+    def reference_solution(self) -> list[str]:
+        if self.solver == "expert":
+            return super().reference_solution()
+        return ["go"] * (2 if self.solver == "short" else 3 - self.state)
+
+    def expert(self) -> Any:
+        return (lambda: "go") if self.solver == "expert" else super().expert()
+
+
+@pytest.mark.parametrize("solver", ["reference", "expert"])
+def test_a_sound_stochastic_world_passes(solver: str) -> None:
+    check_text_env(Ice, solver=solver, only=["reference_solver"]).raise_for_failures()
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "reason"),
+    [
+        ({"slip": 1.0}, "does not end in success"),  # nobody gets there
+        ({"slip": 0.0, "solver": "short"}, "the solution of 2 actions does not end in success"),
+        ({"slip": 1.0, "solver": "expert"}, "Nor does expert() reach success in 5 episodes"),
+    ],
+)
+def test_a_world_that_cannot_be_won_fails(kwargs: dict[str, Any], reason: str) -> None:
+    report = check_text_env(Ice, only=["reference_solver"], **kwargs)
+    assert reason in report["reference_solver"].detail
+
+
+def test_the_solver_is_tried_on_every_task_of_a_small_set() -> None:
+    tasks = [Task(str(n), "Say the word.", data="word") for n in range(12)]
+
+    def solve(task: Task) -> list[str]:
+        return [] if task.id == "7" else ["word"]
+
+    for checked, passed in ((3, False), (["1", "2"], True)):
+        report = check_text_env(
+            lambda: GeneratorEnv(parrot, tasks, max_steps=4, solve=solve),
+            tasks=checked,
+            only=["reference_solver"],
+        )
+        assert report.passed is passed

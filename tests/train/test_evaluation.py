@@ -197,6 +197,26 @@ def test_all_success_is_not_certainty() -> None:
     assert result["ci95"] == list(wilson_interval(5, 5))
 
 
+def test_tasks_that_the_expert_gives_up_count_as_unsolved(tmp_path: Path) -> None:
+    def doors(task: Task, rng: Any) -> Iterator[Outcome]:
+        yield Outcome("Two doors.")
+        yield Outcome("One more.")
+        yield Outcome("Out.", reward=1.0, terminated=True, success=True)
+
+    plans = {"stuck": [], "half": ["open"]}
+    register_text_env(
+        "test/GivingUp-v0",
+        doors,
+        tasks=[Task(name, "Get out.") for name in ("a", "stuck", "b", "half")],
+        solve=lambda task: plans.get(task.id, ["open", "open"]),
+    )
+    settings = ["env.id=test/GivingUp-v0", "evaluation.tasks=4"]
+    result = load_result(evaluate_from_args("expert", settings, str(tmp_path)))
+    assert (result["n"], result["success_rate"], result["complete"]) == (4, 0.5, True)
+    assert result["errors"] == 0
+    assert sorted(result["runs"][0]["successes"]) == ["0", "0", "1", "1"]
+
+
 class TestPanels:
     def test_a_panel_is_the_same_in_every_process(self, tmp_path: Path) -> None:
         """Pinned hashes come from other processes, which had other hash seeds and caches."""
