@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paw_gym.replies import answers, thoughts
+
 BLANK = "[...]"
 """stands in an admissible action, such as WebShop's ``search[...]``, for words of the agent's own"""
 _BRACKETS = re.compile(r"[\[\]\s]+")
@@ -38,9 +40,9 @@ def parse_response(
 ) -> ParsedResponse:
     """Extracts the action from ``<think>...</think><action>...</action>``.
 
-    Reasoning may quote the action tag, so the search starts behind the last ``</think>``. The
-    first complete action block counts; an empty one is no action. A response without the reasoning
-    block still has an action, and a problem.
+    The first complete action block outside all thoughts counts (see ``paw_gym.replies.thoughts``); an
+    empty one is no action. A response without the reasoning block still has an action, and a problem; a
+    thought that does not end has no action.
 
     Args:
         response: what the model wrote.
@@ -50,37 +52,32 @@ def parse_response(
             any, the action is the first complete block of one of them, its tags included, and
             ``action_tag`` plays no part.
     """
-    problem = None
-    rest = response
-    if think_tag is not None:
-        closed = response.rfind(f"</{think_tag}>")
-        begun = response.find(f"<{think_tag}>")
-        if begun < 0 or closed < begun:
-            problem = f"no <{think_tag}>...</{think_tag}> block"
-        else:
-            rest = response[closed:]
-    if own_tags:
-        return _own_block(rest, own_tags, problem)
-    opened = rest.find(f"<{action_tag}>")
-    start = opened + len(action_tag) + 2
-    end = rest.find(f"</{action_tag}>", start) if opened >= 0 else -1
-    if end < 0:
-        return ParsedResponse("", f"no <{action_tag}>...</{action_tag}> block")
-    action = rest[start:end].strip()
-    return ParsedResponse(action, problem if action else f"the <{action_tag}> block is empty")
-
-
-def _own_block(rest: str, tags: Sequence[str], problem: str | None) -> ParsedResponse:
-    blocks = []
-    for tag in tags:
-        opened = rest.find(f"<{tag}>")
-        closed = rest.find(f"</{tag}>", opened) if opened >= 0 else -1
-        if closed >= 0:
-            blocks.append((opened, closed, tag))
-    if not blocks:
+    found = thoughts(response, tag=think_tag)
+    tags = own_tags or (action_tag,)
+    parts = (_first_block(response, *part, tags) for part in answers(response, found))
+    block = next((block for block in parts if block is not None), None)
+    if block is None:
+        if found.unclosed:
+            return ParsedResponse("", "the thought does not end")
         names = " or ".join(f"<{tag}>...</{tag}>" for tag in tags)
         return ParsedResponse("", f"no {names} block")
-    opened, closed, tag = min(blocks)
-    inside = rest[opened + len(tag) + 2 : closed].strip()
-    action = f"<{tag}>{inside}</{tag}>"
-    return ParsedResponse(action, problem if inside else f"the <{tag}> block is empty")
+    opened, inside, tag = block
+    problem = None
+    if think_tag is not None and not any(end <= opened for _, end in found.spans):
+        problem = f"no <{think_tag}>...</{think_tag}> block"
+    if not inside:
+        problem = f"the <{tag}> block is empty"
+    return ParsedResponse(f"<{tag}>{inside}</{tag}>" if own_tags else inside, problem)
+
+
+def _first_block(
+    text: str, start: int, end: int, tags: Sequence[str]
+) -> tuple[int, str, str] | None:
+    """The first complete block of a part of a text: where it begins, what is in it, its tag."""
+    blocks = []
+    for tag in tags:
+        opened = text.find(f"<{tag}>", start, end)
+        closed = text.find(f"</{tag}>", opened, end) if opened >= 0 else -1
+        if closed >= 0:
+            blocks.append((opened, text[opened + len(tag) + 2 : closed].strip(), tag))
+    return min(blocks, default=None)

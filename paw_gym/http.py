@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from paw_gym.replies import MalformedAnswer
+
 BUSY = frozenset({429, 503})
 """statuses of a server that has no room at the moment"""
 _PASSING = BUSY | {500, 502, 504}
@@ -116,7 +118,15 @@ class JsonClient:
         self.__dict__.update(state)
         self._local = threading.local()
 
-    def ask(self, method: str, path: str, payload: Any = None, *, insist: bool = True) -> Any:
+    def ask(
+        self,
+        method: str,
+        path: str,
+        payload: Any = None,
+        *,
+        insist: bool = True,
+        read: Callable[[Any], Any] = lambda answer: answer,
+    ) -> Any:
         """Sends a request and gives the JSON of its answer. What is sent may be received twice.
 
         Args:
@@ -124,6 +134,7 @@ class JsonClient:
             path: below the server's address.
             payload: JSON; ``None``: no body.
             insist: make further attempts.
+            read: makes the result of the JSON; its ``MalformedAnswer`` is a failed attempt.
 
         Raises:
             HttpError: refused, no answer after all attempts, or one that is no JSON.
@@ -134,7 +145,15 @@ class JsonClient:
         failed = 0
         while True:
             try:
-                return self._attempt(method, path, body)
+                return read(self._attempt(method, path, body))
+            except MalformedAnswer as error:
+                failed += 1
+                if failed == attempts:
+                    message = (
+                        f"{self.url}{path} was asked {failed} times without an answer: {error}."
+                    )
+                    raise HttpError(message, None, str(error)) from error
+                pause = self.backoff * 2.0 ** (failed - 1)
             except _FailedError as failure:
                 self._forget()
                 if failure.status in BUSY and time.monotonic() < patient_until:

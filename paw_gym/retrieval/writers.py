@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from paw_gym.http import HttpError, JsonClient
+from paw_gym.replies import read_chat, split_thought
 from paw_gym.retrieval.base import RetrieverError, SearchContext
 
 USEFUL = (
@@ -74,16 +75,10 @@ class EndpointWriter:
             "max_tokens": self.max_tokens * count,
         }
         try:
-            answer = self.client.ask("POST", "/chat/completions", request)
+            answer = self.client.ask("POST", "/chat/completions", request, read=read_chat)
         except HttpError as error:
             raise RetrieverError(str(error)) from error
-        try:
-            text = answer["choices"][0]["message"]["content"]
-        except (KeyError, IndexError, TypeError) as error:
-            raise RetrieverError(
-                f"{self.client.url} answered in an unknown form (no choices[0].message.content)."
-            ) from error
-        return _documents(str(text or ""), count)
+        return _documents(split_thought(answer["text"])[1], count)  # a thought knows the answer
 
     def _prompt(self, query: str, context: SearchContext, count: int, noisy: bool) -> str:
         known = context.golden_answers if self.tell_answers else ()

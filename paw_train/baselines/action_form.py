@@ -9,17 +9,22 @@ tool calls, the environment's observations as their results.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from paw_gym.prompts import PromptTemplate
+from paw_gym.replies import split_thought, tool_argument, tool_name, written_calls
 from paw_train.rollouts.policy import Message, Request, Response
 
 FORMATS = ("tags", "tools")
 TRUNCATED = "truncated"
 """the problem of an answer that reached ``rollout.max_response_tokens``"""
 _ACT, _ARGUMENT = "act", "action"
+_ID = re.compile(r"[\w.:-]{9,64}")
+"""ids of calls that are sent back as a server gave them; others become nine letters and digits, which is all
+that Mistral takes"""
 _INSTEAD = (
     " Do not write these action tags, though: act by calling the tool {tools} exactly once, with what "
     "would stand between the tags as its argument."
@@ -51,63 +56,78 @@ class ActionForm:
             return tuple(_tool(tag, tag, f"Acts as <{tag}>...</{tag}> does.") for tag in tags)
         return (_tool(_ACT, _ARGUMENT, "Takes one action in the environment."),)
 
-    def request(self, request: Request) -> Request:
-        """What is sent for an agent's request for an action."""
+    def request(self, request: Request, said: Sequence[Response] = ()) -> Request:
+        """What is sent for an agent's request for an action.
+
+        Args:
+            request: the agent's.
+            said: the episode's earlier responses, in order: a server gets its own calls back.
+        """
         if self.format == "tags":
             return request
-        messages = self._as_tool_calls(request.messages)
+        messages = self._as_tool_calls(request.messages, list(said))
         return replace(request, messages=messages, ids=None, tools=self.tools)
 
     def read(self, response: Response) -> str:
         """The text that the environment reads, in tags, whatever form the response came in."""
         text, thought = response.text, response.reasoning
-        if self.format == "tools" and response.tool_calls:
-            thought, text = thought or text, self._action_of(response.tool_calls[0])
+        call = self.call_of(response)
+        if call is not None:
+            inside, rest = split_thought(text)
+            thought = thought or inside or (rest if response.tool_calls else "")
+            text = self._action_of(call)
         tag = self.template.think_tag
-        if tag is None or f"<{tag}>" in text:
-            return text
-        if thought is None and not response.tool_calls:
+        if tag is None or f"<{tag}>" in text or (thought is None and call is None):
             return text
         return f"<{tag}>{thought or ''}</{tag}>{text}"
 
-    def understands(self, call: Mapping[str, Any]) -> bool:
-        """Whether a call is one of a tool that was offered, with its argument."""
-        return bool(self._action_of(call))
+    def call_of(self, response: Response) -> Mapping[str, Any] | None:
+        """The tool call in a response, native or written into its text; it counts if tools are offered."""
+        if self.format == "tags":
+            return None
+        return next(iter(response.tool_calls or written_calls(response.text)), None)
+
+    def understood(self, call: Mapping[str, Any]) -> tuple[str, str] | None:
+        """(name, argument) of a call of a tool that was offered; ``None``: it is no such call."""
+        name = tool_name(call["name"])
+        arguments = {tool["function"]["name"]: _argument(tool) for tool in self.tools}
+        value = tool_argument(call["arguments"], arguments[name]) if name in arguments else None
+        return None if value is None else (name, value)
 
     def _action_of(self, call: Mapping[str, Any]) -> str:
-        """A tool call as a tagged action; empty: see ``understands``."""
-        name, own = str(call["name"]), self.template.own_tags
-        try:
-            arguments = json.loads(call["arguments"] or "{}")
-        except json.JSONDecodeError:
+        """A tool call as a tagged action; empty: there is none in it."""
+        read = self.understood(call)
+        if read is None:
             return ""
-        known = name in own if own else name == _ACT
-        if not known or not isinstance(arguments, dict):
-            return ""
-        action = arguments.get(name if own else _ARGUMENT)
-        if not isinstance(action, str):
-            return ""
-        tag = name if own else self.template.action_tag
-        return f"<{tag}>{action}</{tag}>"
+        tag = read[0] if self.template.own_tags else self.template.action_tag
+        return f"<{tag}>{read[1]}</{tag}>"
 
-    def _as_tool_calls(self, messages: Sequence[Message]) -> list[Message]:
+    def _as_tool_calls(self, messages: Sequence[Message], said: list[Response]) -> list[Message]:
         """A dialogue in tags as one of tool calls and their results."""
+        own = _paired(messages, said)
         sent: list[Message] = []
-        called: str | None = None
+        called: set[str] = set()
+        open_call: str | None = None
         for number, message in enumerate(messages):
             if message["role"] == "assistant":
-                calling = self._call_message(str(message["content"]), f"call_{number}")
-                called = None if calling is None else f"call_{number}"
+                calling = self._call_message(str(message["content"]), own.get(number))
+                open_call = None
+                if calling is not None:
+                    (call,) = calling["tool_calls"]
+                    if call["id"] in called or not _ID.fullmatch(call["id"]):
+                        call["id"] = f"call{number:05d}"
+                    open_call = call["id"]
+                    called.add(open_call)
                 sent.append(message if calling is None else calling)
-            elif called is not None:
+            elif open_call is not None:
                 content = message["content"]
-                sent.append({"role": "tool", "tool_call_id": called, "content": content})
-                called = None
+                sent.append({"role": "tool", "tool_call_id": open_call, "content": content})
+                open_call = None
             else:
                 sent.append(message)
         return sent
 
-    def _call_message(self, text: str, name: str) -> dict[str, Any] | None:
+    def _call_message(self, text: str, own: Response | None) -> dict[str, Any] | None:
         """A tagged answer as a message with a tool call; ``None``: there is no action in it."""
         action = self.template.read_response(text).action
         if not action:
@@ -117,14 +137,38 @@ class ActionForm:
             if action.startswith(f"<{tag}>"):
                 function = argument = tag
                 value = action.removeprefix(f"<{tag}>").removesuffix(f"</{tag}>")
-        call = {"name": function, "arguments": json.dumps({argument: value})}
-        think = self.template.think_tag
-        thought = text.partition(f"<{think}>")[2].rpartition(f"</{think}>")[0] if think else ""
-        return {
-            "role": "assistant",
-            "content": thought.strip() or None,
-            "tool_calls": [{"id": name, "type": "function", "function": call}],
+        arguments = json.dumps({argument: value})
+        name = str(own.tool_calls[0].get("id", "")) if own and own.tool_calls else ""
+        call = {
+            "id": name,
+            "type": "function",
+            "function": {"name": function, "arguments": arguments},
         }
+        # some servers refuse null beside a call
+        message = {"role": "assistant", "content": "", "tool_calls": [call]}
+        if own is not None and own.reasoning_field is not None:
+            return message | {own.reasoning_field: own.reasoning}
+        return message | {
+            "content": (split_thought(text, self.template.think_tag)[0] or "").strip()
+        }
+
+
+def _paired(messages: Sequence[Message], said: list[Response]) -> dict[int, Response]:
+    """The response that each assistant's message was; a dialogue may have forgotten its oldest ones."""
+    found = {}
+    for number in reversed(range(len(messages))):
+        if messages[number]["role"] == "assistant":
+            texts = [response.text for response in said]
+            if messages[number]["content"] in texts:
+                last = len(texts) - 1 - texts[::-1].index(messages[number]["content"])
+                found[number] = said[last]
+                del said[last:]
+    return found
+
+
+def _argument(tool: Mapping[str, Any]) -> str:
+    (name,) = tool["function"]["parameters"]["properties"]
+    return str(name)
 
 
 def ask_for_tools(template: PromptTemplate) -> PromptTemplate:
@@ -162,15 +206,20 @@ def _tool(name: str, argument: str, description: str) -> dict[str, Any]:
 def problem_of(response: Response, form: ActionForm) -> str | None:
     """Why an answer is no action, where its text does not show it.
 
-    One of ``truncated``, ``tool call``, ``unknown tool``, ``refusal``, ``content filter``, ``empty``, or
-    ``None``.
+    One of ``truncated``, ``tool call``, ``unknown tool``, ``tool arguments``, ``refusal``,
+    ``content filter``, ``empty``, or ``None``.
     """
     if response.finish_reason == "length":
         return TRUNCATED
-    if response.tool_calls and form.format == "tags":
+    acts = bool(form.template.read_response(response.text).action)
+    if form.format == "tags" and (
+        response.tool_calls or (not acts and written_calls(response.text))
+    ):
         return "tool call"
-    if response.tool_calls and not form.understands(response.tool_calls[0]):
-        return "unknown tool"
+    call = form.call_of(response)
+    if call is not None and form.understood(call) is None:
+        known = tool_name(call["name"]) in {tool["function"]["name"] for tool in form.tools}
+        return "tool arguments" if known else "unknown tool"
     if response.refusal:
         return "refusal"
     if response.finish_reason == "content_filter":

@@ -22,6 +22,7 @@ from paw_train.rollouts.policy import (
     ScoringSession,
     Session,
     require_scoring,
+    spoken,
 )
 from paw_train.settings.rollout import PREFILL_TOKENS
 
@@ -173,9 +174,11 @@ class _MeteredSession:
         self.policy, self.inner, self.sampling = policy, inner, sampling
         # a response without a stop text is no action but, for example, a reflection
         self.form = policy.form if sampling.stop else None
+        self._said: dict[str, list[Response]] = {}
 
     def respond(self, requests: Sequence[Request]) -> list[Response]:
-        asked = [self.form.request(r) for r in requests] if self.form else list(requests)
+        form, said = self.form, self._said
+        asked = [form.request(r, said.get(r.episode, ())) if form else r for r in requests]
         responses = self.inner.respond(asked)
         for request, response in zip(asked, responses, strict=True):
             if response.error is None:
@@ -190,8 +193,9 @@ class _MeteredSession:
         received = response.text
         if self.form:
             response.text = self.form.read(response)
+            self._said.setdefault(request.episode, []).append(response)
         acts = bool(self.sampling.stop)
-        call = Call(list(request.messages), response, received, acts, problem, tokens)
+        call = Call(spoken(request.messages), response, received, acts, problem, tokens)
         self.policy.keep(call, request.episode)
 
     def _ending(self, response: Response) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paw_gym.prompts import PromptTemplate, fill
+from paw_gym.replies import split_thought
 from paw_train.baselines.dialogue import Dialogues
 from paw_train.baselines.direct import require_reasoning
 from paw_train.baselines.examples import ExampleSource, write_examples
@@ -115,17 +116,12 @@ class _ReactResponder:
         if response.error is not None:
             return Answer(error=response.error)
         dialogue = self._dialogues[view.episode]
-        notes: dict[str, Any] = {"thought": _inside(response.text, view.template.think_tag)}
+        notes: dict[str, Any] = {
+            "thought": split_thought(response.text, view.template.think_tag)[0]
+        }
         if not view.history:
             notes["preface"] = self._preface(view)
         if dialogue.forgotten:
             notes["forgotten_turns"] = dialogue.forgotten
         dialogue.add_response(response)
         return Answer(response.text, notes)
-
-
-def _inside(text: str, tag: str | None) -> str | None:
-    """The content of the first block of a tag."""
-    _, opened, after = text.partition(f"<{tag}>")
-    inside, closed, _ = after.partition(f"</{tag}>")
-    return inside.strip() if opened and closed else None

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from paw_gym.prompts import PromptTemplate, fill
+from paw_gym.replies import split_thought
 from paw_train.baselines.dialogue import Dialogues
 from paw_train.baselines.examples import ExampleSource
 from paw_train.baselines.examples_file import WrittenExample, matching, read_examples
@@ -235,7 +236,7 @@ class ReactPaperResponder:
         if response.error is not None:
             return Answer(error=response.error)
         talk, dialogue = self._talks[view.episode], self._dialogues[view.episode]
-        text = response.text
+        text = split_thought(response.text)[1]
         for stop in self.form.stop:
             text = text.partition(stop)[0]
         dialogue.add_response(replace(response, text=text))

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from paw_gym.pool import EnvPool
 from paw_gym.prompts import fill
+from paw_gym.replies import split_thought
 from paw_gym.transition import Episode
 from paw_train.baselines.examples import CHARACTERS_A_TOKEN, shortened
 from paw_train.baselines.protocol import Agent, Done
@@ -97,7 +98,7 @@ class TrialsAgent(Agent):
                 episode.error = response.error
                 done(episode)
                 continue
-            notes[episode.task_id].append(" ".join(response.text.split()))
+            notes[episode.task_id].append(" ".join(split_thought(response.text)[1].split()))
             again.append(episode.task_id)
         return again
 

@@ -32,8 +32,9 @@ LINE_EVERY = 30.0
 _ADVICE = {
     "truncated": "rollout.max_response_tokens=N allows longer answers; reasoning models need many.",
     "tool call": "The model answers with tool calls, which were not offered: agent.action_format=tools.",
-    "unknown tool": "The model calls a tool that was not offered, or without its argument: "
-    "agent.action_format=tags needs no tools.",
+    "unknown tool": "The model calls a tool that was not offered: agent.action_format=tags needs no tools.",
+    "tool arguments": "The arguments of the model's tool calls are not the one that was asked for, or "
+    "cannot be read: agent.action_format=tags needs none.",
 }
 """the setting that helps, by cause of invalid turns"""
 

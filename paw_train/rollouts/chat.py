@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from paw_gym.replies import thoughts
+
 _USER, _AGENT, _AGAIN = "\x02user\x02", "\x02agent\x02", "\x02again\x02"
 
 
@@ -42,6 +44,8 @@ class ChatFormat:
         self.opening = self._control(self.pieces.opening)
         self.ask = self._control(self.pieces.ask)
         self.bridge = self._control(self.pieces.bridge)
+        self.thought_opened = thoughts(self.pieces.ask).unclosed
+        """the template begins the model's thought, so its responses begin inside one"""
         self.end_id: int | None = self.bridge[0] if self.bridge else tokenizer.eos_token_id
         ends = {self.end_id, getattr(tokenizer, "eos_token_id", None)}
         self.end_ids: frozenset[int] = frozenset(i for i in ends if i is not None)
@@ -161,5 +165,14 @@ def _pieces(tokenizer: Any) -> ChatPieces:
             "expected one that prints each message once."
         )
     opening, ask = once.split(_USER)
+    header = text.split(_AGENT)[0].split(_USER)[1]
+    unasked = tokenizer.apply_chat_template(messages[:1], tokenize=False)
+    # templates without headers (Mistral's) have nothing to add
+    if once == unasked and header.startswith(ask) and header[len(ask) :].strip():
+        raise ValueError(
+            f"The chat template of {tokenizer.name_or_path!r} has no generation prompt: it does not write "
+            f"{header[len(ask) :]!r}, with which answers begin, when it is asked to. Add "
+            "`{% if add_generation_prompt %}...{% endif %}` at its end and save it with the model."
+        )
     bridge = text.split(_AGENT)[1].split(_AGAIN)[0]
     return ChatPieces(opening, ask, bridge)

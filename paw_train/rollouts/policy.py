@@ -25,6 +25,20 @@ Message = Mapping[str, Any]
 calling also ``tool_calls`` of an assistant, and messages of the role ``tool``"""
 
 
+NOTHING_SAID = "(no answer)"
+"""stands for an empty answer in a dialogue, since many servers refuse an empty message"""
+
+
+def spoken(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """A dialogue as servers take it: no answer in it is empty."""
+    return [
+        {**m, "content": NOTHING_SAID}
+        if m["role"] == "assistant" and not m.get("tool_calls") and not m["content"].strip()
+        else dict(m)
+        for m in messages
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """What one episode asks: the next response in its context."""
@@ -58,11 +72,13 @@ class Response:
     """tokens of the context and of the response as a server counted them; ``None``: unknown"""
     reasoning: str | None = None
     """the thought, where a server gives it apart from the text"""
+    reasoning_field: str | None = None
+    """the field of the server's message that it stood in, if it had one of its own"""
     finish_reason: str | None = None
-    """why the response ended, as servers call it: ``stop``, ``length`` (``max_tokens`` was reached),
-    ``tool_calls``, ``content_filter``; ``None``: unknown"""
+    """why the response ended: ``stop``, ``length`` (``max_tokens`` was reached), ``tool_calls``,
+    ``content_filter``; ``None``: unknown"""
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
-    """native tool calls: ``name`` and ``arguments`` (a JSON text) of each"""
+    """native tool calls: ``name``, ``arguments`` (a JSON text) and perhaps ``id`` of each"""
     refusal: str | None = None
     """the model's refusal, where a server gives it in a field of its own"""
     overflow: bool = False

@@ -36,6 +36,7 @@ def test_any_string_gives_an_action_or_a_problem(response: str) -> None:
 
 @given(soup)
 def test_without_reasoning_asked_for_the_first_block_counts(response: str) -> None:
+    response = response.replace("think>", "")
     parsed = parse_response(response, think_tag=None)
     opened = response.find("<action>")
     closed = response.find("</action>", opened) if opened >= 0 else -1
@@ -51,7 +52,17 @@ def test_without_reasoning_asked_for_the_first_block_counts(response: str) -> No
         ("<think><action>no</action></think><action>yes</action>", "yes", None),
         ("<think>a</think><action>1</action><action>2</action>", "1", None),
         ("<action>look</action>", "look", "no <think>...</think> block"),
-        ("</think><think><action>look</action>", "look", "no <think>...</think> block"),
+        ("a</think><action>look</action>", "look", None),
+        ("a <action>no</action></think>\n<think>b</think><action>yes</action>", "yes", None),
+        ("[THINK]a <action>no</action>[/THINK]<action>yes</action>", "yes", None),
+        ("<think>a <think>..</think><action>no</action>.</think><action>yes</action>", "yes", None),
+        ("<think>I write <think> first</think><action>look</action>", "look", None),
+        ("<think>a</think><action>1</action><think>b</think><action>2</action>", "1", None),
+        ("</think><think><action>look</action>", "", "the thought does not end"),
+        ("<think>a <action>look</action>", "", "the thought does not end"),
+        ("<|channel|>analysis<|message|>a <action>no</action><|end|><|start|>assistant"
+         "<|channel|>final<|message|><action>yes</action>", "yes", None),
+        ("<|channel|>analysis<|message|>a <action>no</action><|end|>", "", "the thought does not end"),
         ("<think>a</think>look", "", "no <action>...</action> block"),
         ("<think>a</think><action>look", "", "no <action>...</action> block"),
         ("<think>a</think></action><action>", "", "no <action>...</action> block"),
@@ -59,7 +70,7 @@ def test_without_reasoning_asked_for_the_first_block_counts(response: str) -> No
         ("", "", "no <action>...</action> block"),
         ("<THINK></THINK><ACTION>look</ACTION>", "", "no <action>...</action> block"),
     ],
-)
+)  # fmt: skip
 def test_responses_of_all_sorts(response: str, action: str, problem: str | None) -> None:
     parsed = parse_response(response)
     assert (parsed.action, parsed.problem) == (action, problem)
@@ -75,8 +86,8 @@ def test_other_tags_can_be_asked_for() -> None:
     "piece", ["<action>", "<think>", "</think><action>", "<think></think>", "<"]
 )
 def test_long_responses_take_linear_time(piece: str) -> None:
-    """In a scan that starts over at each tag, the millions of tags here would take hours."""
-    parsed = parse_response("<think></think>" + piece * 2_000_000)
+    """In a scan that starts over at each tag, the many tags here would take hours."""
+    parsed = parse_response("<think></think>" + piece * 200_000)
     assert parsed.action == ""
     long = "x" * 100_000
     assert parse_response(f"<think></think><action>{long}</action>").action == long

@@ -300,26 +300,28 @@ def test_a_dialogue_of_tool_calls_is_sent_as_one(server: Any, capsys: Capture) -
 
 
 @pytest.mark.parametrize(
-    ("call", "thought", "text"),
+    ("call", "thought", "text", "problem"),
     [
-        (("search", '{"search": "who"}'), "hm", "<think>hm</think><search>who</search>"),
-        (("answer", '{"answer": "me"}'), None, "<think></think><answer>me</answer>"),
-        (("fly", '{"fly": "away"}'), None, "<think></think>"),
-        (("search", '{"search": '), None, "<think></think>"),
-        (("search", '{"search": 3}'), None, "<think></think>"),
-        (("search", "[]"), None, "<think></think>"),
+        (("search", '{"search": "who"}'), "hm", "<think>hm</think><search>who</search>", None),
+        (("answer", '{"answer": "me"}'), None, "<think></think><answer>me</answer>", None),
+        (("answer", '{"answer": 1972}'), None, "<think></think><answer>1972</answer>", None),
+        (("functions.answer", "me"), None, "<think></think><answer>me</answer>", None),
+        (("fly", '{"fly": "away"}'), None, "<think></think>", "unknown tool"),
+        (("search", '{"search": '), None, "<think></think>", "tool arguments"),
+        (("search", '{"query": "who"}'), None, "<think></think>", "tool arguments"),
+        (("search", "[]"), None, "<think></think>", "tool arguments"),
+        (("search", ""), None, "<think></think>", "tool arguments"),
     ],
 )
 def test_an_environment_s_own_tags_are_tools(
-    call: tuple[str, str], thought: str | None, text: str
+    call: tuple[str, str], thought: str | None, text: str, problem: str | None
 ) -> None:
     form = ActionForm(ask_for_tools(PromptTemplate.load("search")), "tools")
     assert [tool["function"]["name"] for tool in form.tools] == ["search", "answer"]
     calls = [{"name": call[0], "arguments": call[1]}]
     response = Response(tool_calls=calls, reasoning=thought)
     assert form.read(response) == text
-    understood = text != "<think></think>"
-    assert problem_of(response, form) == (None if understood else "unknown tool")
+    assert problem_of(response, form) == problem
     dialogue = [{"role": "user", "content": "q"}, {"role": "assistant", "content": text},
                 {"role": "user", "content": "found"}]  # fmt: skip
     sent = form.request(Request("e", 0, dialogue)).messages

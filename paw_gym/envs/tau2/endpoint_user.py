@@ -12,6 +12,7 @@ from paw_gym.envs.tau2.package import data_folder, tau2_module
 from paw_gym.envs.tau2.users import Situation, UserError, UserSetupError, own_messages
 from paw_gym.http import HttpError, JsonClient
 from paw_gym.naming import require_choice
+from paw_gym.replies import read_chat, split_thought, tool_arguments, tool_name
 
 URL_VARIABLE = "OPENAI_BASE_URL"
 KEY_VARIABLE = "OPENAI_API_KEY"
@@ -67,16 +68,16 @@ class EndpointUser:
         for _ in range(MAX_ROUNDS):
             message = self._ask(situation)
             calls = message.get("tool_calls") or []
-            text = message.get("content")
             if not calls:
-                if not isinstance(text, str) or not text.strip():
+                text = split_thought(message["text"])[1].strip()
+                if not text:
                     raise UserError("The model that plays the user answered without any words.")
-                return text.strip()
+                return text
             for call in calls:
-                situation.use(*_call(call, situation.tools))
+                situation.use(*_call(call))
         raise UserError(f"The user turned to its phone {MAX_ROUNDS} times without a word.")
 
-    def _ask(self, situation: Situation) -> Mapping[str, Any]:
+    def _ask(self, situation: Situation) -> dict[str, Any]:
         system = {
             "role": "system",
             "content": system_prompt(situation.record, bool(situation.tools)),
@@ -95,16 +96,9 @@ class EndpointUser:
                 {"type": "function", "function": schema} for schema in situation.tools.values()
             ]
         try:
-            answer = self._client.ask("POST", "/chat/completions", request)
+            return self._client.ask("POST", "/chat/completions", request, read=read_chat)
         except HttpError as error:
             raise (UserSetupError if error.status in _SETUP else UserError)(str(error)) from error
-        try:
-            message = answer["choices"][0]["message"]
-        except (TypeError, KeyError, IndexError) as error:
-            raise UserError(f"{self._client.url} answered without a message.") from error
-        if not isinstance(message, Mapping):
-            raise UserError(f"{self._client.url} answered without a message.")
-        return message
 
 
 _DEFAULTS: Mapping[str, Any] = {
@@ -132,7 +126,7 @@ def _turned(message: Message) -> dict[str, Any]:
         return {"role": "tool", "tool_call_id": message["id"], "content": message["content"]}
     if message["role"] == "assistant":
         return {"role": "user", "content": message["content"]}
-    turned: dict[str, Any] = {"role": "assistant", "content": message["content"]}
+    turned: dict[str, Any] = {"role": "assistant", "content": message["content"] or ""}
     if "calls" in message:
         turned["tool_calls"] = [
             {
@@ -145,12 +139,8 @@ def _turned(message: Message) -> dict[str, Any]:
     return turned
 
 
-def _call(call: Any, tools: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    try:
-        name = str(call["function"]["name"])
-        arguments = json.loads(call["function"]["arguments"] or "{}")
-    except (TypeError, KeyError, ValueError) as error:
-        raise UserError("The model that plays the user made a malformed tool call.") from error
+def _call(call: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    arguments = tool_arguments(call["arguments"] or "{}")
     if not isinstance(arguments, dict):
         raise UserError("The model that plays the user made a tool call without named arguments.")
-    return name, arguments
+    return tool_name(call["name"]), arguments

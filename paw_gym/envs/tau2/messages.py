@@ -23,8 +23,8 @@ ENDINGS = {STOP: "user_stop", TRANSFER: "transfer", OUT_OF_SCOPE: "out_of_scope"
 
 
 def call_message(role: str, name: str, arguments: Mapping[str, Any], number: int) -> Message:
-    """A message that calls a tool; ``number`` makes its id."""
-    call = {"id": f"call_{number}", "name": name, "arguments": dict(arguments)}
+    """A message that calls a tool; ``number`` makes its id, of a form that every server takes."""
+    call = {"id": f"call{number:05d}", "name": name, "arguments": dict(arguments)}
     return {"role": role, "content": None, "calls": [call]}
 
 

@@ -70,7 +70,7 @@ def plan(
 
     def add_call(role: str, name: str, arguments: Mapping[str, Any]) -> str:
         imagined.append(call_message(role, name, arguments, len(imagined)))
-        imagined.append(tool_message(f"call_{len(imagined) - 1}", "", False, role))
+        imagined.append(tool_message(imagined[-1]["calls"][0]["id"], "", False, role))
         return ""
 
     def use(name: str, arguments: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_FORMAT = 2
+_FORMAT = 3
 """of a recorded answer; requests with answers in another format are sent again"""
 
 
@@ -50,10 +50,16 @@ class AnswerCache:
             ) from error
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """The answer to a request, or ``None``."""
-        row = self._db.execute("SELECT answer FROM answers WHERE key = ?", (key,)).fetchone()
-        answer: dict[str, Any] | None = json.loads(row[0]) if row else None
-        return answer
+        """The answer to a request; ``None``: there is none, or a damaged one, which is asked for again."""
+        query = (
+            "SELECT CAST(answer AS BLOB) FROM answers WHERE key = ?"  # bytes: text may be damaged
+        )
+        row = self._db.execute(query, (key,)).fetchone()
+        try:
+            answer = json.loads(row[0]) if row else None
+        except (ValueError, TypeError):
+            answer = None
+        return answer if isinstance(answer, dict) else None
 
     def put(self, key: str, answer: Mapping[str, Any]) -> None:
         """Keeps an answer."""

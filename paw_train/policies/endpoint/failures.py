@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from paw_gym.replies import MalformedAnswer
 from paw_train.policies.endpoint.overflow import error_text, is_overflow, overflow_limit
-from paw_train.policies.endpoint.retry import MalformedAnswer
 
 _LOG = logging.getLogger("paw_train.endpoint")
 _REFUSED = frozenset({400, 422})
@@ -40,8 +40,11 @@ class Fallbacks:
     def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The body without the fields that were refused earlier."""
         sent = dict(body)
-        for name in self._refused & sent.keys():
-            value = sent.pop(name)
+        for name in self._refused:
+            field = name.partition(" ")[0]
+            if field not in sent:
+                continue
+            value = sent.pop(field)
             if name == "max_tokens":
                 sent["max_completion_tokens"] = value
         return sent
@@ -54,12 +57,18 @@ class Fallbacks:
             sent: the body that was refused.
         """
         name = self._named(error, sent)
-        if name is None:
-            return False
+        if name is not None:
+            self._take(name)
+        return name is not None
+
+    def stop_in_thoughts(self) -> None:
+        """The server ends thoughts at stop texts: none are sent from now on."""
+        self._take("stop in thoughts")
+
+    def _take(self, name: str) -> None:
         if name not in self._refused:
             self._refused.add(name)
             _LOG.warning("%s", _SENTENCES[name])
-        return True
 
     def recall(self, sentences: object) -> None:
         """Takes over what an answer from the cache needed."""
@@ -110,6 +119,8 @@ _SENTENCES = {
     "(endpoint.token_limit_field=max_completion_tokens).",
     "stop": "The server refuses `stop`; responses are truncated here at the stop text "
     "(endpoint.send_stop=false).",
+    "stop in thoughts": "The server ends a thought at a stop text in it; none is sent, and responses are "
+    "truncated here (endpoint.send_stop=false).",
     "seed": "The server refuses `seed`; none is sent, and sampled responses cannot be repeated there "
     "(endpoint.send_seed=false).",
     "tool_choice": "The server refuses `tool_choice`; it is left out, so the model decides.",

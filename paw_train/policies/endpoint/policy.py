@@ -17,17 +17,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from paw_gym.replies import MalformedAnswer, ReportedError
 from paw_train.policies.endpoint.budget import Budget, BudgetReached
 from paw_train.policies.endpoint.cache import AnswerCache, request_key
 from paw_train.policies.endpoint.failures import Fallbacks, hint, is_proxy_s
 from paw_train.policies.endpoint.overflow import is_overflow, overflow_limit
-from paw_train.policies.endpoint.reply import context_tokens, finish_text, read_reply
+from paw_train.policies.endpoint.reply import (
+    context_tokens,
+    cut_in_thought,
+    finish_text,
+    may_be_in_thought,
+    read_reply,
+)
 from paw_train.policies.endpoint.retry import (
     LONGEST_ASKED,
     Backoff,
     EndpointError,
     Gate,
-    MalformedAnswer,
     asked_wait,
     concerns_the_run,
     is_passing,
@@ -39,7 +45,15 @@ from paw_train.policies.endpoint.scoring import (
     read_scores,
     scoring_body,
 )
-from paw_train.rollouts.policy import Message, Request, Response, Sampling, ScoreRequest, Scores
+from paw_train.rollouts.policy import (
+    Message,
+    Request,
+    Response,
+    Sampling,
+    ScoreRequest,
+    Scores,
+    spoken,
+)
 from paw_train.settings.endpoint import EndpointSettings
 from paw_train.settings.rollout import PREFILL_TOKENS
 
@@ -119,6 +133,9 @@ class EndpointPolicy:
         self._client, self._gate = self._thread.run(self._connect())
         self._under_way: dict[str, asyncio.Task[dict[str, Any]]] = {}
         self._reached = False
+        self._thought_opened = self.chat is not None and self.chat.thought_opened
+        self._thoughts_seen = False
+        """prose before an action has been seen to be no thought"""
         self._reported = 0.0
         """until when a wait has been reported, in monotonic seconds"""
 
@@ -238,7 +255,7 @@ class EndpointPolicy:
         s = self.settings
         body: dict[str, Any] = {"model": self.model, s.token_limit_field: sampling.max_tokens}
         if s.api == "chat":
-            body["messages"] = [dict(message) for message in request.messages]
+            body["messages"] = spoken(request.messages)
         else:
             assert self.chat is not None
             ids = request.ids if request.ids is not None else self.chat.dialogue(request.messages)
@@ -263,10 +280,13 @@ class EndpointPolicy:
             BudgetReached: nothing more may be spent.
         """
         failures = 0
+        first: dict[str, Any] | None = None
         while True:
             if self.stopped is not None:
                 raise BudgetReached(self.stopped)
             sent = self.fallbacks.apply(body)
+            if first is not None:
+                sent.pop("stop", None)
             try:
                 answer = await self._try(sent)
             except BudgetReached:
@@ -283,11 +303,37 @@ class EndpointPolicy:
                 continue
             self._reached = True
             self._count(answer)
+            if first is None and self._is_doubtful(answer, sent):
+                first = answer
+                continue
+            if first is not None:
+                answer = self._settled(first, answer, body["stop"])
             if self.fallbacks.taken:
                 answer["fallbacks"] = self.fallbacks.taken
             if self._cache:
                 self._cache.put(key, answer)
             return answer
+
+    def _is_doubtful(self, answer: Mapping[str, Any], sent: Mapping[str, Any]) -> bool:
+        """Whether an answer may have ended at a stop text in its thought: one without is then asked for."""
+        stops = sent.get("stop")
+        if not stops or cut_in_thought(answer, self._thought_opened):
+            return bool(stops)
+        known = self._thoughts_seen or self.chat is not None
+        return not known and may_be_in_thought(answer, stops)
+
+    def _settled(
+        self, first: dict[str, Any], second: dict[str, Any], stops: Sequence[str]
+    ) -> dict[str, Any]:
+        """Of an answer with stop texts and one without, the one that counts."""
+        cut = cut_in_thought(first, self._thought_opened)
+        if cut and cut_in_thought(second, self._thought_opened):
+            return first  # the model says no more than that
+        if not cut and not second.get("reasoning"):
+            self._thoughts_seen = True
+            return first
+        self.fallbacks.stop_in_thoughts()
+        return second
 
     async def _wait(self, failures: int, error: Exception) -> None:
         """Waits before the next try.
@@ -389,7 +435,8 @@ class EndpointPolicy:
                 else f"Nothing answers at {url} ({cause}). Is the server running, and does the address "
                 "end in /v1 (endpoint.url=...)?"
             ) from error
-        if isinstance(error, MalformedAnswer) and first_contact:
+        malformed = isinstance(error, MalformedAnswer) and not isinstance(error, ReportedError)
+        if malformed and first_contact:
             raise EndpointError(
                 f"{url} answers, but not as an OpenAI-compatible API: {error}. "
                 f"{hint(error) or 'Is endpoint.url right? It usually ends in /v1.'}"
@@ -431,7 +478,7 @@ class EndpointPolicy:
             u.cost = s.cost(u.prompt_tokens, u.completion_tokens)
 
     def _response(self, answer: Mapping[str, Any], sampling: Sampling) -> Response:
-        text, reason = finish_text(answer, sampling.stop)
+        text, reason = finish_text(answer, sampling.stop, self._thought_opened)
         ids = answer.get("ids") or (self.chat.content(text) if self.chat else [])
         used = (answer.get("prompt_tokens", 0), answer.get("completion_tokens", 0))
         return Response(
@@ -440,6 +487,7 @@ class EndpointPolicy:
             text,
             usage=used if any(used) else None,
             reasoning=answer.get("reasoning"),
+            reasoning_field=answer.get("reasoning_field"),
             finish_reason=reason,
             tool_calls=list(answer.get("tool_calls") or []),
             refusal=answer.get("refusal"),

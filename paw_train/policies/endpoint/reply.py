@@ -1,15 +1,21 @@
-"""The contents of a server's reply: text, thought, tool calls, finish reason, usage, context limit."""
+"""The contents of a server's reply that are kept, and where a response ends; its context limit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paw_train.policies.endpoint.retry import MalformedAnswer
+from paw_gym.replies import (
+    MalformedAnswer,
+    answers,
+    read_choice,
+    read_message,
+    sendable,
+    stop_end,
+    thoughts,
+    truncate,
+)
 
-_THOUGHT_FIELDS = ("reasoning_content", "reasoning")
-"""where servers put a thought that they give apart from the content (vLLM, DeepSeek; OpenRouter)"""
-_THOUGHT_END = "</think>"
 _CONTEXT_FIELDS = ("max_model_len", "context_length", "context_window", "max_context_length")
 """of an entry of ``/v1/models``: vLLM's; OpenRouter's and others', Groq's, Mistral's"""
 
@@ -22,19 +28,20 @@ def read_reply(reply: Any, chat: bool) -> dict[str, Any]:
         chat: of ``/chat/completions``, not ``/completions``.
 
     Raises:
+        ReportedError: the server reports in it that the request has failed.
         MalformedAnswer: there is no answer in it; the message has its beginning.
     """
     if isinstance(reply, str):
         raise MalformedAnswer(_named(reply))
+    choice, reason = read_choice(reply)
     try:
-        choice = reply["choices"][0]
         usage = reply.get("usage") or {}
         answer: dict[str, Any] = {
-            "finish_reason": choice.get("finish_reason"),
+            "finish_reason": reason,
             "prompt_tokens": _count(usage.get("prompt_tokens")),
             "completion_tokens": _count(usage.get("completion_tokens")),
         }
-        answer |= _message(choice["message"]) if chat else {"text": _sendable(choice["text"])}
+        answer |= read_message(choice) if chat else {"text": sendable(choice["text"])}
         if "stop_reason" in choice:  # vLLM's: which stop text it was, null for the end token
             answer["stop_reason"] = choice["stop_reason"]
         if choice.get("token_ids"):
@@ -50,29 +57,6 @@ def _count(value: Any) -> int:
     return int(value) if isinstance(value, int | float) and value >= 0 else 0
 
 
-def _message(message: Mapping[str, Any]) -> dict[str, Any]:
-    text = _sendable(message.get("content"))
-    reasoning = next((message[f] for f in _THOUGHT_FIELDS if message.get(f)), None)
-    if reasoning is None and _THOUGHT_END in text and "<think>" not in text:
-        # the chat template opened the thought, so the model's text begins inside it
-        reasoning, _, text = text.partition(_THOUGHT_END)
-    found: dict[str, Any] = {"text": text}
-    if reasoning is not None:
-        found["reasoning"] = _sendable(reasoning)
-    if message.get("refusal"):
-        found["refusal"] = _sendable(message["refusal"])
-    if message.get("tool_calls"):
-        found["tool_calls"] = [_call(call["function"]) for call in message["tool_calls"]]
-    return found
-
-
-def _call(function: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "name": _sendable(function["name"]),
-        "arguments": _sendable(function.get("arguments")),
-    }
-
-
 def _named(reply: str) -> str:
     """What a reply that is no JSON seems to be."""
     start = reply.lstrip()[:200]
@@ -83,39 +67,70 @@ def _named(reply: str) -> str:
     return f"the reply is not JSON: {start!r}"
 
 
-def _sendable(text: Any) -> str:
-    """Text without lone surrogates: JSON may carry them, but they could not be sent back."""
-    return str(text or "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def finish_text(answer: Mapping[str, Any], stops: Sequence[str]) -> tuple[str, str | None]:
+def finish_text(
+    answer: Mapping[str, Any], stops: Sequence[str], opened: bool = False
+) -> tuple[str, str | None]:
     """A response's text up to and with the stop text, and why it ended.
 
     Servers leave the stop text out. vLLM reports which one it was; elsewhere a closing tag is appended
-    where its opening tag has none and the finish reason is ``stop``. (A model that ends its turn inside
-    the tag is then read as if it had closed it.) A response that continues after a stop text is
-    truncated there, and its finish reason is ``stop``, whatever the server reports.
+    where its opening tag has none and the model has ended the response itself. (A model that ends its
+    turn inside the tag is then read as if it had closed it.) A response that continues after a stop text
+    is truncated there, and its finish reason is ``stop``, whatever the server reports.
 
     Args:
         answer: of ``read_reply``.
         stops: the stop texts.
+        opened: the text begins in a thought (``ChatFormat.thought_opened``).
 
     Returns:
         (text, finish reason)
     """
     text, reason = str(answer["text"]), answer.get("finish_reason")
-    ends = [at + len(stop) for stop in stops if (at := text.find(stop)) >= 0]
-    if ends:
-        return text[: min(ends)], "stop"
-    if "stop_reason" in answer:
-        stop = answer["stop_reason"]
-        return (text + stop if stop in stops else text), reason
-    if reason == "stop":
-        closing = [stop for stop in stops if stop.startswith("</")]
-        last = max(closing, key=lambda stop: text.rfind(_opening(stop)), default="")
-        if last and _opening(last) in text:
-            return text + last, reason
+    if answer.get("reasoning"):
+        text = text.lstrip()  # what stands between a thought and the answer
+    if stop_end(text, stops, opened) is not None:
+        return truncate(text, stops, opened), "stop"
+    found = thoughts(text, opened)
+    if found.unclosed or reason not in ("stop", None):
+        return truncate(text, stops, opened), reason
+    if answer.get("stop_reason") in stops:
+        return text + answer["stop_reason"], reason
+    if answer.get("stop_reason", "") is None:
+        return text, reason
+    begin = next((start for start, _ in reversed([*answers(text, found)])), len(text))
+    closing = [stop for stop in stops if stop.startswith("</")]
+    last = max(closing, key=lambda stop: text.rfind(_opening(stop), begin), default="")
+    if last and _opening(last) in text[begin:]:
+        return text + last, reason
     return text, reason
+
+
+def cut_in_thought(answer: Mapping[str, Any], opened: bool = False) -> bool:
+    """Whether a server seems to have ended a response at a stop text inside the thought.
+
+    Args:
+        answer: of ``read_reply``, to a request with stop texts.
+        opened: the text begins in a thought.
+    """
+    if answer.get("finish_reason") not in ("stop", None) or answer.get("stop_reason", "") is None:
+        return False
+    text = str(answer["text"])
+    return bool(answer.get("reasoning") and not text.strip()) or thoughts(text, opened).unclosed
+
+
+def may_be_in_thought(answer: Mapping[str, Any], stops: Sequence[str]) -> bool:
+    """Whether an action follows prose and no thought: the thought may be one that a template opened.
+
+    Args:
+        answer: of ``read_reply``, to a request with these stop texts.
+        stops: the stop texts.
+    """
+    text, found = str(answer["text"]), thoughts(str(answer["text"]))
+    if answer.get("reasoning") or answer.get("finish_reason") not in ("stop", None):
+        return False
+    begun = [at for s in stops if s.startswith("</") and (at := text.find(_opening(s))) >= 0]
+    start = next((start for start, _ in answers(text, found)), len(text))
+    return bool(begun) and bool(text[start : min(begun)].strip())
 
 
 def _opening(closing: str) -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from paw_gym.replies import MalformedAnswer
 from paw_train.settings.endpoint import EndpointSettings
 
 _PASSING = frozenset({408, 409, 425, 429})
@@ -46,10 +47,6 @@ def concerns_the_run(error: Exception) -> bool:
 def _code(error: Any) -> str | None:
     code = getattr(error, "code", None)
     return code if isinstance(code, str) else None
-
-
-class MalformedAnswer(Exception):
-    """A reply of status 200 that is no answer: incomplete, or an error page of a proxy."""
 
 
 def asked_wait(error: Exception, now: float) -> float | None:

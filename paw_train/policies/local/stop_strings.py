@@ -2,14 +2,16 @@
 
 A stop text may lie across tokens, and its last token may carry more text. A token can complete one
 only if it holds the text's last character, so only such tokens cost a look at the decoded tail.
-The ids stay as sampled; the text that the environment reads ends with the stop text, so every
-policy gives the same text for the same answer.
+A stop text inside a thought ends nothing (see ``paw_gym.replies``). The ids stay as sampled; the text that
+the environment reads ends with the stop text, so every policy gives the same text for the same answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+from paw_gym.replies import stop_end, truncate
 
 _HALF_CHARACTER = "\ufffd"
 
@@ -43,12 +45,14 @@ class StopTexts:
         if not self.texts or not self._may_complete(token):
             return False
         tail = self._tail(ids)
-        return any(text in tail for text in self.texts)
+        if not any(text in tail for text in self.texts):
+            return False
+        whole = self.chat.raw(list(ids))
+        return stop_end(whole, self.texts, self.chat.thought_opened, sampling=True) is not None
 
     def truncate(self, text: str) -> str:
-        """A response's text up to and with the stop text that came first."""
-        ends = [at + len(stop) for stop in self.texts if (at := text.find(stop)) >= 0]
-        return text[: min(ends)] if ends else text
+        """A response's text up to and with the stop text that came first (``replies.truncate``)."""
+        return truncate(text, self.texts, self.chat.thought_opened)
 
     def _may_complete(self, token: int) -> bool:
         found = self._completing.get(token)
