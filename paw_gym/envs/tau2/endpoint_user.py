@@ -96,9 +96,10 @@ class EndpointUser:
                 {"type": "function", "function": schema} for schema in situation.tools.values()
             ]
         try:
-            return self._client.ask("POST", "/chat/completions", request, read=read_chat)
+            answer = self._client.ask("POST", "/chat/completions", request, read=read_chat)
         except HttpError as error:
             raise (UserSetupError if error.status in _SETUP else UserError)(str(error)) from error
+        return dict(answer)
 
 
 _DEFAULTS: Mapping[str, Any] = {
