@@ -52,7 +52,8 @@ def download_dataset(
     """Fetches and extracts a data set; returns its folder.
 
     The folder appears when everything in it is there and checked, not before. A download that was
-    interrupted is resumed. A folder that already holds the data set is left as it is.
+    interrupted is resumed. A folder that already holds the data set is left as it is. A file whose
+    checksum the manifest does not know has to be the one that came first, if ``dest`` records it.
 
     Args:
         manifest: what to fetch.
@@ -91,6 +92,8 @@ def download_dataset(
             sources.append(_local(file, Path(from_folder).expanduser()))
         else:
             sources.append(_remote(file, store, progress, reserve, wait, manifest))
+        if not file.sha256:
+            _require_recorded(sources[-1][1], file.name, dest)
     _remove_abandoned(dest)
     with new_folder(dest) as staging:
         _fill(staging, manifest, sources, progress, reserve, fetched=from_folder is None)
@@ -135,6 +138,20 @@ def _local(file: DataFile, folder: Path) -> tuple[DataFile, Path, str]:
     if file.sha256 and sha256_of(path) != file.sha256:
         raise DownloadError(f"{path} has the wrong checksum; expected sha256 {file.sha256}.")
     return file, path, str(path)
+
+
+def _require_recorded(path: Path, name: str, dest: Path) -> None:
+    """Trust on first use, for a file of which nobody knows the checksum."""
+    try:
+        archives = (read_receipt(dest) or {"archives": []})["archives"]
+    except ValueError:  # damaged: it records nothing
+        return
+    known = {archive["name"]: archive["sha256"] for archive in archives}
+    if known.get(name, digest := sha256_of(path)) != digest:
+        raise DownloadError(
+            f"{name} is another file than the one that came first: its sha256 is {digest}, and "
+            f"{dest / RECEIPT} records {known[name]}. Remove {dest} to accept the new one."
+        )
 
 
 def _remote(

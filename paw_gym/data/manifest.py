@@ -19,7 +19,7 @@ class DataFile:
     urls: tuple[str, ...]
     """tried in order"""
     sha256: str = ""
-    """hex digest; empty where the publisher gives none"""
+    """hex digest; empty where none is known, and then the first download's holds"""
     size: int | None = None
     """bytes, where known beforehand"""
     unpack: str = "zip"

@@ -89,8 +89,8 @@ def download(
         unknown = [a["name"] for a in receipt["archives"] if not a["sha256_was_known"]]
         if unknown:
             console.print(
-                f"[yellow]No checksum is published for {', '.join(unknown)}[/yellow]: the archives "
-                "passed their own CRC checks, and their checksums are recorded for `paw data verify`."
+                f"[yellow]No checksum is known for {', '.join(unknown)}[/yellow]: what came is "
+                "recorded, and `paw data verify` and later downloads are held to it."
             )
     if manifest.use:
         console.print(f"Use it: {manifest.use.format(folder=folder)}", markup=False)

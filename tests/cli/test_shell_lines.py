@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from fake_endpoint import FakeEndpoint
+from files import unpinned
 from typer.testing import CliRunner
 
 pytest.importorskip("torch", reason="the extra `train`")
@@ -29,6 +30,7 @@ pytest.importorskip("fastapi", reason="the extra `server`")
 pytest.importorskip("minari", reason="the extra `export`")
 
 from paw_gym import Outcome, Task, register_text_env, registration
+from paw_gym.data import Manifest, load_manifest
 from paw_train.cli.program import app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -222,6 +224,11 @@ def archives(folder: Path) -> None:
                 target.writestr(f"json_2.1.1/{split}/{trial}/{inside}", text)
 
 
+def made_here(name: str) -> Manifest:
+    """The manifest of a data set whose archives `archives` makes."""
+    return unpinned(load_manifest(name))
+
+
 def trajectories() -> str:
     """An episode as another trainer records it."""
     import gymnasium as gym
@@ -271,6 +278,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / file).write_text(text, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setattr("paw_gym.data.load_manifest", made_here)
         patch.setenv("PAW_CACHE_DIR", str(folder / "cache"))
         run("paw train embedded", "")
         run("paw train webshop_tiny_cpu name=webshop", "")
@@ -293,6 +301,7 @@ def clean(
     shutil.copytree(given, folder)
     shutil.copytree(ROOT / "benchmarks", folder / "benchmarks")  # `paw leaderboard` writes there
     monkeypatch.chdir(folder)
+    monkeypatch.setattr("paw_gym.data.load_manifest", made_here)
     monkeypatch.syspath_prepend(str(folder))
     for module in ("my_envs", "my_module"):
         monkeypatch.delitem(sys.modules, module, raising=False)

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from files import unpinned
 from typer.testing import CliRunner, Result
 
+from paw_gym.data import load_manifest
 from paw_gym.registration import register_text_env
 from paw_gym.transition import read_jsonl
 from paw_train.cli.program import app
@@ -370,13 +372,17 @@ class TestData:
         return folder
 
     def test_what_was_downloaded_can_be_played_and_verified(
-        self, paw: Paw, archives: Path, tmp_path: Path
+        self, paw: Paw, archives: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        refused = paw("data", "download", "alfworld", "--from-folder", str(archives))
+        assert refused.exit_code == 2 and "wrong checksum" in refused.stderr
+        made = unpinned(load_manifest("alfworld"))
+        monkeypatch.setattr("paw_gym.data.load_manifest", lambda name: made)
         done = paw("data", "download", "alfworld", "--from-folder", str(archives))
         folder = tmp_path / "cache" / "data" / "alfworld"
         assert done.exit_code == 0, done.output
         assert f"Done: 6 files in {folder}" in done.stdout
-        assert "No checksum is published" in done.stdout
+        assert "No checksum is known" in done.stdout
         assert f'data_dir="{folder}"' in done.stdout
         checked = paw("check", "alfworld", "--kw", f"data_dir={folder}", "--tasks", "1")
         assert checked.exit_code == 0, checked.output

@@ -6,6 +6,8 @@ import hashlib
 import io
 import json
 import os
+import re
+import shutil
 import threading
 import time
 import zipfile
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from files import unpinned
 
 from paw_gym.data import (
     DataFile,
@@ -144,7 +147,7 @@ def server() -> Iterator[Served]:
 
 def manifest(server: Served, **changes: Any) -> Manifest:
     """The manifest of ALFWorld, its addresses those of the server."""
-    return replace(load_manifest("alfworld").with_mirror(server.url), **changes)
+    return replace(unpinned(load_manifest("alfworld")).with_mirror(server.url), **changes)
 
 
 def download(some: Manifest, dest: Path, **settings: Any) -> Path:
@@ -446,10 +449,12 @@ class TestExisting:
 
     def test_a_failed_replacement_leaves_the_old_one(self, server: Served, tmp_path: Path) -> None:
         dest = download(manifest(server), tmp_path / "alf")
-        server.files["json_2.1.3_tw-pddl.zip"] = b"no zip"
-        with pytest.raises(DownloadError, match="damaged"):
+        server.files["json_2.1.3_tw-pddl.zip"] = archive({**GAMES, "more": "x"})
+        with pytest.raises(DownloadError, match="than the one that came first.* Remove .*alf to"):
             download(manifest(server), dest, force=True)
         assert verify_dataset(dest) == []
+        shutil.rmtree(dest)
+        assert (download(manifest(server), dest) / "more").read_text() == "x"
 
 
 class TestOtherSources:
@@ -458,7 +463,7 @@ class TestOtherSources:
             f"{hashlib.sha256(body).hexdigest()}  {name}" for name, body in server.files.items()
         ]
         server.files["SHA256SUMS"] = "\n".join(lines).encode()
-        official = load_manifest("alfworld")
+        official = unpinned(load_manifest("alfworld"))
         dest = download(official, tmp_path / "alf", mirror=server.url + "/")
         receipt = read_receipt(dest)
         assert receipt is not None
@@ -468,7 +473,7 @@ class TestOtherSources:
             download(official, tmp_path / "other", mirror=server.url)
 
     def test_a_mirror_without_checksums_will_do(self, server: Served, tmp_path: Path) -> None:
-        dest = download(load_manifest("alfworld"), tmp_path / "alf", mirror=server.url)
+        dest = download(unpinned(load_manifest("alfworld")), tmp_path / "alf", mirror=server.url)
         assert verify_dataset(dest) == []
 
     def test_a_checksum_file_of_another_form_is_an_error(
@@ -485,7 +490,7 @@ class TestOtherSources:
         source.mkdir()
         for name, body in server.files.items():
             (source / name).write_bytes(body)
-        dest = download(load_manifest("alfworld"), tmp_path / "alf", from_folder=source)
+        dest = download(unpinned(load_manifest("alfworld")), tmp_path / "alf", from_folder=source)
         assert verify_dataset(dest) == []
         assert server.requests == []
         assert sorted(p.name for p in source.iterdir()) == sorted(server.files)
@@ -534,6 +539,14 @@ class TestManifests:
             for url in file.urls
         )
         assert "{folder}" in some.use
+
+    @pytest.mark.parametrize("name", dataset_names())
+    def test_every_file_is_pinned_by_its_checksum_or_its_revision(self, name: str) -> None:
+        for file in load_manifest(name).files:
+            if file.sha256:
+                assert re.fullmatch("[0-9a-f]{64}", file.sha256), file.name
+            else:
+                assert all(re.search("/[0-9a-f]{40}/", url) for url in file.urls), file.name
 
     def test_unknown_names_name_the_nearest(self) -> None:
         with pytest.raises(ValueError, match="Did you mean 'alfworld'"):
