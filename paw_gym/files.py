@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
 import lzma
+import math
 import os
 import shutil
 import tempfile
@@ -147,26 +149,78 @@ def write_text(path: Path, text: str, shared: bool = False) -> None:
         scratch.write_text(text, encoding="utf-8")
 
 
+def json_text(value: Any, **options: Any) -> str:
+    """A value as JSON, with null for the numbers that JSON has none for (NaN, infinities)."""
+    try:
+        return json.dumps(value, allow_nan=False, **options)
+    except ValueError:
+        return json.dumps(_finite(value), allow_nan=False, **options)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def write_json(path: Path, value: Any, shared: bool = False) -> None:
     """Writes a JSON file, whole or not at all; ``shared`` as for ``new_file``."""
-    write_text(path, json.dumps(value, indent=2) + "\n", shared)
+    write_text(path, json_text(value, indent=2) + "\n", shared)
 
 
 def append_jsonl(path: Path, record: Mapping[str, Any]) -> None:
     """Adds one line to a JSONL file."""
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record) + "\n")
+        file.write(json_text(record) + "\n")
 
 
-def truncate_jsonl(path: Path, key: str, below: int) -> None:
-    """Drops the lines of ``path`` whose ``key`` is ``below`` or more: what a resumed run writes again."""
+def truncate_jsonl(path: Path, key: str, below: int) -> list[int]:
+    """Drops the lines of ``path`` whose ``key`` is ``below`` or more: what a resumed run writes again.
+
+    Returns:
+        the numbers (from 1) of lines that cannot be read, which are dropped as well: a kill or a full
+        disk cut them short.
+    """
     if not path.exists():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+        return []
+    kept, damaged = [], []
+    text = path.read_text(encoding="utf-8", errors="replace")
+    for number, line in enumerate(text.split("\n"), start=1):
         try:
-            if json.loads(line)[key] < below:
+            if line and json.loads(line)[key] < below:
                 kept.append(line + "\n")
         except (json.JSONDecodeError, KeyError, TypeError, RecursionError):
-            continue  # a line that a kill cut short
+            damaged.append(number)
     write_text(path, "".join(kept))
+    return damaged
+
+
+@contextmanager
+def naming_full_disk(folder: Path) -> Iterator[None]:
+    """Turns the error of any library that finds the disk full into one that names the folder.
+
+    Raises:
+        OSError: there is no space left.
+    """
+    try:
+        yield
+    except Exception as error:  # safetensors and torch have exceptions of their own for it
+        if not _finds_disk_full(error):
+            raise
+        raise OSError(
+            f"No space left at {folder}: free some, and run the same command; it goes on from what is "
+            "saved."
+        ) from error
+
+
+def _finds_disk_full(error: BaseException | None) -> bool:
+    while error is not None:
+        codes = (errno.ENOSPC, errno.EDQUOT)
+        if getattr(error, "errno", None) in codes or any(
+            f"(os error {c})" in str(error) for c in codes
+        ):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

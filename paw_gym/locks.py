@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +74,13 @@ def require_idle(folder: Path) -> None:
 
 @contextmanager
 def only_process(folder: Path) -> Iterator[None]:
-    """Keeps a run's folder to this process.
+    """Keeps a folder, which is made if need be, to this process; an empty one does not stay.
 
     Raises:
         ValueError: another process has it.
     """
+    absent = [place for place in (folder, *folder.absolute().parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
     lock = ProcessLock(folder)
     try:
         if not lock.take():
@@ -86,10 +88,13 @@ def only_process(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.close()
+        for place in absent:
+            with suppress(OSError):  # of a folder that holds something
+                place.rmdir()
 
 
 def _working(folder: Path) -> str:
     return (
-        f"Another process is working in {folder}. Wait for it or stop it, or give this run another name "
-        "(name=...)."
+        f"Another process is working in {folder}. Wait for it or stop it, or take another folder (paw train: "
+        "name=...; paw eval: --out)."
     )

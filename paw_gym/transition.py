@@ -17,6 +17,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from paw_gym.files import json_text
+
 
 @dataclass(frozen=True, slots=True)
 class Transition:
@@ -197,14 +199,14 @@ def write_jsonl(path: str | Path, episodes: Iterable[Episode], append: bool = Fa
         append: add to the file instead of replacing it.
     """
     if append:
-        lines = [json.dumps(e.to_dict()) + "\n" for e in episodes]
+        lines = [json_text(e.to_dict()) + "\n" for e in episodes]
         with open(path, "a", encoding="utf-8") as file:
             file.write("".join(lines))
         return len(lines)
     count = 0
     with replacing(path) as scratch, open(scratch, "w", encoding="utf-8") as file:
         for episode in episodes:
-            file.write(json.dumps(episode.to_dict()) + "\n")
+            file.write(json_text(episode.to_dict()) + "\n")
             count += 1
     return count
 
@@ -277,7 +279,7 @@ def _rows(number: int, episode: Episode) -> Iterator[dict[str, Any]]:
         yield shared
     for t in episode.transitions:
         data = t.to_dict()
-        yield {**shared, **data, **{name: json.dumps(data[name]) for name in _JSON_COLUMNS}}
+        yield {**shared, **data, **{name: json_text(data[name]) for name in _JSON_COLUMNS}}
 
 
 def episode_from_rows(rows: Sequence[Mapping[str, Any]]) -> Episode:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from paw_train.policies.local.attention_blocks import layout
+from paw_train.policies.local.guarded_step import GuardedStep
 from paw_train.policies.local.mixed_precision import MasterWeights
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.recomputation import recomputed
@@ -72,10 +73,16 @@ class Critic:
         settings: learning rate, clipping.
         level: ``turn`` or ``token``.
         micro_batch_tokens: padded tokens of one forward pass.
+        max_skipped: as ``optimizer.max_skipped``.
     """
 
     def __init__(
-        self, policy: LocalPolicy, settings: CriticSettings, level: str, micro_batch_tokens: int
+        self,
+        policy: LocalPolicy,
+        settings: CriticSettings,
+        level: str,
+        micro_batch_tokens: int,
+        max_skipped: int = 0,
     ) -> None:
         self.settings, self.level, self.budget = settings, level, micro_batch_tokens
         self.device, self.pad_id = policy.device, policy.pad_id
@@ -91,6 +98,9 @@ class Critic:
         self.parameters = self.weights.masters
         self.adamw = torch.optim.AdamW(
             self.parameters, lr=settings.lr, weight_decay=0.0, fused=True
+        )
+        self.guarded_step = GuardedStep(
+            self.weights, [self.adamw], settings.max_grad_norm, max_skipped, "algorithm.critic.lr"
         )
 
     @torch.no_grad()
@@ -133,12 +143,9 @@ class Critic:
             )
             (loss / total).backward()
             sums += torch.stack([loss.detach(), squares])
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.max_grad_norm)
-        if torch.isfinite(norm):
-            self.adamw.step()
-            self.weights.write_back()
+        norm = self.guarded_step()
         loss_mean, error = (sums / total).tolist()
-        return {"value_loss": loss_mean, "value_error": error, "grad_norm_value": norm.item()}
+        return {"value_loss": loss_mean, "value_error": error, "grad_norm_value": norm}
 
     def _forward(self, batch: TokenBatch) -> Tensor:
         """[S, A] values before the action tokens of the batch's transitions (A = 1 at turn level)."""
@@ -163,5 +170,5 @@ class Critic:
         """Inverse of ``state_dict``."""
         self.decoder.load_state_dict(state["decoder"])
         self.head.load_state_dict(state["head"])
-        self.weights.load_state_dict(state.get("masters", []))
+        self.weights.load_state_dict(state["masters"])
         self.adamw.load_state_dict(state["optimizer"])

@@ -19,16 +19,13 @@ from paw_train.losses.objective import (
     combined_loss,
     merge_metrics,
 )
+from paw_train.policies.local.guarded_step import GuardedStep
 from paw_train.policies.local.mixed_precision import MasterWeights
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.reference import Reference
 from paw_train.rollouts.scoring import batches
 from paw_train.rollouts.tokens import TokenBatch, TokenRow
 from paw_train.settings import OptimizerSettings, WorldModelSettings
-
-
-class TrainingDivergedError(RuntimeError):
-    """Losses or gradients stopped being finite; the last checkpoint is from before."""
 
 
 class Updater:
@@ -43,6 +40,7 @@ class Updater:
         temperature: of the rollout.
         updates: updates in the whole run, for the schedule.
         critic: PPO's, trained beside the policy.
+        rate: the setting that ``optimizer.lr`` is from, for errors.
     """
 
     def __init__(
@@ -55,11 +53,11 @@ class Updater:
         temperature: float,
         updates: int,
         critic: Critic | None = None,
+        rate: str = "optimizer.lr",
     ) -> None:
         self.policy, self.reference, self.critic = policy, reference, critic
         self.settings, self.objective, self.world_model = optimizer, objective, world_model
         self.temperature, self.updates = temperature, updates
-        self.skipped = 0
         self.weights = MasterWeights([p for p in policy.model.parameters() if p.requires_grad])
         self.parameters = self.weights.masters
         self.adamw = torch.optim.AdamW(
@@ -68,6 +66,9 @@ class Updater:
             betas=optimizer.betas,
             weight_decay=optimizer.weight_decay,
             fused=True,  # one pass over the weights, where the stock loop makes about ten
+        )
+        self.guarded_step = GuardedStep(
+            self.weights, [self.adamw], optimizer.max_grad_norm, optimizer.max_skipped, rate
         )
 
     def learning_rate(self, update: int) -> float:
@@ -93,6 +94,11 @@ class Updater:
                 metrics |= self._minibatch(rows, experience, count)
             collected.append(metrics)
         return {**averaged(collected), "lr": lr}
+
+    @property
+    def steps(self) -> list[GuardedStep]:
+        """Of policy and critic; after a step that was left out, nothing may be saved."""
+        return [self.guarded_step, *([self.critic.guarded_step] if self.critic is not None else [])]
 
     def states_to_come(self) -> int:
         """Bytes of AdamW's moments that the first steps will make."""
@@ -163,14 +169,8 @@ class Updater:
             metrics["wm_scale"] = self._rescale(apart, self._ratio)
         if self.settings.measure_gradients:
             metrics |= norms
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.max_grad_norm)
-        if not torch.isfinite(norm):
-            self._skip()
-            return {**_finite(metrics), "skipped": 1.0}
-        self.skipped = 0
-        self.adamw.step()
-        self.weights.write_back()
-        return {**metrics, "grad_norm": norm.item(), "skipped": 0.0}
+        norm = self.guarded_step()
+        return {**metrics, "grad_norm": norm, "skipped": float(not math.isfinite(norm))}
 
     def _micro_batch(
         self,
@@ -212,17 +212,6 @@ class Updater:
                 master.grad += (scale - 1.0) * part
         return scale
 
-    def _skip(self) -> None:
-        """Leaves the step out; a few in a row end the run, which would only go on as noise."""
-        self.adamw.zero_grad(set_to_none=True)
-        self.skipped += 1
-        if self.skipped > self.settings.max_skipped:
-            raise TrainingDivergedError(
-                f"{self.skipped} optimiser steps in a row had a loss or gradient that is not finite "
-                f"(optimizer.max_skipped={self.settings.max_skipped}). The last checkpoint is from "
-                "before; resume from it with a lower optimizer.lr or a larger dtype."
-            )
-
     def _inputs(
         self, batch: TokenBatch, experience: Experience, entropy: Tensor | None
     ) -> MicroBatch:
@@ -244,36 +233,30 @@ class Updater:
         sums[:] = [a + b for a, b in zip(sums, filled, strict=True)] if sums else filled
 
     def state_dict(self) -> dict[str, Any]:
-        """Optimiser, critic, and the count of skipped steps."""
+        """Optimiser and critic, after a step that was not left out."""
         critic = None if self.critic is None else self.critic.state_dict()
         return {
             "adamw": self.adamw.state_dict(),
             "masters": self.weights.state_dict(),
             "critic": critic,
-            "skipped": self.skipped,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Inverse of ``state_dict``."""
         self.adamw.load_state_dict(state["adamw"])
-        self.weights.load_state_dict(state.get("masters", []))
-        self.skipped = int(state["skipped"])
+        self.weights.load_state_dict(state["masters"])
         if self.critic is not None:
             self.critic.load_state_dict(state["critic"])
 
 
 def averaged(collected: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Each metric's mean over the optimiser steps that have it."""
+    """Each metric's mean over the optimiser steps in which it is a finite number."""
     values: dict[str, list[float]] = {}
     for metrics in collected:
         for name, value in metrics.items():
-            values.setdefault(name, []).append(value)
+            if math.isfinite(value):
+                values.setdefault(name, []).append(value)
     return {name: sum(found) / len(found) for name, found in values.items()}
-
-
-def _finite(metrics: dict[str, float]) -> dict[str, float]:
-    """Without the values that JSON has no number for."""
-    return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
 def _norm(gradients: Sequence[Tensor]) -> float:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paw_gym.files import write_text
+from paw_gym.files import json_text, write_text
 from paw_gym.transition import Episode
 
 
@@ -30,7 +29,6 @@ class EpisodeLog:
         self._before = 0.0
         self.replaced = False
         """whether a file of another evaluation lay there"""
-        self._made = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = self._read()
         self._kept = len(lines)
@@ -80,13 +78,9 @@ class EpisodeLog:
         self._kept += 1
 
     def discard_empty(self) -> None:
-        """Removes the file, and the folders that were made for it, if no episode is in it."""
-        if self._kept:
-            return
-        self.path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # another file is there by now
-            for folder in self._made:
-                folder.rmdir()
+        """Removes the file if no episode is in it."""
+        if not self._kept:
+            self.path.unlink(missing_ok=True)
 
     def close(self, complete: bool) -> None:
         """Removes the file when everything is in the result."""
@@ -95,4 +89,4 @@ class EpisodeLog:
 
 
 def _line(record: Mapping[str, Any]) -> str:
-    return json.dumps(record) + "\n"
+    return json_text(record) + "\n"

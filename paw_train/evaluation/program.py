@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paw_gym.files import naming_full_disk
+from paw_gym.locks import only_process
 from paw_train.baselines import agent_class
 from paw_train.environments import (
     agent_env_maker,
@@ -99,16 +101,18 @@ def evaluate_from_args(
 
     Raises:
         ValueError: something that the arguments name is not there (names the nearest), the folder
-            holds another evaluation, or every episode failed.
+            holds another evaluation or another process works in it, or every episode failed.
+        OSError: the disk is full.
     """
     display = Display(quiet)
     job = make_job(model, overrides, out, agent, panel, seeds, display.say)
-    policy = _open(job)
-    try:
-        return _evaluate(job, policy, display, fresh)
-    finally:
-        if policy is not None and hasattr(policy, "close"):
-            policy.close()
+    with only_process(job.folder), naming_full_disk(job.folder):
+        policy = _open(job)
+        try:
+            return _evaluate(job, policy, display, fresh)
+        finally:
+            if policy is not None and hasattr(policy, "close"):
+                policy.close()
 
 
 def _evaluate(job: Job, policy: Policy | None, display: Display, fresh: bool) -> Path:

@@ -7,13 +7,13 @@ two rows. Records hold texts: responses are tokenised from theirs, which is not 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from paw_gym.export.staging import Tally, require_file, with_clean_texts
+from paw_gym.files import json_text
 from paw_gym.transition import Episode, replacing
 from paw_gym.wrappers import AgentInterface, make_agent_env
 from paw_train.rollouts.chat import ChatFormat
@@ -62,7 +62,7 @@ def write_tokens(
                 interfaces[episode.env_id] = made = make_agent_env(name)
                 opened.callback(made.close)
             for line in token_lines(episode, chat, interfaces[episode.env_id], coefficient):
-                file.write(json.dumps(line) + "\n")
+                file.write(json_text(line) + "\n")
     return tally
 
 

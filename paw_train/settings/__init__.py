@@ -28,7 +28,7 @@ from paw_train.settings.recipes import (
 )
 from paw_train.settings.record import RecordSettings
 from paw_train.settings.rollout import RolloutSettings
-from paw_train.settings.run import WITHOUT_EFFECT, Settings, with_defaults
+from paw_train.settings.run import MAY_CHANGE, WITHOUT_EFFECT, Settings, with_defaults
 from paw_train.settings.scratch import ScratchModelSettings
 from paw_train.settings.vllm import VLLMSettings
 from paw_train.settings.world_model import WorldModelSettings

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Interval
@@ -35,7 +37,23 @@ WITHOUT_EFFECT = (
     "optimizer.measure_gradients",
     *("rollout.vllm.gpu_memory", "rollout.vllm.sleep"),
 )
-"""settings (dotted) that results do not depend on: a resumed run may have changed them"""
+"""settings (dotted) that results do not depend on"""
+
+MAY_CHANGE: Mapping[str, str | None] = MappingProxyType(
+    {
+        **dict.fromkeys(WITHOUT_EFFECT),
+        **dict.fromkeys(("threads", "updates", "algorithm.critic.lr")),
+        **{
+            f"optimizer.{name}": None
+            for name in ("lr", "schedule", "final_lr", "warmup_updates", "max_skipped")
+        },
+        "optimizer.micro_batch_tokens": None,
+        **dict.fromkeys(("cloning.lr", "cloning.matrix_lr"), "warm"),
+        **dict.fromkeys([f"world_model_learning.{m}.lr" for m in ("sft", "rwml")], "world_model"),
+    }
+)
+"""settings (dotted) that may be others when a run is resumed; all else makes another run of it. With the name
+of a checkpoint: until that is made, and what led to it begins again. ``updates`` may grow"""
 
 
 class Settings(Group):
@@ -50,7 +68,7 @@ class Settings(Group):
     seed: Seed = 0
     """seed of all randomness in the run"""
     threads: Annotated[int, Interval(ge=1, le=1024)] | None = None
-    """number of CPU threads; null: as many as there are cores"""
+    """number of CPU threads; null: as many as there are cores, which the run records"""
     updates: Count = 100
     """number of RL updates"""
     checkpoint_every: Positive = 5
@@ -144,6 +162,11 @@ class Settings(Group):
                 f"curriculum.method={self.curriculum.method} looks at how the episodes of a group differ, "
                 "and there is a group of one: set rollout.group_size (or an environment's own) to 2 or more."
             )
+
+    @property
+    def cpu_threads(self) -> int:
+        """The number of CPU threads on this machine."""
+        return self.threads or os.cpu_count() or 1
 
     @property
     def mixed(self) -> bool:

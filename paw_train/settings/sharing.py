@@ -49,7 +49,7 @@ def _warm_start(settings: Settings) -> dict[str, Any]:
         # the limit has its effect in `episodes` and `steps`
         "cloning": settings.cloning.model_dump(exclude={"episodes_per_task", "checkpoint_every"}),
         "seed": settings.seed,
-        "threads": settings.threads,
+        "threads": settings.cpu_threads,
         "version": __version__,
     }
 

@@ -18,6 +18,7 @@ from paw_gym.raised import reason_of
 from paw_train.environments import has_solver, make_pool
 from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
+from paw_train.policies.local.guarded_step import GuardedStep
 from paw_train.policies.local.mixed_precision import MasterWeights
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.chat import ChatFormat
@@ -108,6 +109,7 @@ def clone(
     progress: Callable[[int, int, float], None] | None = None,
     checkpoint: Path | None = None,
     stopping: Callable[[], bool] = lambda: False,
+    max_skipped: int = 0,
 ) -> bool:
     """Trains the policy on expert rows; False when it was asked to stop before the last step.
 
@@ -126,8 +128,12 @@ def clone(
         checkpoint: folder of the training state, written every ``checkpoint_every`` steps; cloning
             continues from it, to the same weights as without a stop.
         stopping: whether to stop after the current step, with a checkpoint.
+        max_skipped: as ``optimizer.max_skipped``.
+
+    Raises:
+        TrainingDivergedError: losses or gradients stopped being finite.
     """
-    cloner = _Cloner(policy, rows, settings, seed)
+    cloner = _Cloner(policy, rows, settings, seed, max_skipped)
     saved = find_checkpoint(checkpoint) if checkpoint is not None else None
     if saved is not None:
         cloner.load_state_dict(load_checkpoint(saved, policy))
@@ -144,9 +150,12 @@ def clone(
             line = {"step": step, "loss": loss, "action_accuracy": accuracy, "seconds": seconds}
             append_jsonl(log, line)
         due = step % settings.checkpoint_every == 0 or stopping()
-        if checkpoint is not None and due and step < settings.steps:
+        good = cloner.guarded_step.skipped == 0
+        if checkpoint is not None and due and good and step < settings.steps:
             save_checkpoint(checkpoint, policy, cloner.state_dict())
     cloner.close()
+    if cloner.done == settings.steps:
+        cloner.guarded_step.require_good()
     return cloner.done == settings.steps
 
 
@@ -162,13 +171,21 @@ class _Cloner:
     """The steps of cloning, and the state in which they can be continued."""
 
     def __init__(
-        self, policy: LocalPolicy, rows: Sequence[TokenRow], settings: CloningSettings, seed: int
+        self,
+        policy: LocalPolicy,
+        rows: Sequence[TokenRow],
+        settings: CloningSettings,
+        seed: int,
+        max_skipped: int,
     ) -> None:
         self.policy, self.settings, self.done = policy, settings, 0
         model = policy.model
         model.train()
         self.weights = MasterWeights([p for p in model.parameters() if p.requires_grad])
         self.optimizers = _optimizers(model, self.weights, settings)
+        self.guarded_step = GuardedStep(
+            self.weights, self.optimizers, 1.0, max_skipped, "cloning.lr or cloning.matrix_lr"
+        )
         self.peaks = [[group["lr"] for group in o.param_groups] for o in self.optimizers]
         self.batches = _batches(rows, settings.batch_tokens, np.random.default_rng(seed))
 
@@ -182,10 +199,7 @@ class _Cloner:
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.weights.masters, 1.0)
-        for optimizer in self.optimizers:
-            optimizer.step()
-        self.weights.write_back()
+        self.guarded_step()
         self.done += 1
         return loss.item(), accuracy
 

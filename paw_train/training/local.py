@@ -8,7 +8,7 @@ have computed.
 from __future__ import annotations
 
 import json
-import os
+import math
 import shutil
 import signal
 import time
@@ -19,7 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from paw_gym.files import append_jsonl, new_folder, truncate_jsonl, write_json
+from paw_gym.files import (
+    append_jsonl,
+    naming_full_disk,
+    new_folder,
+    write_json,
+)
 from paw_gym.locks import only_process, require_idle
 from paw_gym.transition import write_jsonl
 from paw_train.algorithms.critic import Critic
@@ -28,7 +33,7 @@ from paw_train.algorithms.experience import collect, prepare
 from paw_train.algorithms.update import Updater, update_seed
 from paw_train.evaluation import evaluate_to_folder
 from paw_train.evaluation.mixture import evaluate_members
-from paw_train.policies.checkpoints import find_checkpoint
+from paw_train.policies.checkpoints import find_checkpoint, remove_checkpoint
 from paw_train.policies.factory import rollout_policy
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint, share_checkpoint
 from paw_train.policies.local.policy import LocalPolicy
@@ -41,6 +46,7 @@ from paw_train.rollouts.observation_filter import leave_out
 from paw_train.rollouts.rollout import sampled_tokens
 from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import (
+    MAY_CHANGE,
     WITHOUT_EFFECT,
     CloningSettings,
     Settings,
@@ -59,6 +65,7 @@ from paw_train.training.fit import machine_memory, require_fit
 from paw_train.training.language import language_texts
 from paw_train.training.preparation import prepared
 from paw_train.training.recording import record
+from paw_train.training.records import cut_logs, note_event
 from paw_train.world_model_learning.stages import WorldModelStages
 
 if TYPE_CHECKING:
@@ -70,7 +77,8 @@ def train_from_recipe(
 ) -> Path:
     """Trains by a recipe and returns the run's folder.
 
-    An unfinished run of the same name and settings is resumed; a finished one is left as it is.
+    An unfinished run of the same name and settings is resumed; a finished one is left as it is, or goes
+    on where ``updates`` has grown. Some settings may change (``settings.MAY_CHANGE``).
 
     Args:
         recipe: a name from ``recipes/`` or a ``.yaml`` path.
@@ -105,7 +113,8 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
         claim_folder(folder, settings)
     with only_process(folder):
         try:
-            return run.execute()
+            with naming_full_disk(folder):
+                return run.execute()
         except BaseException:
             give_up_folder(folder)
             raise
@@ -114,7 +123,7 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
 def startable_here(settings: Settings, report: Callable[[str], None]) -> Settings:
     """The settings as this engine will use them, after all that can be asked before a run begins."""
     memory = memory_of(chosen_device(settings.model.device))
-    settings = prepared(settings, report)
+    settings = prepared(settings, report).replace(threads=settings.cpu_threads)
     if memory is not None:
         require_fit(settings, memory, machine_memory())
     return settings
@@ -139,10 +148,27 @@ def set_aside(folder: Path, wanted: bool) -> Iterator[None]:
 
 
 def claim_folder(folder: Path, settings: Settings) -> None:
-    """Makes the run's folder and records the settings there, unless it is another run's."""
-    require_own_folder(folder, settings)
+    """Makes the run's folder and records the settings there, unless it is another run's.
+
+    Settings that have changed since, and have an effect, are noted in ``events.jsonl``.
+    """
+    changed = require_own_folder(folder, settings)
+    if _is_finished(folder):
+        if "updates" not in changed:
+            return
+        # it goes on: what it ended with is made again
+        for last in ("eval_after.json", "episodes_after.jsonl", "world_model/trained.json"):
+            (folder / last).unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
+    for until in filter(None, map(MAY_CHANGE.get, changed)):
+        remove_checkpoint(folder / "checkpoints" / f"{until}-latest")
+    if changed:
+        note_event(folder, "settings changed", changed=changed)
     write_json(folder / "config.json", json.loads(json.dumps(settings.to_dict())))
+
+
+def _is_finished(folder: Path) -> bool:
+    return (folder / "eval_after.json").exists()
 
 
 def give_up_folder(folder: Path) -> None:
@@ -151,34 +177,61 @@ def give_up_folder(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def require_own_folder(folder: Path, settings: Settings) -> None:
-    """Raises ``ValueError`` for the folder of a run with other settings; names the first that differs."""
+def require_own_folder(folder: Path, settings: Settings) -> dict[str, tuple[Any, Any]]:
+    """The settings (dotted) that have changed and have an effect, each before and now.
+
+    Raises:
+        ValueError: the folder is of a run with other settings; names the first that may not change.
+    """
     in_the_way = next((p for p in (folder, *folder.parents) if p.exists() and not p.is_dir()), None)
     if in_the_way is not None:
         raise NotADirectoryError(f"{folder} cannot be made: {in_the_way} is a file (out, name).")
     config = folder / "config.json"
+    if not config.exists():
+        return {}
+    found = with_defaults(json.loads(config.read_text(encoding="utf-8")))
     wanted = json.loads(json.dumps(settings.to_dict()))
-    if config.exists():
-        found = with_defaults(json.loads(config.read_text(encoding="utf-8")))
-        changed = [
-            key
-            for key in _differences(found, wanted)
-            if not any(f"{key}.".startswith(f"{free}.") for free in WITHOUT_EFFECT)
-        ]
-        if changed:
+    changed = {
+        key: values
+        for key, values in _differences(found, wanted).items()
+        if not any(f"{key}.".startswith(f"{free}.") for free in WITHOUT_EFFECT)
+    }
+    for key, (before, now) in changed.items():
+        if (reason := _refusal(key, before, now, folder, settings.engine)) is not None:
             raise ValueError(
-                f"{folder} holds a run with other settings (first difference: {changed[0]}). "
+                f"{folder} holds a run with other settings (first difference: {key}{reason}). "
                 "Give this one another name (name=...), or start over with --fresh."
             )
+    if _is_finished(folder) and "updates" not in changed:
+        for key in changed.keys() - {"threads"}:
+            raise ValueError(
+                f"{folder} is finished, and {key} was {changed[key][0]} there. Give this run another "
+                "name (name=...), let it go on with larger updates, or start over with --fresh."
+            )
+    return changed
 
 
-def _differences(a: Any, b: Any, where: str = "") -> list[str]:
+def _refusal(key: str, before: Any, now: Any, folder: Path, engine: str) -> str | None:
+    """Why a setting may not change, for a parenthesis; ``None``: it may."""
+    if key not in MAY_CHANGE:
+        return ""
+    if engine == "openrlhf" and key in ("updates", "algorithm.critic.lr"):
+        return ", which may change with engine=local only"
+    if key == "updates" and now < before:
+        return f", which was {before} and may only grow"
+    until = MAY_CHANGE[key]
+    if until is not None and find_checkpoint(folder / "checkpoints" / until) is not None:
+        return f", which may change until checkpoints/{until} is made"
+    return None
+
+
+def _differences(a: Any, b: Any, where: str = "") -> dict[str, tuple[Any, Any]]:
     if isinstance(a, dict) and isinstance(b, dict):
-        keys = [*a, *(key for key in b if key not in a)]
-        return [
-            d for k in keys for d in _differences(a.get(k), b.get(k), f"{where}.{k}".strip("."))
-        ]
-    return [] if a == b else [where]
+        found: dict[str, tuple[Any, Any]] = {}
+        for k in (*a, *(key for key in b if key not in a)):
+            found |= _differences(a.get(k), b.get(k), f"{where}.{k}".strip("."))
+        return found
+    return {} if a == b else {where: (a, b)}
 
 
 class Run:
@@ -187,7 +240,7 @@ class Run:
     def __init__(self, settings: Settings, folder: Path, display: RunDisplay) -> None:
         self.settings, self.folder, self.display = settings, folder, display
         self.interrupted = False
-        torch.set_num_threads(settings.threads or os.cpu_count() or 1)
+        torch.set_num_threads(settings.cpu_threads)
         self.device = chosen_device(settings.model.device)
         self.policy = self._policy()
         self._engine: LocalPolicy | FollowingVLLM | None = None
@@ -204,8 +257,10 @@ class Run:
 
     def execute(self) -> Path:
         """Does what is left of the run and returns its folder."""
-        if (self.folder / "eval_after.json").exists():
-            self.display.say(f"{self.folder} is finished; --fresh starts it over.")
+        if _is_finished(self.folder):
+            self.display.say(
+                f"{self.folder} is finished; larger updates let it go on, --fresh starts it over."
+            )
             return self.folder
         started = time.perf_counter()
         with _graceful(self), self.tracking:
@@ -222,13 +277,15 @@ class Run:
             )
             finished = stages.learn()
             if finished:
-                self._remove("imitation-latest")
+                remove_checkpoint(self.folder / "checkpoints" / "imitation-latest")
                 self._evaluate("before", warm)
                 finished = self._reinforce(warm)
             if finished:
                 best = find_checkpoint(self.folder / "checkpoints" / "best")
                 if best is not None:
                     load_checkpoint(best, self.policy)
+                elif self.settings.evaluation.every and self.settings.updates:
+                    self.display.say("No checkpoints/best: the last policy is evaluated.")
                 stages.measure("trained")
                 self._evaluate("after", self.policy)
             self._report()
@@ -291,7 +348,7 @@ class Run:
         save_checkpoint(folder, self.policy, {"update": 0})
         if (shared := shared_warm_start(self.settings)) is not None:
             share_checkpoint(shared, self.policy, {"update": 0})
-        self._remove("warm-latest")
+        remove_checkpoint(self.folder / "checkpoints" / "warm-latest")
         return self.policy
 
     def _imitate(self, more: list[TokenRow]) -> bool:
@@ -318,12 +375,8 @@ class Run:
                 lambda step, _, loss: advance(step, f"loss {loss:.3f}"),
                 self.folder / "checkpoints" / latest,
                 lambda: self.interrupted,
+                self.settings.optimizer.max_skipped,
             )
-
-    def _remove(self, latest: str) -> None:
-        """Removes a checkpoint that was only needed to go on."""
-        for left in (latest, f"{latest}.old"):
-            shutil.rmtree(self.folder / "checkpoints" / left, ignore_errors=True)
 
     def _made_before(self) -> Path | None:
         """The checkpoint of this run's warm start: its own, or one that an equal run shared."""
@@ -335,7 +388,8 @@ class Run:
         a = self.settings.algorithm
         if not advantage_estimator(a.name).needs_critic:
             return None
-        return Critic(self.policy, a.critic, a.level, self.settings.optimizer.micro_batch_tokens)
+        own = self.settings.optimizer
+        return Critic(self.policy, a.critic, a.level, own.micro_batch_tokens, own.max_skipped)
 
     def _reference(self) -> Reference | None:
         """The policy of the warm start; call it while that is what the policy is."""
@@ -372,6 +426,9 @@ class Run:
                 append_jsonl(self.folder / "metrics.jsonl", metrics)
                 self.tracking.follow()
                 show(metrics)
+                if update + 1 == s.updates:
+                    for step in updater.steps:
+                        step.require_good()
                 last = update + 1 == s.updates or self.interrupted
                 if last or (update + 1) % s.checkpoint_every == 0:
                     self._save("latest", update + 1, updater, pool)
@@ -410,11 +467,11 @@ class Run:
             record(self.folder, update + 1, kept_groups, transitions, experience, self.policy, s)
         metrics: dict[str, Any] = updater.step(experience, update, update_seed(s.seed, update))
         updater.release()
+        found = {**pool.metrics(sampled), **experience.metrics, **metrics}
         return {
             "update": update + 1,
-            **pool.metrics(sampled),
-            **experience.metrics,
-            **metrics,
+            # of a critic that diverged, they may be no numbers
+            **{name: value for name, value in found.items() if math.isfinite(value)},
             "tokens": sum(len(row.ids) for row in experience.rows),
             "sampled_tokens": sampled_tokens(sampled),
             "transitions": len(experience.advantages),
@@ -447,11 +504,31 @@ class Run:
             pool.load_state_dict(state["pool"])
             start = int(state["update"])
             self.display.say(f"Resuming after update {start}.")
-        for name in ("metrics.jsonl", "validation.jsonl"):
-            truncate_jsonl(self.folder / name, "update", start + 1)
+        else:
+            self._require_no_checkpoint_yet()
+        cut_logs(self.folder, ("metrics.jsonl", "validation.jsonl"), start, self.display.say)
         return start
 
+    def _require_no_checkpoint_yet(self) -> None:
+        """Says that updates are computed again.
+
+        Raises:
+            ValueError: there were so many that there was a checkpoint, and there is none.
+        """
+        log, latest = self.folder / "metrics.jsonl", self.folder / "checkpoints" / "latest"
+        done = len(log.read_text(encoding="utf-8").splitlines()) if log.exists() else 0
+        if done > self.settings.checkpoint_every:
+            raise ValueError(
+                f"{log} has {done} updates, but the checkpoint {latest} is missing. Put it back, or "
+                "start over with --fresh."
+            )
+        if done:
+            self.display.say(f"No checkpoint yet: {done} updates are computed again.")
+
     def _save(self, name: str, update: int, updater: Updater, pool: TrainingEnvironments) -> None:
+        if any(step.skipped for step in updater.steps):
+            self.display.say(f"Not saved after update {update}: its last step was not finite.")
+            return
         state = {
             "update": update,
             "optimizer": updater.state_dict(),

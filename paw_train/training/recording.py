@@ -8,7 +8,6 @@ so a run with and without it computes the same.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paw_gym.files import write_text
+from paw_gym.files import json_text, write_text
 from paw_gym.transition import write_jsonl
 from paw_train.algorithms.experience import Experience, Pool
 from paw_train.losses.world_model import predicted_well
@@ -204,4 +203,4 @@ def _short(value: float) -> float:
 
 
 def _write_lines(path: Path, records: Sequence[dict[str, Any]]) -> None:
-    write_text(path, "".join(json.dumps(r, separators=(",", ":")) + "\n" for r in records))
+    write_text(path, "".join(json_text(r, separators=(",", ":")) + "\n" for r in records))

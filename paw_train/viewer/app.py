@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import json
-import math
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -20,6 +18,7 @@ from starlette.exceptions import HTTPException
 import paw_gym
 from env_servers.problems import MEDIA_TYPE, ProblemError
 from env_servers.service import App, Gate, Metrics, Receive, Scope, Send
+from paw_gym.files import json_text
 from paw_train.viewer.queries import OUTCOMES, PAGE, SORTS, Filter
 from paw_train.viewer.store import RunStore, UnknownNameError
 
@@ -241,17 +240,5 @@ def _add_problems(app: FastAPI) -> None:
 
 def _json(value: Any) -> Response:
     # escapes: what an episode holds need not be valid Unicode
-    try:
-        body = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    except ValueError:
-        body = json.dumps(_finite(value), separators=(",", ":"))
+    body = json_text(value, separators=(",", ":"))
     return Response(body, headers=HEADERS, media_type="application/json")
-
-
-def _finite(value: Any) -> Any:
-    """The value with null for numbers that JSON has none for (a damaged file may hold them)."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from paw_gym.files import write_text
+from paw_gym.files import json_text, write_text
 from paw_gym.pool import EnvPool, Slot, Snapshot, cannot_branch
 from paw_gym.transition import Episode, Transition
 from paw_gym.wrappers import AgentInterface
@@ -181,7 +181,7 @@ def _carried_out(
 
 def write_experience(path: Path, experience: Sequence[ExpertExperience]) -> None:
     """Writes one expert's episode a line, all or nothing."""
-    write_text(path, "".join(json.dumps(e.to_dict()) + "\n" for e in experience))
+    write_text(path, "".join(json_text(e.to_dict()) + "\n" for e in experience))
 
 
 def read_experience(path: Path) -> list[ExpertExperience]:

@@ -59,6 +59,7 @@ class RWMLLearner(Learner):
             WorldModelSettings.preset("off"),
             self.own.temperature,
             self.own.updates,
+            rate="world_model_learning.rwml.lr",
         )
         super().__init__(settings, updater)
 

@@ -44,9 +44,17 @@ class SFTLearner(Learner):
         )
         optimizer = stage_optimizer(settings, self.own, 1)
         echo = WorldModelSettings.preset("echo")
-        super().__init__(
-            settings, Updater(policy, None, optimizer, objective, echo, 1.0, self.own.updates)
+        updater = Updater(
+            policy,
+            None,
+            optimizer,
+            objective,
+            echo,
+            1.0,
+            self.own.updates,
+            rate="world_model_learning.sft.lr",
         )
+        super().__init__(settings, updater)
 
     def update(self, number: int) -> dict[str, Any]:
         """See ``Learner.update``; one optimiser step."""
@@ -57,12 +65,18 @@ class SFTLearner(Learner):
         )
         learned = self.updater.step(experience, number, seed)
         return {
-            "nll_per_token": learned["obs_nll"],
-            "loss": learned["wm_loss"],
-            **{name: learned[name] for name in ("grad_norm", "lr", "skipped") if name in learned},
+            **{name: learned[key] for name, key in _LOGGED.items() if key in learned},
             "transitions": len(experience.advantages),
             "seconds_train": time.perf_counter() - started,
         }
+
+
+_LOGGED = {
+    "nll_per_token": "obs_nll",
+    "loss": "wm_loss",
+    **{name: name for name in ("grad_norm", "lr", "skipped")},
+}
+"""metrics of a stage's update, under the names that an updater gives them"""
 
 
 def sampled_rows(rows: Sequence[TokenRow], budget: int, rng: np.random.Generator) -> list[TokenRow]:

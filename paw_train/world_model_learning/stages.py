@@ -10,7 +10,6 @@ own (``early_stage``), and imitation as a third one, which the trainer hands in.
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from paw_train.environments import agent_env_maker, make_pool, training_env
 from paw_train.evaluation import world_model
 from paw_train.evaluation.embeddings import Embedder, make_embedder
 from paw_train.evaluation.terminal import Display
-from paw_train.policies.checkpoints import find_checkpoint
+from paw_train.policies.checkpoints import find_checkpoint, remove_checkpoint
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.rollout import rollout
@@ -93,7 +92,7 @@ class WorldModelStages:
             return False
         self.measure("learned")
         save_checkpoint(self.folder / "checkpoints" / "world_model", self.policy, {"update": 0})
-        shutil.rmtree(self.folder / "checkpoints" / "world_model-latest", ignore_errors=True)
+        remove_checkpoint(self.folder / "checkpoints" / "world_model-latest")
         return True
 
     def _from_play(self) -> bool:
@@ -294,7 +293,10 @@ class WorldModelStages:
                 append_jsonl(log, {"update": update + 1, **metrics, "time": time.time()})
                 advance(update + 1, _note(metrics))
                 stop = self.stopping()
-                if stop or update + 1 == total or (update + 1) % self.own.checkpoint_every == 0:
+                if update + 1 == total:
+                    learner.updater.guarded_step.require_good()
+                due = stop or update + 1 == total or (update + 1) % self.own.checkpoint_every == 0
+                if due and learner.updater.guarded_step.skipped == 0:
                     state = {"update": update + 1, "optimizer": learner.state_dict()}
                     save_checkpoint(latest, self.policy, state)
                 if stop:

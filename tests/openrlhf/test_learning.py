@@ -18,12 +18,12 @@ torch = pytest.importorskip("torch")
 from paw_train.algorithms.critic import Critic  # noqa: E402
 from paw_train.algorithms.experience import Experience, Pool, Signals, collect, prepare  # noqa: E402
 from paw_train.algorithms.update import (  # noqa: E402
-    TrainingDivergedError,
     Updater,
     minibatches,
     optimizer_steps,
 )
 from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
+from paw_train.policies.local.guarded_step import TrainingDivergedError  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.settings import (  # noqa: E402

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from paw_train.policies.local.checkpoint import (  # noqa: E402
     save_checkpoint,
     share_checkpoint,
 )
+from paw_train.policies.local.guarded_step import TrainingDivergedError  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
@@ -83,13 +87,96 @@ def test_a_kill_while_replacing_leaves_a_checkpoint(tmp_path: Path) -> None:
     assert find_checkpoint(tmp_path / "nothing") is None
 
 
+CHILD = """
+import os, shutil, signal, sys
+from pathlib import Path
+import torch
+from paw_train.policies.checkpoints import find_checkpoint
+from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
+from test_checkpoint import _policy
+
+torch.set_num_threads(1)
+policy, folder = _policy(), Path(sys.argv[1])
+
+def save(place, update, calls):
+    # in a process that kills itself before a call that renames or removes
+    if os.fork() == 0:
+        left = calls
+        def before(real):
+            def call(*arguments, **options):
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return real(*arguments, **options)
+            return call
+        os.replace, shutil.rmtree = before(os.replace), before(shutil.rmtree)
+        save_checkpoint(place, policy, {"update": update})
+        os._exit(0)
+    return os.WIFSIGNALED(os.wait()[1])
+
+cases = 0
+for first in range(99):
+    for second in range(99):
+        place = folder / f"{first}-{second}"
+        save_checkpoint(place, policy, {"update": 1})
+        killed = save(place, 2, first)
+        again = save(place, 3, second)
+        assert load_checkpoint(find_checkpoint(place), policy)["update"] >= 1, (first, second)
+        cases += 1
+        if not again:
+            break
+    if not killed:
+        break
+print(cases)
+"""
+
+
+@pytest.mark.slow
+def test_two_kills_at_any_moments_leave_a_checkpoint(tmp_path: Path) -> None:
+    here = Path(__file__)
+    places = [str(here.parents[2]), str(here.parent), *sys.path]
+    ended = subprocess.run(
+        [sys.executable, "-c", CHILD, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout.split()[-1]) > 30
+
+
+@pytest.mark.parametrize("name", ["state.pt", "model/model.safetensors", "model/config.json"])
+def test_flipped_bits_are_found_before_anything_is_resumed(tmp_path: Path, name: str) -> None:
+    save_checkpoint(tmp_path / "c", _policy(), {"moments": torch.rand(4096)})
+    file = tmp_path / "c" / name
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(ValueError, match=rf"{name}.*(damaged|cannot be read).*--fresh"):
+        load_checkpoint(tmp_path / "c", _policy())
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
+    policy = _policy()
+    save_checkpoint(tmp_path / "c", policy, {"update": 1})
+    with torch.no_grad():
+        next(iter(policy.model.parameters()))[0] = float("nan")
+    for save in (save_checkpoint, share_checkpoint):
+        with pytest.raises(TrainingDivergedError, match=r"embed_tokens\.weight are not finite"):
+            save(tmp_path / ("c" if save is save_checkpoint else "shared"), policy, {"update": 2})
+    assert load_checkpoint(tmp_path / "c", _policy())["update"] == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["c"]
+
+
 def test_the_log_is_cut_to_what_the_checkpoint_knows(tmp_path: Path) -> None:
     log = tmp_path / "metrics.jsonl"
     for update in range(5):
         append_jsonl(log, {"update": update})
     with log.open("a") as file:
         file.write('{"update": 5, "rew')
-    truncate_jsonl(log, "update", 3)
+    assert truncate_jsonl(log, "update", 9) == [6]
+    assert truncate_jsonl(log, "update", 3) == []
     assert log.read_text().splitlines() == [f'{{"update": {u}}}' for u in range(3)]
 
 

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from hostile import tiny_policy  # noqa: E402
 
+from paw_train.policies.local.guarded_step import TrainingDivergedError  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.rollouts.tokens import StepSpans, TokenRow  # noqa: E402
 from paw_train.settings import CloningSettings  # noqa: E402
@@ -71,3 +72,16 @@ def test_a_stopped_warm_start_continues_exactly(
     assert more and steps == list(range(stop_after + 1, STEPS + 1))
     assert _weights(continued) == _weights(whole)
     assert _curve(log) == _curve(tmp_path / "whole.jsonl")
+
+
+def test_a_warm_start_that_diverges_ends_with_its_rates_named_and_nothing_saved(
+    tmp_path: Path,
+) -> None:
+    settings = CloningSettings(
+        episodes=9, steps=STEPS, batch_tokens=36, lr=1e30, matrix_lr=None, checkpoint_every=1
+    )
+    checkpoint, log = tmp_path / "latest", tmp_path / "log.jsonl"
+    with pytest.raises(TrainingDivergedError, match=r"cloning\.lr"):
+        clone(tiny_policy(), _rows(), settings, 5, log, checkpoint=checkpoint, max_skipped=2)
+    state = torch.load(checkpoint / "state.pt", weights_only=True)
+    assert state["step"] == 1  # the last step whose gradient was a number

@@ -9,12 +9,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from paw_train.algorithms.advantages import grpo  # noqa: E402
+from paw_train.algorithms.critic import Critic  # noqa: E402
 from paw_train.algorithms.experience import collect, prepare  # noqa: E402
-from paw_train.algorithms.update import TrainingDivergedError, Updater  # noqa: E402
+from paw_train.algorithms.update import Updater, loss_inputs  # noqa: E402
 from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
+from paw_train.policies.local.guarded_step import TrainingDivergedError  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
-from paw_train.settings import AlgorithmSettings, OptimizerSettings  # noqa: E402
+from paw_train.rollouts.tokens import collate  # noqa: E402
+from paw_train.settings import AlgorithmSettings, CriticSettings, OptimizerSettings  # noqa: E402
 from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
 from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
 
@@ -185,10 +188,23 @@ def test_a_run_that_keeps_skipping_is_stopped_and_a_good_step_forgives(made_up: 
     for update, experience in enumerate([bad, good, bad]):
         metrics = updater.step(experience, update, 0)
         assert all(torch.isfinite(torch.tensor(v)) for v in metrics.values())
-    resumed = Updater(policy, None, OptimizerSettings(max_skipped=1), objective, PAW, 1.0, 9)
-    resumed.load_state_dict(updater.state_dict())
-    with pytest.raises(TrainingDivergedError, match=r"2 optimiser steps in a row.*optimizer\.lr"):
-        resumed.step(bad, 3, 0)
+    with pytest.raises(TrainingDivergedError, match=r"2 optimizer steps in a row.*optimizer\.lr"):
+        updater.step(bad, 3, 0)
+
+
+def test_a_critic_that_diverges_stops_the_run_and_leaves_no_infinity(made_up: Any) -> None:
+    policy, objective = _policy(torch.float32), ObjectiveSettings(kl_coef=0.0)
+    algorithm = AlgorithmSettings(name="ppo", critic=CriticSettings(lr=1e30))
+    critic = Critic(policy, algorithm.critic, algorithm.level, 10**6, max_skipped=1)
+    settings = OptimizerSettings(max_skipped=9)
+    updater = Updater(policy, None, settings, objective, PAW, 1.0, 9, critic)
+    with pytest.raises(TrainingDivergedError, match=r"algorithm\.critic\.lr"):
+        for update in range(4):
+            pool = collect(made_up(True))
+            experience = prepare(pool, algorithm, objective, PAW, 10.0, updater.signals(pool))
+            metrics = updater.step(experience, update, 0)
+            assert all(torch.isfinite(torch.tensor(v)) for v in metrics.values())
+    assert critic.guarded_step.skipped == 2
 
 
 def test_learning_rate_schedules() -> None:
@@ -219,3 +235,22 @@ def test_episode_weighting_gives_every_episode_the_same_weight(made_up: Any) -> 
     per_episode = torch.zeros(4).index_add_(0, owners, mass)
     assert torch.allclose(per_episode, per_episode.mean().expand(4))
     assert mass.sum() == pytest.approx(by_token.lengths[:, 0].sum().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("conversation", [False, True])
+def test_an_advantage_of_a_token_meets_the_log_probability_of_that_token(
+    made_up: Any, conversation: bool
+) -> None:
+    """Each token's advantage is its own id: in the inputs of the loss it stands where that id is read."""
+    pool = collect(made_up(conversation))
+    experience = prepare(pool, AlgorithmSettings(), ObjectiveSettings(kl_coef=0.0), PAW, 10.0)
+    ids = {step.index: row.ids[slice(*step.action)] for row in pool.rows for step in row.steps}
+    longest = max(map(len, ids.values()))
+    experience.advantages = torch.zeros(len(ids), longest)
+    for index, action in ids.items():
+        experience.advantages[index, : len(action)] = torch.tensor(action).float()
+    batch = collate(pool.rows, 0)
+    inputs = loss_inputs(batch, experience, None, None)
+    scored = batch.input_ids[batch.row, batch.column].float()
+    assert inputs.action_mask.any()
+    assert torch.equal(inputs.advantages[inputs.action_mask], scored[inputs.action_mask])

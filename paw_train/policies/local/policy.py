@@ -16,7 +16,7 @@ from paw_train.policies.local.attention import use_grouped_attention
 from paw_train.policies.local.attention_blocks import layout
 from paw_train.policies.local.kernel_caches import bound_kernel_caches
 from paw_train.policies.local.kv_cache import growing_cache, window_of
-from paw_train.policies.local.loading import load_model, no_progress_bars
+from paw_train.policies.local.loading import load_model, no_progress_bars, read_weights
 from paw_train.policies.local.lora import Base
 from paw_train.policies.local.probes import takes_blocks
 from paw_train.policies.local.processor import warn_of_slow_type
@@ -256,10 +256,8 @@ def _load_adapted(
 
 
 def _load_whole(model: Any, folder: Path) -> None:
-    from safetensors.torch import load_file
-
     files = sorted(folder.glob("*.safetensors"))
-    weights = {name: tensor for file in files for name, tensor in load_file(file).items()}
+    weights = {name: tensor for file in files for name, tensor in read_weights(file).items()}
     missing, unexpected = model.load_state_dict(weights, strict=False)
     tied = set(getattr(model, "_tied_weights_keys", None) or [])
     if set(missing) - tied or unexpected:

@@ -55,6 +55,11 @@ def continues_by_chunks(model: Any, cache_name: str) -> bool:
                 _continues[inner] = chunks
                 break
         else:
+            if not hidden_of(inner, FIRST).isfinite().all():
+                raise ValueError(
+                    f"{type(model).__name__} computes NaN or infinities: its weights are damaged, or "
+                    "it diverged in training."
+                )
             raise ValueError(
                 f"{type(model).__name__} does not go on from its cache as it reads a whole context, so it "
                 "cannot be sampled from here; choose another model, or rollout.engine=vllm."

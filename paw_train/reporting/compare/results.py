@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paw_gym.files import write_text
+from paw_gym.files import json_text, write_text
 from paw_train.metrics import METRICS, NOT_MEASURED
 from paw_train.reporting.compare.grid import Arm, Grid, PlannedRun
 from paw_train.reporting.compare.run_folder import differing_setting, relevant
@@ -143,8 +143,8 @@ def write_results(path: Path, grid: Grid, runs: Sequence[RunResult]) -> None:
         row = {**asdict(run), "settings": {k: settings[k] for k in settings if k not in common}}
         if not run.imported:
             del row["imported"]
-        rows.append(json.dumps(row))
-    text = json.dumps(opening, indent=1).removesuffix("\n}")
+        rows.append(json_text(row))
+    text = json_text(opening, indent=1).removesuffix("\n}")
     text += ',\n "cells": [\n' + ",\n".join(rows) + "\n]}\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)

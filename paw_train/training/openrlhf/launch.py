@@ -11,6 +11,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
+from paw_gym.files import naming_full_disk
 from paw_gym.locks import only_process, require_idle
 from paw_train.settings import Settings
 from paw_train.training.openrlhf import TESTED_VERSION
@@ -105,7 +106,7 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     if _updates_done(folder) >= settings.updates:
         print(f"{folder} is finished; --fresh starts it over.")
         return folder
-    with only_process(folder):
+    with only_process(folder), naming_full_disk(folder):
         write_data_sets(settings, folder)
         _run(settings, folder)
         with cluster_tracking(settings) as tracking:

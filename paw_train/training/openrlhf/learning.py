@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from paw_train.algorithms.critic import value_loss, value_places
-from paw_train.algorithms.update import TrainingDivergedError, loss_inputs
+from paw_train.algorithms.update import loss_inputs
 from paw_train.losses.lm_head_logprobs import TokenScores
 from paw_train.losses.objective import LossOutput, ObjectiveSettings, combined_loss, merge_metrics
+from paw_train.policies.local.guarded_step import TrainingDivergedError
 from paw_train.rollouts.scoring import batch_logprobs
 from paw_train.rollouts.tokens import collate
 from paw_train.settings import WorldModelSettings

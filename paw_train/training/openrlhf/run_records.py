@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paw_gym.files import append_jsonl, truncate_jsonl
+from paw_gym.files import append_jsonl
 from paw_train.evaluation.statistics import wilson_interval
 from paw_train.reporting.run.alarms import Alarm, find_alarms
+from paw_train.reporting.run.records import read_records
 from paw_train.reporting.tracking.follow import Tracking
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.settings import Settings
+from paw_train.training.records import cut_logs
 
 RESTARTS = "restarts.jsonl"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -34,8 +36,7 @@ class RunRecords:
 
     def resume(self, done: int) -> None:
         """Drops what is of updates after the first ``done``: they are computed again."""
-        for name in ("metrics.jsonl", "failures.jsonl", "validation.jsonl"):
-            truncate_jsonl(self.folder / name, "update", done + 1)
+        cut_logs(self.folder, ("metrics.jsonl", "failures.jsonl", "validation.jsonl"), done, print)
 
     def update(self, update: int, metrics: Mapping[str, Any]) -> None:
         """Adds the measurements of an update (the first is 1), with the restarts so far."""
@@ -97,9 +98,7 @@ def restarts(folder: Path) -> int:
 
 def note_restart(folder: Path, error: BaseException) -> None:
     """Adds a restart, with the number of updates that were recorded and the reason."""
-    log = folder / "metrics.jsonl"
-    lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
-    updates = json.loads(lines[-1])["update"] if lines else 0
+    updates = int(max(read_records(folder / "metrics.jsonl", "update").by_key, default=0))
     reason = _COLOUR.sub("", str(error)).strip().splitlines() or [type(error).__name__]
     append_jsonl(
         folder / RESTARTS,
