@@ -386,7 +386,8 @@ def strange_request(rng: random.Random, env_id: str, session: str) -> tuple[str,
 
 def send(url: str, method: str, path: str, body: bytes, key: str) -> tuple[int, Any]:
     """Status and JSON (or text) of an answer."""
-    request = urllib.request.Request(url + path, body, {"X-PaW-Client": key}, method=method)
+    headers = {"X-PaW-Client": key, "Content-Type": "application/json"}
+    request = urllib.request.Request(url + path, body, headers, method=method)
     try:
         with urllib.request.urlopen(request, timeout=120) as answer:
             status, content = answer.status, answer.read()

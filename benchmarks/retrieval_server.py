@@ -99,13 +99,14 @@ def measure(retrievers: dict[str, Retriever], queries: list[str], seconds: float
 def client(port: int, number: int, given: Any, queries: list[str], expected: Any, out: Any) -> None:
     rng = np.random.default_rng(number)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    kind = {"Content-Type": "application/json"}
     stop = time.perf_counter() + given.seconds
     while time.perf_counter() < stop:
         picks = rng.integers(POOL, size=given.batch)
         with_scores = bool(rng.integers(2))
         body = {"queries": [queries[i] for i in picks], "topk": 3, "return_scores": with_scores}
         begun = time.perf_counter()
-        connection.request("POST", "/retrieve", json.dumps(body))
+        connection.request("POST", "/retrieve", json.dumps(body), kind)
         answer = json.loads(connection.getresponse().read())["result"]
         out["seconds"].append(time.perf_counter() - begun)
         for i, found in zip(picks, answer, strict=True):

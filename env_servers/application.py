@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
@@ -16,8 +18,8 @@ from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
 import paw_gym
+from env_servers.gate import OPEN_PATHS, Metrics
 from env_servers.problems import MEDIA_TYPE, ProblemError
-from env_servers.service import OPEN_PATHS, Metrics
 
 _TOKEN = {
     "bearer": {"type": "http", "scheme": "bearer"},
@@ -35,6 +37,12 @@ _SENTENCES = {
 }
 _MISTAKES = 20
 """of a malformed request that are listed"""
+_MEMBERS = 64
+"""of one JSON object: each unknown one would be a mistake of its own"""
+_LONG = 64 << 10
+"""bytes of a body from which on it is parsed in a thread"""
+_STRUCTURE = re.compile(rb'"(?:[^"\\]++|\\.)*+"|([{}:])', re.DOTALL)
+"""strings, and the signs outside of them that make objects"""
 
 
 def _whole(value: Any) -> Any:
@@ -43,6 +51,9 @@ def _whole(value: Any) -> Any:
 
 Whole = Annotated[int, BeforeValidator(_whole)]
 """an integer of a strict model, also where a client writes 3.0, as JSON lets it"""
+Item = TypeVar("Item")
+Many = Annotated[list[Item], Field(fail_fast=True)]
+"""a list of which only the first mistake is reported: the next million cost nothing"""
 Text = Annotated[
     str,
     Field(max_length=500_000),
@@ -125,12 +136,41 @@ def new_app(
 
 
 async def read(model: type[Model], request: Request) -> Model:
-    """The body of a request, whatever its ``Content-Type``; an empty one is an empty object.
+    """The body of a request; an empty one is an empty object.
 
     Raises:
-        ValidationError: malformed; answered with 422.
+        ValidationError, ProblemError: malformed; answered with 422.
     """
-    return model.model_validate_json(await request.body() or b"{}")
+    return await parsed(model, await request.body() or b"{}")
+
+
+async def parsed(model: type[Model], body: bytes) -> Model:
+    """A JSON text as a model; a long one is read in a thread, while others are answered.
+
+    What is wrong with it is found at the price of what is right: a list ends at its first mistake
+    (``Many``), and no object has more members than an object of ours.
+
+    Raises:
+        ValidationError, ProblemError: malformed.
+    """
+    if len(body) > _LONG:
+        return await asyncio.to_thread(_parsed, model, body)
+    return _parsed(model, body)
+
+
+def _parsed(model: type[Model], body: bytes) -> Model:
+    members = [0]
+    for found in _STRUCTURE.finditer(body):
+        match found[1]:
+            case b":":
+                members[-1] += 1
+                if members[-1] > _MEMBERS:
+                    raise ProblemError(422, f"An object has at most {_MEMBERS} members.")
+            case b"{":
+                members.append(0)
+            case b"}" if len(members) > 1:
+                members.pop()
+    return model.model_validate_json(body)
 
 
 def takes(model: type[BaseModel]) -> dict[str, Any]:
@@ -175,7 +215,10 @@ def as_problem(error: Exception) -> ProblemError:
     if isinstance(error, ProblemError):
         return error
     if isinstance(error, RequestValidationError | ValidationError):
-        mistakes = [_mistake(one) for one in error.errors()[:_MISTAKES]]
+        found = error.errors()
+        if isinstance(error, ValidationError):  # what was sent is not copied into it
+            found = error.errors(include_url=False, include_context=False, include_input=False)
+        mistakes = [_mistake(one) for one in found[:_MISTAKES]]
         where = mistakes[0]["pointer"].strip("/").replace("/", ".") or "the body"
         detail = f"{where}: {mistakes[0]['detail']}"[:1000]
         return ProblemError(422, detail, errors=mistakes)
@@ -226,9 +269,11 @@ def _document(
 def _complete(operation: dict[str, Any]) -> None:
     """Adds the problems that the layers around a route answer with, and the shape of all of them."""
     responses = operation["responses"]
-    common = [401] if operation.get("security") else []
+    common = [403, 421]
+    if operation.get("security"):
+        common.append(401)
     if "requestBody" in operation:
-        common += [413, 422]
+        common += [408, 413, 415, 422]
     responses |= {str(status): words for status, words in refuses(*common).items()}
     shape = {MEDIA_TYPE: {"schema": {"$ref": _REFERENCE.format(model="Problem")}}}
     for status, response in responses.items():

@@ -1,45 +1,31 @@
-"""The parts of every service: who may come in, limits of a request, logs, metrics, starting and stopping."""
+"""How every service is reached, started and stopped, and what it logs."""
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import binascii
-import hmac
 import ipaddress
 import json
 import logging
+import os
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from env_servers.connections import MAX_HEAD, HttpConnection, WebSocketConnection
+from env_servers.gate import App
 
-from env_servers.problems import MEDIA_TYPE, ProblemError
-
-MAX_BODY = 1 << 20
-"""bytes of a request's body"""
-OPEN_PATHS = frozenset({"/health"})
-"""paths that need no token"""
-TOKEN = "env_servers.token"
-"""key of an ASGI scope: the token that ``Gate`` accepted; ``None``: none is asked for"""
 DRAIN_SECONDS = 30.0
 """how long what is being answered may take when a service is stopped"""
 _LAST_SECONDS = 5.0
 """the same for requests that a service is still answering when it has drained for as long as it may"""
-_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-"""seconds; bounds of the histogram of latencies"""
 
-log = logging.getLogger("env_servers")
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+_CONNECTIONS = 2048
+"""and requests at a time"""
+_TICKS = 10
+"""of uvicorn's, about a second: so often connections are checked"""
 
 
 @dataclass(frozen=True)
@@ -81,187 +67,41 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-class Metrics:
-    """Counters and latencies of a service, in Prometheus's text form."""
+def bound_sockets(host: str, port: int) -> list[socket.socket]:
+    """Sockets that are bound to a host's addresses, all at one port; nobody else gets it meanwhile.
 
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "http_requests", "Requests by status.", ["method", "status"], registry=self.registry
-        )
-        self.seconds = Histogram(
-            "http_request_seconds", "Latency.", buckets=_BUCKETS, registry=self.registry
-        )
-
-    def text(self) -> bytes:
-        """The present state."""
-        return generate_latest(self.registry)
-
-
-METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
-
-
-class Gate:
-    """The outermost layer: checks the token and the size of a request, counts and logs it.
-
-    The token that it accepted is in the scope, as ``TOKEN``: nothing else that a client sends says who
-    it is.
-
-    Args:
-        app: the service.
-        metrics: where to count.
-        token: what clients must show, or several of which they must show one; ``None``: nothing.
-        max_body: bytes of a request's body.
+    Raises:
+        OSError: an address that cannot be listened on; states why and what to do.
     """
-
-    def __init__(
-        self,
-        app: App,
-        metrics: Metrics,
-        token: str | Sequence[str] | None,
-        max_body: int = MAX_BODY,
-    ) -> None:
-        self._app, self._metrics, self._max_body = app, metrics, max_body
-        given = [token] if isinstance(token, str) else token
-        self._tokens = None if given is None else [one.encode() for one in given]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handles an ASGI connection."""
-        if scope["type"] == "websocket" and not self._may_enter(scope, _headers(scope)):
-            await send({"type": "websocket.close", "code": 1008, "reason": "A token is needed."})
-            return
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        start, status, begun = time.perf_counter(), 500, False
-
-        async def noting_send(message: MutableMapping[str, Any]) -> None:
-            nonlocal status, begun
-            if message["type"] == "http.response.start":
-                status, begun = message["status"], True
-            await send(message)
-
-        try:
-            headers = _headers(scope)
-            if not self._may_enter(scope, headers):
-                raise ProblemError(401, "A token is needed: send it as a bearer token.")
-            if _declared_length(headers) > self._max_body:
-                raise _too_large(self._max_body)
-            await self._app(scope, _limited(receive, self._max_body), noting_send)
-        except ProblemError as problem:
-            await _refuse(noting_send, scope["path"], problem)
-        except asyncio.CancelledError:  # the server ends, and has waited for as long as it may
-            if begun:
-                raise
-            await _refuse(noting_send, scope["path"], _stopped())
-        finally:
-            self._note(scope, status, time.perf_counter() - start)
-
-    def _may_enter(self, scope: Scope, headers: dict[bytes, bytes]) -> bool:
-        """Whether a client may come in; notes the token that it was let in by."""
-        scope[TOKEN] = None if self._tokens is None else _accepted(self._tokens, headers)
-        return self._tokens is None or scope[TOKEN] is not None or scope["path"] in OPEN_PATHS
-
-    def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        method = scope["method"] if scope["method"] in METHODS else "other"
-        self._metrics.requests.labels(method, str(status)).inc()
-        self._metrics.seconds.observe(seconds)
-        if log.isEnabledFor(logging.INFO):
-            client = scope.get("client")
-            event = {
-                "event": "request",
-                "method": method,
-                "path": scope["path"][:200],
-                "status": status,
-                "ms": round(seconds * 1000, 2),
-                "client": client[0] if client else None,
-            }
-            log.info(json.dumps(event))
-
-
-def _accepted(tokens: Iterable[bytes], headers: dict[bytes, bytes]) -> str | None:
-    """The one of the tokens that the client shows."""
-    given = _shown_token(headers)
-    # every one is compared: how long it takes shows nothing about which is nearly right
-    same = [token for token in tokens if hmac.compare_digest(given, token)]
-    return same[0].decode() if given and same else None
-
-
-def _shown_token(headers: dict[bytes, bytes]) -> bytes:
-    """What a client shows as its token, as a bearer's or as a browser's password; empty: nothing."""
-    kind, _, value = headers.get(b"authorization", b"").partition(b" ")
-    given = value.strip()
-    if kind.lower() == b"basic":
-        try:
-            return base64.b64decode(given, validate=True).partition(b":")[2]
-        except binascii.Error:
-            return b""
-    return given if kind.lower() == b"bearer" else b""
-
-
-def _stopped() -> ProblemError:
-    words = "The server was stopped before it had the answer: ask again when it is back."
-    return ProblemError(503, words, retry_after=5)
-
-
-def _too_large(most: int) -> ProblemError:
-    return ProblemError(413, f"A request has at most {most:,} bytes.")
-
-
-def _headers(scope: Scope) -> dict[bytes, bytes]:
-    return {name.lower(): value for name, value in scope["headers"]}
-
-
-def _declared_length(headers: dict[bytes, bytes]) -> int:
     try:
-        return int(headers.get(b"content-length", b"0"))
-    except ValueError:
-        return 0
-
-
-def _limited(receive: Receive, max_body: int) -> Receive:
-    total = 0
-
-    async def counting() -> MutableMapping[str, Any]:
-        nonlocal total
-        message = await receive()
-        total += len(message.get("body", b""))
-        if total > max_body:
-            raise _too_large(max_body)
-        return message
-
-    return counting
-
-
-async def _refuse(send: Send, path: str, problem: ProblemError) -> None:
-    body = problem.content(path)
-    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body))]
-    if problem.status == 401:
-        headers.append((b"www-authenticate", b'Basic realm="paw-gym", charset="UTF-8"'))
-    if "retry_after" in problem.more:
-        headers.append((b"retry-after", b"%d" % problem.more["retry_after"]))
-    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-def require_free(host: str, port: int) -> None:
-    """Raises ``OSError`` for an address that cannot be listened on; states why and what to do."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
         raise OSError(f"--host {host}: this machine has no such address ({error}).") from error
-    with socket.socket(family, kind, protocol) as probe:
-        # as uvicorn listens: an address that was let go a moment ago is free
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound: list[socket.socket] = []
+    for family, kind, protocol, _, address in dict.fromkeys(found):
+        bound.append(socket.socket(family, kind, protocol))
+        if os.name == "posix":  # an address that was let go a moment ago is free
+            bound[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound[-1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         try:
-            probe.bind(address)
+            bound[-1].bind((address[0], port, *address[2:]))
         except OSError as error:
+            for one in bound:
+                one.close()
             raise OSError(
                 f"Port {port} of {host} cannot be listened on: {error.strerror}. Give another --port "
                 "(0 takes any free one)."
             ) from error
+        port = bound[-1].getsockname()[1]
+    return bound
+
+
+def address_of(settings: ServiceSettings, sockets: list[socket.socket]) -> str:
+    """The address that a service is reached at, with the port that it got."""
+    scheme = "https" if settings.certificate else "http"
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"{scheme}://{host}:{sockets[0].getsockname()[1]}"
 
 
 class JsonLines(logging.Formatter):
@@ -283,6 +123,7 @@ def run(
     app: App,
     settings: ServiceSettings,
     *,
+    sockets: list[socket.socket] | None = None,
     verbose: bool = False,
     drain: Callable[[], Callable[[], bool]] | None = None,
     drain_seconds: float = DRAIN_SECONDS,
@@ -295,6 +136,7 @@ def run(
     Args:
         app: the service.
         settings: where to listen.
+        sockets: of ``bound_sockets``, where the address was taken before.
         verbose: log every request.
         drain: called at SIGTERM, where a service has more to finish than requests; gives a function
             that says whether all is done. A second signal ends the service at once.
@@ -303,7 +145,8 @@ def run(
     """
     import uvicorn
 
-    require_free(settings.host, settings.port)
+    sockets = sockets or bound_sockets(settings.host, settings.port)
+    _allow_connections()
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
     for name in ("env_servers", "uvicorn"):
@@ -312,22 +155,48 @@ def run(
         logger.setLevel(logging.INFO if verbose or name == "uvicorn" else logging.WARNING)
     config = uvicorn.Config(
         app,
-        host=settings.host,
-        port=settings.port,
+        http=HttpConnection,
+        ws=WebSocketConnection,
+        h11_max_incomplete_event_size=MAX_HEAD,
         log_config=None,
         access_log=False,
         # uvicorn declares a whole number of seconds, and waits as long as any number says
         timeout_graceful_shutdown=drain_seconds if drain is None else _LAST_SECONDS,  # type: ignore[arg-type]
-        limit_concurrency=2048,
+        limit_concurrency=_CONNECTIONS,
         ssl_certfile=settings.certificate,
         ssl_keyfile=settings.private_key,
         ws_max_size=max_message,
         proxy_headers=False,  # limits count by address: one that a header names is made up easily
     )
     server = uvicorn.Server(config)
+    _check_connections(server)
     if drain is not None:
         _drain_at_sigterm(server, drain, drain_seconds)
-    server.run()
+    server.run(sockets)
+
+
+def _allow_connections() -> None:
+    """Has this process keep as many files open as it takes connections, as far as it may."""
+    if os.name == "posix":
+        import resource
+
+        now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = 2 * _CONNECTIONS if most == resource.RLIM_INFINITY else min(2 * _CONNECTIONS, most)
+        if now != resource.RLIM_INFINITY and now < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
+def _check_connections(server: Any) -> None:
+    tick = server.on_tick
+
+    async def on_tick(counter: int) -> bool:
+        if counter % _TICKS == 0:
+            for connection in list(server.server_state.connections):
+                if isinstance(connection, HttpConnection):
+                    connection.check()
+        return bool(await tick(counter))
+
+    server.on_tick = on_tick
 
 
 def _drain_at_sigterm(

@@ -17,12 +17,21 @@ from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocketDisconnect
 
 import paw_gym
-from env_servers.application import BY_KEY, as_problem, json_answer, new_app, read, refuses, takes
+from env_servers.application import (
+    BY_KEY,
+    as_problem,
+    json_answer,
+    new_app,
+    parsed,
+    read,
+    refuses,
+    takes,
+)
+from env_servers.gate import TOKEN, Gate, Metrics
 from env_servers.gateway import calls as asked
 from env_servers.gateway.gateway import Gateway, Result
 from env_servers.gateway.settings import Limits, Offer
 from env_servers.problems import MEDIA_TYPE, ProblemError
-from env_servers.service import TOKEN, Gate, Metrics
 from env_servers.sessions import Client
 
 MAX_BODY = 16 << 20
@@ -42,6 +51,7 @@ def create_app(
     *,
     modules: Sequence[str] = (),
     tokens: Sequence[str] = (),
+    hosts: Sequence[str] = (),
 ) -> GatewayApp:
     """The gateway as an ASGI application.
 
@@ -50,6 +60,7 @@ def create_app(
         limits: how much of everything; ``None``: the defaults.
         modules: imported in each worker: those that register environments.
         tokens: clients must show one of them; none: anybody who can reach the port may come in.
+        hosts: names beside this machine's own that the gateway is reached by.
     """
     gateway = Gateway(offer, limits or Limits(), modules)
     metrics = Metrics()
@@ -72,7 +83,7 @@ def create_app(
     _add_about(app, gateway)
     add_routes(app, gateway)
     _add_websocket(app, gateway)
-    return GatewayApp(app, metrics, tokens, gateway)
+    return GatewayApp(app, metrics, tokens, gateway, hosts)
 
 
 class GatewayApp(Gate):
@@ -83,10 +94,18 @@ class GatewayApp(Gate):
         metrics: where to count.
         tokens: what clients must show, one of them.
         gateway: what answers.
+        hosts: names beside this machine's own that it is reached by.
     """
 
-    def __init__(self, app: Any, metrics: Metrics, tokens: Sequence[str], gateway: Gateway) -> None:
-        super().__init__(app, metrics, tokens or None, max_body=MAX_BODY)
+    def __init__(
+        self,
+        app: Any,
+        metrics: Metrics,
+        tokens: Sequence[str],
+        gateway: Gateway,
+        hosts: Sequence[str] = (),
+    ) -> None:
+        super().__init__(app, metrics, tokens or None, max_body=MAX_BODY, hosts=hosts)
         self.gateway = gateway
 
     def drain(self) -> Callable[[], bool]:
@@ -164,8 +183,8 @@ def _add_calls(app: FastAPI, gateway: Gateway) -> None:
     async def calls(request: Request) -> Response:
         """Many calls for different sessions; they are executed at the same time."""
         client = client_of(request)
-        parsed = await read(asked.Request, request)
-        results = await gateway.answer(client, parsed.calls)
+        wanted = await read(asked.Request, request)
+        results = await gateway.answer(client, wanted.calls)
         return Response(_joined(results), media_type="application/json")
 
 
@@ -238,16 +257,16 @@ def _add_websocket(app: FastAPI, gateway: Gateway) -> None:
                 message = await socket.receive()
                 if message["type"] == "websocket.disconnect":
                     return
-                data = message.get("text") or message.get("bytes") or ""
+                data = (message.get("text") or "").encode() or message.get("bytes") or b""
                 await socket.send_text((await _answer(gateway, client, data)).decode())
 
 
-async def _answer(gateway: Gateway, client: Client, message: str | bytes) -> bytes:
+async def _answer(gateway: Gateway, client: Client, message: bytes) -> bytes:
     name: int | str | None = None
     try:
-        parsed = asked.Request.model_validate_json(message)
-        name = parsed.id
-        body = _joined(await gateway.answer(client, parsed.calls))
+        wanted = await parsed(asked.Request, message)
+        name = wanted.id
+        body = _joined(await gateway.answer(client, wanted.calls))
     except (ValidationError, ProblemError) as error:
         body = as_problem(error).content(CALLS_PATH)
     return b'{"id": %s, %s' % (json.dumps(name).encode(), body[1:])

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from env_servers.application import Text, Whole
+from env_servers.application import Many, Text, Whole
 
 _Plain = ConfigDict(extra="forbid", strict=True)
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -135,7 +135,7 @@ class Episode(BaseModel):
 
     model_config = _Plain
     reset: Start
-    steps: Annotated[list[Action], Field(max_length=10_000, json_schema_extra=_unbounded)]
+    steps: Annotated[Many[Action], Field(max_length=10_000, json_schema_extra=_unbounded)]
 
 
 class Restore(Episode, OfSession):
@@ -154,7 +154,7 @@ class Request(BaseModel):
     """The body of ``POST /v1/calls``, and a message of the WebSocket."""
 
     model_config = _Plain
-    calls: list[Call] = Field(max_length=1024)
+    calls: Many[Call] = Field(max_length=1024)
     id: Whole | str | None = None
     """given back with the answer; for a WebSocket"""
 

@@ -14,10 +14,10 @@ from prometheus_client import Counter, Gauge, Histogram
 from pydantic import BaseModel, ConfigDict, Field
 
 import paw_gym
-from env_servers.application import Whole, json_answer, new_app, read, refuses, takes
+from env_servers.application import Many, Whole, json_answer, new_app, read, refuses, takes
+from env_servers.gate import Gate, Metrics
 from env_servers.problems import ProblemError
 from env_servers.retrieval.batching import Batcher
-from env_servers.service import Gate, Metrics
 from paw_gym.encoding import encodable
 from paw_gym.retrieval.base import (
     Hit,
@@ -45,7 +45,7 @@ class PlainRequest(BaseModel):
     """``POST /retrieve``, as Search-R1's clients send it."""
 
     model_config = ConfigDict(strict=True)
-    queries: list[str]
+    queries: Many[str]
     topk: Whole | None = None
     return_scores: bool = False
 
@@ -55,7 +55,7 @@ class Context(BaseModel):
 
     model_config = ConfigDict(strict=True)
     question: str
-    golden_answers: list[str] = Field(default_factory=list)
+    golden_answers: Many[str] = Field(default_factory=list)
     seed: Whole = 0
     progress: float | None = Field(default=None, ge=0, le=1)
 
@@ -64,9 +64,9 @@ class TypedRequest(BaseModel):
     """``POST /v1/search``."""
 
     model_config = ConfigDict(strict=True)
-    queries: list[str]
+    queries: Many[str]
     top_k: Whole = 3
-    contexts: list[Context] | None = None
+    contexts: Many[Context] | None = None
 
 
 class PlainResults(BaseModel):
@@ -94,6 +94,7 @@ def create_app(
     name: str = "",
     limits: Limits | None = None,
     token: str | None = None,
+    hosts: Sequence[str] = (),
     default_top_k: int = 3,
     **batching: Any,
 ) -> Gate:
@@ -104,6 +105,7 @@ def create_app(
         name: what ``/v1/info`` calls it.
         limits: what one request may ask for; ``None``: the defaults.
         token: what clients must show; ``None``: nothing.
+        hosts: names beside this machine's own that the server is reached by.
         default_top_k: passages for a Search-R1 request that does not say how many.
         batching: more arguments of ``Batcher``.
     """
@@ -189,7 +191,7 @@ def create_app(
         """How the server fares."""
         return {"status": "ok", "version": paw_gym.__version__, "pending": batcher.pending}
 
-    return Gate(app, metrics, token)
+    return Gate(app, metrics, token, hosts=hosts)
 
 
 def _schema(limits: Limits) -> dict[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -9,11 +10,11 @@ from prometheus_client import Gauge
 
 import paw_gym
 from env_servers.application import Page, new_app
+from env_servers.gate import Gate, Metrics
 from env_servers.gateway.app import BODIES, MAX_BODY, add_routes, schema_limits
 from env_servers.gateway.gateway import Gateway
 from env_servers.gateway.local import LocalFleet
 from env_servers.gateway.settings import Limits, Offer
-from env_servers.service import Gate, Metrics
 from env_servers.sessions import SessionStore
 from env_servers.webshop.site import Site, site_routes
 from env_servers.webshop.store import Store
@@ -27,6 +28,7 @@ def create_app(
     *,
     sessions: SessionStore | None = None,
     token: str | None = None,
+    hosts: Sequence[str] = (),
 ) -> Gate:
     """The server as an ASGI application.
 
@@ -34,6 +36,7 @@ def create_app(
         settings: what the shop is made of; ``None``: the generated products.
         sessions: where sessions are kept; ``None``: a store with the default limits.
         token: what clients must show; ``None``: nothing.
+        hosts: names beside this machine's own that the server is reached by.
 
     Raises:
         ValueError, FileNotFoundError, ImportError: the shop cannot be made; states why.
@@ -64,7 +67,7 @@ def create_app(
         found = {"version": paw_gym.__version__, "products": products, "sessions": held}
         return {"status": "ok", **found}
 
-    return Gate(app, metrics, token, max_body=MAX_BODY)
+    return Gate(app, metrics, token, max_body=MAX_BODY, hosts=hosts, forms=("/shop",))
 
 
 def _gateway(store: Store) -> Gateway:

@@ -29,7 +29,7 @@ SAFE_HEADERS = {
         "base-uri 'none'; frame-ancestors 'none'"
     ),
     "Cache-Control": "no-store",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # with none at all, a form's Origin would be null
     "X-Content-Type-Options": "nosniff",
 }
 SiteSession = Annotated[str, Path(max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]

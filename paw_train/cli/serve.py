@@ -45,14 +45,13 @@ def _serve(
     name: str, settings: ServiceSettings, make: Callable[[], Any], verbose: bool, **options: Any
 ) -> None:
     """Makes a service and runs it. Its address is checked first: what it serves may take long to open."""
-    from env_servers.service import require_free, run
+    from env_servers.service import address_of, bound_sockets, run
 
-    require_free(settings.host, settings.port)
+    sockets = bound_sockets(settings.host, settings.port)
     service = make()
-    scheme = "https" if settings.certificate else "http"
-    address = f"{scheme}://{settings.host}:{settings.port or '(any free port)'}"
-    typer.echo(f"{name} on {address} (Ctrl-C stops it)", err=True)
-    run(service, settings, verbose=verbose, drain=getattr(service, "drain", None), **options)
+    typer.echo(f"{name} on {address_of(settings, sockets)} (Ctrl-C stops it)", err=True)
+    drain = getattr(service, "drain", None)
+    run(service, settings, sockets=sockets, verbose=verbose, drain=drain, **options)
 
 
 @app.command("webshop")

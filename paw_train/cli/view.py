@@ -29,17 +29,16 @@ def view(
     verbose: Verbose = False,
 ) -> None:
     """View a run or an evaluation: curves, results, episodes, what the world model learns."""
-    from env_servers.service import ServiceSettings, require_free
+    from env_servers.service import ServiceSettings, address_of, bound_sockets
     from env_servers.service import run as serve
     from paw_train.viewer.app import create_app
-    from paw_train.viewer.opening import free_port, open_when_ready
+    from paw_train.viewer.opening import open_when_ready
 
-    require_free(host, port)
-    settings = ServiceSettings(host, port or free_port(host), token_or_environment(token))
+    settings = ServiceSettings(host, port, token_or_environment(token))
+    sockets = bound_sockets(host, port)
     app = create_app(run, token=settings.token, hosts=[host, *(allow_host or [])])
-    shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{settings.port}/"
+    address = f"{address_of(settings, sockets)}/"
     typer.echo(f"{run} on {address} (Ctrl-C stops it)", err=True)
     if open_page:
         open_when_ready(address)
-    serve(app, settings, verbose=verbose)
+    serve(app, settings, sockets=sockets, verbose=verbose)

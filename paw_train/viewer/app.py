@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
-import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib import resources
@@ -16,8 +14,8 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 import paw_gym
+from env_servers.gate import App, Gate, Metrics
 from env_servers.problems import MEDIA_TYPE, ProblemError
-from env_servers.service import App, Gate, Metrics, Receive, Scope, Send
 from paw_gym.files import json_text
 from paw_train.viewer.queries import OUTCOMES, PAGE, SORTS, Filter
 from paw_train.viewer.store import RunStore, UnknownNameError
@@ -45,46 +43,6 @@ Name = Annotated[str, Query(alias="run", max_length=500)]
 Names = Annotated[list[str], Query(alias="run", max_length=100)]
 Key = Annotated[str, Query(max_length=300)]
 Number = Annotated[int, Query(ge=0, le=2**31)]
-
-
-class HostCheck:
-    """Answers only to this server's own names: a foreign page cannot reach it by rebinding its DNS.
-
-    Args:
-        app: what is behind it.
-        names: allowed besides ``localhost`` and addresses (which no name stands behind).
-    """
-
-    def __init__(self, app: App, names: Sequence[str] = ()) -> None:
-        self._app = app
-        self._names = {"localhost", *(name.lower().rstrip(".") for name in names)}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handles an ASGI connection."""
-        if scope["type"] == "http" and not self._known(scope):
-            problem = ProblemError(421, "This host name is not this server's.")
-            kind = [(b"content-type", MEDIA_TYPE.encode())]
-            await send({"type": "http.response.start", "status": 421, "headers": kind})
-            await send({"type": "http.response.body", "body": problem.content()})
-            return
-        await self._app(scope, receive, send)
-
-    def _known(self, scope: Scope) -> bool:
-        hosts = [value for name, value in scope["headers"] if name.lower() == b"host"]
-        if len(hosts) != 1:
-            return False
-        host = hosts[0].decode("latin-1").lower()
-        if host.startswith("["):
-            name = host[1:].partition("]")[0]
-        else:
-            name = host.rpartition(":")[0] if ":" in host else host
-        if name.rstrip(".") in self._names:
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
 
 
 def create_app(
@@ -125,8 +83,7 @@ def create_app(
     _add_data(app, store)
     _add_lists(app, store)
     _add_problems(app)
-    names = [socket.gethostname(), *hosts]
-    return HostCheck(Gate(app, Metrics(), token), names)
+    return Gate(app, Metrics(), token, hosts=hosts)
 
 
 def _add_files(app: FastAPI) -> None:

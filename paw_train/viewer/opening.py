@@ -1,23 +1,14 @@
-"""A free port, and a browser tab that opens once the server answers."""
+"""A browser tab that opens once the server answers."""
 
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import threading
 import time
 import urllib.error
 import urllib.request
 import webbrowser
-
-
-def free_port(host: str) -> int:
-    """A port that nothing listens on at the moment."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
 
 
 def open_when_ready(address: str) -> None:

@@ -22,11 +22,13 @@ from starlette.testclient import TestClient
 import env_servers.gateway
 import env_servers.retrieval
 import env_servers.webshop
-from env_servers.service import Gate
+from env_servers.gate import Gate
 from paw_gym.http import HttpError, JsonClient
 from paw_gym.retrieval import make_retriever
 
 TOKEN = "a-token-of-the-tests"
+ADDRESS = "http://127.0.0.1"
+JSON = {"Content-Type": "application/json"}
 SERVERS = ("gateway", "retriever", "webshop")
 PASSAGES = [(f"p{i}", f'"Title {i}"\nword{i} text') for i in range(50)]
 
@@ -90,7 +92,8 @@ BODIES = {
 def test_every_error_is_problem_details(server: str) -> None:
     path, malformed = BODIES[server]
     key = {"X-PaW-Client": "a key of the tests"}
-    web = TestClient(made(server), headers={"Authorization": f"Bearer {TOKEN}", **key})
+    shown = {"Authorization": f"Bearer {TOKEN}"}
+    web = TestClient(made(server), ADDRESS, headers={**JSON, **shown, **key})
     huge = b"x" * ((16 << 20) + 1)
     for status, answer in (
         (401, web.post(path, content=malformed, headers={"Authorization": "Bearer wrong"})),
@@ -115,7 +118,7 @@ def test_every_error_is_problem_details(server: str) -> None:
 
 def test_what_fails_inside_is_no_page_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
     app = made("retriever", None)
-    with TestClient(app, raise_server_exceptions=False) as web:
+    with TestClient(app, ADDRESS, raise_server_exceptions=False) as web:
         monkeypatch.setattr("env_servers.retrieval.app._check", lambda *arguments: 1 / 0)
         answer = web.post("/retrieve", json={"queries": ["a"]})
     assert answer.status_code == 500 and answer.json()["detail"].startswith("The server failed")
@@ -135,7 +138,7 @@ def test_clients_repeat_what_the_server_says() -> None:
 
 
 def test_whole_numbers_may_be_written_as_json_lets_them() -> None:
-    with TestClient(made("retriever", None)) as web:
+    with TestClient(made("retriever", None), ADDRESS, headers=JSON) as web:
         body = b'{"queries": ["text"], "topk": 2.0}'
         assert len(web.post("/retrieve", content=body).json()["result"][0]) == 2
         assert web.post("/retrieve", content=body.replace(b"2.0", b'"2"')).status_code == 422
@@ -143,10 +146,10 @@ def test_whole_numbers_may_be_written_as_json_lets_them() -> None:
 
 
 def test_the_document_needs_the_token_and_says_so() -> None:
-    web = TestClient(made("gateway"))
+    web = TestClient(made("gateway"), ADDRESS)
     assert web.get("/openapi.json").status_code == 401
     with_token = web.get("/openapi.json", headers={"Authorization": f"Bearer {TOKEN}"}).json()
     assert with_token["paths"]["/v1/calls"]["post"]["security"] == [{"bearer": []}, {"basic": []}]
-    without = json.loads(TestClient(made("gateway", None)).get("/openapi.json").text)
+    without = json.loads(TestClient(made("gateway", None), ADDRESS).get("/openapi.json").text)
     assert without["paths"]["/v1/calls"]["post"]["security"] == [{"client": []}]
     assert "401" not in without["paths"]["/health"]["get"]["responses"]

@@ -34,6 +34,8 @@ from paw_gym.retrieval import (
 
 PASSAGES = [(f"p{i}", f'"Title {i}"\nword{i} word{i // 2} common text') for i in range(200)]
 
+JSON = {"Content-Type": "application/json"}
+
 
 class Echo:
     """Finds passages that tell which query they are for; slow, or broken, when told to be."""
@@ -63,7 +65,9 @@ class Echo:
 
 @contextmanager
 def client(retriever: Any, **settings: Any) -> Iterator[TestClient]:
-    with TestClient(create_app(retriever, **settings), raise_server_exceptions=False) as opened:
+    with TestClient(
+        create_app(retriever, **settings), "http://127.0.0.1", raise_server_exceptions=False
+    ) as opened:
         yield opened
 
 
@@ -240,7 +244,7 @@ def test_too_many_are_sent_away() -> None:
 
         def ask() -> None:
             connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=20)
-            connection.request("POST", "/retrieve", json.dumps({"queries": ["a"], "topk": 1}))
+            connection.request("POST", "/retrieve", json.dumps({"queries": ["a"], "topk": 1}), JSON)
             answer = connection.getresponse()
             answers.append((answer.status, answer.getheader("Retry-After")))
 
@@ -327,7 +331,7 @@ def test_ten_thousand_fuzzed_requests_never_break_the_server() -> None:
     with client(retriever) as web:
         for _ in range(10_000):
             method, path, text = fuzzed(rng)
-            answer = web.request(method, path, content=text)
+            answer = web.request(method, path, content=text, headers=JSON)
             statuses[answer.status_code] = statuses.get(answer.status_code, 0) + 1
             assert answer.status_code < 500, (method, path, text[:300], answer.text)
         good = web.post("/retrieve", json={"queries": ["word4"], "topk": 1})

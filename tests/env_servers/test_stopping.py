@@ -43,7 +43,8 @@ def stopped(running: list[subprocess.Popen[str]]) -> Stopped:
         running.append(server)
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         _connect(connection)
-        connection.request("POST", "/v1/search", json.dumps({"queries": ["a"]}))
+        kind = {"Content-Type": "application/json"}
+        connection.request("POST", "/v1/search", json.dumps({"queries": ["a"]}), kind)
         assert server.stdout is not None and server.stdout.readline() == "searching\n"
         server.send_signal(signal.SIGTERM)
         answer = connection.getresponse()

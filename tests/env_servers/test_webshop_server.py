@@ -42,7 +42,10 @@ class Client:
         headers: dict[str, str] | None = None,
     ) -> tuple[int, dict[str, str], bytes]:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-        given = {"content-type": "application/json", "content-length": str(len(raw))}
+        kind = (
+            "application/x-www-form-urlencoded" if path.startswith("/shop") else "application/json"
+        )
+        given = {"host": "127.0.0.1", "content-type": kind, "content-length": str(len(raw))}
         given["x-paw-client"] = "a key of the tests"
         path, _, query = path.partition("?")
         scope = {

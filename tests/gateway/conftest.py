@@ -63,7 +63,9 @@ class RunningGateway:
         data = (
             None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         )
-        given = {"X-PaW-Client": key, **headers} if key else headers
+        given = {"Content-Type": "application/json", **headers}
+        if key:
+            given["X-PaW-Client"] = key
         request = urllib.request.Request(self.url + path, data, given, method=method)
         try:
             with urllib.request.urlopen(request, timeout=120) as answer:

@@ -66,7 +66,7 @@ def test_a_retriever_is_served(
     assert code == 0, told
     (served, settings), local = started[0], make_retriever("bm25", corpus=small_corpus, k1=1.2)
     assert settings.host == "127.0.0.1"
-    with TestClient(served) as web:
+    with TestClient(served, "http://127.0.0.1") as web:
         answer = web.post("/retrieve", json={"queries": ["river"], "topk": 1}).json()
         assert answer["result"][0][0]["id"] == local.search(["river"], 1)[0][0].id
         assert web.get("/v1/info").json()["fingerprint"] == local.fingerprint

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import subprocess
 import sys
 import time
@@ -58,12 +59,13 @@ def made() -> ModuleType:
 def view() -> Iterator[Any]:
     """Starts `paw view` on a folder, gives back its address; it is gone after the test."""
     pytest.importorskip("fastapi")
-    from paw_train.viewer.opening import free_port
 
     running: list[subprocess.Popen[bytes]] = []
 
     def start(folder: Path) -> str:
-        port = free_port("127.0.0.1")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
         command = [sys.executable, "-m", "paw_train.cli", "view", str(folder)]
         process = subprocess.Popen(
             [*command, "--no-open", "--port", str(port)], stderr=subprocess.DEVNULL
