@@ -35,7 +35,7 @@ from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.branching import branching_rollout
 from paw_train.rollouts.rollout import Trajectory, sampled_tokens
 from paw_train.settings import Settings
-from paw_train.settings.renamed import read_recorded
+from paw_train.settings.run import read_recorded
 
 VARIANTS = ("unbranched", "branched", "branched, unshared")
 MEASURES = (

@@ -36,7 +36,7 @@ from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.rollout import EpisodeRunner, Trajectory, rollout
 from paw_train.settings import CriticSettings, Settings
-from paw_train.settings.renamed import read_recorded
+from paw_train.settings.run import read_recorded
 
 FUTURES = 64
 """continuations of a step that are kept in full: as many replicates of it there can be"""

@@ -60,10 +60,7 @@ class Transition:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Transition:
-        """Inverse of ``to_dict``. Files of earlier versions hold the observation in ``info``."""
-        if "observation" not in data:
-            info = dict(data["info"])
-            data = {**data, "observation": info.pop("observation", None), "info": info}
+        """Inverse of ``to_dict``."""
         _require_kinds(cls, data)
         return cls(**data)
 
@@ -242,8 +239,6 @@ _EPISODE_FIELDS = tuple(f.name for f in fields(Episode) if f.name != "transition
 _JSON_COLUMNS = tuple(
     name for name, kind in get_type_hints(Transition).items() if get_origin(kind) is dict
 )
-_ADDED_LATER = ("observation", "parent")
-"""columns that files of earlier versions lack"""
 
 ROW_GROUP = 2048
 """transitions that are held in memory while a Parquet file is written or read"""
@@ -328,8 +323,7 @@ def read_parquet(path: str | Path) -> Iterator[Episode]:
         file = pq.ParquetFile(path)
     except ValueError as error:  # pyarrow's own are ValueErrors too, and do not name the file
         raise ValueError(f"{path} is not a whole Parquet file ({error})") from error
-    needed = [name for name in _schema().names if name not in _ADDED_LATER]
-    missing = [name for name in needed if name not in file.schema_arrow.names]
+    missing = [name for name in _schema().names if name not in file.schema_arrow.names]
     if missing:
         raise ValueError(f"{path} is not a file of episodes: it lacks the column {missing[0]!r}.")
     batches = file.iter_batches(batch_size=ROW_GROUP)

@@ -41,7 +41,7 @@ from paw_train.rollouts.policy import Policy
 from paw_train.settings import Say, Settings, apply_override, overridden
 from paw_train.settings.mixture import entry_name
 from paw_train.settings.recipes import choose_environment
-from paw_train.settings.renamed import read_recorded
+from paw_train.settings.run import read_recorded
 
 _ALL = 10**9
 """a panel size that takes every task"""

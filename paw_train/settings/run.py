@@ -25,7 +25,6 @@ from paw_train.settings.openrlhf import OpenRLHFSettings
 from paw_train.settings.optimizer import OptimizerSettings
 from paw_train.settings.ranges import Count, Positive, Seed, Text
 from paw_train.settings.record import RecordSettings
-from paw_train.settings.renamed import refuse_old_names, with_new_names
 from paw_train.settings.rollout import RolloutSettings
 from paw_train.settings.world_model import WorldModelSettings
 from paw_train.settings.world_model_learning import WorldModelLearningSettings
@@ -104,7 +103,6 @@ class Settings(Group):
     def _check_names(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return data
-        refuse_old_names(data)
         env = data.get("env")
         if env is None or isinstance(env, EnvSettings):
             return data
@@ -198,21 +196,23 @@ class Settings(Group):
         return self.env
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested plain values, as ``config.json`` holds them.
+        """Nested plain values, as ``config.json`` holds them."""
+        return self.model_dump()
 
-        ``record``, ``curriculum``, ``world_model_learning`` and ``tracking`` only where they were changed.
-        """
-        values = self.model_dump()
-        for name in ("tracking", "tracking_project"):
-            if values[name] == type(self).model_fields[name].default:
-                del values[name]
-        if self.record == RecordSettings():
-            del values["record"]
-        if self.curriculum == CurriculumSettings():
-            del values["curriculum"]
-        if self.world_model_learning == WorldModelLearningSettings():
-            del values["world_model_learning"]
-        return values
+
+def read_recorded(path: Path) -> dict[str, Any]:
+    """The settings that a run recorded (``config.json``), as nested plain values.
+
+    Raises:
+        ValueError: the file does not hold settings.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} does not hold a run's settings ({error}).") from error
+    if not isinstance(data, dict):
+        raise ValueError(f"{path} does not hold a run's settings.")
+    return data
 
 
 def with_defaults(recorded: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,9 +220,8 @@ def with_defaults(recorded: Mapping[str, Any]) -> dict[str, Any]:
 
     A setting that exists no more is left in, so that a comparison finds it.
     """
-    current = with_new_names(recorded)
     try:
-        known = Settings.read(current)
+        known = Settings.read(recorded)
     except ValueError:
-        return current
+        return dict(recorded)
     return dict(json.loads(json.dumps(known.to_dict())))

@@ -13,7 +13,6 @@ from paw_train.reporting.run.alarms import Alarm, find_alarms, world_model_loss
 from paw_train.reporting.run.records import Record, read_object, read_records
 from paw_train.reporting.run.results import number
 from paw_train.reporting.run.run_data import FILES
-from paw_train.settings.renamed import with_new_names
 from paw_train.viewer.evaluations import evaluation_of, settings_of
 from paw_train.viewer.folders import RESULT
 
@@ -36,11 +35,9 @@ class Measurements:
         return "-".join(f"{s[0]:x}{s[1]:x}" if (s := _stamp(self.run / n)) else "" for n in names)
 
     def settings(self) -> Record:
-        """``config.json`` under today's names; of an evaluation the settings in its result."""
+        """``config.json``; of an evaluation the settings in its result."""
         recorded = self._file("config.json", _object)
-        if recorded:
-            return with_new_names(recorded)
-        return settings_of(self._file(RESULT, _object) or {})
+        return recorded or settings_of(self._file(RESULT, _object) or {})
 
     def evaluation(self) -> Record | None:
         """The values of an evaluation's page (``evaluation_of``); ``None`` of a training run."""

@@ -200,7 +200,6 @@ SETTINGS = {
     "objective.clip_low=2": "objective.clip_low is in [0, 1)",
     "world_model.alpha=0": "alpha",
     "world_model.enabled=maybe": "world_model.enabled: expected bool",
-    "objective.wm.wm=off": "objective.wm.wm is now called world_model.enabled (true or false)",
     "world_model.preset=pow": "paw",
     "model.device=gpu": "Unknown device 'gpu'",
     "model.device=cuda": "sees no CUDA device",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import fields
@@ -167,29 +166,6 @@ def test_a_parquet_file_of_something_else_is_refused(tmp_path: Path) -> None:
         list(read_parquet(path))
 
 
-def as_before(episode: Episode) -> dict[str, Any]:
-    """An episode as earlier versions wrote it: the observation in ``info``, or nowhere."""
-    old = episode.to_dict()
-    for step in old["transitions"]:
-        observation = step.pop("observation")
-        if observation is not None:
-            step["info"] = {"observation": observation, **step["info"]}
-    return old
-
-
-def as_before_branches(episode: Episode) -> dict[str, Any]:
-    old = episode.to_dict()
-    for step in old["transitions"]:
-        del step["parent"]
-    return old
-
-
-def test_files_of_versions_without_branches_are_read(tmp_path: Path) -> None:
-    episode = Episode("e", "t", "t#1", transitions=[transition(0)])
-    (tmp_path / "old").write_text(json.dumps(as_before_branches(episode)) + "\n")
-    assert list(read_jsonl(tmp_path / "old")) == [episode]
-
-
 def test_a_branch_counts_what_it_shares_with_its_parent() -> None:
     shared = [transition(0), transition(1)]
     own = transition(2, episode_id="t#1/2.5", parent="t#1")
@@ -197,29 +173,6 @@ def test_a_branch_counts_what_it_shares_with_its_parent() -> None:
     assert (branch.shared_steps, branch.parent) == (2, "t#1")
     root = Episode("e", "t", "t#1", transitions=shared)
     assert (root.shared_steps, root.parent) == (0, None)
-
-
-def old_jsonl(path: Path, episode: Episode) -> None:
-    path.write_text(json.dumps(as_before(episode)) + "\n")
-
-
-def old_parquet(path: Path, episode: Episode) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    write_parquet(path, [episode])
-    table = pq.read_table(path).drop_columns("observation")
-    infos = [json.dumps(step["info"]) for step in as_before(episode)["transitions"]]
-    place = table.schema.get_field_index("info")
-    pq.write_table(table.set_column(place, "info", pa.array(infos, pa.large_string())), path)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_files_of_earlier_versions_hold_the_observation_in_info(form: str, tmp_path: Path) -> None:
-    steps = [transition(0, info={"score": 0.5}), transition(1, observation=None)]
-    episode = Episode("e", "t", "t#1", transitions=steps)
-    {"jsonl": old_jsonl, "parquet": old_parquet}[form](tmp_path / "old", episode)
-    assert list(FORMS[form][1](tmp_path / "old")) == [episode]
 
 
 def test_a_parquet_file_has_a_column_for_each_field_with_its_type(tmp_path: Path) -> None:

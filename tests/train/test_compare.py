@@ -57,6 +57,8 @@ from paw_train.reporting.compare.tables import COLUMNS, markdown, rich_table
 from paw_train.reporting.run.charts import ChartStyle
 from paw_train.settings import recipe_names
 
+COMPARISONS = Path(__file__).parents[2] / "benchmarks" / "comparisons"
+
 FAKE = textwrap.dedent(
     """
     import json, pathlib, sys, time
@@ -684,3 +686,11 @@ def test_curves_are_absent_without_measurements() -> None:
         for c in fake_results({"grpo": [0.5], "grpo+paw": [0.6]})
     ]
     assert curves_picture({"grpo": "grpo", "grpo+paw": "grpo"}, runs) is None
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in COMPARISONS.glob("*.json")))
+def test_published_comparisons_belong_to_todays_grids(name: str) -> None:
+    path = COMPARISONS / f"{name}.json"
+    results, recorded = read_results(path), read_grid(path)
+    runs = load_grid(name).with_seeds(recorded.seeds).runs("runs")
+    assert len(known_results(runs, results)) == len(results) > 0

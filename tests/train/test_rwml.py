@@ -426,11 +426,6 @@ def test_settings_say_what_is_wrong() -> None:
         load_settings("smoke", ["engine=openrlhf", "world_model_learning.method=rwml"])
 
 
-def test_a_run_without_it_is_recorded_as_before() -> None:
-    assert "world_model_learning" not in load_settings("smoke").to_dict()
-    assert load_settings("rwml_embedded").to_dict()["world_model_learning"]["method"] == "rwml"
-
-
 def test_recipes_and_grid_differ_in_the_method_alone() -> None:
     from paw_train.reporting.compare.grid import load_grid
     from paw_train.settings.sharing import shared_evaluation, shared_transitions, shared_warm_start

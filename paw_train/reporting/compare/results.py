@@ -15,7 +15,6 @@ from paw_train.reporting.compare.grid import Arm, Grid, PlannedRun
 from paw_train.reporting.compare.run_folder import differing_setting, relevant
 from paw_train.reporting.run.run_data import RunData, load_run
 from paw_train.settings.dotted import ARGUMENTS, flatten, nest
-from paw_train.settings.renamed import with_new_dotted_names, with_new_names
 
 FORMAT = 1
 _DIGITS = 5
@@ -175,16 +174,16 @@ def _read(path: Path) -> tuple[Grid, list[RunResult]]:
             raise ValueError(f"{path}: format {data['format']!r}; this version reads {FORMAT}.")
         common = data["common_settings"]
         runs = [
-            RunResult(**{**row, "settings": with_new_names(nest({**common, **row["settings"]}))})
+            RunResult(**{**row, "settings": nest({**common, **row["settings"]})})
             for row in data["cells"]
         ]
         grid = Grid(
             name=data["grid"],
             recipe=data["recipe"],
             seeds=tuple(sorted({run.seed for run in runs})) or (0,),
-            arms=tuple(Arm(name, with_new_dotted_names(arm)) for name, arm in data["arms"].items()),
+            arms=tuple(Arm(name, arm) for name, arm in data["arms"].items()),
             against=data.get("against", {}),
-            overrides=with_new_dotted_names(data.get("overrides", {})),
+            overrides=data.get("overrides", {}),
             **{name: data.get(name) for name in _SHARED},
         )
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:

@@ -11,7 +11,6 @@ from paw_train.reporting.run.alarms import Alarm, find_alarms, world_model_loss
 from paw_train.reporting.run.records import Record, read_object, read_records
 from paw_train.reporting.run.results import EvalResult, number
 from paw_train.reporting.run.world_model import STAGES
-from paw_train.settings.renamed import with_new_names
 
 MAX_EPISODES = 12
 """episodes of one file that a page shows"""
@@ -108,7 +107,7 @@ def load_run(run_dir: str | Path) -> RunData:
             f"{', '.join(FILES)}."
         )
     run = RunData(folder)
-    run.config = with_new_names(_read_object(run, "config.json"))
+    run.config = _read_object(run, "config.json")
     run.environment = _read_object(run, "environment.json")
     run.noise = _read_object(run, "noise_gradient.json")
     run.metrics = _read_records(run, "metrics.jsonl", "update")
