@@ -327,17 +327,6 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
         """The observation as a prompt shows it: without what other slots of the prompt hold already."""
         return observation
 
-    def difficulty(self, task_id: str) -> str | None:
-        """The difficulty cell of a task, for a curriculum: tasks of one cell are about equally hard.
-
-        A curriculum asks it of every task of the split before training, so it follows from the id or from
-        what is in memory; loading the task may take too long. A short name is a label in charts.
-
-        Returns:
-            The cell's name; ``None`` where the environment does not say, as by default.
-        """
-        return None
-
     def set_progress(self, fraction: float) -> None:
         """Sets how much of training is done: for environments that grow harder (a curriculum).
 

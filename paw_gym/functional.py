@@ -55,10 +55,6 @@ class GeneratorEnv(TextEnv):
         """The registered id, or the function's name."""
         return self.spec.id if self.spec is not None else _name(self._play)
 
-    def difficulty(self, task_id: str) -> str:
-        """The task's type: the tasks are in memory."""
-        return str(self.tasks[task_id].type)
-
     def _start(self, task: Task) -> Outcome:
         seed = int(self.np_random.integers(2**63))
         self.state = {"seed": seed, "actions": []}

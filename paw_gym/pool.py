@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from paw_gym.transition import Episode
-from paw_gym.validation import EnvDefinitionError
 from paw_gym.wrappers import AgentInterface, make_agent_env
 
 
@@ -109,24 +108,6 @@ class EnvPool:
     def tasks(self) -> Any:
         """The task set of the environments."""
         return self._envs[0].tasks
-
-    def cells(self) -> dict[str, list[str]]:
-        """The ids of all tasks by difficulty cell (``TextEnv.difficulty``); empty name: no cell.
-
-        Raises:
-            EnvDefinitionError: the environment names a cell by something else than a string.
-        """
-        env, found = self._envs[0].text_env, dict[str, list[str]]()
-        for task_id in self.tasks.ids:
-            cell = env.difficulty(task_id)
-            if not isinstance(cell, str | None):
-                raise EnvDefinitionError(
-                    f"difficulty({task_id!r}) is {cell!r}; expected a str, or None.",
-                    "difficulty",
-                    env.env_id,
-                )
-            found.setdefault(cell or "", []).append(task_id)
-        return found
 
     def reset(
         self, task_ids: Sequence[str] | None = None, group_size: int | None = None

@@ -206,14 +206,9 @@ class PromptTemplate:
         """The action in a raw response, and what is wrong with it (see ``parse_response``)."""
         return parse_response(response, self.action_tag, self.think_tag, self.own_tags)
 
-    def response_for(self, action: str, thought: str = "") -> str:
-        """The response that a flawless agent would write to take ``action``.
-
-        Args:
-            action: the action.
-            thought: its reasoning, where the template asks for one.
-        """
-        think = f"<{self.think_tag}>{thought}</{self.think_tag}>" if self.think_tag else ""
+    def response_for(self, action: str) -> str:
+        """The response that a flawless agent would write to take ``action``, with an empty thought."""
+        think = f"<{self.think_tag}></{self.think_tag}>" if self.think_tag else ""
         return think + (
             action if self.own_tags else f"<{self.action_tag}>{action}</{self.action_tag}>"
         )

@@ -46,7 +46,7 @@ class Metric:
 
 
 _OUTCOME, _WORLD, _POLICY = "Success and reward", "World model", "Policy"
-_CRITIC, _COST, _CURRICULUM = "Critic", "Episodes and time", "Curriculum"
+_CRITIC, _COST = "Critic", "Episodes and time"
 _ALL = (
     Metric("success_rate", _OUTCOME, "Success", "episodes solved in training", "share"),
     Metric("reward_mean", _OUTCOME, "Reward", "mean return of an episode in training", "reward"),
@@ -247,37 +247,6 @@ _ALL = (
         log=True,
         optional=True,
     ),
-    Metric(
-        "cell_success",
-        _CURRICULUM,
-        "Success by difficulty",
-        "episodes of a cell solved within the curriculum's window",
-        "share",
-        optional=True,
-    ),
-    Metric(
-        "cell_probability",
-        _CURRICULUM,
-        "Probability by difficulty",
-        "of a cell, in a draw that is no replay",
-        "share",
-        optional=True,
-    ),
-    Metric(
-        "cell_groups",
-        _CURRICULUM,
-        "Groups by difficulty",
-        "of a cell in the update, replays included",
-        optional=True,
-    ),
-    Metric(
-        "replayed_groups",
-        _CURRICULUM,
-        "Replayed groups",
-        "share of groups that got a half-solved task again",
-        "share",
-        optional=True,
-    ),
     Metric("steps_mean", _COST, "Episode length", "turns of an episode", "steps"),
     Metric(
         "invalid_rate",
@@ -337,8 +306,6 @@ _ALL = (
 
 METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _ALL})
 """the catalogue by name, in the order in which it is shown"""
-BY_CELL = ("cell_success", "cell_probability", "cell_groups")
-"""metrics that a curriculum has by difficulty cell: ``metric/cell``"""
 NOT_MEASURED = frozenset({"update", "time", "validation"})
 """keys of ``metrics.jsonl`` that are no metrics of the update"""
 

@@ -44,8 +44,6 @@ class Tasks(NewSession):
     op: Literal["tasks"]
     offset: Whole = Field(default=0, ge=0, lt=2**31)
     limit: Whole = Field(default=10_000, ge=1, le=10_000)
-    difficulties: bool = False
-    """list the difficulty of each, too"""
 
 
 class TaskOf(NewSession):

@@ -170,7 +170,6 @@ def _of_class(env_id: str, env: TextEnv) -> dict[str, Any]:
         "type_groups": {name: list(types) for name, types in env.type_groups.items()},
         # a client has the built-in ones; another's name would be a path on this machine
         "small_template": template if template in builtin_templates() else TextEnv.small_template,
-        "tells_difficulty": type(env).difficulty is not TextEnv.difficulty,
     }
 
 
@@ -235,13 +234,9 @@ class Host:
         return self._probe(call).describe(call["env_id"])
 
     def _tasks(self, call: dict[str, Any]) -> dict[str, Any]:
-        env = self._probe(call).text_env
-        tasks = env.tasks
+        tasks = self._probe(call).text_env.tasks
         ids = list(tasks.ids[call["offset"] : call["offset"] + call["limit"]])
-        answer = {"ids": ids, "num_tasks": len(tasks), "fingerprint": tasks.fingerprint}
-        if call["difficulties"]:
-            answer["difficulties"] = [env.difficulty(task_id) for task_id in ids]
-        return answer
+        return {"ids": ids, "num_tasks": len(tasks), "fingerprint": tasks.fingerprint}
 
     def _task(self, call: dict[str, Any]) -> dict[str, Any]:
         tasks = self._probe(call).text_env.tasks

@@ -56,11 +56,6 @@ def task_options(subject: Subject) -> str:
                 info["task_id"] == task_id,
                 f"reset(options={options}) started task {info['task_id']!r}, not {task_id!r}.",
             )
-        cell = env.difficulty(task_id)
-        require(
-            isinstance(cell, str | None),
-            f"difficulty({task_id!r}) is {cell!r}; expected a str, or None.",
-        )
     known = subject.task_ids[0]
     unknown = known + "x"
     while unknown in ids:

@@ -294,10 +294,6 @@ class SokobanEnv(TextEnv):
         )
         super().__init__(tasks, max_steps, render_mode)
 
-    def difficulty(self, task_id: str) -> str:
-        """Size of the room and number of boxes: ``7x7-2``."""
-        return "-".join(task_id.split("/")[1:3])
-
     def _start(self, task: Task) -> Outcome:
         self.state = task.data.start
         return self._outcome("You stand in a room.")

@@ -79,7 +79,6 @@ class GatewayClient:
         self._abandoned: list[str] = []
         self._described: dict[str, dict[str, Any]] = {}
         self._task_sets: dict[str, TaskSet] = {}
-        self._difficulties: dict[str, dict[str, str | None]] = {}
 
     # --- calls ---------------------------------------------------------------------------------------
 
@@ -212,15 +211,6 @@ class GatewayClient:
             )
         return self._task_sets[key]
 
-    def difficulties(self, env_id: str, kwargs: dict[str, Any]) -> dict[str, str | None]:
-        """The difficulty cell of each task; for an environment whose description says that it tells them."""
-        key = _named(env_id, kwargs)
-        if key not in self._difficulties:
-            cells = self._listed(env_id, kwargs, "difficulties", difficulties=True)
-            ids = self.tasks(env_id, kwargs).ids
-            self._difficulties[key] = dict(zip(ids, cells, strict=True))
-        return self._difficulties[key]
-
     def _listed(self, env_id: str, kwargs: dict[str, Any], what: str, **more: Any) -> list[Any]:
         """Something of every task, in their order."""
         described = self.describe(env_id, kwargs)
@@ -244,7 +234,6 @@ class GatewayClient:
         """Asks again what the gateway serves, from the next environment on."""
         self._described.clear()
         self._task_sets.clear()
-        self._difficulties.clear()
 
 
 def _named(env_id: str, kwargs: dict[str, Any]) -> str:

@@ -24,8 +24,6 @@ class EnvDefaults:
     type_groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     has_splits: bool = True
     """whether it is made with a ``split``"""
-    tells_difficulty: bool = False
-    """whether the gateway can be asked for the difficulty of tasks"""
 
     @classmethod
     def read(cls, described: Mapping[str, Any]) -> EnvDefaults:
@@ -46,7 +44,7 @@ class EnvDefaults:
         return cls(_agent(described["agent"]), **found)
 
 
-_AS_THEY_ARE = ("small_template", "has_splits", "tells_difficulty")
+_AS_THEY_ARE = ("small_template", "has_splits")
 
 
 def _agent(described: Mapping[str, Any]) -> AgentDefaults:

@@ -117,7 +117,6 @@ class RemoteEnv(TextEnv):
         self.held_out_splits = defaults.held_out_splits  # type: ignore[misc]
         self.small_template = defaults.small_template  # type: ignore[misc]
         self.type_groups = defaults.type_groups  # type: ignore[misc]
-        self._tells_difficulty = defaults.tells_difficulty
 
     @property
     def spec(self) -> gym.envs.registration.EnvSpec | None:
@@ -339,12 +338,6 @@ class RemoteEnv(TextEnv):
             return super().is_admissible(action)
         answer = self._ask({"op": "ask", "what": "admissible", "text": encodable(action)})["answer"]
         return bool(answer)
-
-    def difficulty(self, task_id: str) -> str | None:
-        """The difficulty cell of a task; those of all tasks are asked for at once."""
-        if not self._tells_difficulty:
-            return None
-        return self.client.difficulties(self.remote_id, self._kwargs).get(task_id)
 
     def reference_solution(self) -> list[str]:
         """Actions that lead to success, found by the gateway."""

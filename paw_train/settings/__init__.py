@@ -7,7 +7,6 @@ from paw_train.settings.algorithm import AlgorithmSettings, CriticSettings
 from paw_train.settings.base import Group
 from paw_train.settings.branching import BranchingSettings
 from paw_train.settings.cloning import CloningSettings
-from paw_train.settings.curriculum import CurriculumSettings
 from paw_train.settings.endpoint import EndpointSettings
 from paw_train.settings.environment import EnvSettings
 from paw_train.settings.evaluation import EvalSettings

@@ -15,7 +15,6 @@ from pydantic import model_validator
 from paw_train.settings.algorithm import AlgorithmSettings
 from paw_train.settings.base import Group
 from paw_train.settings.cloning import CloningSettings
-from paw_train.settings.curriculum import CurriculumSettings
 from paw_train.settings.environment import EnvSettings
 from paw_train.settings.evaluation import EvalSettings
 from paw_train.settings.mixture import Member, MixedEnvSettings, entry_name, member_of, read_mixture
@@ -94,7 +93,6 @@ class Settings(Group):
     optimizer: OptimizerSettings = OptimizerSettings()
     evaluation: EvalSettings = EvalSettings()
     record: RecordSettings = RecordSettings()
-    curriculum: CurriculumSettings = CurriculumSettings()
     world_model_learning: WorldModelLearningSettings = WorldModelLearningSettings()
     openrlhf: OpenRLHFSettings = OpenRLHFSettings()
 
@@ -132,8 +130,6 @@ class Settings(Group):
                 "only; learn the world model there, and give its checkpoint (RUN/checkpoints/world_model/"
                 "model) to the cluster as model.path."
             )
-        if self.curriculum.method != "off":
-            self._check_curriculum()
         if self.mixed and self.engine == "openrlhf":
             raise ValueError(
                 "engine=openrlhf trains one environment, and env is a list: its agents sample each episode "
@@ -146,20 +142,6 @@ class Settings(Group):
                 "run as model.path."
             )
         return self
-
-    def _check_curriculum(self) -> None:
-        if self.engine == "openrlhf":
-            raise ValueError(
-                f"curriculum.method={self.curriculum.method} runs on engine=local only: OpenRLHF reads the "
-                "tasks of all updates from a data set that is written before the first one."
-            )
-        entries = self.env if isinstance(self.env, tuple) else ()
-        sizes = [entry.group_size or self.rollout.group_size for entry in entries]
-        if min(sizes, default=self.rollout.group_size) < 2:
-            raise ValueError(
-                f"curriculum.method={self.curriculum.method} looks at how the episodes of a group differ, "
-                "and there is a group of one: set rollout.group_size (or an environment's own) to 2 or more."
-            )
 
     @property
     def cpu_threads(self) -> int:

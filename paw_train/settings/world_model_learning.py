@@ -92,9 +92,7 @@ class EarlyExperienceSettings(Group):
     """source of the other actions: ``admissible``, sampled uniformly from the environment's list, without
     replacement; ``policy``, the start policy's own responses, each distinct action once"""
     temperature: AboveZero = 1.0
-    """sampling temperature of the policy's proposals and reflections"""
-    max_tokens: Positive = 128
-    """maximum length of a reflection, in tokens"""
+    """sampling temperature of the policy's proposals"""
     imitation_steps: Count = 400
     """number of optimizer steps on the expert's responses afterward, with the settings of ``cloning``"""
 
@@ -102,12 +100,10 @@ class EarlyExperienceSettings(Group):
 class WorldModelLearningSettings(Group):
     """World-model learning: the start policy learns the environment's dynamics before policy RL."""
 
-    method: Annotated[
-        Literal["off", "rwml", "sft", "iwm", "reflection"], BeforeValidator(yaml_switch)
-    ] = "off"
+    method: Annotated[Literal["off", "rwml", "sft", "iwm"], BeforeValidator(yaml_switch)] = "off"
     """method of learning: ``rwml``, GRPO on sampled predictions, rewarded for similarity (arXiv 2602.05842);
-    ``sft``, next-observation cross-entropy, the baseline of ``rwml``; ``iwm``, implicit world modeling, and
-    ``reflection``, self-reflection, both from early experience (arXiv 2510.08558); ``off``, none"""
+    ``sft``, next-observation cross-entropy, the baseline of ``rwml``; ``iwm``, implicit world modeling
+    from early experience (arXiv 2510.08558); ``off``, none"""
     episodes: Positive = 256
     """number of episodes on training tasks whose transitions are learned from: the start policy's, or with
     early experience the expert's"""
@@ -143,4 +139,4 @@ class WorldModelLearningSettings(Group):
     @property
     def from_expert(self) -> bool:
         """Whether the transitions are those of early experience."""
-        return self.method in ("iwm", "reflection")
+        return self.method == "iwm"

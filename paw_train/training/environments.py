@@ -7,7 +7,6 @@ others. An update's groups are divided among them by weight; their rollouts foll
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ from paw_train.rollouts.rollout import Progress, Trajectory
 from paw_train.settings import Settings
 from paw_train.settings.mixture import Member
 from paw_train.settings.rollout import RolloutSettings
-from paw_train.training.curriculum import Curriculum
 from paw_train.training.records import outcome_metrics
 
 _SHARES = 2
@@ -59,18 +57,11 @@ class TrainingEnvironments:
     def __init__(self, settings: Settings) -> None:
         self.settings, self.members = settings, settings.members
         self.pools = [self._pool(number, member) for number, member in enumerate(self.members)]
-        self.curricula = [self._curriculum(number, pool) for number, pool in enumerate(self.pools)]
 
     def _pool(self, number: int, member: Member) -> EnvPool:
         env, groups = training_env(member.env), self.settings.rollout.groups
         seed = member_seed(self.settings.seed + 1, number)
         return make_pool(env, member.env.train_split, groups, member.group_size, seed)
-
-    def _curriculum(self, number: int, pool: EnvPool) -> Curriculum | None:
-        own = self.settings.curriculum
-        if own.method == "off":
-            return None
-        return Curriculum(own, pool.cells(), member_seed(self.settings.seed, number))
 
     def set_progress(self, fraction: float) -> None:
         """Tells every environment the share of training that is done."""
@@ -96,26 +87,19 @@ class TrainingEnvironments:
         counts = divided(s.rollout.groups, [m.weight for m in self.members], rng)
         sampled: list[Trajectory] = []
         kept: list[Trajectory] = []
-        for member, pool, curriculum, count in zip(
-            self.members, self.pools, self.curricula, counts, strict=True
-        ):
-            if curriculum is not None:
-                curriculum.begin(update)
+        for member, pool, count in zip(self.members, self.pools, counts, strict=True):
             if not count:
                 continue
             pool.groups = count
-            draw = _no_tasks if curriculum is None else partial(curriculum.draw, count)
             first = 1 + max((t.episode.group for t in sampled), default=-1)
             rollout = _part(s.rollout, count)
             new, good = _informative(
-                lambda pool=pool, rollout=rollout, draw=draw: branching_rollout(  # type: ignore[misc]
-                    sampler, pool, rollout, generator, draw(), progress
+                lambda pool=pool, rollout=rollout: branching_rollout(  # type: ignore[misc]
+                    sampler, pool, rollout, generator, progress=progress
                 ),
                 count,
                 s.algorithm.dynamic_sampling,
             )
-            if curriculum is not None:
-                curriculum.learn(new)
             for trajectory in new:
                 trajectory.environment = member.name if s.mixed else ""
                 trajectory.episode.group += first
@@ -124,14 +108,8 @@ class TrainingEnvironments:
         return sampled, kept
 
     def metrics(self, sampled: Sequence[Trajectory]) -> dict[str, Any]:
-        """Outcomes of an update's episodes; of several environments also of each: ``metric/name``.
-
-        A curriculum's are by difficulty cell: ``metric/cell``, of several environments ``metric/name.cell``.
-        """
+        """Outcomes of an update's episodes; of several environments also of each: ``metric/name``."""
         found = outcome_metrics(sampled)
-        for member, curriculum in zip(self.members, self.curricula, strict=True):
-            if curriculum is not None:
-                found |= curriculum.metrics(member.name if self.settings.mixed else "")
         if not self.settings.mixed:
             return found
         for member in self.members:
@@ -151,18 +129,13 @@ class TrainingEnvironments:
     def state_dict(self) -> dict[str, Any]:
         """The state that makes the next update's tasks the same."""
         states = [pool.state_dict() for pool in self.pools]
-        for state, curriculum in zip(states, self.curricula, strict=True):
-            if curriculum is not None:
-                state["curriculum"] = curriculum.state_dict()
         return {"members": states} if self.settings.mixed else states[0]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Inverse of ``state_dict``."""
         states = state["members"] if self.settings.mixed else [state]
-        for pool, curriculum, own in zip(self.pools, self.curricula, states, strict=True):
+        for pool, own in zip(self.pools, states, strict=True):
             pool.load_state_dict(own)
-            if curriculum is not None:
-                curriculum.load_state_dict(own["curriculum"])
 
     def close(self) -> None:
         """Closes the environments."""
@@ -179,10 +152,6 @@ def reward_terms(settings: Settings) -> float | Mapping[str, RewardTerms]:
         m.name: RewardTerms(max_return(m.env), m.reward_scale, m.normalize_advantages)
         for m in members
     }
-
-
-def _no_tasks() -> None:
-    """No tasks are named: the pool samples them."""
 
 
 def divided(count: int, weights: Sequence[float], rng: np.random.Generator | None) -> list[int]:

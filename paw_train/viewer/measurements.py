@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from paw_train.metrics import BY_CELL, METRICS, NOT_MEASURED
+from paw_train.metrics import METRICS, NOT_MEASURED
 from paw_train.reporting.run.alarms import Alarm, find_alarms, world_model_loss
 from paw_train.reporting.run.records import Record, read_object, read_records
 from paw_train.reporting.run.results import number
@@ -167,7 +167,7 @@ def _described(names: Iterable[str]) -> list[dict[str, str]]:
                 if part is None
                 else {
                     "name": name,
-                    "section": "By difficulty" if metric in BY_CELL else "By environment",
+                    "section": "By environment",
                     "meaning": part.meaning,
                 }
             )

@@ -1,20 +1,17 @@
-"""Early experience in a run's folder: what is collected and reflected on, each kept in a file.
+"""Collects early experience in a run's folder, once.
 
-``world_model/early_experience.jsonl`` holds the expert's episodes with their alternatives,
-``world_model/reflections.jsonl`` what the policy said of them.
+``world_model/early_experience.jsonl`` holds the expert's episodes with their alternatives.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from paw_gym.files import write_text
 from paw_gym.wrappers import AgentInterface
 from paw_train.environments import agent_env_maker, make_pool
 from paw_train.evaluation.terminal import Display
@@ -32,9 +29,8 @@ from paw_train.world_model_learning.early_experience import (
     write_experience,
 )
 from paw_train.world_model_learning.proposals import policy_proposals
-from paw_train.world_model_learning.reflection import Reflection, reflect, reflected_rows
 
-_TASKS, _PROPOSALS, _REFLECTIONS = 14, 15, 16
+_TASKS, _PROPOSALS = 14, 15
 """parts of the seeds of these, so that they differ"""
 
 
@@ -88,13 +84,16 @@ class EarlyExperience:
         return found
 
     def rows(self, experience: Sequence[ExpertExperience]) -> list[TokenRow]:
-        """What imitation learns beside the episodes of the warm start.
-
-        The expert's episodes of the experience, where there was no warm start; with ``method: reflection``
-        the responses with reflections.
-        """
-        rows = [] if self.settings.cloning.episodes else self._expert_rows(experience)
-        return rows + (self._reflected_rows(experience) if self.own.method == "reflection" else [])
+        """The expert's episodes of the experience for imitation, if there was no warm start."""
+        if self.settings.cloning.episodes:
+            return []
+        with self._env() as env:
+            shown, limit = env.text_env.prompt_observation, self.settings.rollout.max_prompt_tokens
+            return [
+                recorded_row(self.policy.chat, one.episode, step, shown, env.template, limit)
+                for one in experience
+                for step in range(len(one.episode.transitions))
+            ]
 
     # --- parts ---------------------------------------------------------------------------------------
 
@@ -115,54 +114,6 @@ class EarlyExperience:
             rollout.max_prompt_tokens,
             rollout.prefill_tokens,
         )
-
-    def _expert_rows(self, experience: Sequence[ExpertExperience]) -> list[TokenRow]:
-        with self._env() as env:
-            shown, limit = env.text_env.prompt_observation, self.settings.rollout.max_prompt_tokens
-            return [
-                recorded_row(self.policy.chat, one.episode, step, shown, env.template, limit)
-                for one in experience
-                for step in range(len(one.episode.transitions))
-            ]
-
-    def _reflected_rows(self, experience: Sequence[ExpertExperience]) -> list[TokenRow]:
-        with self._env() as env:
-            return reflected_rows(
-                experience,
-                self._reflections(experience),
-                self.policy,
-                env.text_env.prompt_observation,
-                env.template,
-                self.settings.rollout.max_prompt_tokens,
-            )
-
-    def _reflections(self, experience: Sequence[ExpertExperience]) -> list[Reflection]:
-        """What the start policy says, from the file where it is already."""
-        path = self.place / "reflections.jsonl"
-        if path.exists():
-            lines = path.read_text(encoding="utf-8").splitlines()
-            return [Reflection(**json.loads(line)) for line in lines]
-        rollout = self.settings.rollout
-        states = sum(bool(row) for one in experience for row in one.alternatives)
-        with self.display.task("reflections", states) as advance:
-            found = reflect(
-                self.policy,
-                experience,
-                Sampling(self.own.early.temperature, self.own.early.max_tokens),
-                self._seed(_REFLECTIONS),
-                rollout.max_context_tokens - self.own.early.max_tokens,
-                self.own.batch,
-                rollout.prefill_tokens,
-                advance,
-            )
-        if not found:
-            raise ValueError(
-                f"The policy wrote no reflection in any of {states} states: it answered with actions alone, "
-                "or the contexts are longer than rollout.max_context_tokens."
-            )
-        write_text(path, "".join(json.dumps(asdict(r)) + "\n" for r in found))
-        self.display.say(f"{len(found)} reflections on {states} states.")
-        return found
 
     @contextmanager
     def _env(self) -> Iterator[AgentInterface]:

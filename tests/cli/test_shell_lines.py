@@ -108,7 +108,7 @@ BUDGETS = (
     (r"paw train (embedded|rwml|wm_sft|iwm|my_recipe)(?!.*env\.id=).*", "env.kwargs.num_tasks=12"),
     (r"paw train .*SearchQA.*", "env.kwargs.num_questions=40 env.kwargs.num_passages=200"),
     (r"paw train search_qa_tiny_cpu.*", "env.kwargs.num_questions=40 env.kwargs.num_passages=200"),
-    (r"paw train (rwml|wm_sft|iwm)_.*|paw train .*method=reflection.*", LEARNING),
+    (r"paw train (rwml|wm_sft|iwm)_.*", LEARNING),
     (r"paw (eval|eval-wm) .*", "evaluation.tasks=2"),
     (r"paw eval runs/.*|paw eval MODEL.*|paw eval-wm .*", "rollout.max_response_tokens=8"),
     (r"paw compare (?!.*--show).*", "--show"),

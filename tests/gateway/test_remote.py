@@ -74,8 +74,6 @@ def test_it_has_what_settings_ask_of_a_class(
     for name in ("agent", "held_out_splits", "small_template", "type_groups"):
         assert getattr(there, name) == getattr(here, name) == getattr(defaults, name), name
     assert defaults.has_splits == has_splits(env_id)
-    some = here.tasks.ids[:20]
-    assert [there.difficulty(i) for i in some] == [here.difficulty(i) for i in some]
     there.close()
 
 
@@ -106,11 +104,11 @@ def test_an_evaluation_is_that_of_the_environment_itself(
 
 def test_an_older_gateway_does_not_say_them(gateway: RunningGateway) -> None:
     described = GatewayClient(gateway.url, None, 60).describe("tests/Dice-v0", {})
-    new = {"held_out_splits", "has_splits", "type_groups", "small_template", "tells_difficulty"}
+    new = {"held_out_splits", "has_splits", "type_groups", "small_template"}
     older = EnvDefaults.read({k: v for k, v in described.items() if k not in new})
     assert new <= set(described)
     assert older.held_out_splits == TextEnv.held_out_splits and not older.type_groups
-    assert older.small_template == TextEnv.small_template and not older.tells_difficulty
+    assert older.small_template == TextEnv.small_template
 
 
 @pytest.mark.parametrize(("env_id", "kwargs"), CASES, ids=[case[0] for case in CASES])

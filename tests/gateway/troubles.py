@@ -51,9 +51,6 @@ class Dice(TextEnv):
     def reference_solution(self) -> list[str]:
         return ["roll", "stop"]
 
-    def difficulty(self, task_id: str) -> str:
-        return "high" if int(task_id.partition("/")[2]) > 6 else "low"
-
 
 class Trouble(TextEnv):
     """Does what it is told, were it to die."""

@@ -142,9 +142,6 @@ class BoxEnv(TextEnv):
             score=score,
         )
 
-    def difficulty(self, task_id: str) -> str | None:
-        return 3 if self.defect == "difficulty of a number" else None  # type: ignore[return-value]
-
     def reference_solution(self) -> list[str]:
         if self.defect == "no solver":
             return super().reference_solution()

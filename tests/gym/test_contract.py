@@ -18,7 +18,6 @@ DEFECTS = [
     ("ignores options", "task_options", "started task"),
     ("silent about unknown ids", "task_options", "raised nothing; expected KeyError"),
     ("curt about unknown ids", "task_options", "does not name the nearest id"),
-    ("difficulty of a number", "task_options", "is 3; expected a str, or None"),
     ("no solver", "reference_solver", "no reference solver"),
     ("wrong solver", "reference_solver", "does not end in success"),
     ("late solver", "reference_solver", "ended after 20 of 22 actions"),

@@ -12,7 +12,6 @@ import pytest
 
 pytest.importorskip("torch")
 
-from paw_gym.prompts import PromptTemplate
 from paw_train.environments import agent_env_maker, make_pool
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer
@@ -21,7 +20,6 @@ from paw_train.settings import EnvSettings, load_settings
 from paw_train.settings.scratch import ScratchModelSettings
 from paw_train.training import local
 from paw_train.training.preparation import prepared
-from paw_train.world_model_learning import reflection
 from paw_train.world_model_learning.early_experience import (
     ExpertExperience,
     admissible_proposals,
@@ -140,32 +138,6 @@ def test_a_policy_proposes_each_other_action_once(tiny_policy: LocalPolicy) -> N
     assert writer.asked[0].messages[-1]["content"] == one.episode.transitions[0].prompt
 
 
-def test_a_reflection_is_asked_about_the_outcomes_and_put_before_the_action(
-    tiny_policy: LocalPolicy,
-) -> None:
-    (one,) = collected(HOUSE, 1)
-    writer: Any = Writer(tiny_policy, ["<think>The task needs it.</think>\n<action>look</action>"])
-    found = reflection.reflect(writer, [one], Sampling(1.0, 8), 0, None, 4, 4096)
-    assert [r.step for r in found] == list(range(len(one.episode.transitions)))
-    assert {r.text for r in found} == {"The task needs it."}
-    for request, step, others in zip(
-        writer.asked, one.episode.transitions, one.alternatives, strict=True
-    ):
-        text = request.messages[-1]["content"]
-        assert text.startswith(step.prompt)
-        for told in (step, *others):
-            assert told.action in text and " ".join(told.next_observation.split()) in text
-    template = PromptTemplate.load("generic")
-    rows = reflection.reflected_rows([one], found, tiny_policy, str, template)
-    for row, step in zip(rows, one.episode.transitions, strict=True):
-        start, end = row.steps[0].action
-        wanted = f"<think>The task needs it.</think><action>{step.action}</action>"
-        assert row.ids[start:end] == tiny_policy.chat.content(wanted)
-        assert row.ids[:start] == tiny_policy.chat.dialogue(
-            [{"role": "user", "content": step.prompt}]
-        )
-
-
 def overrides(out: Path, **more: Any) -> list[str]:
     own = {
         "episodes": 6,
@@ -174,7 +146,6 @@ def overrides(out: Path, **more: Any) -> list[str]:
         "checkpoint_every": 1,
         "early.alternatives": 2,
         "early.imitation_steps": 4,
-        "early.max_tokens": 8,
         "sft.updates": 4,
         "sft.batch_tokens": 600,
         "sft.lr": 1e-3,
@@ -230,15 +201,10 @@ def test_implicit_world_modelling_learns_what_actions_do(tmp_path: Path) -> None
     assert learned < start
 
 
-@pytest.mark.parametrize("method", ["iwm", "reflection"])
 def test_stopped_while_it_imitates_it_goes_on_to_the_same_weights(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more: dict[str, Any] = {}
-    if method == "reflection":
-        start = train(tmp_path / "start", "off") / "checkpoints" / "warm" / "model"
-        more = {"model.path": start, "cloning.episodes": 0, "env.template": "generic"}
-    whole = outcome(train(tmp_path / "whole", method, **more))
+    whole = outcome(train(tmp_path / "whole", "iwm"))
 
     cloned = local.clone
 
@@ -256,36 +222,19 @@ def test_stopped_while_it_imitates_it_goes_on_to_the_same_weights(
         )
 
     monkeypatch.setattr(local, "clone", stopped_halfway)
-    run = train(tmp_path / "parts", method, **more)
+    run = train(tmp_path / "parts", "iwm")
     assert not (run / "checkpoints" / "world_model").exists()
     assert (run / "checkpoints" / "imitation-latest").exists()
     monkeypatch.setattr(local, "clone", cloned)
-    assert train(tmp_path / "parts", method, **more) == run
+    assert train(tmp_path / "parts", "iwm") == run
     assert outcome(run) == whole
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        (["world_model_learning.method=reflection", "env.template=compact"], "think_tag"),
-        (["world_model_learning.method=reflection", "env.template=generic"], "model.path"),
-        (
-            [
-                "world_model_learning.method=reflection",
-                "world_model_learning.early.imitation_steps=0",
-            ],
-            "learned by imitation",
-        ),
-        (
-            [
-                "world_model_learning.method=iwm",
-                "env={id: paw_gym/SearchQA-v0}",
-                "cloning.episodes=0",
-            ],
-            "proposals=policy",
-        ),
-    ],
-)
-def test_what_it_needs_is_said_before_anything_starts(changes: list[str], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_an_environment_that_lists_no_actions_is_refused_before_anything_starts() -> None:
+    changes = [
+        "world_model_learning.method=iwm",
+        "env={id: paw_gym/SearchQA-v0}",
+        "cloning.episodes=0",
+    ]
+    with pytest.raises(ValueError, match="proposals=policy"):
         prepared(load_settings("smoke", changes), print)

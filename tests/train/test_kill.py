@@ -35,7 +35,6 @@ WORLDS = (
     '{"id":"paw_gym/Sokoban-v0","template":"compact","mode":"conversation","weight":2,'
     '"kwargs":{"size":5,"boxes":1,"max_steps":4,"num_tasks":20}}] rollout.groups=3'
 )
-CURRICULUM = "curriculum.method=variance curriculum.replay=0.5"
 BRANCHING = "rollout.branching.branches=3 rollout.branching.points=1 algorithm.name=tree_grpo"
 
 
@@ -98,8 +97,6 @@ def test_a_branched_update_that_is_killed_is_repeated_exactly(tmp_path: Path) ->
     [
         # while the groups of the second update are divided, and while the third is recorded
         (WORLDS, ("environments:divided", "environments:TrainingEnvironments:metrics")),
-        # while the second update's groups are counted, and the third's
-        (CURRICULUM, ("curriculum:Curriculum:learn", "curriculum:Curriculum:metrics")),
     ],
 )
 def test_the_tasks_of_a_killed_run_go_on_exactly(

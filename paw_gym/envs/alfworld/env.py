@@ -96,16 +96,6 @@ class ALFWorldEnv(TextEnv):
         self.engine_name = engine
         self.engine: Engine | None = None
 
-    def difficulty(self, task_id: str) -> str:
-        """The task type, and the number of receptacles where that is an argument.
-
-        ``pick_heat_then_place_in_recep``, ``pick_heat_then_place_in_recep-10``.
-        """
-        parts = task_id.split("/")
-        if parts[0] != "procedural":
-            return parts[1].split("-")[0]
-        return "-".join(parts[2:-1])
-
     def _start(self, task: Task) -> Outcome:
         self.engine = self._new_engine(task)
         return self._outcome(self.engine.reset(), False)

@@ -136,11 +136,6 @@ class SearchQAEnv(TextEnv):
         self.top_k = top_k
         self.reward = reward
 
-    def difficulty(self, task_id: str) -> str | None:
-        """The hops of a synthetic question: ``2hop``."""
-        source, _, question = task_id.partition("/")
-        return question.rpartition("/")[2].split("-")[0] if source == "synthetic" else None
-
     @property
     def nondeterministic(self) -> bool:
         """Whether the same actions may lead elsewhere: where a language model writes what a search finds."""

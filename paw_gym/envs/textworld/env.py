@@ -109,11 +109,6 @@ class TextWorldEnv(ReplayedEnv):
         self._file = ""
         self._now: Any = None
 
-    def difficulty(self, task_id: str) -> str | None:
-        """The settings that differ between games: ``level15``, ``go9-recipe3``."""
-        own = dict(pair.split("=") for pair in task_id.split("/")[2].split(","))
-        return "-".join(f"{name}{own[name]}" for name in self._varied) or None
-
     def _open(self, task: Task, seed: int) -> Outcome:
         if self._file != task.data:
             self.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paw_train.metrics import BY_CELL, METRICS, NOT_MEASURED, Metric
+from paw_train.metrics import METRICS, NOT_MEASURED, Metric
 from paw_train.reporting.run.charts import Chart, ChartStyle, Series, smoothing_window
 from paw_train.reporting.run.results import Rate, number
 from paw_train.reporting.run.run_data import Record, RunData
@@ -122,7 +122,7 @@ class ChartSection:
 
 def chart_sections(run: RunData) -> list[ChartSection]:
     """All charts that the run has data for."""
-    parts = [_by_environment(run.metrics), _by_cell(run.metrics)]
+    parts = [_by_environment(run.metrics)]
     of_updates = [*SECTIONS, *parts, _others(run.metrics)]
     found = [_section(section, run.metrics, "update", run) for section in of_updates]
     found.append(_section(_WORLD_MODEL_LEARNING, run.world_model_learning, "update", run))
@@ -159,8 +159,6 @@ def _by_environment(records: Sequence[Record]) -> Section:
     keys = sorted({key for record in records for key in record if "/" in key})
     charts = []
     for name, metric in METRICS.items():
-        if name in BY_CELL:
-            continue
         own = tuple((k, k.partition("/")[2]) for k in keys if k.startswith(f"{name}/"))
         if own:
             title = (
@@ -171,30 +169,10 @@ def _by_environment(records: Sequence[Record]) -> Section:
     return Section("By environment", tuple(charts))
 
 
-def _by_cell(records: Sequence[Record]) -> Section:
-    """What a curriculum measures of each difficulty cell: a chart a cell."""
-    success, probability, _ = BY_CELL
-    first = f"{probability}/"
-    cells = dict.fromkeys(
-        key.removeprefix(first) for r in records for key in r if key.startswith(first)
-    )
-    charts = [
-        Curve(
-            cell,
-            "success in the window, and probability of a draw",
-            ((f"{success}/{cell}", "success"), (f"{probability}/{cell}", "probability")),
-            share=True,
-        )
-        for cell in cells
-    ]
-    return Section("Curriculum, by difficulty", tuple(charts))
-
-
 def _others(records: Sequence[Record]) -> Section:
     """Measurements that are not in the catalogue, plotted all the same."""
     shown = {key for curve in _by_environment(records).curves for key, _ in curve.keys}
     keys = sorted({key for r in records for key in r} - shown - set(METRICS) - NOT_MEASURED)
-    keys = [key for key in keys if key.partition("/")[0] not in BY_CELL]
     plotted = [key for key in keys if _has(records, key)][:_MAX_OTHERS]
     return Section("Other measurements", tuple(Curve(k, "", ((k, k),)) for k in plotted))
 

@@ -269,12 +269,6 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             "folder as model.path.",
         ),
         "cloning": _UNUSED,
-        "curriculum.method": _only(
-            "not read",
-            lambda v: v == "off",
-            "is of the local engine: the tasks of all updates are in a data set before the first one.",
-        ),
-        "curriculum": _UNUSED,
         "rollout.groups": _option("rollout.batch_size"),
         "rollout.group_size": _option("rollout.n_samples_per_prompt"),
         "rollout.temperature": _option("rollout.temperature"),
