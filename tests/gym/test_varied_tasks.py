@@ -71,8 +71,9 @@ def test_questions_of_mixed_difficulty_have_one_to_three_hops() -> None:
     assert {len(task.data.hops) for task in _tasks(env)} == {1, 2, 3}
 
 
+@pytest.mark.original
 def test_textworld_games_alternate_between_settings() -> None:
-    pytest.importorskip("textworld")
+    pytest.importorskip("textworld", reason="make test-original")
     env = _env("TextWorld", game="cooking", settings={"go": [1, 6], "recipe": [1, 2], "cut": 0})
     settings = Counter(task_id.split("/")[2] for task_id in env.tasks.ids)
     assert len(settings) == 4 and max(settings.values()) - min(settings.values()) <= 1
