@@ -37,7 +37,7 @@ from paw_train.evaluation.fingerprint import behaviour_hash, public
 from paw_train.evaluation.leaderboard import add_result, page
 from paw_train.evaluation.panel_titles import panel_title
 from paw_train.evaluation.panels import Panel
-from paw_train.evaluation.runner import evaluation_key, prepare
+from paw_train.evaluation.runner import environment_seeds, evaluation_key, prepare
 from paw_train.evaluation.statistics import pass_at_k, wilson_interval
 from paw_train.evaluation.summary import pass_at, summarise
 from paw_train.evaluation.terminal import result_lines
@@ -147,6 +147,16 @@ def test_another_evaluation_does_not_take_over_the_episodes(tmp_path: Path) -> N
     assert len(keys) == 5
     more = dataclasses.replace(plan, seeds=(1, 2), batch=3)
     assert evaluation_key(more, prepare(more, Scripted()), "m", None) in keys
+
+
+def test_each_seed_of_a_run_gives_the_environments_seeds_of_their_own() -> None:
+    panel = Panel("p", ("a", "b", "c"), "hash")
+    first, second = environment_seeds(panel, 1), environment_seeds(panel, 2)
+    assert first == environment_seeds(panel, 1) and list(first) == ["a", "b", "c"]
+    assert len({*first.values(), *second.values()}) == 6
+    assert all(0 <= seed < 2**31 for seed in first.values())
+    part = environment_seeds(Panel("p", ("a", "b"), "hash"), 1)
+    assert part == {name: first[name] for name in ("a", "b")}
 
 
 def test_the_summary_is_what_the_episodes_say() -> None:

@@ -1,17 +1,27 @@
-"""A run that is asked to stop saves what it has and says how to go on (kills: test_kill.py)."""
+"""A run that is asked to stop saves what it has and says how to go on (kills: test_kill.py).
+
+It may go on with other rates and with more updates; what is lost in between is said."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
+
+from paw_train.policies.local.guarded_step import TrainingDivergedError  # noqa: E402
+from paw_train.settings import MAY_CHANGE, Settings  # noqa: E402
+from paw_train.settings.dotted import flatten  # noqa: E402
+from paw_train.training.local import claim_folder, train_from_recipe  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,3 +62,115 @@ def test_interrupt_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert run.returncode == 0, output
     assert "goes on from here" in output or (tmp_path / "smoke" / "eval_after.json").exists()
     assert (tmp_path / "smoke" / "checkpoints" / "latest" / "state.pt").exists()
+
+
+SHORT = [
+    "threads=1",
+    "checkpoint_every=1",
+    "evaluation.every=0",
+    "evaluation.tasks=2",
+    "tracking=[]",
+]
+SHORT += ["optimizer.schedule=constant", "record.every=0"]
+
+
+def _short(out: Path, *settings: str) -> Path:
+    return train_from_recipe("smoke", [f"out={out}", *SHORT, *settings], quiet=True)
+
+
+def _metrics(run: Path) -> list[dict[str, Any]]:
+    varying = {"time", "seconds_rollout", "seconds_train", "peak_memory_mb"}
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [{k: v for k, v in line.items() if k not in varying} for line in lines]
+
+
+def _events(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "events.jsonl").open()]
+
+
+def test_a_finished_run_goes_on_when_updates_grow_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+    whole = _short(tmp_path / "whole", "updates=3")
+    run = _short(tmp_path / "grown", "updates=1")
+    first = (run / "eval_after.json").read_bytes()
+    _short(tmp_path / "grown", "updates=1")
+    assert not (run / "events.jsonl").exists()
+    _short(tmp_path / "grown", "updates=3")
+    assert _metrics(run) == _metrics(whole)
+    weights = "checkpoints/latest/model/model.safetensors"
+    assert (run / weights).read_bytes() == (whole / weights).read_bytes()
+    assert (run / "eval_after.json").read_bytes() != first
+    assert _events(run)[0]["changed"] == {"updates": [1, 3]}
+    with pytest.raises(ValueError, match="updates, which was 3 and may only grow"):
+        _short(tmp_path / "grown", "updates=2")
+    with pytest.raises(ValueError, match=r"is finished, and optimizer\.lr was"):
+        _short(tmp_path / "grown", "updates=3", "optimizer.lr=0.5")
+
+
+def test_only_listed_settings_may_change_and_the_change_is_noted(tmp_path: Path) -> None:
+    settings = Settings()
+    names = [name for name, _ in flatten(settings.to_dict())]
+    assert {name.split(".")[0] for name in MAY_CHANGE} <= {*Settings.model_fields}
+    for name in MAY_CHANGE:
+        group = Settings.model_validate({})
+        for part in name.split("."):
+            group = getattr(group, part)
+    assert "seed" in names and "seed" not in MAY_CHANGE
+    claim_folder(tmp_path / "x", settings)
+    rates = settings.optimizer.replace(lr=0.5)
+    claim_folder(tmp_path / "x", settings.replace(optimizer=rates))
+    (event,) = _events(tmp_path / "x")
+    assert event["changed"] == {"optimizer.lr": [settings.optimizer.lr, 0.5]}
+    assert json.loads((tmp_path / "x" / "config.json").read_text())["optimizer"]["lr"] == 0.5
+    with pytest.raises(ValueError, match=r"first difference: optimizer\.betas\)"):
+        claim_folder(tmp_path / "x", settings.replace(optimizer=rates.replace(betas=(0.5, 0.9))))
+    slower = settings.replace(optimizer=rates, cloning=settings.cloning.replace(lr=1e-9))
+    latest = tmp_path / "x" / "checkpoints" / "warm-latest"
+    latest.mkdir(parents=True)
+    claim_folder(tmp_path / "x", slower)
+    assert not latest.exists(), "a warm start of two rates is nobody's"
+    (tmp_path / "x" / "checkpoints" / "warm").mkdir()
+    (tmp_path / "x" / "checkpoints" / "warm" / "state.pt").touch()
+    with pytest.raises(ValueError, match=r"cloning\.lr, which may change until checkpoints/warm"):
+        claim_folder(tmp_path / "x", slower.replace(cloning=settings.cloning))
+
+
+def test_a_run_records_the_threads_that_it_used(tmp_path: Path) -> None:
+    run = _short(tmp_path, "threads=null", "updates=0", "evaluation.tasks=0")
+    recorded = json.loads((run / "config.json").read_text())
+    assert recorded["threads"] == os.cpu_count()
+
+
+def test_a_warm_start_that_diverges_is_saved_nowhere_and_a_lower_rate_goes_on(
+    tmp_path: Path,
+) -> None:
+    shared = tmp_path / "shared"
+    where = [f"warm_starts={shared}", "updates=0", "evaluation.tasks=0", "cloning.steps=8"]
+    with pytest.raises(TrainingDivergedError, match=r"cloning\.lr"):
+        _short(tmp_path, *where, "cloning.lr=1e30")
+    assert not shared.exists() and not list((tmp_path / "smoke").rglob("state.pt"))
+    run = _short(tmp_path, *where, "cloning.lr=1e-3")
+    assert (run / "checkpoints" / "warm" / "state.pt").exists()
+    assert len(list(shared.rglob("state.pt"))) == 1
+
+
+def test_what_was_lost_from_a_run_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = _short(tmp_path, "updates=2")
+    (run / "eval_after.json").unlink()
+    log = run / "metrics.jsonl"
+    first, second = log.read_text().splitlines()
+    log.write_text(first[:50] + "\n" + second + "\n")
+    train_from_recipe("smoke", [f"out={tmp_path}", *SHORT, "updates=2"])
+    assert "metrics.jsonl: line 1 was cut short" in " ".join(capfd.readouterr().out.split())
+    assert [e["lines"] for e in _events(run)] == [[1]]
+    assert log.read_text() == second + "\n"
+    (run / "eval_after.json").unlink()
+    log.write_text(first + "\n" + second + "\n")
+    shutil.rmtree(run / "checkpoints" / "latest")
+    with pytest.raises(ValueError, match=r"has 2 updates, but the checkpoint .*latest is missing"):
+        _short(tmp_path, "updates=2")
+    assert len(log.read_text().splitlines()) == 2
+    train_from_recipe("smoke", [f"out={tmp_path}", *SHORT, "updates=2", "checkpoint_every=9"])
+    assert "No checkpoint yet: 2 updates are computed again" in capfd.readouterr().out
+    assert [json.loads(line)["update"] for line in log.open()] == [1, 2]
