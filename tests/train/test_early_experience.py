@@ -209,7 +209,7 @@ def test_stopped_while_it_imitates_it_goes_on_to_the_same_weights(
     cloned = local.clone
 
     def stopped_halfway(*args: Any) -> bool:
-        *first, tell, latest, stopping = args
+        *first, tell, latest, stopping, skipped = args
         done: list[int] = []
 
         def progress(step: int, steps: int, loss: float) -> None:
@@ -218,7 +218,11 @@ def test_stopped_while_it_imitates_it_goes_on_to_the_same_weights(
 
         imitating = "imitation" in str(latest)
         return cloned(
-            *first, progress, latest, lambda: stopping() or (imitating and len(done) >= 2)
+            *first,
+            progress,
+            latest,
+            lambda: stopping() or (imitating and len(done) >= 2),
+            skipped,
         )
 
     monkeypatch.setattr(local, "clone", stopped_halfway)
