@@ -25,23 +25,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+UPDATE = (
+    "loss_inputs minibatches minibatch_totals scheduled_rate averaged update_seed optimizer_steps"
+)
+SERVERS = "env_servers/sessions env_servers/contracts server_secrets env_servers/stopping"
 TARGETS: dict[str, tuple[str, str, str]] = {
-    # name: (module, functions, all if empty; tests that belong to it)
-    "masks": ("paw_train/rollouts/tokens.py", "", "tests/train/test_tokens.py tests/train/test_update.py"),
-    "advantages": ("paw_train/algorithms/advantages.py", "", "tests/train/test_advantages.py"),
-    "losses": ("paw_train/losses/objective.py", "", "tests/train/test_objective.py tests/train/test_update.py"),
-    "world model": ("paw_train/losses/world_model.py", "", "tests/train/test_world_model.py tests/train/test_objective.py"),
-    "inputs": ("paw_train/algorithms/update.py", "loss_inputs minibatches minibatch_totals scheduled_rate averaged update_seed optimizer_steps", "tests/train/test_update.py tests/train/test_objective.py"),
-    "guarded step": ("paw_train/policies/local/guarded_step.py", "", "tests/train/test_update.py tests/train/test_cloning.py"),
-    "evaluation seeds": ("paw_train/evaluation/runner.py", "environment_seeds", "tests/train/test_evaluation.py"),
-    "response seeds": ("paw_train/rollouts/policy.py", "response_seed", "tests/train/test_rollout.py"),
-    "files": ("paw_gym/files.py", "", "tests/gym/test_files.py tests/train/test_checkpoint.py"),
-    "find checkpoint": ("paw_train/policies/checkpoints.py", "", "tests/train/test_checkpoint.py"),
-    "checkpoint": ("paw_train/policies/local/checkpoint.py", "", "tests/train/test_checkpoint.py"),
-    "locks": ("paw_gym/locks.py", "", "tests/gym/test_locks.py"),
-    "service": ("env_servers/service.py", "", "tests/env_servers/test_sessions.py tests/env_servers/test_contracts.py tests/test_server_secrets.py tests/env_servers/test_stopping.py"),
-    "sessions": ("env_servers/sessions.py", "", "tests/env_servers/test_sessions.py"),
-}  # fmt: skip
+    # name: (module, functions - all if empty -, tests that belong to it: a/b is tests/a/test_b.py)
+    "masks": ("paw_train/rollouts/tokens.py", "", "train/tokens train/update"),
+    "advantages": ("paw_train/algorithms/advantages.py", "", "train/advantages"),
+    "losses": ("paw_train/losses/objective.py", "", "train/objective train/update"),
+    "world model": ("paw_train/losses/world_model.py", "", "train/world_model train/objective"),
+    "update": ("paw_train/algorithms/update.py", UPDATE, "train/update train/objective"),
+    "guarded step": ("paw_train/policies/local/guarded_step.py", "", "train/update train/cloning"),
+    "panel seeds": ("paw_train/evaluation/runner.py", "environment_seeds", "train/evaluation"),
+    "response seeds": ("paw_train/rollouts/policy.py", "response_seed", "train/rollout"),
+    "files": ("paw_gym/files.py", "", "gym/files train/checkpoint"),
+    "find checkpoint": ("paw_train/policies/checkpoints.py", "", "train/checkpoint"),
+    "checkpoint": ("paw_train/policies/local/checkpoint.py", "", "train/checkpoint"),
+    "locks": ("paw_gym/locks.py", "", "gym/locks"),
+    "service": ("env_servers/service.py", "", SERVERS),
+    "sessions": ("env_servers/sessions.py", "", "env_servers/sessions"),
+}
 SWAPS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
     ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
@@ -140,20 +144,24 @@ def main() -> None:
             with contextlib.suppress(ImportError):
                 __import__(library)
         for name in options.only or TARGETS:
-            module, functions, tests = TARGETS[name]
+            module, functions, listed_tests = TARGETS[name]
+            tests = [
+                str(Path("tests", t).with_name(f"test_{Path(t).name}.py"))
+                for t in listed_tests.split()
+            ]
             source = Path(module).read_text(encoding="utf-8")
             found = list(mutants(source, functions))
             chosen = random.Random(options.seed).sample(found, min(options.each, len(found)))
-            assert not killed(tests.split()), f"{name}: the tests fail as it is"
+            assert not killed(tests), f"{name}: the tests fail as it is"
             survived = []
             for line, change, text in sorted(chosen):
                 Path(module).write_text(text, encoding="utf-8")
-                if not killed(tests.split()):
+                if not killed(tests):
                     survived.append(f"{module}:{line}: {change}")
                     print(survived[-1], flush=True)
             Path(module).write_text(source, encoding="utf-8")
             report[name] = {
-                "module": module, "functions": functions.split(), "tests": tests.split(),
+                "module": module, "functions": functions.split(), "tests": tests,
                 "mutants": len(found), "sampled": len(chosen), "seed": options.seed,
                 "killed": len(chosen) - len(survived), "survived": survived,
             }  # fmt: skip
