@@ -35,6 +35,7 @@ from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.branching import branching_rollout
 from paw_train.rollouts.rollout import Trajectory, sampled_tokens
 from paw_train.settings import Settings
+from paw_train.settings.foreign import recorded_settings
 from paw_train.settings.run import read_recorded
 
 VARIANTS = ("unbranched", "branched", "branched, unshared")
@@ -46,7 +47,11 @@ MEASURES = (
 
 def settings_of(args: argparse.Namespace, variant: str) -> Settings:
     """The run's settings with the sizes of a variant; all have as many episodes."""
-    run = Settings.read(read_recorded(args.run / "config.json"))
+    run = Settings.read(
+        recorded_settings(
+            read_recorded(args.run / "config.json"), str(args.run), (), tuple(Settings.model_fields)
+        )
+    )
     extra = args.size * args.points * (args.branches - 1)
     if variant != "unbranched":
         name, size, branches = "tree_grpo", args.size, args.branches

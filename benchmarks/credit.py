@@ -36,6 +36,7 @@ from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.rollout import EpisodeRunner, Trajectory, rollout
 from paw_train.settings import CriticSettings, Settings
+from paw_train.settings.foreign import recorded_settings
 from paw_train.settings.run import read_recorded
 
 FUTURES = 64
@@ -44,7 +45,14 @@ FUTURES = 64
 
 def main() -> None:
     options = _options()
-    settings = Settings.read(read_recorded(options.run / "config.json"))
+    settings = Settings.read(
+        recorded_settings(
+            read_recorded(options.run / "config.json"),
+            str(options.run),
+            (),
+            tuple(Settings.model_fields),
+        )
+    )
     options.out.mkdir(parents=True, exist_ok=True)
     _same_measurement(options)
     measured = [_measured(line) for line in _lines(options.out / "tasks.jsonl")]

@@ -29,6 +29,7 @@ from paw_gym.wrappers import make_agent_env
 from paw_train.evaluation.program import run_of, weights_of
 from paw_train.evaluation.world_model import Prediction, predictions, token_logprobs
 from paw_train.policies.local.policy import LocalPolicy
+from paw_train.settings.foreign import recorded_id
 
 KINDS = ("refused", "carried out", "object", "number", "location", "other")
 """of tokens: first word of "Nothing happens.", first word of any other answer, ..."""
@@ -90,7 +91,9 @@ def main() -> None:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     episodes = list(read_jsonl(given.episodes))[: given.limit]
     first = episodes[0]
-    probe = make_agent_env(first.env_id, template="compact", mode=first.context_mode)
+    probe = make_agent_env(
+        recorded_id(first.env_id, "The record"), template="compact", mode=first.context_mode
+    )
     print("median p | NLL in nats | share of the pull, by kind of token\n")
     for path in given.models:
         policy = LocalPolicy.load(weights_of(path, run_of(path)))

@@ -27,13 +27,16 @@ from paw_train.evaluation.world_model import predictions
 from paw_train.losses.world_model import WorldModelSettings, world_model_loss
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.tokens import TokenBatch, TokenRow, collate
+from paw_train.settings.foreign import recorded_id
 
 SHOWN = (0, 1, 2, 4, 8, 12, 24, 48)
 
 
 def dialogue(episode: Episode, policy: LocalPolicy) -> TokenRow:
     """A whole episode as one row, with the spans of all its transitions."""
-    probe = make_agent_env(episode.env_id, template="compact", mode="conversation")
+    probe = make_agent_env(
+        recorded_id(episode.env_id, "The record"), template="compact", mode="conversation"
+    )
     found = predictions([episode], policy.chat, probe.text_env.prompt_observation, probe.template)
     probe.close()
     whole = found[-1].row

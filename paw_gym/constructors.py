@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -25,24 +27,37 @@ def registered_id(name: str) -> str:
     module, _, env_id = name.rpartition(":")
     if not module:
         return name
-    if not all(part.isidentifier() for part in module.split(".")):
-        raise ValueError(
-            f"{name}: {module!r} is no name of a Python module. For a file my_envs.py in this folder it is "
-            "my_envs, for one in a package package.my_envs."
-        )
-    try:
-        importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # one that the module itself imports
-        raise ValueError(
-            f"{name}: No module named {module!r}, neither installed nor as {module.replace('.', '/')}.py "
-            "in this folder."
-        ) from error
+    import_named(module)
     if env_id not in registry:
         hint = did_you_mean(env_id, _namespaced(env_id, registry))
         raise ValueError(f"The module {module!r} registers no environment {env_id!r}. {hint}")
     return env_id
+
+
+def import_named(module: str) -> Any:
+    """Imports a module that the user names, installed or a file of the current folder, and returns it.
+
+    Nothing else is imported from the current folder, which may be full of other people's files.
+
+    Raises:
+        ValueError: there is no such module.
+    """
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise ValueError(
+            f"{module!r} is not the name of a Python module. For a file my_envs.py in this folder it is "
+            "my_envs, for one in a package package.my_envs."
+        )
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.append(os.getcwd())  # behind installed modules
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # one that the module itself imports
+        raise ValueError(
+            f"No module named {module!r}, neither installed nor as {module.replace('.', '/')}.py in this "
+            "folder."
+        ) from error
 
 
 def _namespaced(env_id: str, ids: Iterable[str]) -> list[str]:

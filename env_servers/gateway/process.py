@@ -71,7 +71,7 @@ class Worker(asyncio.Protocol):
         arguments = [str(theirs.fileno()), str(shared), json.dumps(settings)]
         with theirs:
             worker.process = subprocess.Popen(
-                [sys.executable, "-m", "env_servers.gateway.worker", *arguments],
+                [sys.executable, "-P", "-m", "env_servers.gateway.worker", *arguments],
                 pass_fds=(theirs.fileno(), shared),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,

@@ -9,7 +9,6 @@ inherited. Whatever an environment does (raise, exit, hang, die), it does it her
 from __future__ import annotations
 
 import ctypes
-import importlib
 import json
 import logging
 import os
@@ -23,6 +22,7 @@ from typing import Any
 from env_servers.gateway.frames import OK, READY, FrameReader, frame
 from env_servers.gateway.hosted import Host
 from env_servers.gateway.progress import Progress
+from paw_gym.constructors import import_named
 
 _FLUSH = 0.005
 """seconds that an answer may wait for others to be sent with it"""
@@ -58,7 +58,7 @@ def _prepare(settings: dict[str, Any]) -> None:
         most = settings["memory_mb"] << 20
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
     for name in settings["modules"]:
-        importlib.import_module(name)
+        import_named(name)
 
 
 def main() -> None:

@@ -25,6 +25,27 @@ EnvSettings = Annotated[
     ),
 ]
 
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="Import this module first, installed or a file of this folder; it registers the environment.",
+    ),
+]
+
+
+def import_modules(names: Sequence[str] | None) -> None:
+    """Imports the modules that ``--import`` names.
+
+    Raises:
+        ValueError: there is no such module.
+    """
+    from paw_gym.constructors import import_named
+
+    for name in names or []:
+        import_named(name)
+
 
 def full_env_id(name: str) -> str:
     """The id that a name means: the id itself, or one that ends in it, whatever the case.

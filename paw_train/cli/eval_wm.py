@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from paw_train.cli.arguments import Imports, import_modules
+
 
 def eval_wm(
     model: Annotated[
@@ -51,9 +53,11 @@ def eval_wm(
             "[dim]Default: as the run was rewarded with this encoder, else nothing.[/dim]",
         ),
     ] = None,
+    modules: Imports = None,
     out: Annotated[str | None, typer.Option(help="The result's file.")] = None,
 ) -> None:
     """Measure a model's predictions of the next observation: accuracy, likelihood, exact matches."""
+    import_modules(modules)
     from paw_train.evaluation.world_model_program import evaluate_from_args
 
     evaluate_from_args(

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from paw_train.cli.arguments import Imports, import_modules
+
 FAILED, STOPPED = 1, 3
 """exit codes of a partial result: tasks failed by an error; a budget was reached"""
 
@@ -76,6 +78,7 @@ def evaluate(
     out: Annotated[
         str | None, typer.Option(help="Folder for result.json and the episodes.")
     ] = None,
+    modules: Imports = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over and replace the contents of the folder.")
     ] = False,
@@ -95,6 +98,7 @@ def evaluate(
     If it was stopped or killed, the same command resumes it; if it has finished, it shows the result. Exit
     code 1: some tasks failed with an error; 3: a budget ([cyan]endpoint.budget_cost[/cyan], ...) was reached.
     """
+    import_modules(modules)
     settings = [*(overrides or []), *([] if limit is None else [f"evaluation.tasks={limit}"])]
     if dry_run:
         _estimate(model, settings, agent, panel, seeds, as_json, quiet)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from paw_train.cli.arguments import Imports, import_modules
+
 if TYPE_CHECKING:
     from paw_gym.export.exporters import Exporter
     from paw_gym.export.staging import Tally
@@ -55,14 +57,7 @@ def export(
         float,
         typer.Option(help="Of --to tokens: coefficient of the world-model term in each line."),
     ] = 1.0,
-    module: Annotated[
-        str | None,
-        typer.Option(
-            "--import",
-            metavar="MODULE",
-            help="Of --to tokens: import this first; it registers the environment.",
-        ),
-    ] = None,
+    modules: Imports = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
 ) -> None:
     """Write recorded episodes as a data set for other tools, or turn one back into episodes."""
@@ -73,9 +68,10 @@ def export(
 
     if (to == "tokens") != (tokenizer is not None):
         raise ValueError("--to tokens and --tokenizer MODEL go together: ids are of one tokenizer.")
-    if module is not None and to != "tokens":
+    if modules and to != "tokens":
         raise ValueError("--import belongs to --to tokens: nothing else needs the environment.")
-    exporter = _of_tokens(tokenizer, world_model_coeff, module) if tokenizer else EXPORTERS[to]
+    import_modules(modules)
+    exporter = _of_tokens(tokenizer, world_model_coeff) if tokenizer else EXPORTERS[to]
     with counting() as progress:
         episodes = _some(read_episodes(source, part), source)
         tally = exporter.write(out, episodes, force=force, progress=progress)
@@ -87,7 +83,7 @@ def export(
     console.print(f"Use it: {exporter.use.format(path=str(out))}", markup=False)
 
 
-def _of_tokens(model: str, coefficient: float, module: str | None) -> Exporter:
+def _of_tokens(model: str, coefficient: float) -> Exporter:
     """The form that depends on a tokenizer."""
     from transformers import AutoTokenizer
 
@@ -104,9 +100,7 @@ def _of_tokens(model: str, coefficient: float, module: str | None) -> Exporter:
         force: bool = False,
         progress: Callable[[Tally], None] | None = None,
     ) -> Tally:
-        return write_tokens(
-            out, episodes, tokenizer, coefficient, module, force=force, progress=progress
-        )
+        return write_tokens(out, episodes, tokenizer, coefficient, force=force, progress=progress)
 
     use = "datasets.load_dataset('json', data_files={path!r}, split='train')"
     return Exporter(write, use)

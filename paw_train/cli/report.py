@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from paw_train.cli.arguments import Imports, import_modules
+
 
 def report(
     run: Annotated[
@@ -14,6 +16,13 @@ def report(
             metavar="RUN", help="The folder of a run or of a comparison, or a file of its results."
         ),
     ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Of --noise: settings, such as [cyan]env.kwargs.data_dir=DIR[/cyan].",
+        ),
+    ] = None,
     noise: Annotated[
         bool,
         typer.Option(
@@ -33,6 +42,7 @@ def report(
         typer.Option(help="Of --noise: [cyan]warm[/cyan], latest or best. Default: the best."),
     ] = None,
     transitions: Annotated[int, typer.Option(help="Of --noise: how many to sample.", min=1)] = 100,
+    modules: Imports = None,
 ) -> None:
     """Rewrite the report of a run or a comparison."""
     from pathlib import Path
@@ -48,6 +58,9 @@ def report(
     if noise or noise_rule is not None:
         from paw_train.evaluation.noise import write_noise_gradient
 
-        path = write_noise_gradient(run, noise_rule, checkpoint, transitions)
+        import_modules(modules)
+        path = write_noise_gradient(
+            run, noise_rule, checkpoint, transitions, overrides=overrides or []
+        )
         typer.echo(f"Noise and gradient: {path}")
     typer.echo(f"The report is {write_report(run)}")

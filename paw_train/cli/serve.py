@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from paw_train.cli.arguments import Imports
 from paw_train.cli.errors import CommandGroup
 
 if TYPE_CHECKING:
@@ -157,14 +158,7 @@ def gateway(
             help="Serve only this environment; may be repeated; default: all registered ones.",
         ),
     ] = None,
-    modules: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--import",
-            metavar="MODULE",
-            help="Module to import first, which registers more environments.",
-        ),
-    ] = None,
+    modules: Imports = None,
     allow: Annotated[
         list[str] | None,
         typer.Option(
@@ -207,15 +201,12 @@ def gateway(
     verbose: Verbose = False,
 ) -> None:
     """Serve environments to other processes and machines, for [cyan]paw_gym.make_remote(URL, ENV)[/cyan]."""
-    import importlib
-
     from env_servers.gateway import Limits, create_app
     from env_servers.gateway.options import offer_of, tokens_of
     from env_servers.service import ServiceSettings
-    from paw_train.cli.arguments import full_env_id, parse_settings
+    from paw_train.cli.arguments import full_env_id, import_modules, parse_settings
 
-    for name in modules or []:
-        importlib.import_module(name)
+    import_modules(modules)
     offer = offer_of(env or [], allow or [], fixed or [], full_env_id, parse_settings)
     tokens = tokens_of(token_or_environment(token), tokens_file)
     files = [None if path is None else str(path) for path in (certificate, private_key)]

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from paw_gym.constructors import import_named
 from paw_train.conformance.checks import (
     Deviation,
     expected_rows,
@@ -89,7 +90,8 @@ def trainer_of(name: str) -> Trainer:
         raise ValueError(
             f"There is no engine {name!r}: expected one of {known}, or module:Class for your own."
         )
-    found = getattr(importlib.import_module(module), attribute, None)
+    load = importlib.import_module if name in ENGINES else import_named
+    found = getattr(load(module), attribute, None)
     if found is None:
         raise ValueError(f"The module {module} has no class {attribute!r}.")
     trainer = found()

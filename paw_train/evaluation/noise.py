@@ -20,10 +20,15 @@ from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.rows import recorded_row
 from paw_train.rollouts.scoring import transition_logprobs
 from paw_train.rollouts.tokens import TokenRow
-from paw_train.settings import Settings
+from paw_train.settings import overridden
+from paw_train.settings.foreign import recorded_settings
 from paw_train.settings.run import read_recorded
 
 FILE = "noise_gradient.json"
+_OF_THE_RUN = (
+    *("env", "rollout.max_prompt_tokens", "optimizer.micro_batch_tokens", "world_model.rho"),
+)
+"""settings that are taken from the run"""
 
 
 def write_noise_gradient(
@@ -32,6 +37,7 @@ def write_noise_gradient(
     checkpoint: str | None = None,
     transitions: int = 100,
     seed: int = 0,
+    overrides: Sequence[str] = (),
 ) -> Path:
     """Scores recorded transitions of a run and writes ``noise_gradient.json``.
 
@@ -42,6 +48,7 @@ def write_noise_gradient(
         checkpoint: ``warm``, ``latest`` or ``best``; ``None``: the best, else the latest.
         transitions: how many are sampled from the recorded ones; the paper took 100.
         seed: of that sample.
+        overrides: ``key=value`` settings, such as where the environment's data lies.
 
     Raises:
         ValueError: no such run, checkpoint or rule, or nothing recorded.
@@ -49,7 +56,9 @@ def write_noise_gradient(
     run = Path(run_dir)
     if not (run / "config.json").exists():
         raise ValueError(f"{run} holds no training run: it has no config.json.")
-    settings = Settings.read(read_recorded(run / "config.json"))
+    file = run / "config.json"
+    recorded = recorded_settings(read_recorded(file), str(file), overrides, _OF_THE_RUN)
+    settings = overridden(recorded, overrides, "The run")
     label = labeller_for(settings.only_env.id, rule)
     head: dict[str, Any] = {"env_id": settings.only_env.id, "rule": rule or settings.only_env.id}
     target = run / FILE
@@ -64,7 +73,8 @@ def write_noise_gradient(
     sampled = _sampled(_recorded(run), transitions, seed)
     if not sampled:
         raise ValueError(f"The run {run} has no recorded episodes: rollouts/ and episodes_*.jsonl.")
-    policy = LocalPolicy.load(saved / "model", "cuda" if torch.cuda.is_available() else "cpu")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    policy = LocalPolicy.load(saved / "model", device, adapter=settings.model.lora)
     env = agent_env_maker(settings.only_env, settings.only_env.train_split)()
     rows, labels = [], []
     show, limit = env.text_env.prompt_observation, settings.rollout.max_prompt_tokens

@@ -39,12 +39,15 @@ from paw_train.evaluation.terminal import Display
 from paw_train.policies.factory import open_policy, source_of, split_overrides
 from paw_train.rollouts.policy import Policy
 from paw_train.settings import Say, Settings, apply_override, overridden
+from paw_train.settings.foreign import recorded_settings
 from paw_train.settings.mixture import entry_name
 from paw_train.settings.recipes import choose_environment
 from paw_train.settings.run import read_recorded
 
 _ALL = 10**9
 """a panel size that takes every task"""
+_OF_THE_RUN = ("env", "evaluation", "rollout", "model.dtype")
+"""settings that an evaluation takes from the run whose model it measures"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,7 +214,8 @@ def _open(job: Job) -> Policy | None:
         import torch
 
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return open_policy(job.model, job.source, weights, device, job.settings.model.dtype)
+    model = job.settings.model
+    return open_policy(job.model, job.source, weights, device, model.dtype, model.lora.base)
 
 
 def _with_context_limit(plan: Plan, policy: Policy | None) -> Plan:
@@ -272,7 +276,14 @@ def settings_of(
     if spec is not None and any(o.startswith("env.id=") for o in overrides):
         raise ValueError(f"env.id: the panel is of {spec.env_id}. Leave out either of the two.")
     if run is not None:
-        data = read_recorded(run / "config.json")
+        file = run / "config.json"
+        recorded = read_recorded(file)
+        data = recorded_settings(recorded, str(file), overrides, _OF_THE_RUN)
+        data.get("rollout", {}).pop("vllm", None)  # an engine of training's
+        if (
+            recorded.get("model", {}).get("path") is not None
+        ):  # a pretrained one, which the run holds
+            data["model"]["path"] = str(run)
     overrides = choose_environment(data, overrides)
     if spec is not None:
         _put_panel(data, spec)

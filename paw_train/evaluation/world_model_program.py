@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from paw_gym.constructors import registered_id
 from paw_gym.files import write_json
 from paw_gym.transition import Episode, read_jsonl
 from paw_train.environments import agent_env_maker, own_history_length
@@ -29,6 +30,8 @@ from paw_train.evaluation.terminal import Display
 from paw_train.policies.factory import source_of
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.settings import EnvSettings
+from paw_train.settings.foreign import recorded_id
+from paw_train.settings.renamed import read_recorded
 
 SOURCES = ("expert", "random", "policy")
 
@@ -85,16 +88,16 @@ def evaluate_from_args(
     settings = settings_of(run_folder, spec, overrides, display.say)
     if spec is not None and panel is not None:
         settings = with_data(settings, spec, panel)
-    own = settings.world_model_learning
     prefix = encoder_prefix
     if prefix is None:
-        prefix = own.encoder_prefix if encoder == own.encoder else ""
+        own = _learning_of(run_folder)
+        prefix = str(own.get("encoder_prefix", "")) if encoder == own.get("encoder") else ""
     embed = None if encoder is None else make_embedder(encoder, prefix)
     recorded = [e for file in episodes for e in read_jsonl(file)]
     env = _env_of(recorded, settings.only_env)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     weights = weights_of(Path(model), run_folder)
-    policy = LocalPolicy.load(weights, device, settings.model.dtype)
+    policy = LocalPolicy.load(weights, device, settings.model.dtype, adapter=settings.model.lora)
     where: dict[str, Any]
     if episodes:
         played, where = recorded, {"source": "recorded", "panel": None, "panel_hash": None}
@@ -135,10 +138,18 @@ def _env_of(recorded: Sequence[Episode], env: EnvSettings) -> EnvSettings:
         raise ValueError(
             f"The episodes are of several environments ({', '.join(sorted(ids))}); measure one at a time."
         )
-    if not ids or ids == {env.id}:
+    if not ids or ids == {registered_id(env.id)}:
         return env
     (env_id,) = ids
+    env_id = recorded_id(env_id, "The file of episodes")
     return EnvSettings(id=env_id, history_length=own_history_length(env_id))
+
+
+def _learning_of(run: Path | None) -> Mapping[str, Any]:
+    """How a run learned to predict, as it recorded that."""
+    recorded = read_recorded(run / "config.json") if run is not None else {}
+    found = recorded.get("world_model_learning", {})
+    return found if isinstance(found, Mapping) else {}
 
 
 def _collect(plan: Plan, policy: LocalPolicy, progress: Any) -> list[Episode]:

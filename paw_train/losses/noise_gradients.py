@@ -5,7 +5,6 @@ Source: arXiv 2606.02388, Appendix A.4.
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from paw_gym.constructors import import_named
 from paw_gym.naming import did_you_mean
 
 CharSpan = tuple[int, int]
@@ -137,7 +137,7 @@ def labeller_for(env_id: str, name: str | None = None) -> Labeller | None:
             "A rule of your own is given as module:function."
         )
     try:
-        found: Labeller = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
+        found: Labeller = getattr(import_named(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"The rule {name!r} cannot be loaded: {error}.") from None
     return found

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paw_train.rollouts.policy import Policy
+from paw_train.settings.lora import LoraSettings
 
 if TYPE_CHECKING:
     from paw_train.policies.local.policy import LocalPolicy
@@ -59,6 +60,7 @@ def open_policy(
     weights: str | Path,
     device: str = "cpu",
     dtype: str = "float32",
+    base: str | None = None,
 ) -> Policy:
     """The policy that a name means.
 
@@ -68,6 +70,7 @@ def open_policy(
         weights: folder or hub name of a model that runs in this process.
         device: for such a model.
         dtype: for such a model.
+        base: the model below it, if it is an adapter (``model.lora.base``).
     """
     source = source_of(model)
     name = model.partition(":")[2]
@@ -83,7 +86,8 @@ def open_policy(
         return VLLMPolicy(name, VLLMSettings.read(source_settings, "vllm"))
     from paw_train.policies.local.policy import LocalPolicy
 
-    policy: Policy = LocalPolicy.load(weights, device, dtype)
+    adapter = LoraSettings(base=base)
+    policy: Policy = LocalPolicy.load(weights, device, dtype, adapter=adapter)
     return policy
 
 

@@ -19,6 +19,7 @@ from paw_gym.wrappers import AgentInterface, make_agent_env
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.roles import role_masks, token_roles
 from paw_train.rollouts.rows import recorded_row
+from paw_train.settings.foreign import recorded_id
 
 
 def write_tokens(
@@ -26,7 +27,6 @@ def write_tokens(
     episodes: Iterable[Episode],
     tokenizer: Any,
     coefficient: float = 1.0,
-    module: str | None = None,
     *,
     force: bool = False,
     progress: Callable[[Tally], None] | None = None,
@@ -38,14 +38,14 @@ def write_tokens(
         episodes: what to write.
         tokenizer: a Hugging Face tokenizer with a chat template.
         coefficient: of the world-model term, 0 or more.
-        module: imported first, where it registers the episodes' environment.
         force: replace what is there.
         progress: called after each episode.
 
     Raises:
         FileExistsError: ``out`` exists.
         IsADirectoryError: ``out`` is a folder.
-        ValueError: the tokenizer has no chat template of the usual form, or the coefficient is below 0.
+        ValueError: the tokenizer has no chat template of the usual form, the coefficient is below 0, or an
+            episode's environment is not registered.
     """
     if not coefficient >= 0:
         raise ValueError(f"The coefficient of the world model is 0 or more, got {coefficient}.")
@@ -58,8 +58,8 @@ def write_tokens(
         # tokenizers refuse half of a surrogate pair
         for episode in tally.count(with_clean_texts(episodes), progress):
             if episode.env_id not in interfaces:
-                name = f"{module}:{episode.env_id}" if module else episode.env_id
-                interfaces[episode.env_id] = made = make_agent_env(name)
+                made = make_agent_env(recorded_id(episode.env_id, "The record"))
+                interfaces[episode.env_id] = made
                 opened.callback(made.close)
             for line in token_lines(episode, chat, interfaces[episode.env_id], coefficient):
                 file.write(json_text(line) + "\n")

@@ -328,7 +328,7 @@ COMMANDS = {
     "sft-data unmade:me/Breaks-v0 out --expert": "Task 'a': the environment raised IndexError: list index",
     "eval expert env.id=unmade:me/Fails-v0": "The expert: the environment raised ZeroDivisionError",
     "sft-data unmade:me/Fails-v0 out --expert": "ZeroDivisionError: division by zero (unmade.py, line 34)",
-    "check ./parrots.py:me/Parrot-v0": "'./parrots.py' is no name of a Python module",
+    "check ./parrots.py:me/Parrot-v0": "'./parrots.py' is not the name of a Python module",
     "eval expert agent=5": "agent=5: expected settings of the agent",
     "eval openai:x endpoint.url=http://localhost:9/v1 endpoint.cache=.": "is no cache of answers",
     "eval openai:x endpoint.url=http://localhost:9/v1 endpoint.cache=null endpoint.retries=1 "
@@ -397,7 +397,7 @@ COMMANDS = {
     "train": "Missing argument",
     "train binary.yaml": "Recipe binary.yaml is not valid YAML",
     "compare binary.yaml": "Grid binary.yaml is not valid YAML",
-    "eval random env.id=../parrots:me/Parrot-v0": "'../parrots' is no name of a Python module",
+    "eval random env.id=../parrots:me/Parrot-v0": "'../parrots' is not the name of a Python module",
     "train smoke --frsh": "No such option",
 }
 """other commands, and what is said of them"""

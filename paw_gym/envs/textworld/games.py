@@ -90,7 +90,7 @@ def game_file(request: Mapping[str, Any]) -> Path:
 
 
 def _make_in_own_process(folder: Path, request: str) -> None:
-    command = [sys.executable, "-m", __spec__.name, str(folder), request]
+    command = [sys.executable, "-P", "-m", __spec__.name, str(folder), request]
     # the package's own folder, wherever this process found it
     path = os.pathsep.join(filter(None, [str(Path(__file__).parents[3]), os.getenv("PYTHONPATH")]))
     done = subprocess.run(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +20,8 @@ from paw_train.settings.lora import LoraSettings
 
 TRAINED, REFERENCE = "default", "reference"
 """names of the adapter that learns and of its frozen copy"""
+_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+"""of a model on the hub, or of an installed package that carries one"""
 BASE_FILE = "paw_base.json"
 """beside a saved adapter: which model it belongs to"""
 
@@ -174,18 +178,24 @@ def saved_base(folder: Path) -> Base | None:
 
 
 def base_path(folder: Path) -> str:
-    """The path of the model that a saved adapter belongs to.
+    """The name of the model that a saved adapter belongs to, on the hub or of an installed package.
 
     Raises:
-        ValueError: the adapter does not name it.
+        ValueError: the adapter does not name it, or names a folder, which is not opened for that.
     """
     base = saved_base(folder)
-    if base is not None:
-        return base.path
     config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-    path = config.get("base_model_name_or_path")
+    path = base.path if base is not None else config.get("base_model_name_or_path")
     if not path:
-        raise ValueError(f"The adapter {folder} does not name the model that it belongs to.")
+        raise ValueError(
+            f"The adapter {folder} does not name the model that it belongs to: give it as "
+            "model.lora.base=MODEL."
+        )
+    if not _NAME.fullmatch(str(path)) or Path(path).exists():
+        raise ValueError(
+            f"The adapter {folder} belongs to the model in {path!r}, and no folder is opened because a file "
+            f"names it. If it is right, give it yourself: model.lora.base={shlex.quote(str(path))}"
+        )
     return str(path)
 
 

@@ -77,7 +77,8 @@ class LocalPolicy:
             dtype: ``float32``, ``bfloat16`` or ``auto``.
             revision: branch, tag or commit on the hub.
             attention: as ``attn_implementation`` of transformers.
-            adapter: train a fresh adapter of this form instead of all weights.
+            adapter: train a fresh adapter of this form instead of all weights; its ``base`` is the model
+                below a saved one.
             gradient_checkpointing: compute activations again in the backward pass.
             seed: of the fresh adapter.
 
@@ -87,9 +88,11 @@ class LocalPolicy:
         """
         wanted = adapter or LoraSettings()
         base: Base | None = None
-        if lora.is_adapter(path):
+        there = Path(path).expanduser()
+        adapted = [folder for folder in (there, there / "model") if lora.is_adapter(folder)]
+        if adapted:
             model, tokenizer, base = _load_adapted(
-                Path(path), dtype, revision, attention, device, wanted
+                adapted[0], dtype, revision, attention, device, wanted
             )
         else:
             model, tokenizer = load_model(path, dtype, revision, attention, device)
@@ -237,7 +240,7 @@ def _load_adapted(
     from transformers import AutoTokenizer
 
     saved = lora.saved_base(folder)
-    path = lora.base_path(folder)
+    path = wanted.base or lora.base_path(folder)
     revision = saved.revision if saved else revision
     model, tokenizer = load_model(path, dtype, revision, attention, device)
     base = Base.of(model, path, revision)

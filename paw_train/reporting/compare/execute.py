@@ -66,7 +66,7 @@ class Work:
 
 def train_command(run: PlannedRun, recipe: str) -> list[str]:
     """The command of a run's process: ``paw train`` with its settings."""
-    return [sys.executable, "-m", "paw_train.cli", "train", recipe, *run.overrides]
+    return [sys.executable, "-P", "-m", "paw_train.cli", "train", recipe, *run.overrides]
 
 
 class Runner:

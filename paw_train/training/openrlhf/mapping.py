@@ -239,6 +239,11 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             ),
         ),
         "model.attention": Rule("--ds.attn_implementation", _attention),
+        "model.lora.base": _only(
+            "not read",
+            lambda v: v is None,
+            "is of the local engine: give a whole model as model.path.",
+        ),
         "model.lora.rank": Rule(
             "--ds.lora.rank",
             lambda value, _: {"ds.lora.rank": value},
