@@ -44,6 +44,6 @@ def train(
         return
     folder = paw_train.train(settings, fresh=fresh, quiet=quiet)
     typer.echo(f"The run is in {folder}")
-    typer.echo(
-        f"Next: open {folder / 'report.html'}; `paw eval {folder}` measures it on more tasks"
-    )
+    modules = sorted({member.env.id.rpartition(":")[0] for member in settings.members} - {""})
+    again = " ".join(["paw eval", str(folder), *(f"--import {name}" for name in modules)])
+    typer.echo(f"Next: open {folder / 'report.html'}; `{again}` measures it on more tasks")
