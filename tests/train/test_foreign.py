@@ -55,7 +55,19 @@ def run_of(folder: Path, **env: Any) -> Path:
 def episode(env_id: str) -> Episode:
     """One step of an environment of that id."""
     step = Transition(
-        env_id, "t", "e", 0, "", "before", "<action>x</action>", "x", 0.0, "after", True, False, True
+        env_id,
+        "t",
+        "e",
+        0,
+        "",
+        "before",
+        "<action>x</action>",
+        "x",
+        0.0,
+        "after",
+        True,
+        False,
+        True,
     )
     return Episode(env_id, "t", "e", transitions=[step])
 

@@ -77,7 +77,9 @@ def test_a_checkpoint_holds_the_adapter_alone_and_loads_with_its_base(
     size = (tmp_path / "c" / "model" / "adapter_model.safetensors").stat().st_size
     assert not list((tmp_path / "c").rglob("model.safetensors"))
     assert size < (base / "model.safetensors").stat().st_size
-    alone = LocalPolicy.load(tmp_path / "c" / "model")
+    with pytest.raises(ValueError, match=r"give it yourself: model\.lora\.base="):
+        LocalPolicy.load(tmp_path / "c" / "model")  # no folder is opened because a file names it
+    alone = LocalPolicy.load(tmp_path / "c", adapter=LoraSettings(base=str(base)))
     assert torch.equal(_logprobs(alone), _logprobs(policy))
     other = LocalPolicy.load(base, adapter=RANK_4, seed=4)
     assert load_checkpoint(tmp_path / "c", other)["update"] == 1
@@ -97,7 +99,7 @@ def test_saving_asks_no_hub_for_the_base(
         "peft.utils.save_and_load.check_file_exists_on_hf_hub", lambda *a, **k: asked.append(a)
     )
     policy.save(tmp_path / "a")
-    assert not asked and LocalPolicy.load(tmp_path / "a")
+    assert not asked and LocalPolicy.load(tmp_path / "a", adapter=LoraSettings(base=str(base)))
 
 
 def test_peft_itself_reads_the_adapter(base: Path, tmp_path: Path) -> None:
@@ -119,8 +121,9 @@ def test_an_adapter_on_another_base_is_refused(base: Path, tmp_path: Path) -> No
     save_checkpoint(tmp_path / "c", policy, {})
     shutil.rmtree(base)
     LocalPolicy(scratch_model(SMALL, len(TOKENIZER), 1), TOKENIZER).save(base)
+    below = LoraSettings(base=str(base))
     with pytest.raises(ValueError, match="weights differ"):
-        LocalPolicy.load(tmp_path / "c" / "model")
+        LocalPolicy.load(tmp_path / "c" / "model", adapter=below)
     with pytest.raises(ValueError, match="weights differ"):
         load_checkpoint(tmp_path / "c", LocalPolicy.load(base, adapter=RANK_4))
     with pytest.raises(ValueError, match=r"model\.lora\.rank"):
@@ -129,7 +132,7 @@ def test_an_adapter_on_another_base_is_refused(base: Path, tmp_path: Path) -> No
     wider = ScratchModelSettings(hidden=64, layers=2, heads=4, kv_heads=2, intermediate=64)
     LocalPolicy(scratch_model(wider, len(TOKENIZER), 1), TOKENIZER).save(base)
     with pytest.raises(ValueError, match="another architecture"):
-        LocalPolicy.load(tmp_path / "c" / "model")
+        LocalPolicy.load(tmp_path / "c" / "model", adapter=below)
 
 
 def test_an_adapter_of_another_form_is_refused(base: Path, tmp_path: Path) -> None:
@@ -140,7 +143,7 @@ def test_an_adapter_of_another_form_is_refused(base: Path, tmp_path: Path) -> No
     with pytest.raises(ValueError, match=r"model\.lora\.targets"):
         LocalPolicy.load(base, adapter=few).load_weights(tmp_path / "a")
     with pytest.raises(ValueError, match="has rank 4"):
-        LocalPolicy.load(tmp_path / "a", adapter=LoraSettings(rank=2))
+        LocalPolicy.load(tmp_path / "a", adapter=LoraSettings(rank=2, base=str(base)))
     with pytest.raises(ValueError, match=r"model\.lora\.targets"):
         LocalPolicy.load(base, adapter=LoraSettings(rank=2, targets="nothing_proj"))
     with pytest.raises(ValueError, match=r"model\.path"):
@@ -268,8 +271,11 @@ def test_a_run_resumes_exactly_and_can_be_evaluated(tmp_path: Path, kind: str) -
     config = json.loads((tmp_path / "cut" / "config.json").read_text())
     (tmp_path / "cut" / "config.json").write_text(json.dumps({**config, "name": "cut"}))
     train_from_recipe("smoke", [*common, "name=cut"], quiet=True)
+    below = str(start / "checkpoints" / "latest" / "model") if "rank" in kind else None
     one, two = (
-        LocalPolicy.load(tmp_path / name / "checkpoints" / "latest" / "model")
+        LocalPolicy.load(
+            tmp_path / name / "checkpoints" / "latest", adapter=LoraSettings(base=below)
+        )
         for name in ("whole", "cut")
     )
     for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True):
@@ -281,5 +287,6 @@ def test_a_run_resumes_exactly_and_can_be_evaluated(tmp_path: Path, kind: str) -
     masters = [state["optimizer"]["masters"] for state in states]
     assert bool(masters[0]) == ("bfloat16" in kind)
     assert all(torch.equal(a, b) for a, b in zip(*masters, strict=True))
-    path = evaluate_from_args(str(whole), ["evaluation.tasks=2"], str(tmp_path / "eval"))
+    given = ["evaluation.tasks=2", *([f"model.lora.base={below}"] if below else [])]
+    path = evaluate_from_args(str(whole), given, str(tmp_path / "eval"))
     assert json.loads(path.read_text())["n"] == 2
