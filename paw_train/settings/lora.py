@@ -10,7 +10,7 @@ class LoraSettings(Group):
     """Low-rank adapters instead of full fine-tuning."""
 
     base: str | None = None
-    """the model that a saved adapter belongs to, in ``model.path`` or an evaluated run; null: the one that its
+    """the model that a saved adapter belongs to, in ``model.path`` or a run; null: the one that its
     file names, if that is a name on the hub and not a folder"""
     rank: Count = 0
     """rank of the adapters; 0: no adapters, all weights are trained"""

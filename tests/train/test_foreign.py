@@ -1,4 +1,4 @@
-"""A file from somebody else chooses values; it imports nothing, opens nothing, asks nobody, and gets no secret."""
+"""A file from somebody else chooses values: it imports, opens and asks nothing, and gets no secret."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ATTACKS = (
 
 @pytest.fixture
 def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current folder, full of a stranger's files; ``evil.py`` in it leaves ``ran`` when it is imported."""
+    """The current folder, a stranger's; ``evil.py`` in it leaves the file ``ran`` when it is imported."""
     (tmp_path / "evil.py").write_text("open('ran', 'w').close()\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
@@ -150,7 +150,7 @@ def listener() -> Iterator[tuple[str, list[str]]]:
             self.send_response(404)
             self.end_headers()
 
-        do_POST = do_GET  # noqa: N815
+        do_POST = do_GET
 
         def log_message(self, *_: object) -> None:
             pass
