@@ -223,8 +223,9 @@ def read_message(choice: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         ``text``, and where there are any ``reasoning`` (with ``reasoning_field``, where it had one),
-        ``refusal`` and ``tool_calls`` (``name``, ``arguments`` as JSON text, ``id``). A thought in tags
-        ``<think>...</think>`` stays in the text: prompts ask for it.
+        ``refusal`` and ``tool_calls`` (``name``, ``arguments`` as JSON text, ``id``); ``unclosed`` where a
+        longer text could show that the reasoning goes on. A thought in tags ``<think>...</think>`` stays in
+        the text: prompts ask for it.
 
     Raises:
         MalformedAnswer: there is no message, or its content is no text.
@@ -236,6 +237,7 @@ def read_message(choice: Mapping[str, Any]) -> dict[str, Any]:
     field = next((name for name in THOUGHT_FIELDS if message.get(name)), None)
     told = [] if field is None else ["".join(_content(message[field]))]
     told += [thought] if thought else []
+    unclosed = False
     first = next(iter(thoughts(text).spans), None)
     if (
         first is not None
@@ -244,8 +246,9 @@ def read_message(choice: Mapping[str, Any]) -> dict[str, Any]:
     ):
         # the template opened it, or it is in marks that no prompt asks for
         inside, _ = split_thought(text[: first[1]])
+        unclosed = thoughts(text, sampling=True).unclosed
         told, text = [*told, inside or ""], text[first[1] :]
-    found: dict[str, Any] = {"text": text}
+    found: dict[str, Any] = {"text": text} | ({"unclosed": True} if unclosed else {})
     if told:
         found["reasoning"] = "\n".join(told)
     if field is not None:

@@ -17,6 +17,7 @@ from typing import Any
 from paw_gym.export.staging import Tally, require_absent, with_clean_texts, yaml_text
 from paw_gym.files import new_folder
 from paw_gym.naming import require_choice
+from paw_gym.tool_calls import call_messages, in_tags, tool_schemas, tools_of
 from paw_gym.transition import Episode
 
 QUESTION = (
@@ -30,11 +31,22 @@ Row = dict[str, Any]
 
 
 def policy_rows(episode: Episode) -> Iterator[Row]:
-    """One example a step: what the agent saw, and the response that it gave. Invalid ones are left out."""
+    """One example a step: what the agent saw, and the response that it gave. Invalid ones are left out.
+
+    Where actions were calls of tools, they are in the messages too, and ``tools`` has the schemas.
+    """
+    names = tools_of(episode)
     for number, t in enumerate(episode.transitions):
-        if t.action_is_valid:
-            answer = [{"role": "assistant", "content": t.response}]
-            yield {"prompt": episode.messages(number), "completion": answer, **_origin(episode, t)}
+        if not t.action_is_valid:
+            continue
+        if names:
+            *prompt, answer = call_messages(episode, number)
+            tools = {"tools": tool_schemas(names)}
+            yield {"prompt": prompt, "completion": [answer], **tools, **_origin(episode, t)}
+        else:
+            answer = {"role": "assistant", "content": t.response}
+            prompt = episode.messages(number)
+            yield {"prompt": prompt, "completion": [answer], **_origin(episode, t)}
 
 
 def world_model_rows(episode: Episode) -> Iterator[Row]:
@@ -42,8 +54,9 @@ def world_model_rows(episode: Episode) -> Iterator[Row]:
 
     The context up to the response is that of PaW's world model (``h_t, a_t``); then a user's turn
     asks for the observation, so that any chat template can carry it and an agent's own turns stay
-    actions.
+    actions, in tags.
     """
+    episode = in_tags(episode)
     for number, t in enumerate(episode.transitions):
         context = [
             *episode.messages(number),

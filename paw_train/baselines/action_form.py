@@ -16,19 +16,21 @@ from typing import Any
 
 from paw_gym.prompts import PromptTemplate
 from paw_gym.replies import split_thought, tool_argument, tool_name, written_calls
+from paw_gym.tool_calls import (
+    argument_of,
+    call_for,
+    call_id,
+    instead_of_tags,
+    tool_names,
+    tool_schemas,
+)
 from paw_train.rollouts.policy import Message, Request, Response
 
 FORMATS = ("tags", "tools")
 TRUNCATED = "truncated"
 """the problem of an answer that reached ``rollout.max_response_tokens``"""
-_ACT, _ARGUMENT = "act", "action"
 _ID = re.compile(r"[\w.:-]{9,64}")
-"""ids of calls that are sent back as a server gave them; others become nine letters and digits, which is all
-that Mistral takes"""
-_INSTEAD = (
-    " Do not write these action tags, though: act by calling the tool {tools} exactly once, with what "
-    "would stand between the tags as its argument."
-)
+"""ids of calls that are sent back as a server gave them; others become ``tool_calls.call_id``"""
 
 
 @dataclass(frozen=True)
@@ -43,18 +45,9 @@ class ActionForm:
             raise ValueError(f"agent.action_format is 'tags' or 'tools', got {self.format!r}.")
 
     @property
-    def tools(self) -> tuple[dict[str, Any], ...]:
-        """The functions that are offered, in OpenAI's tools schema; none for ``tags``.
-
-        A tag of the environment's own (``search``, ``answer``) is a tool; where actions are free text
-        there is one tool, ``act``.
-        """
-        if self.format == "tags":
-            return ()
-        tags = self.template.own_tags
-        if tags:
-            return tuple(_tool(tag, tag, f"Acts as <{tag}>...</{tag}> does.") for tag in tags)
-        return (_tool(_ACT, _ARGUMENT, "Takes one action in the environment."),)
+    def tool_names(self) -> list[str]:
+        """The functions that are offered; none for ``tags``."""
+        return [] if self.format == "tags" else tool_names(self.template.own_tags)
 
     def request(self, request: Request, said: Sequence[Response] = ()) -> Request:
         """What is sent for an agent's request for an action.
@@ -66,7 +59,7 @@ class ActionForm:
         if self.format == "tags":
             return request
         messages = self._as_tool_calls(request.messages, list(said))
-        return replace(request, messages=messages, ids=None, tools=self.tools)
+        return replace(request, messages=messages, ids=None, tools=tool_schemas(self.tool_names))
 
     def read(self, response: Response) -> str:
         """The text that the environment reads, in tags, whatever form the response came in."""
@@ -90,8 +83,8 @@ class ActionForm:
     def understood(self, call: Mapping[str, Any]) -> tuple[str, str] | None:
         """(name, argument) of a call of a tool that was offered; ``None``: it is no such call."""
         name = tool_name(call["name"])
-        arguments = {tool["function"]["name"]: _argument(tool) for tool in self.tools}
-        value = tool_argument(call["arguments"], arguments[name]) if name in arguments else None
+        offered = name in self.tool_names
+        value = tool_argument(call["arguments"], argument_of(name)) if offered else None
         return None if value is None else (name, value)
 
     def _action_of(self, call: Mapping[str, Any]) -> str:
@@ -115,7 +108,7 @@ class ActionForm:
                 if calling is not None:
                     (call,) = calling["tool_calls"]
                     if call["id"] in called or not _ID.fullmatch(call["id"]):
-                        call["id"] = f"call{number:05d}"
+                        call["id"] = call_id(number)
                     open_call = call["id"]
                     called.add(open_call)
                 sent.append(message if calling is None else calling)
@@ -132,25 +125,15 @@ class ActionForm:
         action = self.template.read_response(text).action
         if not action:
             return None
-        function, argument, value = _ACT, _ARGUMENT, action
-        for tag in self.template.own_tags:
-            if action.startswith(f"<{tag}>"):
-                function = argument = tag
-                value = action.removeprefix(f"<{tag}>").removesuffix(f"</{tag}>")
-        arguments = json.dumps({argument: value})
-        name = str(own.tool_calls[0].get("id", "")) if own and own.tool_calls else ""
-        call = {
-            "id": name,
-            "type": "function",
-            "function": {"name": function, "arguments": arguments},
-        }
+        name, arguments = call_for(action, self.tool_names)
+        function = {"name": name, "arguments": json.dumps(arguments)}
+        own_id = str(own.tool_calls[0].get("id", "")) if own and own.tool_calls else ""
+        call = {"id": own_id, "type": "function", "function": function}
         # some servers refuse null beside a call
         message = {"role": "assistant", "content": "", "tool_calls": [call]}
         if own is not None and own.reasoning_field is not None:
             return message | {own.reasoning_field: own.reasoning}
-        return message | {
-            "content": (split_thought(text, self.template.think_tag)[0] or "").strip()
-        }
+        return message | {"content": split_thought(text, self.template.think_tag)[0] or ""}
 
 
 def _paired(messages: Sequence[Message], said: list[Response]) -> dict[int, Response]:
@@ -166,11 +149,6 @@ def _paired(messages: Sequence[Message], said: list[Response]) -> dict[int, Resp
     return found
 
 
-def _argument(tool: Mapping[str, Any]) -> str:
-    (name,) = tool["function"]["parameters"]["properties"]
-    return str(name)
-
-
 def ask_for_tools(template: PromptTemplate) -> PromptTemplate:
     """The template with a prompt that asks for tool calls instead of tags.
 
@@ -182,25 +160,13 @@ def ask_for_tools(template: PromptTemplate) -> PromptTemplate:
             f"agent.action_format=tools: template {template.name!r} has no {{ask}}, so its prompt cannot "
             "ask for tool calls. Choose another (env.template=NAME), or agent.action_format=tags."
         )
-    names = " or ".join(f"`{name}`" for name in template.own_tags or (_ACT,))
-    instead = _INSTEAD.replace("{tools}", names)
+    instead = instead_of_tags(tool_names(template.own_tags))
     directly = template.ask_directly
     return replace(
         template,
         ask=template.ask + instead,
         ask_directly=None if directly is None else directly + instead,
     )
-
-
-def _tool(name: str, argument: str, description: str) -> dict[str, Any]:
-    parameters = {
-        "type": "object",
-        "properties": {argument: {"type": "string"}},
-        "required": [argument],
-        "additionalProperties": False,
-    }
-    function = {"name": name, "description": description, "parameters": parameters}
-    return {"type": "function", "function": function}
 
 
 def problem_of(response: Response, form: ActionForm) -> str | None:
@@ -218,8 +184,7 @@ def problem_of(response: Response, form: ActionForm) -> str | None:
         return "tool call"
     call = form.call_of(response)
     if call is not None and form.understood(call) is None:
-        known = tool_name(call["name"]) in {tool["function"]["name"] for tool in form.tools}
-        return "tool arguments" if known else "unknown tool"
+        return "tool arguments" if tool_name(call["name"]) in form.tool_names else "unknown tool"
     if response.refusal:
         return "refusal"
     if response.finish_reason == "content_filter":

@@ -220,7 +220,8 @@ class _MeteredScoring:
 class MeteredPool(EnvPool):
     """A pool that notes in each transition what was asked and answered for it (``info["agent"]``).
 
-    ``finish_reason`` and ``problem`` of the answer that was taken; with ``messages`` also ``calls``,
+    ``finish_reason`` and ``problem`` of the answer that was taken, the ``tools`` that were offered; with
+    ``messages`` also ``calls``,
     every request since the step before (several where an agent votes or reflects): see ``call_record``.
 
     Args:
@@ -263,6 +264,8 @@ class MeteredPool(EnvPool):
         notes: dict[str, Any] = {"finish_reason": taken.response.finish_reason}
         if taken.problem is not None:
             notes["problem"] = taken.problem
+        if meter.form is not None and meter.form.tool_names:
+            notes["tools"] = meter.form.tool_names
         if taken.response.reasoning is not None:
             notes["reasoning"] = taken.response.reasoning
         if self._messages:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from paw_gym.prompts import PromptTemplate
+from paw_gym.tool_calls import in_tags
 from paw_gym.transition import Episode
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.tokens import Span, StepSpans, TokenRow
@@ -77,6 +78,7 @@ def recorded_row(
     Returns:
         A row with one transition.
     """
+    episode = in_tags(episode)  # responses are recorded in tags
     transition = episode.transitions[step]
     row = TokenRow(chat.context(episode.messages(step), episode.instruction, limit))
     response = chat.content(transition.response)

@@ -14,6 +14,7 @@ from typer.testing import Result
 
 from paw_gym import Episode
 from paw_gym.export.sft import QUESTION, write_sft
+from paw_gym.tool_calls import instead_of_tags, tool_schemas
 
 Paw = Callable[..., Result]
 
@@ -66,6 +67,34 @@ def test_invalid_steps_and_failures_are_no_demonstrations(
         assert both.rows["policy"] == len(good.transitions) - 1 + len(failed.transitions)
     finally:
         object.__setattr__(first, "action_is_valid", True)
+
+
+@pytest.mark.parametrize("number", [0, 4])  # one prompt a step, and a dialogue
+def test_episodes_of_tool_calls_keep_to_one_language(
+    played: list[Episode], tmp_path: Path, number: int
+) -> None:
+    asked = instead_of_tags(["act"])
+    episode = played[number]
+    steps = [
+        replace(t, prompt=t.prompt + asked, info={**t.info, "agent": {"tools": ["act"]}})
+        for t in episode.transitions
+    ]
+    write_sft(tmp_path / "a", [replace(episode, transitions=steps)])
+    for row, t in zip(rows(tmp_path / "a" / "policy.jsonl"), steps, strict=True):
+        assert row["tools"] == tool_schemas(["act"])
+        assert row["prompt"][-1]["content"].endswith(asked)
+        (answer,) = row["completion"]
+        (call,) = answer["tool_calls"]
+        assert call["function"] == {"name": "act", "arguments": {"action": t.action}}
+        roles = [m["role"] for m in row["prompt"]]
+        assert roles == ["user", *["assistant", "tool"] * (len(roles) // 2)]
+        calls = [m["tool_calls"][0]["id"] for m in row["prompt"] if m["role"] == "assistant"]
+        assert [m["tool_call_id"] for m in row["prompt"] if m["role"] == "tool"] == calls
+        assert "<action>" not in str(row["completion"])
+    for row in rows(tmp_path / "a" / "world_model.jsonl"):
+        assert "tools" not in row
+        assert asked not in str(row["prompt"])
+        assert row["prompt"][-2]["content"].endswith("</action>")
 
 
 def test_identical_examples_once(played: list[Episode], tmp_path: Path) -> None:

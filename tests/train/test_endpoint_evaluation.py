@@ -317,7 +317,7 @@ def test_an_environment_s_own_tags_are_tools(
     call: tuple[str, str], thought: str | None, text: str, problem: str | None
 ) -> None:
     form = ActionForm(ask_for_tools(PromptTemplate.load("search")), "tools")
-    assert [tool["function"]["name"] for tool in form.tools] == ["search", "answer"]
+    assert form.tool_names == ["search", "answer"]
     calls = [{"name": call[0], "arguments": call[1]}]
     response = Response(tool_calls=calls, reasoning=thought)
     assert form.read(response) == text

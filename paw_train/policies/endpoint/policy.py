@@ -326,12 +326,12 @@ class EndpointPolicy:
         self, first: dict[str, Any], second: dict[str, Any], stops: Sequence[str]
     ) -> dict[str, Any]:
         """Of an answer with stop texts and one without, the one that counts."""
-        cut = cut_in_thought(first, self._thought_opened)
-        if cut and cut_in_thought(second, self._thought_opened):
-            return first  # the model says no more than that
-        if not cut and not second.get("reasoning"):
+        opened = self._thought_opened
+        if not cut_in_thought(first, opened) and not second.get("reasoning"):
             self._thoughts_seen = True
             return first
+        if finish_text(first, stops, opened) == finish_text(second, stops, opened):
+            return first  # the model says no more than that
         self.fallbacks.stop_in_thoughts()
         return second
 

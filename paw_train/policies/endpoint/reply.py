@@ -115,7 +115,9 @@ def cut_in_thought(answer: Mapping[str, Any], opened: bool = False) -> bool:
     if answer.get("finish_reason") not in ("stop", None) or answer.get("stop_reason", "") is None:
         return False
     text = str(answer["text"])
-    return bool(answer.get("reasoning") and not text.strip()) or thoughts(text, opened).unclosed
+    # the end that a beginning lacks may be what the stop text has cut off
+    unclosed = answer.get("unclosed") or thoughts(text, opened, sampling=True).unclosed
+    return bool(unclosed or (answer.get("reasoning") and not text.strip()))
 
 
 def may_be_in_thought(answer: Mapping[str, Any], stops: Sequence[str]) -> bool:

@@ -161,16 +161,34 @@ class VLLMSession:
         room = self.policy.max_model_len - self.sampling.max_tokens
         responses = [_refusal(ids, room, self.policy.max_model_len) for ids in contexts]
         fitting = [i for i, response in enumerate(responses) if response.error is None]
-        outputs = self.policy.engine.generate(
-            [{"prompt_token_ids": contexts[i]} for i in fitting],
-            [self._parameters(requests[i].seed) for i in fitting],
-            use_tqdm=False,
-        )
-        for i, output in zip(fitting, outputs, strict=True):
-            responses[i] = self._response(output.outputs[0])
+        going = fitting
+        while going:
+            outputs = self.policy.engine.generate(
+                [{"prompt_token_ids": [*contexts[i], *responses[i].ids]} for i in going],
+                [self._parameters(requests[i].seed, len(responses[i].ids)) for i in going],
+                use_tqdm=False,
+            )
+            going = [
+                i
+                for i, output in zip(going, outputs, strict=True)
+                if self._goes_on(responses[i], output.outputs[0])
+            ]
+        for i in fitting:
+            responses[i].text = self._stops.truncate(chat.decode(responses[i].ids))
         return responses
 
-    def _parameters(self, seed: int) -> Any:
+    def _goes_on(self, response: Response, output: Any) -> bool:
+        """Adds what was sampled; true where the engine ended it at a stop text inside a thought."""
+        ids = list(output.token_ids)
+        response.ids += ids
+        response.logprobs += [
+            float(at[token].logprob) for at, token in zip(output.logprobs, ids, strict=True)
+        ]
+        short = len(response.ids) < self.sampling.max_tokens
+        return output.finish_reason == "stop" and short and not self._stops.ends(response.ids)
+
+    def _parameters(self, seed: int, sampled: int) -> Any:
+        """Of a request; a response of which tokens are ``sampled`` goes on with a seed of its own."""
         from vllm import SamplingParams
 
         s = self.sampling
@@ -179,21 +197,14 @@ class VLLMSession:
             top_p=s.top_p,
             top_k=s.top_k,
             min_p=s.min_p,
-            max_tokens=s.max_tokens,
-            seed=seed if s.temperature > 0 else None,
+            max_tokens=s.max_tokens - sampled,
+            seed=(seed + sampled) % 2**63 if s.temperature > 0 else None,
             stop=list(s.stop),
             stop_token_ids=sorted(self.policy.chat.end_ids),
             include_stop_str_in_output=True,
             skip_special_tokens=False,
             logprobs=0,  # of the sampled token alone
         )
-
-    def _response(self, output: Any) -> Response:
-        ids = list(output.token_ids)
-        logprobs = [
-            float(at[token].logprob) for at, token in zip(output.logprobs, ids, strict=True)
-        ]
-        return Response(ids, logprobs, self._stops.truncate(self.policy.chat.decode(ids)))
 
 
 def _refusal(ids: Sequence[int], room: int, limit: int) -> Response:
