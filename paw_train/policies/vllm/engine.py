@@ -165,19 +165,24 @@ class VLLMSession:
         while going:
             outputs = self.policy.engine.generate(
                 [{"prompt_token_ids": [*contexts[i], *responses[i].ids]} for i in going],
-                [self._parameters(requests[i].seed, len(responses[i].ids)) for i in going],
+                [self.parameters(requests[i].seed, len(responses[i].ids)) for i in going],
                 use_tqdm=False,
             )
             going = [
                 i
                 for i, output in zip(going, outputs, strict=True)
-                if self._goes_on(responses[i], output.outputs[0])
+                if self.goes_on(responses[i], output.outputs[0])
             ]
         for i in fitting:
-            responses[i].text = self._stops.truncate(chat.decode(responses[i].ids))
+            self.finished(responses[i])
         return responses
 
-    def _goes_on(self, response: Response, output: Any) -> bool:
+    def finished(self, response: Response) -> Response:
+        """The response, with its text."""
+        response.text = self._stops.truncate(self.policy.chat.decode(response.ids))
+        return response
+
+    def goes_on(self, response: Response, output: Any) -> bool:
         """Adds what was sampled; true where the engine ended it at a stop text inside a thought."""
         ids = list(output.token_ids)
         response.ids += ids
@@ -187,7 +192,7 @@ class VLLMSession:
         short = len(response.ids) < self.sampling.max_tokens
         return output.finish_reason == "stop" and short and not self._stops.ends(response.ids)
 
-    def _parameters(self, seed: int, sampled: int) -> Any:
+    def parameters(self, seed: int, sampled: int) -> Any:
         """Of a request; a response of which tokens are ``sampled`` goes on with a seed of its own."""
         from vllm import SamplingParams
 

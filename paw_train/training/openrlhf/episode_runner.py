@@ -60,21 +60,26 @@ class EngineSession(VLLMSession):
 
     def respond(self, requests: Sequence[Request]) -> list[Response]:
         """See ``protocol.Session``. An engine that raises fails the episode; one that died, the run."""
-        asked = [
-            asyncio.run_coroutine_threadsafe(
-                self._engine.generate(list(r.ids or ()), self._parameters(r.seed)), self._loop
-            )
-            for r in requests
-        ]
+        asked = [asyncio.run_coroutine_threadsafe(self._sample(r), self._loop) for r in requests]
         responses = []
         for future in asked:
             try:
-                responses.append(self._response(future.result().outputs[0]))
+                responses.append(self.finished(future.result()))
             except Exception as error:  # whatever the engine raises; the others go on
                 if is_death(error):
                     raise
                 responses.append(Response(error=traceback.format_exc()))
         return responses
+
+    async def _sample(self, request: Request) -> Response:
+        response = Response()
+        goes_on = True
+        while goes_on:
+            ids = [*(request.ids or ()), *response.ids]
+            parameters = self.parameters(request.seed, len(response.ids))
+            output = await self._engine.generate(ids, parameters)
+            goes_on = self.goes_on(response, output.outputs[0])
+        return response
 
 
 class EpisodeRunner:
