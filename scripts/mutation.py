@@ -89,7 +89,7 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, str, Any]]:
     if isinstance(node, ast.Constant) and type(node.value) in (int, float, bool):
         new = not node.value if isinstance(node.value, bool) else node.value + 1
         yield repr(new), "value", new
-    if isinstance(node, ast.Return) and node.value is not None:
+    if isinstance(node, ast.Return) and ast.unparse(node) not in ("return", "return None"):
         yield "return None", "value", ast.Constant(None)
     for field in ("body", "orelse", "finalbody"):
         held = getattr(node, field, None)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from paw_gym.files import new_folder, open_text, require_data
+from paw_gym.files import (
+    append_jsonl,
+    naming_full_disk,
+    new_folder,
+    open_text,
+    require_data,
+    write_json,
+)
 
 
 def _fill(folder: Path, text: str, fails: bool = False) -> None:
@@ -40,6 +48,48 @@ def test_the_new_one_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyP
         _fill(Path("deep", "data"), text)
         assert Path("deep", "data", "a.txt").read_text(encoding="utf-8") == text
         assert [path.name for path in Path("deep").iterdir()] == ["data"]
+
+
+def test_numbers_that_json_lacks_become_null(tmp_path: Path) -> None:
+    value = {"a": [1.5, float("nan"), {"b": float("inf")}], "c": (float("-inf"), "Infinity")}
+    expected = {"a": [1.5, None, {"b": None}], "c": [None, "Infinity"]}
+    write_json(tmp_path / "a.json", value)
+    append_jsonl(tmp_path / "a.jsonl", value)
+    append_jsonl(tmp_path / "a.jsonl", {"whole": True})
+    assert json.loads((tmp_path / "a.json").read_text()) == expected
+    lines = (tmp_path / "a.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [expected, {"whole": True}]
+
+
+def _json_to(device: Path) -> None:
+    append_jsonl(device, {"a": 1})
+
+
+def _tensors_to(device: Path) -> None:
+    torch = pytest.importorskip("torch")
+    with device.open("wb") as file:
+        torch.save(torch.zeros(10_000), file)
+
+
+def _as_safetensors_says(device: Path) -> None:
+    raise RuntimeError("I/O error: No space left on device (os error 28)")
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="no /dev/full")
+@pytest.mark.parametrize("write", [_json_to, _tensors_to, _as_safetensors_says])
+def test_a_full_disk_is_one_sentence_whoever_finds_it(
+    tmp_path: Path, write: Callable[[Path], None]
+) -> None:
+    with (
+        pytest.raises(OSError, match=rf"No space left at {tmp_path}: free some"),
+        naming_full_disk(tmp_path),
+    ):
+        write(Path("/dev/full"))
+
+
+def test_other_errors_stay_what_they_are(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nothing"), naming_full_disk(tmp_path):
+        (tmp_path / "nothing").read_text()
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"

@@ -149,6 +149,23 @@ def test_another_evaluation_does_not_take_over_the_episodes(tmp_path: Path) -> N
     assert evaluation_key(more, prepare(more, Scripted()), "m", None) in keys
 
 
+def test_two_processes_do_not_evaluate_into_one_folder(tmp_path: Path) -> None:
+    held = "import sys; from pathlib import Path; from paw_gym.locks import only_process\n"
+    held += "with only_process(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", held, str(tmp_path / "out")]
+    settings = ["env.kwargs.num_tasks=2", "env.kwargs.max_steps=2", "evaluation.tasks=1"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        with pytest.raises(ValueError, match=r"Another process is working in .*out\..*--out"):
+            evaluate_from_args("random", settings, str(tmp_path / "out"), quiet=True)
+        assert list((tmp_path / "out").iterdir()) == []
+        process.kill()
+    evaluate_from_args("random", settings, str(tmp_path / "out"), quiet=True)
+    assert (tmp_path / "out" / "result.json").exists()
+
+
 def test_each_seed_of_a_run_gives_the_environments_seeds_of_their_own() -> None:
     panel = Panel("p", ("a", "b", "c"), "hash")
     first, second = environment_seeds(panel, 1), environment_seeds(panel, 2)

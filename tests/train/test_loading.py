@@ -20,16 +20,22 @@ from paw_train.policies.local.loading import (  # noqa: E402
     weights_fingerprint,
 )
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.policies.local.probes import continues_by_chunks  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.rollouts.tokens import StepSpans, TokenRow, collate  # noqa: E402
+from paw_train.settings.lora import LoraSettings  # noqa: E402
 from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
 
 SMALL = ScratchModelSettings(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=64)
 TOKENIZER = word_tokenizer(["a few words to speak with"])
 
 
+def _policy(seed: int = 0) -> LocalPolicy:
+    return LocalPolicy(scratch_model(SMALL, len(TOKENIZER), seed), TOKENIZER)
+
+
 def _saved(folder: Path, seed: int = 0) -> Path:
-    LocalPolicy(scratch_model(SMALL, len(TOKENIZER), seed), TOKENIZER).save(folder)
+    _policy(seed).save(folder)
     return folder
 
 
@@ -82,6 +88,60 @@ def test_what_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         with pytest.raises(ValueError, match="no model folder"):
             find_model(folder)
     assert find_model("someone/model") == Place("someone/model")
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("model.safetensors", None, "is cut off or is not a safetensors file"),
+        ("model.safetensors", b"", "is cut off or is not a safetensors file"),
+        ("model.safetensors", POINTER, "is a Git LFS pointer.*git lfs pull"),
+        ("model.safetensors", b"<!DOCTYPE html><html></html>", "is a web page"),
+        ("config.json", None, "is cut off or is not a json file"),
+        ("tokenizer.json", POINTER, "is a Git LFS pointer"),
+    ],
+)
+def test_a_damaged_file_of_a_model_is_named(
+    tmp_path: Path, name: str, content: bytes | None, message: str
+) -> None:
+    file = _saved(tmp_path / "m") / name
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2] if content is None else content)
+    with pytest.raises(ValueError, match=rf"m/{name} {message}"):
+        load_model(tmp_path / "m")
+
+
+def test_a_damaged_adapter_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    base = _saved(tmp_path / "m")
+    LocalPolicy.load(base, adapter=LoraSettings(rank=2)).save(tmp_path / "a")
+    weights = tmp_path / "a" / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:500])
+    with pytest.raises(ValueError, match=r"a/adapter_model\.safetensors is cut off"):
+        LocalPolicy.load(tmp_path / "a")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_weight_that_is_not_finite_is_named_with_its_file(tmp_path: Path, value: float) -> None:
+    policy = _policy()
+    weight = "model.layers.0.mlp.up_proj.weight"
+    with torch.no_grad():
+        policy.model.get_parameter(weight)[0, 0] = value
+    policy.save(tmp_path / "m")
+    with pytest.raises(ValueError, match=rf"m/model\.safetensors: the weight {weight} holds NaN"):
+        LocalPolicy.load(tmp_path / "m")
+
+
+def test_a_model_of_nan_is_not_taken_for_a_cache_that_fails() -> None:
+    policy = _policy()
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter.fill_(float("nan"))
+    with pytest.raises(ValueError, match="computes NaN or infinities"):
+        continues_by_chunks(policy.model, "past_key_values")
 
 
 def test_a_reader_of_gguf_that_is_missing_is_named(

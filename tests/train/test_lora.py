@@ -170,6 +170,32 @@ def test_the_reference_stays_what_the_policy_was(base: Path, adapted: bool, warm
     assert (_logprobs(policy, 0.7) - before).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("warm", [False, True])
+def test_adapters_on_embeddings_learn_are_kept_and_have_a_reference(
+    base: Path, tmp_path: Path, warm: bool
+) -> None:
+    chosen = LoraSettings(rank=4, targets="embed_tokens,q_proj")
+    policy = LocalPolicy.load(base, adapter=chosen)
+    if warm:
+        _learn(policy, 2)
+    before = _logprobs(policy)
+    reference = policy.reference()
+    fresh = {n: p.clone() for n, p in policy.model.named_parameters() if p.requires_grad}
+    assert {n.rpartition(".lora_")[2].split(".")[0] for n in fresh} == {
+        "A", "B", "embedding_A", "embedding_B"
+    }  # fmt: skip
+    _learn(policy, 2)
+    for name, parameter in policy.model.named_parameters():
+        assert name not in fresh or not torch.equal(parameter, fresh[name]), name
+    torch.testing.assert_close(_logprobs(reference), before, rtol=0, atol=1e-6)
+    save_checkpoint(tmp_path / "c", policy, {})
+    again = LocalPolicy.load(base, adapter=chosen, seed=5)
+    load_checkpoint(tmp_path / "c", again)
+    assert torch.equal(_logprobs(again), _logprobs(policy))
+    loaded = LocalPolicy.load(tmp_path / "c" / "model")
+    assert torch.equal(_logprobs(loaded), _logprobs(policy))
+
+
 def test_asking_the_reference_in_between_leaves_gradients_alone(base: Path) -> None:
     """The engine asks it between the policy's forward and backward pass."""
     gradients = []
