@@ -35,7 +35,15 @@ class Service:
         self.url = f"http://127.0.0.1:{self.port}"
         self.started = time.perf_counter()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "paw_train.cli", *command, "--port", str(self.port)],
+            [
+                sys.executable,
+                "-m",
+                "paw_train.cli",
+                *command,
+                "--no-token",
+                "--port",
+                str(self.port),
+            ],
             env={**os.environ, **(variables or {})},
             stderr=subprocess.DEVNULL,
         )

@@ -10,12 +10,14 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from env_servers.connections import MAX_HEAD, HttpConnection, WebSocketConnection
 from env_servers.gate import App
+from paw_gym.own_servers import kept, kept_path
 
 DRAIN_SECONDS = 30.0
 """how long what is being answered may take when a service is stopped"""
@@ -26,6 +28,8 @@ _CONNECTIONS = 2048
 """and requests at a time"""
 _TICKS = 10
 """of uvicorn's, about a second: so often connections are checked"""
+
+_log = logging.getLogger("env_servers")
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class ServiceSettings:
     """0: any free one"""
     token: str | None = None
     """what clients must show: as a bearer token, or as the password that a browser asks for"""
+    is_new: bool = False
+    """whether the token was made for this start: it is printed, and kept for this user's clients"""
     certificate: str | None = None
     """a PEM file with the certificate (chain): the service speaks TLS"""
     private_key: str | None = None
@@ -53,8 +59,8 @@ class ServiceSettings:
             raise ValueError("The token is empty.")
         if self.token is None and not _is_loopback(self.host):
             raise ValueError(
-                f"Listening on {self.host} lets other machines in: give a token as well, "
-                "or listen on 127.0.0.1."
+                f"Listening on {self.host} lets other machines in, so a token is needed: leave out "
+                "--no-token, or listen on 127.0.0.1."
             )
 
 
@@ -172,7 +178,28 @@ def run(
     _check_connections(server)
     if drain is not None:
         _drain_at_sigterm(server, drain, drain_seconds)
-    server.run(sockets)
+    with ExitStack() as while_running:
+        if settings.is_new and settings.token is not None:
+            address = address_of(settings, sockets)
+            try:
+                while_running.enter_context(kept(kept_path(address), settings.token))
+            except OSError as error:
+                _log.warning("Clients have to be told the token, which cannot be kept: %s", error)
+        _close_at_shutdown(server, while_running)
+        server.run(sockets)
+
+
+def _close_at_shutdown(server: Any, held: ExitStack) -> None:
+    """Closes what is held when a server has shut down: uvicorn ends the process by its signal then."""
+    stop = server.shutdown
+
+    async def shutdown(sockets: Any = None) -> None:
+        try:
+            await stop(sockets)
+        finally:
+            held.close()
+
+    server.shutdown = shutdown
 
 
 def _allow_connections() -> None:

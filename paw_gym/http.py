@@ -62,7 +62,7 @@ class JsonClient:
 
     Args:
         url: its address; a path in it comes before every path asked for, a query after it.
-        token: sent as a bearer token.
+        token: sent as a bearer token; a function is asked for it at each new connection.
         timeout: seconds to wait for a connection, and between two bytes of an answer.
         attempts: how often a request is sent before it has failed.
         backoff: seconds before the second attempt; doubled for each one after it.
@@ -78,7 +78,7 @@ class JsonClient:
     def __init__(
         self,
         url: str,
-        token: str | None = None,
+        token: str | Callable[[], str | None] | None = None,
         timeout: float = 30.0,
         attempts: int = 4,
         backoff: float = 0.25,
@@ -105,8 +105,7 @@ class JsonClient:
         self._secure, self._base = parts.scheme == "https", parts.path.rstrip("/")
         self._query = parts.query
         self._headers = {"Content-Type": "application/json", **(headers or {})}
-        if token is not None:
-            self._headers["Authorization"] = f"Bearer {token}"
+        self._token = token
         self.timeout, self.attempts, self.backoff, self._wait = timeout, attempts, backoff, wait
         self.patience, self.retry_timeouts = patience, retry_timeouts
         self._local = threading.local()
@@ -220,6 +219,9 @@ class JsonClient:
         return connection if process == os.getpid() else None  # never that of the parent process
 
     def _connect(self) -> http.client.HTTPConnection:
+        token = self._token() if callable(self._token) else self._token
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
         connection = kind(*self._address, timeout=self.timeout)
         self._local.held = (os.getpid(), connection)

@@ -9,12 +9,13 @@ import secrets
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from paw_gym.core import Task, TaskSet
 from paw_gym.http import BUSY, HttpError, JsonClient
 from paw_gym.naming import UnknownTaskError
+from paw_gym.own_servers import own_token
 from paw_gym.remote.errors import (
     RemoteError,
     ServerUnavailableError,
@@ -64,14 +65,14 @@ class GatewayClient:
 
     Args:
         url: the gateway's address.
-        token: bearer token, where the gateway asks for one.
+        token: bearer token, where the gateway asks for one; ``None``: that of this user's own gateway.
         timeout: seconds to wait for an answer.
     """
 
     def __init__(self, url: str, token: str | None, timeout: float) -> None:
         self._http = JsonClient(
-            url, token, timeout, patience=_PATIENCE, retry_timeouts=False,
-            headers={"X-PaW-Client": secrets.token_urlsafe(24)},
+            url, partial(own_token, url) if token is None else token, timeout, patience=_PATIENCE,
+            retry_timeouts=False, headers={"X-PaW-Client": secrets.token_urlsafe(24)},
         )  # fmt: skip
         self.url = self._http.url
         self._held: dict[int, list[str]] = {}

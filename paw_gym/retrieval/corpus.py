@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from paw_gym.cache import cache_dir
+from paw_gym.cache import private_folder
 from paw_gym.files import file_version, new_file, packed_by, require_data, write_json
 from paw_gym.retrieval.base import (
     Hit,
@@ -330,7 +330,7 @@ def _require_usable(hashes: np.ndarray, numbers: np.ndarray, source: str) -> Non
 
 def _scan_folder(path: Path) -> Path:
     name = hashlib.sha256(file_version(path).encode()).hexdigest()[:24]
-    return cache_dir() / "corpora" / name
+    return private_folder("corpora") / name
 
 
 def _remember(folder: Path, offsets: np.ndarray, scan: Mapping[str, Any]) -> None:

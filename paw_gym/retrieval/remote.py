@@ -6,9 +6,11 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from paw_gym.http import HttpError, JsonClient
+from paw_gym.own_servers import own_token
 from paw_gym.retrieval.base import (
     Hit,
     RetrieverError,
@@ -27,7 +29,7 @@ class RemoteRetriever:
 
     Args:
         url: the server's address.
-        token: what it wants to be shown.
+        token: what it wants to be shown; ``None``: the token of this user's own server.
         timeout: seconds to wait for it.
         attempts: how often to ask before a search has failed.
         backoff: seconds before the second attempt, doubled for each after it.
@@ -50,7 +52,8 @@ class RemoteRetriever:
         base = url.rstrip("/")
         self._info: Mapping[str, Any] | None = {} if base.endswith("/retrieve") else None
         base = base.removesuffix("/retrieve")
-        self.client = JsonClient(base, token, timeout, attempts, backoff, wait)
+        shown = partial(own_token, base) if token is None else token
+        self.client = JsonClient(base, shown, timeout, attempts, backoff, wait)
         self.batch_size = batch_size
 
     def info(self) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
+TOKEN_VARIABLE = "PAW_SERVE_TOKEN"
+
 Host = Annotated[
     str,
     typer.Option(help="Address to listen on; addresses other than this machine's need a token."),
@@ -31,26 +34,74 @@ Port = Annotated[int, typer.Option(help="Port to listen on; 0 takes any free one
 Token = Annotated[
     str | None,
     typer.Option(
-        help="Token that clients must send; safer in the environment variable PAW_SERVE_TOKEN."
+        help="Token that clients must send; safer in the environment variable PAW_SERVE_TOKEN. "
+        "Default: a new one, which is printed."
     ),
+]
+NoToken = Annotated[
+    bool, typer.Option("--no-token", help="Let in everybody who has an account on this machine.")
+]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Another host name under which the server is reached."),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Log every request.")]
 
 
-def token_or_environment(token: str | None) -> str | None:
-    """The token of the command line, or that of the environment variable ``PAW_SERVE_TOKEN``."""
-    return token if token is not None else os.environ.get("PAW_SERVE_TOKEN")
+def settings_of(
+    host: str, port: int, token: str | None, no_token: bool, *files: str | None
+) -> ServiceSettings:
+    """The address and the token that the options of a service name.
+
+    The token is that of the command line, or of the environment variable ``PAW_SERVE_TOKEN``, or a new
+    one.
+
+    Raises:
+        ValueError: both a token and none; an address that cannot be.
+    """
+    from env_servers.service import ServiceSettings
+
+    if no_token and token is not None:
+        raise ValueError("Give either --token or --no-token.")
+    given = None if no_token else token or os.environ.get(TOKEN_VARIABLE)
+    is_new = given is None and not no_token
+    return ServiceSettings(
+        host, port, secrets.token_urlsafe(24) if is_new else given, is_new, *files
+    )
 
 
-def _serve(
-    name: str, settings: ServiceSettings, make: Callable[[], Any], verbose: bool, **options: Any
+def serve(
+    name: str,
+    settings: ServiceSettings,
+    make: Callable[[], Any],
+    verbose: bool,
+    *,
+    has_pages: bool = False,
+    on_address: Callable[[str, str], None] = lambda address, link: None,
+    **options: Any,
 ) -> None:
-    """Makes a service and runs it. Its address is checked first: what it serves may take long to open."""
+    """Makes a service and runs it. It takes its address first: what it serves may take long to open.
+
+    Args:
+        name: for people.
+        settings: where it listens.
+        make: makes it.
+        verbose: log every request.
+        has_pages: whether people open it in a browser.
+        on_address: called with the address, and with the link that opens the page.
+        options: of ``run``.
+    """
     from env_servers.service import address_of, bound_sockets, run
 
     sockets = bound_sockets(settings.host, settings.port)
     service = make()
-    typer.echo(f"{name} on {address_of(settings, sockets)} (Ctrl-C stops it)", err=True)
+    address = address_of(settings, sockets)
+    link = f"{address}/?token={settings.token}" if settings.is_new else f"{address}/"
+    typer.echo(f"{name} on {link if has_pages else address} (Ctrl-C stops it)", err=True)
+    if settings.is_new:
+        shown = f'the header "Authorization: Bearer {settings.token}"'
+        typer.echo(f"Clients send {shown}; yours on this machine find it by themselves.", err=True)
+    on_address(address, link)
     drain = getattr(service, "drain", None)
     run(service, settings, sockets=sockets, verbose=verbose, drain=drain, **options)
 
@@ -77,21 +128,23 @@ def webshop(
     host: Host = "127.0.0.1",
     port: Port = 8000,
     token: Token = None,
+    no_token: NoToken = False,
+    allow_host: AllowHost = None,
     verbose: Verbose = False,
 ) -> None:
     """Serve the WebShop site and [cyan]WebShop-v0(server=URL)[/cyan]."""
-    from env_servers.service import ServiceSettings
     from env_servers.sessions import SessionStore
     from env_servers.webshop import create_app
     from paw_gym.envs.webshop.env import ShopSettings
 
-    settings = ServiceSettings(host, port, token_or_environment(token))
+    settings = settings_of(host, port, token, no_token)
     shop = ShopSettings(
         None if data_dir is None else str(data_dir), num_products, search, goals, prices, nouns
     )
     sessions = SessionStore(session_minutes * 60, limit_per_client=sessions_per_client)
-    make = partial(create_app, shop, sessions=sessions, token=settings.token)
-    _serve("WebShop", settings, make, verbose)
+    hosts = [host, *(allow_host or [])]
+    make = partial(create_app, shop, sessions=sessions, token=settings.token, hosts=hosts)
+    serve("WebShop", settings, make, verbose, has_pages=True)
 
 
 @app.command("retriever")
@@ -119,17 +172,18 @@ def retriever(
     host: Host = "127.0.0.1",
     port: Port = 8000,
     token: Token = None,
+    no_token: NoToken = False,
+    allow_host: AllowHost = None,
     verbose: Verbose = False,
 ) -> None:
     """Serve a retriever, for [cyan]SearchQA-v0(retriever=URL)[/cyan] and for Search-R1 clients."""
     from rich.console import Console
 
     from env_servers.retrieval import create_app
-    from env_servers.service import ServiceSettings
     from paw_gym.retrieval import make_retriever
     from paw_train.cli.arguments import parse_settings
 
-    settings = ServiceSettings(host, port, token_or_environment(token))
+    settings = settings_of(host, port, token, no_token)
     chosen = parse_settings(kw)
     chosen |= {key: value for key, value in (("corpus", corpus), ("index", index)) if value}
 
@@ -140,13 +194,14 @@ def retriever(
             opened,
             name=name,
             token=settings.token,
+            hosts=[host, *(allow_host or [])],
             max_batch=max_batch,
             max_wait=max_wait_ms / 1000,
             threads=threads,
             max_pending=max_pending,
         )
 
-    _serve("Retriever", settings, make, verbose)
+    serve("Retriever", settings, make, verbose)
 
 
 @app.command("gateway")
@@ -198,19 +253,23 @@ def gateway(
     host: Host = "127.0.0.1",
     port: Port = 8000,
     token: Token = None,
+    no_token: NoToken = False,
+    allow_host: AllowHost = None,
     verbose: Verbose = False,
 ) -> None:
     """Serve environments to other processes and machines, for [cyan]paw_gym.make_remote(URL, ENV)[/cyan]."""
     from env_servers.gateway import Limits, create_app
     from env_servers.gateway.options import offer_of, tokens_of
-    from env_servers.service import ServiceSettings
     from paw_train.cli.arguments import full_env_id, import_modules, parse_settings
 
     import_modules(modules)
     offer = offer_of(env or [], allow or [], fixed or [], full_env_id, parse_settings)
-    tokens = tokens_of(token_or_environment(token), tokens_file)
+    given = None if no_token else token or os.environ.get(TOKEN_VARIABLE)
+    tokens = tokens_of(given, tokens_file)
     files = [None if path is None else str(path) for path in (certificate, private_key)]
-    settings = ServiceSettings(host, port, tokens[0] if tokens else None, *files)
+    settings = settings_of(host, port, tokens[0] if tokens else None, no_token, *files)
+    if settings.token is not None and settings.token not in tokens:
+        tokens.append(settings.token)
     limits = Limits(
         workers=workers,
         sessions=sessions,
@@ -220,5 +279,6 @@ def gateway(
         memory_mb=memory_mb,
         drain_seconds=drain_seconds,
     )
-    make = partial(create_app, offer, limits, modules=modules or [], tokens=tokens)
-    _serve("Gateway", settings, make, verbose, drain_seconds=drain_seconds)
+    hosts = [host, *(allow_host or [])]
+    make = partial(create_app, offer, limits, modules=modules or [], tokens=tokens, hosts=hosts)
+    serve("Gateway", settings, make, verbose, drain_seconds=drain_seconds)

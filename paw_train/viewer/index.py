@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from paw_gym.cache import cache_dir
+from paw_gym.cache import private_file, private_folder
 from paw_gym.transition import Episode
 from paw_train.viewer.files import Damaged, Place, read_line, scan_episodes, scan_lines
 from paw_train.viewer.folders import EpisodeFile, episode_files
@@ -66,12 +66,13 @@ class RunIndex:
     def __init__(self, run: Path, folder: Path | None = None) -> None:
         self.run = run.resolve()
         name = hashlib.sha256(str(self.run).encode()).hexdigest()[:24]
-        self.path = _writable(folder or cache_dir() / "view") / f"{name}.sqlite"
+        self.path = _writable(folder or private_folder("view")) / f"{name}.sqlite"
         self._create()
 
     @contextmanager
     def connect(self) -> Iterator[sqlite3.Connection]:
         """A connection for one thread and a short time."""
+        private_file(self.path)  # it holds texts of episodes
         with closing(sqlite3.connect(self.path, timeout=30, isolation_level=None)) as database:
             database.row_factory = sqlite3.Row
             database.execute("PRAGMA synchronous = OFF")  # it can be built again

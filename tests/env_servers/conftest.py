@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import subprocess
@@ -24,15 +25,22 @@ def free_port() -> int:
 class RunningServer:
     """`paw serve` in a process of its own."""
 
-    def __init__(self, *arguments: str, port: int | None = None) -> None:
+    def __init__(
+        self, *arguments: str, port: int | None = None, makes_token: bool = False, **variables: str
+    ) -> None:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._command = [sys.executable, "-m", "paw_train.cli", "serve", *arguments]
         self._command += ["--port", str(self.port)]
+        self._environment = {**os.environ, **variables}
+        if "--token" not in arguments and not makes_token:
+            self._command.append("--no-token")
         self.start()
 
     def start(self) -> None:
-        self.process = subprocess.Popen(self._command, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            self._command, stderr=subprocess.PIPE, text=True, env=self._environment
+        )
         for _ in range(1200):
             if self.process.poll() is not None:
                 raise RuntimeError(f"the server ended: {self.process.communicate()[1]}")

@@ -41,6 +41,8 @@ class RunningGateway:
             "--import",
             "troubles",
         ]
+        if "--tokens-file" not in arguments:
+            command.append("--no-token")
         environment = {**os.environ, "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1", **variables}
         self.process = subprocess.Popen(
             [*command, "--port", str(self.port), *arguments],

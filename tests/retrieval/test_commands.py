@@ -66,11 +66,15 @@ def test_a_retriever_is_served(
     assert code == 0, told
     (served, settings), local = started[0], make_retriever("bm25", corpus=small_corpus, k1=1.2)
     assert settings.host == "127.0.0.1"
-    with TestClient(served, "http://127.0.0.1") as web:
+    shown = {"Authorization": f"Bearer {settings.token}"}
+    with TestClient(served, "http://127.0.0.1", headers=shown) as web:
         answer = web.post("/retrieve", json={"queries": ["river"], "topk": 1}).json()
         assert answer["result"][0][0]["id"] == local.search(["river"], 1)[0][0].id
         assert web.get("/v1/info").json()["fingerprint"] == local.fingerprint
-    code, told = paw("serve", "retriever", "--corpus", small_corpus, "--host", "0.0.0.0")
+    assert settings.token is not None and settings.token in told
+    code, told = paw(
+        "serve", "retriever", "--corpus", small_corpus, "--host", "0.0.0.0", "--no-token"
+    )
     assert code == 2 and "token" in told
     code, told = paw("serve", "retriever", "--corpus", tmp_path / "none.jsonl")
     assert code == 2 and "no corpus file" in told

@@ -68,7 +68,7 @@ def view() -> Iterator[Any]:
             port = probe.getsockname()[1]
         command = [sys.executable, "-m", "paw_train.cli", "view", str(folder)]
         process = subprocess.Popen(
-            [*command, "--no-open", "--port", str(port)], stderr=subprocess.DEVNULL
+            [*command, "--no-open", "--no-token", "--port", str(port)], stderr=subprocess.DEVNULL
         )
         running.append(process)
         address = f"http://127.0.0.1:{port}"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from paw_gym.cache import cache_dir as default_cache_dir
+from paw_gym.cache import private_folder
 from paw_gym.envs.alfworld.data_folder import Stamp
 from paw_gym.envs.alfworld.errors import GameFileError
 from paw_gym.envs.alfworld.native.compiled import game_digest
@@ -78,8 +78,10 @@ class IndexCache:
     @classmethod
     def load(cls, folder: Path, cache_dir: Path | None = None) -> IndexCache:
         """The kept entries of `folder`; none when there is no cache or it is unreadable."""
-        name = hashlib.sha256(os.fspath(folder).encode()).hexdigest()[:16]
-        path = (cache_dir or default_cache_dir()) / "alfworld" / f"{name}.json"
+        name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+        path = (
+            cache_dir / "alfworld" if cache_dir else private_folder("alfworld")
+        ) / f"{name}.json"
         try:
             stored = json.loads(path.read_bytes())
             if stored["version"] != _VERSION or stored["folder"] != os.fspath(folder):

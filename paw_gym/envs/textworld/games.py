@@ -17,7 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from paw_gym.cache import cache_dir
+from paw_gym.cache import private_folder
 from paw_gym.files import new_folder
 from paw_gym.generated import values_of
 from paw_gym.naming import require_choice
@@ -81,7 +81,7 @@ def game_file(request: Mapping[str, Any]) -> Path:
         TextWorldMissingError: it is not installed.
     """
     text = json.dumps({**request, "textworld": version()}, sort_keys=True)
-    folder = cache_dir() / "textworld" / hashlib.sha256(text.encode()).hexdigest()[:32]
+    folder = private_folder("textworld") / hashlib.sha256(text.encode()).hexdigest()[:32]
     file = folder / "game.z8"
     if not file.exists():
         with new_folder(folder, is_done=lambda made: (made / "game.z8").exists()) as staging:

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from paw_gym.cache import cache_dir
+from paw_gym.cache import cache_dir, private_folder
 from paw_gym.envs.webshop.catalogue import FORMAT, Catalogue, compile_catalogue, is_compiled
 from paw_gym.envs.webshop.records import Product, parse_product, text, texts
 from paw_gym.files import DAMAGED, file_version, open_text
@@ -165,7 +165,7 @@ def cached_catalogue(name: str, products: Any) -> Catalogue:
 
     Where the cache folder cannot be written, it goes to a temporary folder, which ends with this process.
     """
-    folder = cache_dir() / "webshop" / name
+    folder = private_folder("webshop") / name
     if not is_compiled(folder):
         try:
             compile_catalogue(products(), folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paw_gym.cache import cache_dir
+from paw_gym.cache import private_folder
 from paw_gym.encoding import encodable
 from paw_gym.envs.webshop.catalogue import Catalogue
 from paw_gym.envs.webshop.shop import K1, B
@@ -20,7 +20,7 @@ class LuceneSearch:
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
-        folder = cache_dir() / "webshop" / f"lucene-{catalogue.fingerprint[:20]}"
+        folder = private_folder("webshop") / f"lucene-{catalogue.fingerprint[:20]}"
         if not folder.is_dir():
             documents = ((product.asin, product.search_text) for product in catalogue)
             index_documents(documents, folder, {"catalogue": catalogue.fingerprint})

@@ -9,13 +9,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from paw_gym.cache import private_file
+
 _FORMAT = 3
 """of a recorded answer; requests with answers in another format are sent again"""
 
 
 def _opened(path: Path) -> sqlite3.Connection:
     # the endpoint's thread uses it, one call at a time
-    found = sqlite3.connect(path, timeout=60.0, check_same_thread=False, isolation_level=None)
+    found = sqlite3.connect(
+        private_file(path), timeout=60.0, check_same_thread=False, isolation_level=None
+    )
     try:
         found.execute("PRAGMA journal_mode=WAL")
         found.execute("PRAGMA synchronous=NORMAL")

@@ -554,9 +554,9 @@ def _cache_of(settings: EndpointSettings) -> AnswerCache | None:
     if settings.cache is None:
         return None
     if settings.cache == "auto":
-        from paw_gym.cache import cache_dir
+        from paw_gym.cache import private_folder
 
-        return AnswerCache(cache_dir() / "endpoint" / "answers.sqlite")
+        return AnswerCache(private_folder("endpoint") / "answers.sqlite")
     return AnswerCache(Path(settings.cache))
 
 

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from paw_gym.cache import cache_dir
+from paw_gym.cache import private_folder
 from paw_gym.files import imposture
 from paw_train.policies.local.processor import weights_type
 
@@ -269,7 +269,7 @@ def _converted(place: Place) -> Place:
         return place
     with file.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()[:16]
-    folder = cache_dir() / "models" / f"{file.stem}-{digest}"
+    folder = private_folder("models") / f"{file.stem}-{digest}"
     if not (folder / "config.json").is_file():
         _LOG.info("Converting %s, once; the result is kept in %s.", file.name, folder)
         try:
