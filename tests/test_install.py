@@ -81,6 +81,13 @@ def test_every_set_is_one_of_these(lock: ModuleType) -> None:
     assert {path.stem for path in (ROOT / "requirements").glob("*.txt")} == {*SETS, "torch"}
 
 
+def test_make_installs_sets_that_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    named = re.findall(r"INSTALL,[^,]+,([a-z]+)\)|requirements/([a-z-]+)\.txt", makefile)
+    assert {"train", "cpu", "original", "install", "audit"} <= {a or b for a, b in named}
+    assert {a or b for a, b in named} <= {*SETS, "torch"}
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_every_file_of_a_set_has_its_hash(name: str) -> None:
     for line in lines(name):

@@ -270,11 +270,18 @@ class TestPanels:
         assert dict(line.split() for line in answer.stdout.splitlines()) == pinned
 
     @pytest.mark.parametrize(
-        "name", [n for n, s in PANELS.items() if s.dataset is None and "tau2" not in n]
+        "name",
+        [
+            pytest.param(n, marks=pytest.mark.original if n.startswith("textworld/") else ())
+            for n, s in PANELS.items()
+            if s.dataset is None and "tau2" not in n
+        ],
     )
     def test_panels_without_data_can_be_played_and_keep_their_hash(
         self, name: str, tmp_path: Path
     ) -> None:
+        if name.startswith("textworld/"):
+            pytest.importorskip("textworld", reason="make test-original")
         played = load_result(
             evaluate_from_args("random", ["evaluation.tasks=1"], str(tmp_path), panel=name)
         )
