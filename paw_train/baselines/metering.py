@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from paw_gym.pool import EnvPool, Slot
 from paw_train.baselines.action_form import ActionForm, problem_of
+from paw_train.baselines.examples import CHARACTERS_A_TOKEN
 from paw_train.baselines.turns import note
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import (
@@ -37,6 +39,8 @@ class Spent:
     calls: int = 0
     prompt_tokens: int = 0
     """of all contexts, each whole as often as it was sent"""
+    cached_tokens: int = 0
+    """of these, in a server's prefix cache"""
     completion_tokens: int = 0
     counted: bool = True
     """false where the tokens of some call are unknown: the sums are then a lower bound"""
@@ -45,12 +49,13 @@ class Spent:
         """JSON values."""
         return asdict(self)
 
-    def add(self, tokens: tuple[int, int] | None) -> None:
+    def add(self, tokens: tuple[int, int] | None, cached: int = 0) -> None:
         """Adds one call; ``None``: its tokens are unknown."""
         self.calls += 1
         prompt, completion = tokens or (0, 0)
         self.prompt_tokens += prompt
         self.completion_tokens += completion
+        self.cached_tokens += cached
         self.counted = self.counted and tokens is not None
 
 
@@ -87,10 +92,11 @@ class MeteredPolicy:
     Args:
         policy: answers.
         form: how actions are asked for and read; ``None``: responses are passed on as they come.
+        system: the system message of every request; empty: none is sent.
     """
 
-    def __init__(self, policy: Policy, form: ActionForm | None = None) -> None:
-        self.inner, self.form = policy, form
+    def __init__(self, policy: Policy, form: ActionForm | None = None, system: str = "") -> None:
+        self.inner, self.form, self.system = policy, form, system
         self.total = Spent()
         """of all tasks"""
         self._spent: dict[str, Spent] = {}
@@ -108,8 +114,37 @@ class MeteredPolicy:
 
     @property
     def context_tokens(self) -> int | None:
-        """The inner policy's context limit, where it is known."""
-        return getattr(self.inner, "context_tokens", None)
+        """What the inner policy's context limit leaves beside the system message, where it is known."""
+        known: int | None = getattr(self.inner, "context_tokens", None)
+        return None if known is None else known - self.system_tokens
+
+    @property
+    def system_tokens(self) -> int:
+        """Length of the system message: by the policy's tokenizer, else at four characters a token."""
+        ids = self._system_ids()
+        return math.ceil(len(self.system) / CHARACTERS_A_TOKEN) if ids is None else len(ids)
+
+    def _system_ids(self) -> list[int] | None:
+        """In tokens it stands before the first user message, as ``ChatFormat.dialogue`` writes it."""
+        if self.chat is None:
+            return None
+        return self.chat.content(f"{self.system}\n\n") if self.system else []
+
+    def _with_system(self, ids: Sequence[int]) -> list[int]:
+        opening = len(self.chat.opening) if self.chat else 0
+        return [*ids[:opening], *(self._system_ids() or ()), *ids[opening:]]
+
+    def asked(self, request: Request) -> Request:
+        """A request with the system message."""
+        if not self.system:
+            return request
+        message = {"role": "system", "content": self.system}
+        ids = None if request.ids is None else self._with_system(request.ids)
+        return replace(request, messages=[message, *request.messages], ids=ids)
+
+    def asked_scores(self, request: ScoreRequest) -> ScoreRequest:
+        """A request for scores with the system message."""
+        return replace(request, ids=self._with_system(request.ids)) if self.system else request
 
     @property
     def stopped(self) -> str | None:
@@ -157,8 +192,9 @@ class MeteredPolicy:
 
     def keep(self, call: Call, request: str) -> None:
         """Counts a call and remembers it."""
-        self._spent.setdefault(task_of(request), Spent()).add(call.tokens)
-        self.total.add(call.tokens)
+        cached = call.response.cached_tokens
+        self._spent.setdefault(task_of(request), Spent()).add(call.tokens, cached)
+        self.total.add(call.tokens, cached)
         self._calls.setdefault(episode_of(request), []).append(call)
 
     def tokens(self, request: Request, response: Response) -> tuple[int, int] | None:
@@ -179,6 +215,7 @@ class _MeteredSession:
     def respond(self, requests: Sequence[Request]) -> list[Response]:
         form, said = self.form, self._said
         asked = [form.request(r, said.get(r.episode, ())) if form else r for r in requests]
+        asked = [self.policy.asked(request) for request in asked]
         responses = self.inner.respond(asked)
         for request, response in zip(asked, responses, strict=True):
             if response.error is None:
@@ -211,8 +248,9 @@ class _MeteredScoring:
         self.policy, self.inner = policy, inner
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
-        scores = self.inner.score(requests)
-        for request, found in zip(requests, scores, strict=True):
+        asked = [self.policy.asked_scores(request) for request in requests]
+        scores = self.inner.score(asked)
+        for request, found in zip(asked, scores, strict=True):
             self.policy.count_scores(request, found)
         return scores
 

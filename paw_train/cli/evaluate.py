@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from paw_train.cli.arguments import Imports, import_modules
 
-FAILED, STOPPED = 1, 3
-"""exit codes of a partial result: tasks failed by an error; a budget was reached"""
+FAILED, NONE, STOPPED = 1, 2, 3
+"""exit codes: tasks failed by an error; there is no result at all; a budget was reached"""
 
 
 def _agents(incomplete: str) -> list[str]:
@@ -39,8 +40,9 @@ def evaluate(
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[KEY=VALUE]...",
-            help="Settings, such as [cyan]evaluation.temperature=0[/cyan] or [cyan]agent.n=8[/cyan].",
+            metavar="[MODEL]... [KEY=VALUE]...",
+            help="Further models, and settings, such as [cyan]evaluation.temperature=0[/cyan] or "
+            "[cyan]agent.n=8[/cyan].",
         ),
     ] = None,
     agent: Annotated[
@@ -60,8 +62,9 @@ def evaluate(
         typer.Option(
             "--panel",
             "-p",
-            help="A named list of tasks, such as [cyan]alfworld/valid_seen[/cyan]; default: sampled "
-            "by [cyan]evaluation.split[/cyan] and [cyan]evaluation.tasks[/cyan].",
+            help="A named list of tasks, such as [cyan]alfworld/valid_seen[/cyan], or several with "
+            "commas between; default: sampled by [cyan]evaluation.split[/cyan] and "
+            "[cyan]evaluation.tasks[/cyan].",
             autocompletion=_panels,
         ),
     ] = None,
@@ -76,7 +79,10 @@ def evaluate(
         ),
     ] = None,
     out: Annotated[
-        str | None, typer.Option(help="Folder for result.json and the episodes.")
+        str | None,
+        typer.Option(
+            help="Folder for result.json and the episodes; of several evaluations: for their folders."
+        ),
     ] = None,
     modules: Imports = None,
     fresh: Annotated[
@@ -97,48 +103,65 @@ def evaluate(
 
     If it was stopped or killed, the same command resumes it; if it has finished, it shows the result. Exit
     code 1: some tasks failed with an error; 3: a budget ([cyan]endpoint.budget_cost[/cyan], ...) was reached.
+    Several models or panels are evaluated one after the other, and shown in one table; exit code 2: one of
+    these evaluations has no result.
     """
     import_modules(modules)
-    settings = [*(overrides or []), *([] if limit is None else [f"evaluation.tasks={limit}"])]
+    given = overrides or []
+    models = [model, *(a for a in given if "=" not in a or Path(a).is_dir())]
+    settings = [a for a in given if a not in models[1:]]
+    settings += [] if limit is None else [f"evaluation.tasks={limit}"]
+    panels = [None] if panel is None else [name.strip() for name in panel.split(",")]
     if dry_run:
-        _estimate(model, settings, agent, panel, seeds, as_json, quiet)
+        _estimate(models, settings, agent, panels, seeds, as_json, quiet)
         return
     import json
 
     from paw_train.evaluation import evaluate_from_args
 
-    path = evaluate_from_args(
-        model, settings, out, agent, panel, seeds, quiet=quiet or as_json, fresh=fresh
-    )
-    text = path.read_text(encoding="utf-8")
+    silent = quiet or as_json
+    if len(models) == len(panels) == 1:
+        path = evaluate_from_args(model, settings, out, agent, panel, seeds, silent, fresh)
+        results, failed = [json.loads(path.read_text(encoding="utf-8"))], []
+    else:
+        from paw_train.evaluation.program import evaluate_several
+
+        several = evaluate_several(models, settings, out, agent, panels, seeds, silent, fresh)
+        results, failed = several.results, several.failed
     if as_json:
-        typer.echo(text, nl=False)
-    result = json.loads(text)
-    if result["errors"]:
+        typer.echo(json.dumps(results[0] if len(models) == len(panels) == 1 else results, indent=2))
+    for reason in failed:
+        typer.echo(f"Error: {reason}", err=True)
+    if failed:
+        raise typer.Exit(NONE)
+    if any(result["errors"] for result in results):
         raise typer.Exit(FAILED)
-    if result["stopped"]:
+    if any(result["stopped"] for result in results):
         raise typer.Exit(STOPPED)
 
 
 def _estimate(
-    model: str,
+    models: list[str],
     settings: list[str],
     agent: str | None,
-    panel: str | None,
+    panels: list[str | None],
     seeds: int,
     as_json: bool,
     quiet: bool,
 ) -> None:
+    import json
+
+    from rich.console import Console
+
     from paw_train.evaluation.program import estimate_from_args
+    from paw_train.evaluation.terminal import estimate_table
 
-    found = estimate_from_args(model, settings, agent, panel, seeds)
+    several = len(models) * len(panels) > 1
+    names = [(model, panel) for model in models for panel in panels]
+    found = [estimate_from_args(model, settings, agent, panel, seeds) for model, panel in names]
     if as_json:
-        import json
-
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(found if several else found[0], indent=2))
     elif not quiet:
-        from rich.console import Console
-
-        from paw_train.evaluation.terminal import estimate_table
-
-        Console().print(estimate_table(found))
+        for (model, panel), estimate in zip(names, found, strict=True):
+            title = f"{model} {panel or ''}" if several else ""
+            Console().print(estimate_table(estimate, title))

@@ -28,6 +28,7 @@ from paw_train.cli import (
     report,
     serve,
     sft_data,
+    table,
     train,
     view,
 )
@@ -86,6 +87,7 @@ app.command("train", rich_help_panel=_TRAINING)(train.train)
 app.command("compare", rich_help_panel=_TRAINING)(compare.compare)
 app.command("eval", rich_help_panel=_TRAINING)(evaluate.evaluate)
 app.command("eval-wm", rich_help_panel=_TRAINING)(eval_wm.eval_wm)
+app.command("table", rich_help_panel=_TRAINING)(table.table)
 app.command("compare-results", rich_help_panel=_TRAINING)(compare_results.compare_results)
 app.command("certify", rich_help_panel=_TRAINING)(certify.certify)
 app.command("leaderboard", rich_help_panel=_TRAINING)(leaderboard.leaderboard)

@@ -73,16 +73,15 @@ def load_result(path: str | Path) -> dict[str, Any]:
 
 
 def reasons_against(first: Result, second: Result) -> list[str]:
-    """Why two results cannot be compared; empty: they can."""
-    reasons = []
+    """Why two results cannot be compared; empty: they can. Of other tasks nothing else is said."""
     if first["env_id"] != second["env_id"]:
-        reasons.append(f"other environments: {first['env_id']} and {second['env_id']}")
-    elif first["panel_hash"] != second["panel_hash"]:
-        reasons.append(
+        return [f"other environments: {first['env_id']} and {second['env_id']}"]
+    if first["panel_hash"] != second["panel_hash"]:
+        return [
             f"other tasks: panel {first['panel']} ({first['panel_hash'][:12]}) and "
             f"{second['panel']} ({second['panel_hash'][:12]})"
-        )
-    reasons += environments_differ(first.get("environment"), second.get("environment"))
+        ]
+    reasons = environments_differ(first.get("environment"), second.get("environment"))
     for name, result in (("first", first), ("second", second)):
         if result.get("errors"):
             reasons.append(
@@ -210,6 +209,9 @@ def _notes(first: Result, second: Result) -> tuple[str, ...]:
     for key, name in (("prompt_hash", "prompts"), ("sampling", "sampling")):
         if first.get(key) != second.get(key):
             notes.append(f"other {name}")
+    for name, result in (("first", first), ("second", second)):
+        fallbacks = (result.get("endpoint") or {}).get("fallbacks") or []
+        notes += [f"the {name}: {fallback.rstrip('.')}" for fallback in fallbacks]
     versions = [(r.get("environment") or {}).get("versions", {}) for r in (first, second)]
     for package in sorted({*versions[0], *versions[1]}):
         pair = [v.get(package, "none") for v in versions]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paw_gym.files import naming_full_disk
 from paw_gym.locks import only_process
@@ -18,6 +21,7 @@ from paw_train.environments import (
     require_solver,
 )
 from paw_train.evaluation import evaluate_to_folder
+from paw_train.evaluation.comparison import load_result
 from paw_train.evaluation.fingerprint import model_hash
 from paw_train.evaluation.panel_titles import panel_title
 from paw_train.evaluation.panels import (
@@ -35,8 +39,9 @@ from paw_train.evaluation.runner import (
     evaluation_key,
     prepare,
 )
-from paw_train.evaluation.terminal import Display
-from paw_train.policies.factory import open_policy, source_of, split_overrides
+from paw_train.evaluation.table import as_rich
+from paw_train.evaluation.terminal import Display, Price
+from paw_train.policies.factory import SOURCES, open_policy, source_of, split_overrides
 from paw_train.rollouts.policy import Policy
 from paw_train.settings import Say, Settings, apply_override, overridden
 from paw_train.settings.foreign import recorded_settings
@@ -44,10 +49,20 @@ from paw_train.settings.mixture import entry_name
 from paw_train.settings.recipes import choose_environment
 from paw_train.settings.run import read_recorded
 
+if TYPE_CHECKING:
+    from paw_train.policies.endpoint.budget import Budget
+
 _ALL = 10**9
 """a panel size that takes every task"""
 _OF_THE_RUN = ("env", "evaluation", "rollout", "model.dtype")
 """settings that an evaluation takes from the run whose model it measures"""
+_OF_ALL_AGENTS = ("action_format", "system")
+"""settings ``agent.KEY`` that are not the agent's own"""
+_DECIDING = {
+    "endpoint": ("api", "tokenizer", "send_seed", "send_stop", "tool_choice", "extra"),
+    "vllm": ("dtype", "max_model_len", "seed", "extra"),
+}
+"""settings of a model's source that decide its answers"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,10 +124,84 @@ def evaluate_from_args(
     """
     display = Display(quiet)
     job = make_job(model, overrides, out, agent, panel, seeds, display.say)
+    with _opened(job) as policy:
+        return _evaluate(job, policy, display, fresh)
+
+
+@dataclasses.dataclass
+class Several:
+    """What came of several evaluations."""
+
+    results: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    failed: list[str] = dataclasses.field(default_factory=list)
+    """why there is no result, of each that failed"""
+
+
+def evaluate_several(
+    models: Sequence[str],
+    overrides: Sequence[str],
+    out: str | None = None,
+    agent: str | None = None,
+    panels: Sequence[str | None] = (None,),
+    seeds: int = 1,
+    quiet: bool = False,
+    fresh: bool = False,
+) -> Several:
+    """Evaluates each model on each panel, and prints a table of all at the end.
+
+    One that fails leaves the others; a budget holds for all together, and ends them. The same call
+    continues, as that of ``evaluate_from_args`` does.
+
+    Args:
+        models: as ``model`` of ``evaluate_from_args``; so are the other arguments.
+        overrides: of each evaluation.
+        out: the folder for the evaluations' folders; ``None``: those of single evaluations.
+        agent: of each.
+        panels: their names.
+        seeds: of each.
+        quiet: print nothing.
+        fresh: run all again.
+
+    Raises:
+        ValueError: something that the arguments name is not there; nothing was evaluated.
+    """
+    display, found = Display(quiet), Several()
+    parent = Path(out) if out else None
+    jobs = [
+        make_job(model, overrides, None, agent, panel, seeds, display.say, parent)
+        for model in dict.fromkeys(models)
+        for panel in dict.fromkeys(panels)
+    ]
+    spent: Budget | None = None
+    for job in jobs:
+        try:
+            with _opened(job) as policy:
+                budget = getattr(policy, "budget", None)
+                if budget is not None and spent is not None:
+                    budget.continue_from(spent)
+                spent = budget or spent
+                path = _evaluate(job, policy, display, fresh)
+        except ValueError as error:
+            found.failed.append(f"{job.model} on {job.plan.panel.name}: {error}")
+            display.say(f"Failed: {found.failed[-1]}")
+            continue
+        found.results.append(load_result(path))
+        if found.results[-1]["stopped"]:
+            break
+    display.console.print(as_rich(found.results))
+    begun = len(found.results) + len(found.failed)
+    if begun < len(jobs):
+        display.say(f"{begun} of {len(jobs)} evaluations were begun; the same command goes on.")
+    return found
+
+
+@contextmanager
+def _opened(job: Job) -> Iterator[Policy | None]:
+    """The model of an evaluation, closed at the end; the evaluation's folder is this process's alone."""
     with only_process(job.folder), naming_full_disk(job.folder):
         policy = _open(job)
         try:
-            return _evaluate(job, policy, display, fresh)
+            yield policy
         finally:
             if policy is not None and hasattr(policy, "close"):
                 policy.close()
@@ -181,14 +270,18 @@ def make_job(
     panel: str | None,
     seeds: int,
     say: Say | None = None,
+    parent: Path | None = None,
 ) -> Job:
     """The evaluation that the arguments describe; ``say`` is called with notes for the user.
+
+    Without ``out`` its folder is named after it, in ``parent``, else in the run or in ``runs``.
 
     Raises:
         ValueError: see ``evaluate_from_args``.
     """
     if seeds < 1:
         raise ValueError(f"--seeds is 1 or more, got {seeds}.")
+    model = model if source_of(model) else model.rstrip("/")
     name = _agent_name(model, agent)
     run_folder = run_of(Path(model)) if agent_class(name).needs_policy else None
     agent_settings, others = _agent_settings(overrides)
@@ -197,11 +290,18 @@ def make_job(
     settings = settings_of(run_folder, spec, own, say)
     if spec is not None and panel is not None:
         settings = with_data(settings, spec, panel)
-    plan = make_plan(settings, name, agent_settings, panel, seeds)
+    deciding = _deciding(model, source)
+    plan = make_plan(settings, name, agent_settings, panel, seeds, deciding)
     if say is not None and plan.panel.note:
         say(plan.panel.note)
-    folder = _folder(model, name, panel or _part(plan, run_folder), out, run_folder)
     limited = any(o.startswith("rollout.max_context_tokens=") for o in own)
+    own = sorted(
+        o for o in own if not o.startswith("evaluation.batch=")
+    )  # results do not depend on it
+    asked = {} if deciding == _deciding(model, {}) else deciding
+    chosen = [own, agent_settings, seeds - 1, source.get("url"), asked]
+    place = _place(model, name, panel or _part(plan, run_folder), run_folder, chosen)
+    folder = _given(out) if out else (parent or run_folder or Path("runs")) / place
     return Job(model, plan, source, settings, run_folder, folder, limited or run_folder is not None)
 
 
@@ -230,8 +330,8 @@ def _with_limit(plan: Plan, tokens: int) -> Plan:
     return dataclasses.replace(plan, rollout=rollout)
 
 
-def _price(policy: Policy | None) -> Callable[[float, float], float] | None:
-    """What so many prompt and response tokens cost, where the model has a price."""
+def _price(policy: Policy | None) -> Price | None:
+    """The price of tokens, where the model has one."""
     from paw_train.settings.endpoint import EndpointSettings
 
     settings = getattr(policy, "settings", None)
@@ -327,7 +427,12 @@ def with_data(settings: Settings, spec: PanelSpec, name: str) -> Settings:
 
 
 def make_plan(
-    settings: Settings, agent: str, agent_settings: dict[str, Any], name: str | None, seeds: int
+    settings: Settings,
+    agent: str,
+    agent_settings: dict[str, Any],
+    name: str | None,
+    seeds: int,
+    source: dict[str, Any] | None = None,
 ) -> Plan:
     """The plan for one agent on a named panel, or on tasks sampled according to the settings."""
     chosen, env = settings.evaluation, settings.only_env
@@ -343,6 +448,11 @@ def make_plan(
     panel: Panel = make_panel(tasks, title, chosen.tasks, chosen.seed, base)
     if panel.name == name:
         require_known_hash(name, panel)
+    system = agent_settings.get("system", "")
+    if not isinstance(system, str):
+        raise ValueError(
+            f"agent.system={system!r}: expected a text; quote it: agent.system='\"...\"'."
+        )
     return Plan(
         env,
         chosen.split,
@@ -351,9 +461,11 @@ def make_plan(
         settings.rollout.replace(temperature=chosen.temperature),
         tuple(chosen.seed + i for i in range(seeds)),
         agent,
-        {key: value for key, value in agent_settings.items() if key != "action_format"},
+        {key: value for key, value in agent_settings.items() if key not in _OF_ALL_AGENTS},
         chosen.batch,
         str(agent_settings.get("action_format", "tags")),
+        system,
+        source or {},
     )
 
 
@@ -362,17 +474,38 @@ def _part(plan: Plan, run: Path | None) -> str:
     return plan.split if run is not None and is_split(plan.env) else plan.panel.name
 
 
-def _folder(model: str, agent: str, panel: str, out: str | None, run: Path | None) -> Path:
-    if out:
-        if (Path(out) / "config.json").exists():
-            raise ValueError(
-                f"{out} is the folder of a run or of a model; an evaluation has one of its own. Leave --out "
-                f"away, or give one inside: --out {Path(out) / 'eval-NAME'}"
-            )
-        return Path(out)
+def _given(out: str) -> Path:
+    if (Path(out) / "config.json").exists():
+        raise ValueError(
+            f"{out} is the folder of a run or of a model; an evaluation has one of its own. Leave --out "
+            f"away, or give one inside: --out {Path(out) / 'eval-NAME'}"
+        )
+    return Path(out)
+
+
+def _place(model: str, agent: str, panel: str, run: Path | None, chosen: Sequence[Any]) -> str:
+    """The name of an evaluation's default folder, another one for every other evaluation.
+
+    It ends in a hash of the model and of what was chosen, unless it says all without.
+    """
     parts = [Path(model).name, *([] if agent in ("policy", model) else [agent]), panel]
-    name = "-".join(re.sub(r"[^\w.-]+", "-", part) for part in parts)
-    return (run or Path("runs")) / f"eval-{name}"
+    if any(chosen) or (Path(model).name != model and Path(model) != run):
+        text = json.dumps([model, *chosen], sort_keys=True, default=str)
+        parts.append(hashlib.sha256(text.encode()).hexdigest()[:6])
+    return "-".join(["eval", *(re.sub(r"[^\w.-]+", "-", part) for part in parts)])
+
+
+def _deciding(model: str, source: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a model's source that decide its answers, by group."""
+    from paw_train.settings.endpoint import EndpointSettings
+    from paw_train.settings.vllm import VLLMSettings
+
+    group = SOURCES.get(source_of(model) or "")
+    if group is None:
+        return {}
+    kind = EndpointSettings if group == "endpoint" else VLLMSettings
+    values = kind.read(dict(source), group).model_dump()
+    return {group: {name: values[name] for name in _DECIDING[group]}}
 
 
 def _costs(
@@ -382,7 +515,8 @@ def _costs(
     price = _price(policy)
     found: dict[str, Any] = {"cost": None}
     if price is not None and result["tokens"] is not None:
-        found["cost"] = price(result["tokens"]["prompt"], result["tokens"]["completion"])
+        tokens = result["tokens"]
+        found["cost"] = price(tokens["prompt"], tokens["completion"], tokens["cached"])
     describe = getattr(policy, "describe", None)
     if describe is not None:
         found["endpoint"] = {**source, **describe()}

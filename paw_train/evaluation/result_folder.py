@@ -93,6 +93,7 @@ def _described(plan: Plan, prepared: Prepared, model: str, weights: str | None) 
         "agent": plan.agent,
         "agent_settings": prepared.agent.settings.model_dump(),
         "action_format": plan.action_format,
+        "system": plan.system,
         "panel": plan.panel.name,
         "panel_hash": plan.panel.hash,
         "settings": described(plan),

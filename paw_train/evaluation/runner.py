@@ -60,6 +60,10 @@ class Plan:
     """tasks whose episodes run together"""
     action_format: str = "tags"
     """how the model acts: ``tags`` in its text, or native ``tools``"""
+    system: str = ""
+    """the system message of every request to the model; empty: none"""
+    source: dict[str, Any] = field(default_factory=dict)
+    """settings of the model's source that decide its answers, by group (``endpoint``, ``vllm``)"""
 
 
 @dataclass(frozen=True)
@@ -89,8 +93,16 @@ def prepare(plan: Plan, policy: Policy | None) -> Prepared:
         ValueError: an unknown agent or setting, or one that does not go with the environment's prompt.
     """
     wanted = agent_class(plan.agent).needs_policy
-    meter = MeteredPolicy(policy) if policy is not None and wanted else None
-    agent = make_agent(plan.agent, meter, plan.rollout, plan.agent_settings)
+    meter = None
+    if policy is not None and wanted:
+        meter = MeteredPolicy(policy, system=plan.system)
+    elif plan.system:
+        raise ValueError(f"agent.system: the agent {plan.agent!r} asks no model.")
+    room = plan.rollout.max_context_tokens - (meter.system_tokens if meter else 0)
+    if room <= plan.rollout.max_response_tokens:
+        raise ValueError("agent.system leaves no room in the context for a prompt: shorten it.")
+    rollout = plan.rollout.replace(max_context_tokens=room)
+    agent = make_agent(plan.agent, meter, rollout, plan.agent_settings)
     interface = _interface(plan, agent)
     make_env = agent_env_maker(plan.env, plan.split, interface)
     examples = plan.env.replace(kwargs=example_kwargs(plan.env.kwargs))
@@ -100,7 +112,7 @@ def prepare(plan: Plan, policy: Policy | None) -> Prepared:
         )
     )
     met = make_env()
-    hashed = prompt_hash(met, agent.prompts())
+    hashed = prompt_hash(met, [*agent.prompts(), *([plan.system] if plan.system else [])])
     if meter is not None:
         meter.form = ActionForm(met.template, plan.action_format)
     met.close()
@@ -352,6 +364,7 @@ def _result(
         "privileged": prepared.agent.privileged,
         "agent_settings": prepared.agent.settings.model_dump(),
         "action_format": plan.action_format,
+        "system": plan.system,
         "context_tokens": plan.rollout.max_context_tokens if known else None,
         "prompt_hash": prepared.prompt_hash,
         "sampling": {**sampling, "stop": list(sampling["stop"])},
@@ -365,6 +378,7 @@ def described(plan: Plan) -> dict[str, Any]:
         "rollout": plan.rollout.model_dump(),
         "panel_seed": plan.panel_seed,
         "seed": plan.seeds[0],
+        **plan.source,
     }
 
 

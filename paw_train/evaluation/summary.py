@@ -269,6 +269,7 @@ def _spent(episodes: Sequence[Episode]) -> dict[str, Any]:
     tokens = {
         "prompt": sum(r["prompt_tokens"] for r in records),
         "completion": sum(r["completion_tokens"] for r in records),
+        "cached": sum(r["cached_tokens"] for r in records),
     }
     counted = all(r["counted"] for r in records)
     return {"model_calls": calls, "tokens": tokens if counted else None}

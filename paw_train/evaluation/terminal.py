@@ -20,11 +20,13 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from paw_train.settings.endpoint import money
+
 if TYPE_CHECKING:
     from paw_train.baselines.metering import Spent
 
-Price = Callable[[float, float], float]
-"""what so many prompt and response tokens cost"""
+Price = Callable[[float, float, float], float]
+"""what so many prompt and response tokens cost, and so many of the prompts' in a server's cache"""
 _CAUSES = 3
 """causes of invalid turns that are named"""
 LINE_EVERY = 30.0
@@ -82,7 +84,7 @@ class Display:
         Args:
             name: of the evaluation.
             total: episodes.
-            price: what so many prompt and response tokens cost; ``None``: unknown.
+            price: of tokens; ``None``: unknown.
         """
         with progress_bars(self.console) as progress:
             yield EvaluationBar(progress, progress.add_task(name, total=total, note=""), price)
@@ -110,7 +112,8 @@ class EvaluationBar:
         if spent.calls:
             parts.append(f"{spent.prompt_tokens + spent.completion_tokens:,} tokens")
         if self._price is not None:
-            parts.append(f"cost {self._price(spent.prompt_tokens, spent.completion_tokens):.4g}")
+            tokens = (spent.prompt_tokens, spent.completion_tokens, spent.cached_tokens)
+            parts.append(f"cost {money(self._price(*tokens))}")
         self._progress.update(self._bar, note=", ".join(parts))
 
 
@@ -201,10 +204,12 @@ def _spent(result: Mapping[str, Any]) -> list[str]:
         return []
     tokens = result["tokens"]
     counted = "tokens unknown" if tokens is None else (
+        f"{tokens['prompt']:,} prompt ({tokens['cached']:,} cached) and "
+        f"{tokens['completion']:,} response tokens" if tokens["cached"] else
         f"{tokens['prompt']:,} prompt and {tokens['completion']:,} response tokens"
     )  # fmt: skip
     cost = result.get("cost")
-    priced = "" if cost is None else f", cost {cost:.4g}"
+    priced = "" if cost is None else f", cost {money(cost)}"
     return [f"{result['model_calls']:,} model calls, {counted}{priced}"]
 
 
@@ -257,14 +262,14 @@ def _missing(result: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def estimate_table(estimates: Mapping[str, Mapping[str, Any]]) -> Table:
-    """The estimate of an evaluation (``paw eval --dry-run``)."""
-    table = Table(title="Estimate (nothing was asked)")
+def estimate_table(estimates: Mapping[str, Mapping[str, Any]], name: str = "") -> Table:
+    """The estimate of an evaluation (``paw eval --dry-run``); ``name`` of it among others."""
+    table = Table(title=Text(f"Estimate {name} (nothing was asked)".replace("  ", " ")))
     table.add_column("")
     for column in ("tasks", "requests", "prompt tokens", "response tokens", "cost"):
         table.add_column(column, justify="right")
     for name, e in estimates.items():
-        cost = "-" if e["cost"] is None else f"{e['cost']:.4g}"
+        cost = "-" if e["cost"] is None else money(e["cost"])
         numbers = (e[key] for key in ("tasks", "requests", "prompt_tokens", "completion_tokens"))
         table.add_row(name.replace("_", " "), *(f"{number:,}" for number in numbers), cost)
     return table

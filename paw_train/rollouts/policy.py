@@ -70,6 +70,8 @@ class Response:
     """why there is no response; the episode then fails, the others go on"""
     usage: tuple[int, int] | None = None
     """tokens of the context and of the response as a server counted them; ``None``: unknown"""
+    cached_tokens: int = 0
+    """tokens of the context that the server had in its prefix cache"""
     reasoning: str | None = None
     """the thought, where a server gives it apart from the text"""
     reasoning_field: str | None = None

@@ -11,6 +11,15 @@ from paw_train.settings.base import Group
 from paw_train.settings.ranges import AboveZero, AtLeastZero, Count, Number, Positive
 
 
+CURRENCY = "$"
+"""of all prices, budgets and costs"""
+
+
+def money(amount: float) -> str:
+    """An amount for people."""
+    return f"{CURRENCY}{amount:.4g}"
+
+
 class EndpointSettings(Group):
     """Address and use of an OpenAI-compatible endpoint. The key is never among the settings."""
 
@@ -36,17 +45,20 @@ class EndpointSettings(Group):
     first_wait: AtLeastZero = 0.5
     """maximum wait before the first retry, in seconds; the maximum doubles with each later retry"""
     longest_wait: AtLeastZero = 30.0
-    """maximum wait before any retry, in seconds, unless the server asks for more (``Retry-After``)"""
+    """maximum wait before any retry, in seconds, unless the server asks for more (``Retry-After``); a server
+    that asks for more than 10 minutes ends the command as a budget does"""
     requests_per_minute: AboveZero | None = None
     """maximum number of requests per minute; null: no limit"""
     tokens_per_minute: AboveZero | None = None
     """maximum number of tokens per minute, prompts and responses together; null: no limit"""
     input_price: AtLeastZero | None = None
-    """price of a million prompt tokens; null: the cost is not computed"""
+    """price of a million prompt tokens, in US dollars; null: the cost is not computed"""
+    cached_input_price: AtLeastZero | None = None
+    """price of a million prompt tokens that the server reads from its prefix cache; null: ``input_price``"""
     output_price: AtLeastZero | None = None
-    """price of a million response tokens; null: 0 where ``input_price`` is given"""
+    """price of a million response tokens, in US dollars; null: 0 where ``input_price`` is given"""
     budget_cost: AboveZero | None = None
-    """maximum amount of money that one command spends (needs a price); the same command run again continues,
+    """maximum cost of one command, in US dollars (needs a price); the same command run again continues,
     and answers from the cache are free. null: no limit"""
     budget_tokens: Positive | None = None
     """maximum number of tokens that one command uses, prompts and responses together; null: no limit"""
@@ -88,7 +100,11 @@ class EndpointSettings(Group):
         """Whether costs can be computed."""
         return self.input_price is not None or self.output_price is not None
 
-    def cost(self, prompt_tokens: float, completion_tokens: float) -> float:
-        """What so many tokens cost; a price that is not given counts as 0."""
-        prompt = prompt_tokens * (self.input_price or 0.0)
+    def cost(
+        self, prompt_tokens: float, completion_tokens: float, cached_tokens: float = 0
+    ) -> float:
+        """The price of so many tokens; ``cached_tokens`` are among those of prompts."""
+        price = self.input_price or 0.0
+        cached = price if self.cached_input_price is None else self.cached_input_price
+        prompt = (prompt_tokens - cached_tokens) * price + cached_tokens * cached
         return (prompt + completion_tokens * (self.output_price or 0.0)) / 1e6

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paw_train.reporting.run.results import Rate, number
+from paw_train.settings.endpoint import money
 
 Record = dict[str, Any]
 
@@ -28,7 +29,7 @@ def evaluation_of(result: Mapping[str, Any]) -> Record:
     Keys: ``agent``, ``model``, ``panel``, ``env`` (texts); ``overall`` (``n``, ``success_rate``,
     ``ci95``; ``None`` without an episode); ``score`` (``mean``, ``ci95``) where it differs from
     success; ``types`` and ``averages`` (rates with ``name``); ``pass_at_k``; ``runs`` (``seed``,
-    ``success_rate``); ``cost`` (dollars); ``tokens`` (``prompt``, ``completion``); ``measured`` (other
+    ``success_rate``); ``cost`` (a text); ``tokens`` (``prompt``, ``completion``); ``measured`` (other
     numbers and texts by their name in the file); ``details`` (objects by name).
     """
     overall = _rate(result)
@@ -43,7 +44,7 @@ def evaluation_of(result: Mapping[str, Any]) -> Record:
         "averages": _rates(result.get("averages")),
         "pass_at_k": _means(result.get("pass_at_k")),
         "runs": _runs(result.get("runs")),
-        "cost": number(result.get("cost")),
+        "cost": None if (cost := number(result.get("cost"))) is None else money(cost),
         "tokens": _tokens(result.get("tokens")),
         "measured": {
             key: value

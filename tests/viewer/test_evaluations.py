@@ -51,7 +51,7 @@ def test_an_evaluation_is_not_shown_as_training(tmp_path: Path, ask: Ask, made: 
         "reflexion",
         "openai:small-model",
     )
-    assert (run["seed"], run["cost"], run["score"]) == (7, 0.0421, 0.5)
+    assert (run["seed"], run["cost"], run["score"]) == (7, "$0.0421", 0.5)
     assert (run["algorithm"], run["world_model"], run["state"]) == (None, None, "finished")
     found = ask("state", run="eval-x")["evaluation"]
     assert found["overall"]["success_rate"] == pytest.approx(1 / 3)

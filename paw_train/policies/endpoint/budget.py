@@ -45,6 +45,11 @@ class Budget:
         self._claimed = Claim(0.0, 0.0)
         self._freed = asyncio.Condition()
 
+    def continue_from(self, earlier: Budget) -> None:
+        """Counts what an earlier model of the same command has used."""
+        self._deadline, self._requests = earlier._deadline, earlier._requests
+        self._tokens, self._cost = earlier._tokens, earlier._cost
+
     async def enter(self, prompt_tokens: float, completion_tokens: float) -> Claim:
         """Waits until a request fits, and reserves the most that it may take.
 
@@ -76,13 +81,19 @@ class Budget:
     def _of_time(self) -> str:
         return f"endpoint.budget_minutes={self._settings.budget_minutes:g}"
 
-    async def leave(self, claim: Claim, prompt_tokens: float, completion_tokens: float) -> None:
+    async def leave(
+        self,
+        claim: Claim,
+        prompt_tokens: float,
+        completion_tokens: float,
+        cached_tokens: float = 0.0,
+    ) -> None:
         """Replaces a claim by what was used."""
         async with self._freed:
             self._running -= 1
             self._claimed = self._plus(self._claimed, claim, -1)
             self._tokens += prompt_tokens + completion_tokens
-            self._cost += self._settings.cost(prompt_tokens, completion_tokens)
+            self._cost += self._settings.cost(prompt_tokens, completion_tokens, cached_tokens)
             self._freed.notify_all()
 
     @staticmethod

@@ -83,6 +83,8 @@ class Usage:
     """requests given up"""
     prompt_tokens: int = 0
     """read by the server"""
+    cached_tokens: int = 0
+    """of these, in the server's prefix cache"""
     completion_tokens: int = 0
     """written by it"""
     uncounted: int = 0
@@ -122,7 +124,8 @@ class EndpointPolicy:
         self._counter = tokenized
         self.usage = Usage()
         self.fallbacks = Fallbacks(self.settings.token_limit_field)
-        self._budget = Budget(self.settings)
+        self.budget = Budget(self.settings)
+        """what this policy has used, and may"""
         self.stopped: str | None = None
         """the budget that is used up; it then is the error of every request"""
         self._context_tokens = self.settings.context_tokens
@@ -355,7 +358,7 @@ class EndpointPolicy:
         self.usage.retries += 1
         if asked and _is_overload(error):
             self._gate.pause(asked)
-        await self._budget.in_time(self._backoff.wait(failures, error))
+        await self.budget.in_time(self._backoff.wait(failures, error))
 
     def _is_news(self, asked: float | None) -> bool:
         """Whether a server asks for a long wait, and not for one that has been reported."""
@@ -378,10 +381,10 @@ class EndpointPolicy:
     async def _try(self, body: Mapping[str, Any]) -> dict[str, Any]:
         chat = self.settings.api == "chat"
         prompt, most = _estimate(body, self.settings.token_limit_field)
-        used = (0.0, 0.0)  # a request that fails is taken to be free
-        await self._gate.enter(prompt + most, self._budget.in_time)
+        used = (0.0, 0.0, 0.0)  # a request that fails is taken to be free
+        await self._gate.enter(prompt + most, self.budget.in_time)
         try:
-            claim = await self._budget.enter(prompt, most)
+            claim = await self.budget.enter(prompt, most)
             try:
                 # the raw call: the typed one would check field names, and servers have their own
                 reply = await self._client.post(
@@ -391,12 +394,12 @@ class EndpointPolicy:
                 if body.get("echo"):
                     answer["echoed"] = read_echo(reply, body["prompt"])
                 counted = (answer["prompt_tokens"], answer["completion_tokens"])
-                used = counted if any(counted) else (prompt, most)
+                used = (*(counted if any(counted) else (prompt, most)), answer["cached_tokens"])
                 return answer
             finally:
-                await self._budget.leave(claim, *used)
+                await self.budget.leave(claim, *used)
         finally:
-            self._gate.leave(sum(used) - prompt - most)
+            self._gate.leave(sum(used[:2]) - prompt - most)
 
     async def _ask_context_tokens(self) -> int | None:
         """The model's context limit by the server's report, if it gives one."""
@@ -473,9 +476,10 @@ class EndpointPolicy:
         u.requests += 1
         u.prompt_tokens += answer["prompt_tokens"]
         u.completion_tokens += answer["completion_tokens"]
+        u.cached_tokens += answer["cached_tokens"]
         u.uncounted += not (answer["prompt_tokens"] or answer["completion_tokens"])
         if s.priced:
-            u.cost = s.cost(u.prompt_tokens, u.completion_tokens)
+            u.cost = s.cost(u.prompt_tokens, u.completion_tokens, u.cached_tokens)
 
     def _response(self, answer: Mapping[str, Any], sampling: Sampling) -> Response:
         text, reason = finish_text(answer, sampling.stop, self._thought_opened)
@@ -486,6 +490,7 @@ class EndpointPolicy:
             list(answer.get("logprobs") or []),
             text,
             usage=used if any(used) else None,
+            cached_tokens=answer.get("cached_tokens", 0),
             reasoning=answer.get("reasoning"),
             reasoning_field=answer.get("reasoning_field"),
             finish_reason=reason,

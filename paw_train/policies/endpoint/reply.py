@@ -16,6 +16,8 @@ from paw_gym.replies import (
     truncate,
 )
 
+_CACHED_FIELDS = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
+"""of ``usage`` or its ``prompt_tokens_details``: OpenAI's and its followers', DeepSeek's, Anthropic's"""
 _CONTEXT_FIELDS = ("max_model_len", "context_length", "context_window", "max_context_length")
 """of an entry of ``/v1/models``: vLLM's; OpenRouter's and others', Groq's, Mistral's"""
 
@@ -40,6 +42,7 @@ def read_reply(reply: Any, chat: bool) -> dict[str, Any]:
             "finish_reason": reason,
             "prompt_tokens": _count(usage.get("prompt_tokens")),
             "completion_tokens": _count(usage.get("completion_tokens")),
+            "cached_tokens": _cached(usage),
         }
         answer |= read_message(choice) if chat else {"text": sendable(choice["text"])}
         if "stop_reason" in choice:  # vLLM's: which stop text it was, null for the end token
@@ -50,6 +53,14 @@ def read_reply(reply: Any, chat: bool) -> dict[str, Any]:
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise MalformedAnswer(f"there is no answer in the reply {str(reply)[:200]!r}") from error
     return answer
+
+
+def _cached(usage: Mapping[str, Any]) -> int:
+    """The tokens of a prompt that the server had in its prefix cache; no more than the prompt has."""
+    details = usage.get("prompt_tokens_details")
+    places = [details if isinstance(details, Mapping) else {}, usage]
+    found = [_count(place.get(name)) for place in places for name in _CACHED_FIELDS]
+    return min(max(found), _count(usage.get("prompt_tokens")))
 
 
 def _count(value: Any) -> int:

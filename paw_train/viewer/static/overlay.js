@@ -122,7 +122,7 @@ export class OverlayPage {
       row("success before RL", (info) => whole(info.before)),
       row("success", (info) => whole(info.after)),
       row("score", (info) => info.score !== null && number(info.score)),
-      row("cost", (info) => info.cost !== null && `$ ${number(info.cost)}`),
+      row("cost", (info) => info.cost),
       row("last return in training", (info) => number(info.reward_mean)),
       row("updates", (info) => info.kind === "training" && (info.planned ? `${info.updates} / ${info.planned}` : String(info.updates))),
       row("alarms", (info) => info.alarms.map((alarm) => alarm.title).join("; ")),

@@ -68,7 +68,7 @@ export class ResultPage {
     return h("div", { cls: "cards" },
       card("Success", rate(e.overall), e.overall && `${interval(e.overall)} · ${plural(e.overall.n, "task")}`),
       e.score && card("Score", number(e.score.mean), e.score.ci95 && `${number(e.score.ci95[0])} – ${number(e.score.ci95[1])}`),
-      e.cost !== null && card("Cost", `$ ${number(e.cost)}`, calls),
+      e.cost !== null && card("Cost", e.cost, calls),
       tokens && card("Tokens", compact(tokens.prompt + tokens.completion), `${compact(tokens.prompt)} in · ${compact(tokens.completion)} out${e.cost === null && calls ? ` · ${calls}` : ""}`),
       CARDS.filter((name) => measured[name] !== undefined).map((name) => card(capital(LABELS[name]), shown(name, measured[name]))));
   }
