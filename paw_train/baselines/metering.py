@@ -39,11 +39,11 @@ class Spent:
     calls: int = 0
     prompt_tokens: int = 0
     """of all contexts, each whole as often as it was sent"""
-    cached_tokens: int = 0
-    """of these, in a server's prefix cache"""
     completion_tokens: int = 0
     counted: bool = True
     """false where the tokens of some call are unknown: the sums are then a lower bound"""
+    cached_tokens: int = 0
+    """of the contexts' tokens, those in a server's prefix cache"""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""

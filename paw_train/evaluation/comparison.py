@@ -73,15 +73,16 @@ def load_result(path: str | Path) -> dict[str, Any]:
 
 
 def reasons_against(first: Result, second: Result) -> list[str]:
-    """Why two results cannot be compared; empty: they can. Of other tasks nothing else is said."""
+    """Why two results cannot be compared; empty: they can. Of different panels nothing else is said."""
     if first["env_id"] != second["env_id"]:
         return [f"other environments: {first['env_id']} and {second['env_id']}"]
+    reasons = environments_differ(first.get("environment"), second.get("environment"))
     if first["panel_hash"] != second["panel_hash"]:
-        return [
+        other = (
             f"other tasks: panel {first['panel']} ({first['panel_hash'][:12]}) and "
             f"{second['panel']} ({second['panel_hash'][:12]})"
-        ]
-    reasons = environments_differ(first.get("environment"), second.get("environment"))
+        )
+        return [other, *(reasons if first["panel"] == second["panel"] else [])]
     for name, result in (("first", first), ("second", second)):
         if result.get("errors"):
             reasons.append(

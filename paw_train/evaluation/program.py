@@ -295,9 +295,8 @@ def make_job(
     if say is not None and plan.panel.note:
         say(plan.panel.note)
     limited = any(o.startswith("rollout.max_context_tokens=") for o in own)
-    own = sorted(
-        o for o in own if not o.startswith("evaluation.batch=")
-    )  # results do not depend on it
+    told = ("env.id=", "evaluation.batch=")  # in the panel's name; without effect on results
+    own = sorted(o for o in own if not o.startswith(told))
     asked = {} if deciding == _deciding(model, {}) else deciding
     chosen = [own, agent_settings, seeds - 1, source.get("url"), asked]
     place = _place(model, name, panel or _part(plan, run_folder), run_folder, chosen)

@@ -1,4 +1,4 @@
-"""Results of evaluations side by side: number of tasks, success and its interval, as text for people and programs."""
+"""Results of evaluations side by side: tasks, success and its interval, score and cost."""
 
 from __future__ import annotations
 
@@ -59,9 +59,10 @@ def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
 def _row(result: Result) -> dict[str, Any]:
     low, high = result["ci95"] or (None, None)
     partial = "" if result.get("complete", True) else f" (partial, of {result['tasks']})"
+    names = (result.get("model") or "-", result["agent"], result["panel"] + partial)
     values = (
-        _plain(result.get("model") or "-"), _plain(result["agent"]), _plain(result["panel"] + partial), result["n"],
-        result["success_rate"], low, high, (result.get("score") or {}).get("mean"), result.get("cost"),
+        *map(_plain, names), result["n"], result["success_rate"], low, high,
+        (result.get("score") or {}).get("mean"), result.get("cost"),
     )  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))
 

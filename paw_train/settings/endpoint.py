@@ -10,7 +10,6 @@ from pydantic import model_validator
 from paw_train.settings.base import Group
 from paw_train.settings.ranges import AboveZero, AtLeastZero, Count, Number, Positive
 
-
 CURRENCY = "$"
 """of all prices, budgets and costs"""
 

@@ -571,7 +571,7 @@ def test_json_and_quiet(server: Any, capsys: Capture) -> None:
     _, output, said = evaluate(capsys, server, "cot", "--quiet", "--fresh")
     assert (output, said) == ("", "")
     _, output, _ = evaluate(capsys, server, "cot", *PRICES, "--fresh")
-    assert f"cost {result()['cost']:.4g}" in output
+    assert f"cost ${result()['cost']:.4g}" in output
     assert "2 model calls" in output
 
 
@@ -614,4 +614,4 @@ def test_the_bar_counts_turns_tokens_and_cost() -> None:
     bar.turn(1200, Spent(1200, 1_000_000, 500_000))
     (task,) = progress.tasks
     assert task.completed == 3
-    assert task.fields["note"] == "1,200 turns, 1,500,000 tokens, cost 2"
+    assert task.fields["note"] == "1,200 turns, 1,500,000 tokens, cost $2"

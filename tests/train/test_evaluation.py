@@ -200,6 +200,7 @@ def test_tokens_and_calls_are_counted_by_hand() -> None:
     assert result["tokens"] == {
         "prompt": sum(len(t.prompt) for t in steps),
         "completion": sum(len(t.response) for t in steps),
+        "cached": 0,
     }
 
 

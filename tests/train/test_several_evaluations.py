@@ -1,0 +1,230 @@
+"""Several models and panels in one command, their table, and folders that do not collide."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("openai")
+
+import fake_endpoint as fake
+import fork
+
+from paw_train.evaluation.panels import PANELS, PanelSpec
+from paw_train.evaluation.program import make_job
+from paw_train.settings.endpoint import EndpointSettings
+
+Capture = pytest.CaptureFixture[str]
+ASKED = ["--agent", "plain", "evaluation.temperature=0.5", "endpoint.cache=null",
+         "endpoint.retries=1", "endpoint.first_wait=0.001"]  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environment() -> Iterator[None]:
+    with fork.registered(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PANELS, "_loaded", dict(PANELS._loaded))
+        for name, size in (("test/both", 2), ("test/one", 1)):
+            PANELS.add(name, PanelSpec(fork.ENV, "valid_unseen", size))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+class Two(fake.FakeEndpoint):  # type: ignore[misc]
+    """Knows the models a and b, and may refuse one."""
+
+    refused = ""
+
+    def _behave(self, handler: Any, body: dict[str, Any]) -> bool:
+        if body["model"] == self.refused:
+            fake._send(handler, 404, {"error": {"message": f"no {body['model']}"}})
+        return bool(body["model"] == self.refused)
+
+
+@pytest.fixture
+def server() -> Iterator[Two]:
+    with Two() as running:
+        yield running
+
+
+def paw(capsys: Capture, server: Two, *arguments: str) -> tuple[int, str, str]:
+    found: tuple[int, str, str] = fork.run_paw(
+        capsys, "eval", *arguments, *ASKED, f"endpoint.url={server.url}"
+    )
+    return found
+
+
+def test_models_and_panels_are_crossed_and_the_same_command_goes_on(
+    server: Two, capsys: Capture
+) -> None:
+    command = ["openai:a", "openai:b", "--panel", "test/both,test/one", "--out", "all"]
+    server.refused = "b"
+    code, output, said = paw(capsys, server, *command)
+    assert code == 2
+    assert said.count("Error: openai:b on test/") == 2
+    assert len(list(Path("all").iterdir())) == 2
+    asked = server.served
+    server.refused = ""
+    code, output, said = paw(capsys, server, *command)
+    assert (code, said) == (0, "")
+    assert server.served == 2 * asked  # those of a were not asked again
+    last = output[output.rindex("95 % interval") :]
+    assert last.count("test/both") == last.count("test/one") == 2
+    assert last.count("openai:a") == last.count("openai:b") == 2
+    code, output, _ = paw(capsys, server, *command, "--json")
+    assert [(r["model"], r["n"]) for r in json.loads(output)] == [
+        ("openai:a", 2), ("openai:a", 1), ("openai:b", 2), ("openai:b", 1)
+    ]  # fmt: skip
+
+
+def test_a_budget_holds_for_all_models_together(server: Two, capsys: Capture) -> None:
+    command = ["openai:a", "openai:b", "--panel", "test/both", "--out", "all"]
+    code, output, _ = paw(capsys, server, *command, "endpoint.budget_requests=3")
+    assert code == 3
+    assert server.seen == 3
+    code, output, _ = paw(capsys, server, *command, "endpoint.budget_requests=3")
+    assert code == 0, output
+    code, output, _ = paw(capsys, server, *command, "endpoint.budget_requests=1", "--fresh")
+    assert code == 3
+    assert "1 of 2 evaluations were begun" in output
+
+
+def test_of_different_panels_nothing_is_said_but_that(server: Two, capsys: Capture) -> None:
+    paw(capsys, server, "openai:a", "--panel", "test/both,test/one", "--out", "all")
+    code, output, said = fork.run_paw(
+        capsys, "compare-results", *sorted(map(str, Path("all").iterdir()))
+    )
+    assert (code, output) == (2, "")
+    assert said.count(";") == 0
+    assert "cannot be compared: other tasks: panel test/both (" in " ".join(said.split())
+
+
+def test_a_name_that_is_not_there_is_told_before_anything_is_asked(
+    server: Two, capsys: Capture
+) -> None:
+    code, _, said = paw(capsys, server, "openai:a", "--panel", "test/both,test/non")
+    assert code == 2
+    assert "test/one" in said
+    assert not server.seen
+
+
+def test_the_table_has_numbers_and_intervals(server: Two, capsys: Capture) -> None:
+    prices = ["endpoint.input_price=1", "endpoint.output_price=1"]
+    paw(capsys, server, "openai:a", "openai:b", "--panel", "test/both", "--out", "all", *prices)
+    code, output, _ = fork.run_paw(capsys, "table", "all", "--csv")
+    assert code == 0
+    first, second = csv.DictReader(io.StringIO(output))
+    assert (first["model"], first["agent"], first["panel"], first["n"]) == (
+        "openai:a", "plain", "test/both", "2"
+    )  # fmt: skip
+    assert float(first["success"]) == 1.0
+    assert (float(first["low"]), float(first["high"])) == pytest.approx((0.342, 1.0), abs=1e-3)
+    assert float(second["cost"]) > 0
+    _, output, _ = fork.run_paw(capsys, "table", "all", "--md")
+    assert output.splitlines()[0] == (
+        "| model | agent | panel | n | success | 95 % interval | cost ($) |"
+    )
+    assert "| openai:a | plain | test/both | 2 | 100.0 % | 34.2 to 100.0 |" in output
+    _, output, _ = fork.run_paw(capsys, "table", *map(str, Path("all").iterdir()))
+    assert output.count("34.2 to 100.0") == 2
+    for arguments, words in (
+        (["all", "--md", "--csv"], "one of them"),
+        (["."], ""),
+        (["no"], "no result"),
+    ):
+        code, _, said = fork.run_paw(capsys, "table", *arguments)
+        assert code == (0 if not words else 2)
+        assert words in said
+
+
+def test_evaluations_that_differ_have_folders_that_differ(tmp_path: Path) -> None:
+    def folder(model: str, *settings: str, seeds: int = 1) -> Path:
+        own = [f"env.id={fork.ENV}", *settings]
+        return make_job(model, own, None, "plain", None, seeds).folder
+
+    for name in ("x/model", "y/model"):
+        (tmp_path / name).mkdir(parents=True)
+    plain = folder("openai:org/m")
+    different = [
+        plain, folder("openai:other/m"), folder("openai:org-m"), folder("openai:m"),
+        folder("openai:org/m", "evaluation.temperature=0"),
+        folder("openai:org/m", "agent.system=Be brief."), folder("openai:org/m", seeds=2),
+        folder("openai:org/m", "endpoint.url=http://a/v1"),
+        folder("openai:org/m", "endpoint.url=http://b/v1"),
+        folder("openai:org/m", "endpoint.extra={enable_thinking: false}"),
+        folder("x/model"), folder("y/model"), folder(str(tmp_path / "x" / "model")),
+    ]  # fmt: skip
+    assert len(set(different)) == len(different)
+    same = ["endpoint.concurrency=2", "endpoint.budget_requests=7", "evaluation.batch=3"]
+    assert folder("openai:org/m", *same) == plain
+    assert make_job("expert", [f"env.id={fork.ENV}"], None, None, None, 1).folder == Path(
+        "runs/eval-expert-test-Fork-v0-2"
+    )
+
+
+def test_settings_that_decide_answers_make_another_evaluation(server: Two, capsys: Capture) -> None:
+    command = ["openai:a", f"env.id={fork.ENV}", "--out", "out"]
+    assert paw(capsys, server, *command)[0] == 0
+    assert "Finished earlier" in paw(capsys, server, *command, "endpoint.concurrency=1")[1]
+    code, _, said = paw(capsys, server, *command, "endpoint.extra={enable_thinking: false}")
+    assert code == 2
+    assert "endpoint.extra.enable_thinking None, now False" in said
+
+
+@pytest.mark.parametrize("agent", ["plain", "react"])
+def test_a_system_message_goes_before_every_dialogue_and_is_recorded(
+    server: Two, capsys: Capture, agent: str
+) -> None:
+    command = fork.on_fork(server, agent, "agent.system=Be brief.", "env.kwargs={length: 2}")
+    code, output, _ = fork.run_paw(capsys, *command)
+    assert code == 0, output
+    system = {"role": "system", "content": "Be brief."}
+    assert all(body["messages"][0] == system for body in server.bodies)
+    assert all(sum(m == system for m in body["messages"]) == 1 for body in server.bodies)
+    result = json.loads(Path("out/result.json").read_text())
+    assert result["system"] == "Be brief."
+    for change, words in (("agent.system=Be long.", "system 'Be brief.', now 'Be long.'"),
+                          ("agent.system={a: 1}", "expected a text")):  # fmt: skip
+        code, _, said = fork.run_paw(capsys, *[*command, change])
+        assert code == 2
+        assert words in said
+    code, _, said = fork.run_paw(capsys, "eval", "expert", f"env.id={fork.ENV}", "agent.system=x")
+    assert code == 2
+    assert "asks no model" in said
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [{"prompt_tokens_details": {"cached_tokens": 60}}, {"prompt_cache_hit_tokens": 60},
+     {"cached_tokens": 60, "prompt_tokens_details": None}],
+)  # fmt: skip
+def test_cached_input_has_a_price_of_its_own(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, usage: dict[str, Any]
+) -> None:
+    answer = fake._answer
+
+    def cached(*arguments: Any) -> dict[str, Any]:
+        found: dict[str, Any] = answer(*arguments)
+        found["usage"] |= {"prompt_tokens": 100, **usage}
+        return found
+
+    monkeypatch.setattr(fake, "_answer", cached)
+    prices = ["endpoint.input_price=10", "endpoint.cached_input_price=1", "endpoint.output_price=0"]
+    with fake.FakeEndpoint() as server:
+        code, output, _ = fork.run_paw(capsys, *fork.on_fork(server, "plain", *prices))
+    assert code == 0, output
+    result = json.loads(Path("out/result.json").read_text())
+    assert result["tokens"]["cached"] == result["endpoint"]["cached_tokens"] == 120
+    assert result["cost"] == result["endpoint"]["cost"] == pytest.approx((80 * 10 + 120 * 1) / 1e6)
+    assert "200 prompt (120 cached)" in output
+    assert "cost $0.00092" in output
+    assert EndpointSettings(input_price=2.0).cost(1e6, 0, 1e6) == 2.0  # no price of its own
