@@ -285,6 +285,8 @@ COMMANDS = {
     "conformance --engine json:JSONDecoder": "is not a trainer",
     "conformance --fault penalty": "penalty_lost",
     "export empty.jsonl out.jsonl --to tokens": "--tokenizer MODEL go together",
+    "table nowhere": "nowhere",
+    "table damaged --md --csv": "give one of them",
     "compare-results nowhere damaged": "nowhere",
     "compare-results damaged damaged": "damaged/result.json",
     "compare-results foreign foreign": "foreign",
