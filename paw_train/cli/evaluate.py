@@ -111,7 +111,9 @@ def evaluate(
     models = [model, *(a for a in given if "=" not in a or Path(a).is_dir())]
     settings = [a for a in given if a not in models[1:]]
     settings += [] if limit is None else [f"evaluation.tasks={limit}"]
-    panels: list[str | None] = [None] if panel is None else [name.strip() for name in panel.split(",")]
+    panels: list[str | None] = (
+        [None] if panel is None else [name.strip() for name in panel.split(",")]
+    )
     if dry_run:
         _estimate(models, settings, agent, panels, seeds, as_json, quiet)
         return

@@ -43,7 +43,10 @@ def collect(places: Sequence[str | Path]) -> list[dict[str, Any]]:
 
 def _result(path: Path) -> dict[str, Any] | None:
     """The result in a file; ``None``: it holds something else."""
-    data = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
     if not isinstance(data, dict) or "panel_hash" not in data:
         return None
     if path.name in _OF_RUNS:

@@ -286,6 +286,8 @@ COMMANDS = {
     "conformance --fault penalty": "penalty_lost",
     "export empty.jsonl out.jsonl --to tokens": "--tokenizer MODEL go together",
     "table nowhere": "nowhere",
+    "table damaged": "damaged/result.json",
+    "table foreign": "There is no result",
     "table damaged --md --csv": "give one of them",
     "compare-results nowhere damaged": "nowhere",
     "compare-results damaged damaged": "damaged/result.json",
