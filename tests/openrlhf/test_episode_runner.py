@@ -60,7 +60,9 @@ class Engine:
         await asyncio.sleep(0)
         logprobs = [{token: SimpleNamespace(logprob=-0.5)} for token in self.ids]
         return SimpleNamespace(
-            outputs=[SimpleNamespace(token_ids=list(self.ids), logprobs=logprobs)]
+            outputs=[
+                SimpleNamespace(token_ids=list(self.ids), logprobs=logprobs, finish_reason="stop")
+            ]
         )
 
 

@@ -46,10 +46,13 @@ BEHAVIOURS = (
     "404 model", "429 retry-after", "429", "429 quota", "hang", "hang once", "reset", "reset once",
     "stream", "truncated json", "truncated json once", "no usage", "stop kept", "stop stripped",
     "unclosed tags", "reasoning_content", "reasoning", "thought without opening", "length",
-    "length in thought", "tool calls", "refusal", "content filter", "prose",
+    "length in thought", "tool calls", "refusal", "content filter", "prose", "error in choice once",
+    "error in choice", "content parts", "stop in thought", "stop_sequence", "EOS", "no reason",
+    "tool call in text",
 )  # fmt: skip
 """what a server can do, and has done, to those who ask it"""
-_ONCE = ("500 then ok", "429 retry-after", "429", "hang once", "reset once", "truncated json once")
+_ONCE = ("500 then ok", "429 retry-after", "429", "hang once", "reset once", "truncated json once",
+         "error in choice once")  # fmt: skip
 """behaviours that only every second request shows"""
 _STATUS = {
     "500 always": (500, "it broke", None), "500 then ok": (500, "it broke", None),
@@ -210,6 +213,11 @@ class FakeEndpoint:
             linger = b"\x01\x00\x00\x00\x00\x00\x00\x00"  # closing resets the connection
             handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             handler.connection.close()
+        elif kind == "stop in thought" and "stop" in body:
+            # a parser has taken the thought, in which the server met a stop text
+            message = {"content": None, "reasoning_content": "It ends with "}
+            choice = {"message": message, "finish_reason": "stop", "stop_reason": "</action>"}
+            _send(handler, 200, {"choices": [choice]})
         elif kind in _RAW:
             status, content_type, text = _RAW[kind]
             _send_text(handler, status, content_type, text)
@@ -271,6 +279,10 @@ def _words(body: dict[str, Any]) -> int:
     return sum(len(str(m["content"]).split()) for m in body.get("messages", []))
 
 
+_HALF = json.dumps({
+    "choices": [{"message": {"content": "<think>h"}, "finish_reason": "error",
+                 "error": {"code": 502, "message": "Upstream error"}}]
+})  # fmt: skip
 _RAW = {
     "html 200": (200, "text/html", "<!DOCTYPE html><html><body>Welcome</body></html>"),
     "html 502": (502, "text/html", "<html>\n<h1>Bad gateway</h1>\n</html>"),
@@ -279,6 +291,8 @@ _RAW = {
                'data: {"choices": [{"delta": {"content": "<think>"}}]}\n\ndata: [DONE]\n\n'),
     "truncated json": (200, "application/json", '{"choices": [{"message": {"content": "<th'),
     "truncated json once": (200, "application/json", '{"choices": [{"message": {"content": "<th'),
+    "error in choice": (200, "application/json", _HALF),
+    "error in choice once": (200, "application/json", _HALF),
 }  # fmt: skip
 """replies that are no answers: status, content type, body"""
 
@@ -328,6 +342,19 @@ def _without_usage(reply: dict[str, Any]) -> dict[str, Any]:
     return reply
 
 
+def _without_reason(reply: dict[str, Any]) -> dict[str, Any]:
+    reply["choices"][0]["finish_reason"] = None
+    return reply
+
+
+def _in_parts(reply: dict[str, Any]) -> dict[str, Any]:
+    message = reply["choices"][0]["message"]
+    quoted = [{"type": "text", "text": "Not <action>left</action>."}]
+    text = {"type": "text", "text": message["content"]}
+    message["content"] = [{"type": "thinking", "thinking": quoted}, text]
+    return reply
+
+
 def _call(action: str) -> dict[str, Any]:
     function = {"name": "act", "arguments": json.dumps({"action": action})}
     return {"id": "call_1", "type": "function", "function": function}
@@ -347,6 +374,13 @@ _ALTERED: dict[str, Any] = {
     "tool calls": _message("tool_calls", content=None, tool_calls=[_call("right")]),
     "refusal": _message(content=None, refusal="I will not."),
     "content filter": _message("content_filter", content=""),
+    "content parts": _in_parts,
+    "stop_sequence": _message("stop_sequence"),
+    "EOS": _message("EOS"),
+    "no reason": _without_reason,
+    "tool call in text": _message(
+        content='<tool_call>{"name": "act", "arguments": {"action": "right"}}</tool_call>'
+    ),
     "prose": _message(content="I would rather talk about the weather."),
 }
 """replies that differ from the usual one"""

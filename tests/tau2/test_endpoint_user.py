@@ -113,6 +113,18 @@ def test_a_conversation(served: Make, endpoint: Endpoint, monkeypatch: pytest.Mo
     assert "secret" not in repr(env.save_state())
 
 
+def test_its_thoughts_are_not_said(served: Make, endpoint: Endpoint) -> None:
+    thinking = {"type": "thinking", "thinking": "I know a secret."}
+    for said in (
+        {"content": [thinking, {"type": "text", "text": "Hello."}]},
+        "<think>I know a secret.</think>Hello.",
+        "I know a secret.</think>\n\nHello.",
+    ):
+        endpoint.answers = [said]
+        observation, _ = served().reset(seed=0, options={"task_id": "mock/update_task_1"})
+        assert observation == "User: Hello."
+
+
 def test_it_is_told_what_the_packages_own_simulator_is_told(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
 import json
 import sqlite3
@@ -240,6 +241,28 @@ def test_a_file_that_is_no_cache_is_refused(tmp_path: Path) -> None:
     assert path.read_text().startswith("no database")
 
 
+@pytest.mark.parametrize("damage", ["'{\"text'", "'[1]'", "7", "NULL", "CAST(x'ff80' AS TEXT)"])
+def test_a_damaged_answer_is_asked_for_again(server: Any, tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "a.sqlite"
+    first = _ask(_policy(server, cache=str(path)), ["at door 1"])
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        file.execute(f"UPDATE answers SET answer = {damage}")
+        file.commit()
+    for served in (2, 2):
+        assert _ask(_policy(server, cache=str(path)), ["at door 1"]) == first
+        assert server.served == served
+
+
+def test_an_answer_that_a_server_broke_off_is_not_kept(server: Any, tmp_path: Path) -> None:
+    server.behaviour = "error in choice"
+    settings = {"cache": str(tmp_path / "a.sqlite"), "retries": 1}
+    (failed,) = _ask(_policy(server, **settings), ["at door 1"])
+    assert "Upstream error" in failed.error and server.seen == 2
+    server.behaviour = "ok"
+    (fine,) = _ask(_policy(server, **settings), ["at door 1"])
+    assert fine.error is None
+
+
 def test_two_processes_may_share_a_cache(tmp_path: Path) -> None:
     a, b = (AnswerCache(tmp_path / "x.sqlite") for _ in range(2))
     a.put("k", {"text": "é\ud800"})  # a lone surrogate, as some models print
@@ -385,6 +408,10 @@ def test_of_several_tags_the_one_left_open_is_closed() -> None:
         ({"text": "I will not.", "finish_reason": "stop"}, "I will not."),
         ({"text": "<action>go</action> then", "finish_reason": "length"}, "<action>go</action>"),
         ({"text": "<action>go", "finish_reason": "stop", "stop_reason": None}, "<action>go"),
+        ({"text": "<action>go", "stop_reason": "end_turn"}, "<action>go</action>"),
+        ({"text": "<action>go", "finish_reason": None}, "<action>go</action>"),
+        ({"text": "<action>go", "finish_reason": "content_filter"}, "<action>go"),
+        ({"text": "<think><action>go", "finish_reason": "stop"}, "<think><action>go"),
         ({"text": "<action>go", "stop_reason": "</action>"}, "<action>go</action>"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ import fork
 from rich.progress import Progress
 
 from paw_gym import PromptTemplate
+from paw_gym.replies import read_chat
 from paw_gym.transition import Episode, read_jsonl
 from paw_train.baselines.action_form import ActionForm, ask_for_tools, problem_of
 from paw_train.baselines.metering import Spent
@@ -295,8 +297,92 @@ def test_a_dialogue_of_tool_calls_is_sent_as_one(server: Any, capsys: Capture) -
     assert [m["role"] for m in second] == ["user", "assistant", "tool"]
     (call,) = second[1]["tool_calls"]
     assert call["function"] == {"name": "act", "arguments": '{"action": "right"}'}
+    assert re.fullmatch(
+        "[a-zA-Z0-9]{9}", call["id"]
+    )  # the server's own, call_1, is none of Mistral's
     assert second[2]["tool_call_id"] == call["id"]
+    assert second[1]["content"] == ""
     assert "Turn left or right." in second[2]["content"]
+
+
+def _dialogue(*said: Response) -> list[dict[str, Any]]:
+    """What is sent after these responses."""
+    form = ActionForm(ask_for_tools(PromptTemplate.load("generic")), "tools")
+    messages = [{"role": "user", "content": "q"}]
+    for response in said:
+        response.text = form.read(response)
+        messages += [{"role": "assistant", "content": response.text},
+                     {"role": "user", "content": "found"}]  # fmt: skip
+    return [dict(m) for m in form.request(Request("e", 0, messages), said).messages]
+
+
+def test_a_server_gets_its_own_ids_and_reasoning_back() -> None:
+    def called(own: str | None, action: str, reasoning: str) -> Response:
+        call = {"name": "act", "arguments": json.dumps({"action": action})}
+        return Response(
+            tool_calls=[call | ({"id": own} if own else {})],
+            reasoning=reasoning,
+            reasoning_field="reasoning_content",
+        )
+
+    sent = _dialogue(
+        called("functions.act:0", "go", "one"),
+        called("functions.act:0", "go", "two"),
+        called(None, "look", "three"),
+        Response(text="<think>four</think><action>go</action>"),
+    )
+    assert [m["role"] for m in sent] == ["user", *["assistant", "tool"] * 4]
+    assert [m.get("reasoning_content") for m in sent[1::2]] == ["one", "two", "three", None]
+    assert [m["content"] for m in sent[1::2]] == ["", "", "", "four"]
+    ids = [m["tool_calls"][0]["id"] for m in sent[1::2]]
+    assert ids == ["functions.act:0", "call00003", "call00005", "call00007"]
+    assert [m["tool_call_id"] for m in sent[2::2]] == ids
+
+
+ACT = '{"action": "go\n"}'
+
+
+@pytest.mark.parametrize(
+    ("message", "action", "problem"),
+    [
+        ({"tool_calls": [{"function": {"name": "act", "arguments": {"action": "go"}}}]}, "go", None),
+        ({"tool_calls": [{"function": {"name": "act", "arguments": json.dumps(ACT)}}]},
+         "go", None),
+        ({"tool_calls": [{"function": {"name": "act", "arguments": f"```json\n{ACT}\n```"}}]}, "go", None),
+        ({"tool_calls": [{"function": {"name": "act", "arguments": ACT}}]}, "go", None),
+        ({"tool_calls": [{"function": {"name": "functions.act", "arguments": ACT}}]}, "go", None),
+        ({"tool_calls": [{"function": {"name": "act", "arguments": "go north"}}]}, "go north", None),
+        ({"function_call": {"name": "act", "arguments": ACT}}, "go", None),
+        ({"content": f'<think>hm</think><tool_call>\n{{"name": "act", "arguments": {ACT}}}\n</tool_call>'},
+         "go", None),
+        ({"content": "<tool_call><function=act>\n<parameter=action>\ngo\n</parameter></function>"},
+         "go", None),
+        ({"content": "<think><tool_call><function=act><parameter=action>no</parameter></function>"
+                     "</tool_call></think><action>go</action>"}, "go", None),
+        ({"content": "<tool_call>go</tool_call>"}, "", "unknown tool"),
+        ({"tool_calls": [{"function": {"name": "act", "arguments": None}}]}, "", "tool arguments"),
+        ({"tool_calls": [{"function": {"name": "act", "arguments": '{"action": ["go"]}'}}]},
+         "", "tool arguments"),
+        ({"tool_calls": [{"function": {"name": "fly", "arguments": ACT}}]}, "", "unknown tool"),
+    ],
+)  # fmt: skip
+def test_calls_of_every_form_are_read_or_named(
+    message: dict[str, Any], action: str, problem: str | None
+) -> None:
+    answer = read_chat({"choices": [{"message": message, "finish_reason": "tool_calls"}]})
+    response = Response(text=answer["text"], tool_calls=answer.get("tool_calls", []))
+    form = ActionForm(ask_for_tools(PromptTemplate.load("generic")), "tools")
+    assert problem_of(response, form) == problem
+    assert form.template.read_response(form.read(response)).action == action
+
+
+def test_an_empty_answer_is_sent_as_words(server: Any, capsys: Capture) -> None:
+    server.behaviour = "null content"
+    evaluate(capsys, server, "react", "env.kwargs={length: 2}")
+    sent = [b["messages"] for b in server.bodies if len(b["messages"]) > 1]
+    assert sent and all(m["content"].strip() for messages in sent for m in messages)
+    recorded = [e.messages for episode in episodes() for e in exchanges(episode)]
+    assert all(messages in recorded for messages in sent)
 
 
 @pytest.mark.parametrize(

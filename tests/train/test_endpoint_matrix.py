@@ -82,12 +82,21 @@ EXPECTED: dict[str, Solved | Invalid | Refused] = {
     "refusal": Invalid("refusal"),
     "content filter": Invalid("content filter"),
     "prose": Invalid("block"),
+    "error in choice once": Solved(),
+    "error in choice": Refused(("Upstream error",)),
+    "content parts": Solved(),
+    "stop in thought": Solved("endpoint.send_stop=false"),
+    "stop_sequence": Solved(),
+    "EOS": Solved(),
+    "no reason": Solved(),
+    "tool call in text": Invalid("tool call", said="agent.action_format=tools"),
 }
 ASKING = [name for name, a in AGENTS.items() if a.needs_policy and not a.own_form]
 LINES = ("react_paper", "reflexion_paper")
 """agents whose model writes lines, not tags"""
 OF_TAGS = {"stop kept", "stop stripped", "unclosed tags", "reasoning_content", "reasoning",
-           "thought without opening", "prose"}  # fmt: skip
+           "thought without opening", "prose", "tool call in text", "stop_sequence", "EOS", "no reason",
+           "stop in thought"}  # fmt: skip
 """behaviours that only concern tags"""
 CASES = [(a, b) for a in ASKING for b in fake.BEHAVIOURS]
 CASES += [(a, b) for a in LINES for b in fake.BEHAVIOURS if b not in OF_TAGS]

@@ -9,6 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from hostile import byte_tokenizer  # noqa: E402
+
 from paw_gym import Outcome, Task  # noqa: E402
 from paw_gym.functional import GeneratorEnv  # noqa: E402
 from paw_gym.pool import EnvPool  # noqa: E402
@@ -179,6 +181,20 @@ def test_control_tokens_in_a_text_are_plain_text() -> None:
     ids = policy.chat.content("you see <end> <user> red")
     assert not {policy.chat.end_id, policy.tokenizer.convert_tokens_to_ids("<user>")} & set(ids)
     assert policy.chat.bridge[0] == policy.chat.end_id
+
+
+def test_a_template_without_a_generation_prompt_is_refused() -> None:
+    tokenizer = byte_tokenizer()
+    whole = tokenizer.chat_template
+    tokenizer.chat_template = whole.partition("{% if add_generation_prompt %}")[0]
+    with pytest.raises(ValueError, match="no generation prompt"):
+        ChatFormat(tokenizer)
+    # Mistral's has no header to add
+    turn = (
+        "{{ '[INST] ' + m.content + ' [/INST]' if m.role == 'user' else ' ' + m.content + '</s>' }}"
+    )
+    tokenizer.chat_template = f"{{% for m in messages %}}{turn}{{% endfor %}}"
+    assert ChatFormat(tokenizer).pieces.ask == " [/INST]"
 
 
 def test_a_tokenizer_without_a_chat_template_is_refused() -> None:
