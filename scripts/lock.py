@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path("requirements")
 CPU_EXTRAS = [
-    *["train", "certify", "eval", "server", "retrieval", "dense", "webshop", "lucene", "babyai"],
+    *["train", "eval", "server", "retrieval", "dense", "webshop", "lucene", "babyai"],
     *["export", "sft", "tau2", "jvm", "skyrl", "textarena", "test", "dev", "docs"],
 ]
 PURE_PYTHON = ["chess", "func-timeout", "pyserini"]

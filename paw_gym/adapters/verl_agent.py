@@ -13,17 +13,14 @@ Interface of verl-agent's ``EnvironmentManagerBase`` and of its ``TrajectoryColl
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paw_gym.constructors import creator_of, has_splits
-from paw_gym.files import write_text
 from paw_gym.pool import EnvPool, Slot
 from paw_gym.transition import Episode
 from paw_gym.wrappers import make_agent_env
@@ -234,25 +231,6 @@ class EnvironmentManager:
         """The episodes since the last ``reset``, as they are recorded elsewhere."""
         return list(self._pool.episodes)
 
-    def write_trajectories(self, path: str | Path, **description: Any) -> None:
-        """Writes the episodes since the last ``reset`` as ``paw certify`` reads them.
-
-        Args:
-            path: the file, JSONL.
-            description: of the first line: ``panel``, or ``split`` and ``env_kwargs``; ``trainer``, ``model``
-
-        Raises:
-            RuntimeError: nothing was started.
-        """
-        self._require_started()
-        where = {} if "panel" in description else {"env_id": self._pool.episodes[0].env_id}
-        lines = [{"format": "paw-trajectories/1", **where, **description}]
-        seen: dict[str, int] = defaultdict(int)
-        for episode in self._pool.episodes:
-            lines.append(_trajectory(episode, seen[episode.task_id]))
-            seen[episode.task_id] += 1
-        write_text(Path(path), "".join(json.dumps(line) + "\n" for line in lines))
-
     def close(self) -> None:
         """Closes the environments."""
         self._pool.close()
@@ -262,19 +240,6 @@ def planned_seeds(task_ids: Sequence[str], seed: int) -> dict[str, int]:
     """The seed of each task's episodes, so that those of a group start the same."""
     digests = (hashlib.blake2b(f"{seed}/{i}".encode(), digest_size=4).digest() for i in task_ids)
     return {i: int.from_bytes(d, "big") >> 1 for i, d in zip(task_ids, digests, strict=True)}
-
-
-def _trajectory(episode: Episode, run: int) -> dict[str, Any]:
-    seed = int(episode.episode_id.rpartition("#")[2].partition("-")[0], 16)  # as EnvPool names it
-    steps = [
-        {"action": t.action, "observation": t.next_observation, "reward": t.info["env_reward"]}
-        for t in episode.transitions
-    ]
-    first = episode.transitions[0].observation if episode.transitions else ""
-    outcome = {"success": episode.success, "score": episode.score}
-    return {
-        "task_id": episode.task_id, "seed": seed, "run": run, "observation": first, "steps": steps, **outcome
-    }  # fmt: skip
 
 
 _NAMES = {

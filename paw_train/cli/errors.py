@@ -20,7 +20,6 @@ _EXTRAS = {
     "wandb": "wandb",
     "trackio": "trackio",
     "mlflow": "mlflow",
-    "cryptography": "certify",
     "openai": "eval",
     "openrlhf": "openrlhf",
     "pyarrow": "parquet",

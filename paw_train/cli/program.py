@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from paw_train.cli import (
-    certify,
     check,
     compare,
     compare_results,
@@ -25,6 +24,7 @@ from paw_train.cli import (
     new_game,
     play,
     recipes,
+    replay,
     report,
     serve,
     sft_data,
@@ -89,7 +89,7 @@ app.command("eval", rich_help_panel=_TRAINING)(evaluate.evaluate)
 app.command("eval-wm", rich_help_panel=_TRAINING)(eval_wm.eval_wm)
 app.command("table", rich_help_panel=_TRAINING)(table.table)
 app.command("compare-results", rich_help_panel=_TRAINING)(compare_results.compare_results)
-app.command("certify", rich_help_panel=_TRAINING)(certify.certify)
+app.command("replay", rich_help_panel=_TRAINING)(replay.replay)
 app.command("leaderboard", rich_help_panel=_TRAINING)(leaderboard.leaderboard)
 app.command("conformance", rich_help_panel=_TRAINING)(conformance.conformance)
 app.command("report", rich_help_panel=_TRAINING)(report.report)

@@ -12,6 +12,8 @@ from paw_train.evaluation.panels import PANELS, panel_spec
 from paw_train.settings import EnvSettings
 
 _CHANGED = " (changed)"
+_REWARDS = ("reward", "invalid_penalty", "invalid_when")
+"""settings that rewards depend on, beside the environment's arguments"""
 _PART = re.compile(r"\[\d+\]$")
 _PLACES = ("data_dir", "corpus")
 """arguments that locate data, and do not change the tasks"""
@@ -37,11 +39,14 @@ def panel_title(
 
     Returns:
         Such as ``sudoku/4x4[20] (changed)``: 20 tasks, in another environment, by another seed, or
-        from others than the published tasks.
+        from others than the published tasks; with ``(invalid_penalty=5)`` behind it, other rewards.
     """
+    own = EnvSettings()
+    other = [f"{k}={getattr(env, k)}" for k in _REWARDS if getattr(env, k) != getattr(own, k)]
+    rewards = f" ({', '.join(other)})" if other else ""
     count = len(ids) if size is None else min(size, len(ids))
     if base is None:
-        return panel_name(env, split or "", count)
+        return panel_name(env, split or "", count) + rewards
     spec = panel_spec(base)
     whole = count == (len(ids) if spec.count is None else spec.count)
     same = (
@@ -50,12 +55,12 @@ def panel_title(
         and _chosen(env.id, env.kwargs) == _chosen(env.id, spec.kwargs)
         and (split == spec.split or not is_split(env))
     )
-    return base + ("" if whole else f"[{count}]") + ("" if same else _CHANGED)
+    return base + ("" if whole else f"[{count}]") + ("" if same else _CHANGED) + rewards
 
 
 def fixed_panel(title: str) -> str | None:
     """The fixed panel that a title speaks of; ``None``: none."""
-    plain = _PART.sub("", title.removesuffix(_CHANGED))
+    plain = _PART.sub("", title.partition(" (")[0])
     return plain if plain in PANELS else None
 
 

@@ -16,6 +16,7 @@ from paw_gym.data import dataset_names, default_folder
 from paw_gym.registration import text_env_ids
 from paw_train.settings.environment import EnvSettings
 from paw_train.settings.mixture import entry_called, entry_name
+from paw_train.settings.recipes import apply_override
 
 _ADDRESS = re.compile(r"\w://|^\s*(//|\\\\)")
 _MODULE = re.compile(r"^\s*[^\W\d][\w.]*:[^\W\d]")
@@ -64,21 +65,28 @@ def recorded_settings(
     return dict(_harmless(kept, "", where, given))
 
 
-def recorded_env(values: Any, where: str, given: Sequence[str] = ()) -> EnvSettings:
+def recorded_env(values: Any, where: str, overrides: Sequence[str] = ()) -> EnvSettings:
     """The environment that a file describes.
 
     Args:
         values: nested plain values, as ``env`` of a recipe.
         where: the file, for messages.
-        given: names of the arguments that this command line gives.
+        overrides: arguments that this command line gives: ``env.kwargs.KEY=VALUE``.
 
     Raises:
         ValueError: they are not valid, or one of them locates something; says what to give.
     """
     if not isinstance(values, Mapping):
         raise ValueError(f"{where} does not describe its environment.")
-    names = [f"env.kwargs.{name}" for name in given]
-    return EnvSettings.read(_harmless(values, "env", where, names), "env")
+    given = [override.partition("=")[0] for override in overrides]
+    if other := [name for name in given if not name.startswith("env.kwargs.")]:
+        raise ValueError(
+            f"{other[0]}: only the environment's arguments are given here, env.kwargs.KEY=VALUE."
+        )
+    data = {"env": _harmless(values, "env", where, given)}
+    for override in overrides:
+        apply_override(data, override)
+    return EnvSettings.read(data["env"], "env")
 
 
 def recorded_id(env_id: str, where: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -146,18 +145,6 @@ def test_wrong_numbers_are_named() -> None:
         EnvironmentManager(ENV, groups=1, task_ids=["nowhere"])
 
 
-def test_its_episodes_can_be_certified(tmp_path: Path) -> None:
-    certificates = pytest.importorskip("paw_train.evaluation.certificates.writing")
-    envs = EnvironmentManager(ENV, groups=2, group_size=2, seed=3, split="valid_seen", max_steps=4)
-    collect(envs, first_action, 4)
-    path = tmp_path / "trajectories.jsonl"
-    envs.write_trajectories(
-        path, split="valid_seen", env_kwargs={"max_steps": 4}, trainer="verl-agent", model="m"
-    )
-    claims = certificates.certify(path, signed=False)[1]
-    assert claims.result["n"] == 2 and len(claims.digests) == 4
-
-
 def chat(task: Task, rng: Any) -> Any:
     yield Outcome("Hello.")
     yield Outcome("Bye.", reward=1.0, terminated=True, success=True)
@@ -190,16 +177,14 @@ def test_some_rows_without_a_task_are_refused() -> None:
         EnvironmentManager(ENV, groups=2, task_ids=[])
 
 
-def test_before_the_first_reset_that_is_said(tmp_path: Path) -> None:
+def test_before_the_first_reset_that_is_said() -> None:
     envs = EnvironmentManager(ENV, groups=1)
     for call in (
         lambda: envs.step([]),
         lambda: envs.projection(["look"]),
-        lambda: envs.write_trajectories(tmp_path / "x.jsonl", panel="p"),
     ):
         with pytest.raises(RuntimeError, match=r"call reset\(\) first"):
             call()
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_failed_start_leaves_no_environment_open(monkeypatch: pytest.MonkeyPatch) -> None:

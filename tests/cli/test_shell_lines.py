@@ -229,22 +229,6 @@ def made_here(name: str) -> Manifest:
     return unpinned(load_manifest(name))
 
 
-def trajectories() -> str:
-    """An episode as another trainer records it."""
-    import gymnasium as gym
-
-    env = gym.make("paw_gym/ALFWorld-v0", split="valid_seen")
-    first, info = env.reset(seed=0)
-    task = info["task_id"]
-    after, reward, *_ = env.step("look")
-    step = {"action": "look", "observation": after, "reward": reward}
-    lines = [
-        {"format": "paw-trajectories/1", "env_id": "paw_gym/ALFWorld-v0", "split": "valid_seen"},
-        {"task_id": task, "seed": 0, "observation": first, "steps": [step]},
-    ]
-    return "".join(json.dumps(line) + "\n" for line in lines)
-
-
 def description_of_the_page() -> str:
     """The game that the page on ALFWorld describes."""
     page = (ROOT / "docs" / "environments" / "alfworld.md").read_text(encoding="utf-8")
@@ -270,7 +254,6 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "my_module.py": "def noisy_spans(text, instruction=''):\n    return [(0, min(3, len(text)))]\n",
         "my_envs.py": environments_of_the_page(),
         "game.yaml": description_of_the_page(),
-        "trajectories.jsonl": trajectories(),
         "chain.pem": "",
         "key.pem": "",
         "tokens": "a-token-of-some-length\n",

@@ -1,0 +1,433 @@
+"""``paw replay``: the actions of a result, played again, and its numbers, computed again.
+
+A result may be a stranger's: nothing that it names is imported, opened or asked (``settings.foreign``), and
+what is read of it is bounded. Episodes are read and played one at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paw_gym.constructors import creator_of, defaults_of
+from paw_gym.transition import Episode, Transition
+from paw_gym.wrappers import AgentInterface
+from paw_train.environments import agent_env_maker
+from paw_train.evaluation.comparison import load_result
+from paw_train.evaluation.fingerprint import environment_record, is_deterministic
+from paw_train.evaluation.panel_titles import fixed_panel, panel_title
+from paw_train.evaluation.panels import Panel, make_panel, panel_spec, require_known_hash
+from paw_train.evaluation.runner import environment_seeds
+from paw_train.evaluation.summary import UNPLAYED, summarise
+from paw_train.settings import EnvSettings
+from paw_train.settings.foreign import located, recorded_env
+
+LARGEST_RESULT, LARGEST_EPISODE = 64 << 20, 32 << 20
+"""bytes of ``result.json``, and of a line of ``episodes.jsonl``"""
+MOST_EPISODES, MOST_STEPS = 10**6, 10**5
+"""of a result, and of an episode in an environment without a step budget"""
+_TOLERANCE = 1e-9
+"""of rewards, scores and rates: other machines may round the last bits differently"""
+_SHOWN = 60
+"""characters of a text around the first that differs"""
+_FOUND = (
+    *(
+        "panel",
+        "panel_hash",
+        "panel_note",
+        "env_id",
+        "n",
+        "success_rate",
+        "ci95",
+        "tasks",
+        "complete",
+    ),
+    *(
+        "by_type",
+        "averages",
+        "fingerprint",
+        "mean_steps",
+        "mean_reward",
+        "score",
+        "errors",
+        "unplayed",
+    ),
+    *("runs", "pass_at_k", "successes"),
+)
+"""fields of ``result.json`` that follow from the episodes and the environment"""
+_INTERFACE = ("reward", "invalid_penalty", "invalid_when", "require_admissible", "mode")
+"""settings of the environment that count, beside its arguments"""
+
+
+@dataclass
+class Replay:
+    """The findings of a replay."""
+
+    headline: str
+    environment: str
+    """id, arguments and reward settings that are not the default"""
+    differences: list[str] = field(default_factory=list)
+    not_checked: list[str] = field(default_factory=list)
+    episodes: int = 0
+    """that could be replayed"""
+    replayed: int = 0
+    steps: int = 0
+    failed: int = 0
+    """episodes that ended by an error"""
+    cut_short: int = 0
+    """replayed episodes that ended before the environment ended them"""
+
+    @property
+    def verdict(self) -> str:
+        """One line: what holds."""
+        if self.differences:
+            return f"DIFFERS: {len(self.differences)} difference(s)."
+        played = f"{self.replayed} of {self.episodes} episodes, {self.steps} steps"
+        if self.replayed == self.episodes:
+            return f"HOLDS: all {played}, and every number that follows from them."
+        one = self.replayed / self.episodes
+        most = next(m for m in range(1, self.episodes + 1) if detection(self, m) >= 0.95)
+        return (
+            f"THE SAMPLE HOLDS: {played}, and every number that follows from the records. It finds a "
+            f"single false episode with a chance of {100 * one:.0f} %, and {most} or more with 95 %."
+        )
+
+
+def detection(found: Replay, false: int) -> float:
+    """The chance that at least one of so many false episodes is in the sample (hypergeometric)."""
+    missed = math.comb(found.episodes - false, found.replayed)
+    return 1.0 - missed / math.comb(found.episodes, found.replayed)
+
+
+def replay(
+    path: Path, overrides: Sequence[str] = (), sample: int | None = None, seed: int = 0
+) -> Replay:
+    """Plays the recorded actions of a result of ``paw eval`` again, and computes its numbers again.
+
+    Args:
+        path: its folder, or the ``result.json`` in it, beside which ``episodes.jsonl`` lies.
+        overrides: arguments of the environment that locate something here: ``env.kwargs.data_dir=DIR``.
+        sample: episodes to play; ``None``: all. All are read, and counted.
+        seed: of that sample.
+
+    Raises:
+        ValueError: it cannot be checked: it is not such a result or larger than allowed, its environment is
+            not deterministic or not here, or it locates something.
+    """
+    file = path / "result.json" if path.is_dir() else path
+    if file.is_file() and file.stat().st_size > LARGEST_RESULT:
+        raise ValueError(
+            f"{file} holds more than {LARGEST_RESULT >> 20} MiB, which no result does."
+        )
+    result = load_result(file)
+    try:
+        return _Replaying(file, result, overrides, sample, seed).run()
+    except (
+        KeyError,
+        TypeError,
+        AttributeError,
+        IndexError,
+        RecursionError,
+        OverflowError,
+    ) as error:
+        raise ValueError(
+            f"{file} is not a whole result of `paw eval` ({type(error).__name__}: {error})."
+        ) from error
+
+
+class _Replaying:
+    def __init__(
+        self,
+        file: Path,
+        result: dict[str, Any],
+        overrides: Sequence[str],
+        sample: int | None,
+        seed: int,
+    ) -> None:
+        self.file, self.result, self.sample, self.seed = file, result, sample, seed
+        if "environment" not in result:
+            raise ValueError(f"{file} does not record its environment: evaluate with `paw eval`.")
+        self.env = recorded_env(result["settings"]["env"], str(file), overrides)
+        self.split = result["environment"]["split"]
+        if self.split is not None and located("split", self.split):
+            raise ValueError(f"{file} names {self.split!r:.80} as its split, which is a place.")
+        if getattr(creator_of(self.env.id), "arguments_elsewhere", False):
+            raise ValueError(
+                f"{self.env.id} is played by a server, whose answers prove nothing: it cannot be checked. "
+                "Evaluate the environment itself."
+            )
+        self.given = [o.partition("=")[0].removeprefix("env.kwargs.") for o in overrides]
+        self.found = Replay(_headline(result), _changed(self.env))
+
+    def run(self) -> Replay:
+        make = agent_env_maker(self.env, self.split or "")
+        agent = make()
+        try:
+            if not is_deterministic(agent.text_env):
+                raise ValueError(
+                    f"{self.env.id} is not deterministic as it was used, so it cannot be checked."
+                )
+            panel = self._panel(agent)
+            runs = self._play(agent, panel)
+            groups = agent.text_env.type_groups
+            numbers = summarise(
+                runs, panel, "", "", agent.tasks.fingerprint, {}, 0.0, groups, True, agent.env_id
+            )
+        finally:
+            agent.close()
+        compared = [k for k in numbers if k in _FOUND and k not in ("panel", "panel_hash")]
+        self._compare_fields("", self.result, {name: numbers[name] for name in compared})
+        record = environment_record(self.env, self.split or "", panel, make)
+        there = self.result["environment"]
+        for name in ("id", "split", "tasks", "behaviour"):
+            self._compare_fields("environment.", there, {name: record[name]})
+        own = {k: v for k, v in record["arguments"].items() if k not in self.given}
+        self._compare_fields("environment.arguments.", there["arguments"], own)
+        self._note_the_rest()
+        return self.found
+
+    def _panel(self, agent: AgentInterface) -> Panel:
+        """The panel as it is made here."""
+        result, ids = self.result, agent.tasks.ids
+        size, seed = int(result["tasks"]), int(result["settings"]["panel_seed"])
+        base = fixed_panel(str(result["panel"]))
+        spec = panel_spec(base) if base else None
+        if spec is not None and spec.env_id != self.env.id:
+            self._differs(
+                f"panel: {base} is of {spec.env_id}, and the episodes are of {self.env.id}"
+            )
+            base = spec = None
+        if spec is not None and spec.dataset and self.env.kwargs.get("data_dir") is None:
+            self._differs(f"panel: {base} is of the data set {spec.dataset}, which was not used")
+            base = spec = None
+        title = panel_title(base, self.env, self.split, size, seed, ids)
+        panel = make_panel(agent.tasks, title, size, seed, spec)
+        if base == title:
+            require_known_hash(title, panel)
+        self._compare_fields("", result, {"panel": panel.name, "panel_hash": panel.hash})
+        return panel
+
+    def _play(self, agent: AgentInterface, panel: Panel) -> dict[int, list[Episode | None]]:
+        """The recorded episodes by seed, without their texts; those of the sample are played again."""
+        if len(self.result["runs"]) * len(panel.task_ids) > MOST_EPISODES:
+            raise ValueError(f"{self.file} claims more than {MOST_EPISODES:,} episodes.")
+        expected: list[tuple[int, str, str]] = []
+        for run in self.result["runs"]:
+            marks = str(run["successes"]).ljust(len(panel.task_ids), "?")
+            expected += [
+                (int(run["seed"]), *one) for one in zip(panel.task_ids, marks, strict=False)
+            ]
+        runs: dict[int, list[Episode | None]] = {seed: [] for seed, _, _ in expected}
+        planned = {seed: environment_seeds(panel, seed) for seed in runs}
+        recorded = self._episodes(min(agent.text_env.max_steps or MOST_STEPS, MOST_STEPS))
+        chosen = self._chosen([n for n, one in enumerate(expected) if one[2] != UNPLAYED])
+        episode = next(recorded, None)
+        for number, (seed, task_id, mark) in enumerate(expected):
+            name = f"{task_id!r} (seed {seed})"
+            if episode is None or episode.task_id != task_id:
+                runs[seed].append(None)
+                if mark != UNPLAYED:
+                    self._differs(
+                        f"episode {name} is missing in episodes.jsonl, or out of its order"
+                    )
+                continue
+            if episode.error is not None:
+                self.found.failed += 1
+            else:
+                self.found.episodes += 1
+                start = planned[seed][task_id]
+                if not episode.episode_id.startswith(f"{task_id}#{start:08x}"):
+                    self._differs(
+                        f"episode {name}: the environment's seed is recorded in the id "
+                        f"{episode.episode_id!r:.120}; that of the panel is {start:08x}"
+                    )
+                elif number in chosen:
+                    self._play_again(agent, episode, start, name)
+            runs[seed].append(_without_texts(episode))
+            episode = next(recorded, None)
+        if episode is not None:
+            self._differs(f"episodes.jsonl holds {episode.task_id!r}, which is not expected there")
+        if not self.found.replayed and not self.found.differences:
+            raise ValueError(f"{self.file} holds no episode that could be replayed.")
+        return runs
+
+    def _chosen(self, played: Sequence[int]) -> frozenset[int]:
+        order = np.random.default_rng(self.seed).permutation(len(played))[: self.sample]
+        return frozenset(played[int(n)] for n in order)
+
+    def _episodes(self, most_steps: int) -> Iterator[Episode]:
+        """The recorded episodes, one in memory at a time."""
+        file = self.file.parent / "episodes.jsonl"
+        if not file.is_file():
+            raise ValueError(f"{file} is missing: without actions nothing can be replayed.")
+        with file.open("rb") as lines:
+            number = 0
+            while line := lines.readline(LARGEST_EPISODE + 1):
+                number += 1
+                if len(line) > LARGEST_EPISODE:
+                    raise ValueError(
+                        f"{file}, line {number} is longer than {LARGEST_EPISODE >> 20} MiB, which no "
+                        "episode is."
+                    )
+                try:
+                    episode = Episode.from_dict(json.loads(line))
+                except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+                    raise ValueError(f"{file}, line {number}: not an episode ({error}).") from error
+                if len(episode.transitions) > most_steps:
+                    raise ValueError(
+                        f"{file}, line {number}: {len(episode.transitions)} steps, and the environment ends "
+                        f"an episode after {most_steps}."
+                    )
+                yield episode
+
+    def _play_again(self, agent: AgentInterface, episode: Episode, seed: int, name: str) -> None:
+        """Compares an episode with the environment, up to the first difference."""
+        self.found.replayed += 1
+        info = agent.reset(seed=seed, options={"task_id": episode.task_id})[1]
+        if not self._same(f"episode {name}: the task's type", episode.task_type, info["task_type"]):
+            return
+        over = False
+        for step, t in enumerate(episode.transitions):
+            where = f"episode {name}, step {step}: "
+            if over:
+                self._differs(f"{where}the environment ended the episode before it")
+                return
+            before = (
+                agent.observation if step == 0 else episode.transitions[step - 1].next_observation
+            )
+            claims = {"the observation before it": t.observation, **_claims(t)}
+            truth, over = _step(agent, t)
+            self.found.steps += 1
+            for what, there in claims.items():
+                here = before if what == "the observation before it" else truth[what]
+                if not self._same(where + what, there, here):
+                    return
+        self.found.cut_short += not over
+
+    def _compare_fields(
+        self, group: str, there: Mapping[str, Any], here: Mapping[str, Any]
+    ) -> None:
+        for name, value in json.loads(json.dumps(here)).items():
+            self._same(f"{group}{name}", there.get(name), value)
+
+    def _same(self, what: str, there: Any, here: Any) -> bool:
+        if _alike(there, here):
+            return True
+        shown = _excerpts(there, here)
+        self._differs(f"{what} is recorded as {shown[0]}, and is {shown[1]}")
+        return False
+
+    def _differs(self, sentence: str) -> None:
+        self.found.differences.append(sentence)
+
+    def _note_the_rest(self) -> None:
+        """Everything in the result that nothing here was compared with."""
+        found, notes = self.found, self.found.not_checked
+        notes += ["that the named model, prompts and settings gave these actions"]
+        notes += ["that nobody chose the best of several evaluations"]
+        if found.cut_short:
+            notes.append(
+                f"why {found.cut_short} episode(s) ended before the environment ended them (the agent, its "
+                "context, a budget)"
+            )
+        missing = int(self.result.get("unplayed") or 0)
+        if missing or found.failed:
+            notes.append(
+                f"{missing} episode(s) not played and {found.failed} that failed by an error"
+            )
+        if found.replayed < found.episodes:
+            notes.append(f"{found.episodes - found.replayed} episodes outside the sample")
+        if self.given:
+            notes.append(f"that the data is the author's ({', '.join(self.given)} was given here)")
+        rest = sorted(set(self.result) - {*_FOUND, "environment", "settings"})
+        notes.append("the fields " + ", ".join([*rest, "settings.rollout", "environment.versions"]))
+
+
+def _step(agent: AgentInterface, t: Transition) -> tuple[dict[str, Any], bool]:
+    """The step as the environment takes it, under the names of ``_claims``, and whether it was the last."""
+    listed = not agent.require_admissible or agent.text_env.is_admissible(t.action)
+    observation, env_reward, terminated, truncated, info = agent.text_env.step(t.action)
+    accepted = (bool(info["action_is_valid"]) and listed) or agent.invalid_when == "malformed"
+    valid = accepted and not t.info.get("malformed")
+    truth = {
+        "the observation": observation,
+        "whether the action was valid": valid,
+        "the reward": agent.reward_of(env_reward, info["success"], valid),
+        "the environment's reward": env_reward,
+        "success": bool(info["success"]),
+        "the score": info["score"],
+        "whether the rules ended the episode": terminated,
+    }
+    return truth, terminated or truncated
+
+
+def _claims(t: Transition) -> dict[str, Any]:
+    return {
+        "the observation": t.next_observation,
+        "whether the action was valid": t.action_is_valid,
+        "the reward": t.reward,
+        "the environment's reward": t.info.get("env_reward"),
+        "success": t.info.get("success"),
+        "the score": t.info.get("score"),
+        "whether the rules ended the episode": t.terminated,
+    }
+
+
+def _without_texts(episode: Episode) -> Episode:
+    """What a summary reads of an episode: rewards, success, scores."""
+    kept = [
+        Transition(
+            t.env_id, "", "", n, "", None, "", "", float(t.reward), "", t.terminated, t.truncated,
+            t.action_is_valid, {k: t.info[k] for k in ("success", "score") if k in t.info},
+        )
+        for n, t in enumerate(episode.transitions)
+    ]  # fmt: skip
+    return replace(episode, instruction="", transitions=kept)
+
+
+def _headline(result: Mapping[str, Any]) -> str:
+    who = " ".join(str(result[k]) for k in ("agent", "model") if result.get(k)) or "unnamed"
+    line, rate, interval = f"{result['panel']}: {who}", result["success_rate"], result["ci95"]
+    if rate is None or interval is None:
+        return line
+    low, high = (100 * float(bound) for bound in interval)
+    return f"{line}, success {100 * float(rate):.1f} % ({low:.1f} to {high:.1f}) on {result['n']} tasks"
+
+
+def _changed(env: EnvSettings) -> str:
+    """The environment, with what is not its default."""
+    defaults, own = defaults_of(env.id), EnvSettings()
+    changed = [f"{k}={v!r:.60}" for k, v in sorted(env.kwargs.items()) if defaults.get(k) != v]
+    changed += [
+        f"{k}={getattr(env, k)!r}" for k in _INTERFACE if getattr(env, k) != getattr(own, k)
+    ]
+    return f"{env.id}, {', '.join(changed) or 'nothing but its defaults'}"
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Equal up to rounding: intervals may differ in the last bits on another machine."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return math.isclose(one, other, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return set(one) == set(other) and all(_alike(one[k], other[k]) for k in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    return bool(one == other)
+
+
+def _excerpts(there: Any, here: Any) -> tuple[str, str]:
+    """Two values for a message: of long texts the part around the first character that differs."""
+    if not (isinstance(there, str) and isinstance(here, str)):
+        return f"{there!r:.120}", f"{here!r:.120}"
+    pairs = zip(there, here, strict=False)
+    first = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(there), len(here)))
+    begin = max(0, first - _SHOWN // 2)
+    return tuple(f"{'...' if begin else ''}{t[begin : begin + _SHOWN]!r}" for t in (there, here))  # type: ignore[return-value]
