@@ -53,33 +53,17 @@ def environment_record(
     """
     made = make_env()
     try:
-        settled = environment_settings(env, split, made)
+        env_id, arguments = registered_id(env.id), _arguments(env)
         return {
-            **settled,
+            "id": env_id,
+            "split": split if is_split(env) else None,
+            "arguments": arguments,
+            "tasks": made.tasks.fingerprint,
             "behaviour": behaviour_hash(made.text_env, panel.task_ids),
-            "versions": _versions(settled["id"], settled["arguments"]),
+            "versions": _versions(env_id, arguments),
         }
     finally:
         made.close()
-
-
-def environment_settings(env: EnvSettings, split: str, made: AgentInterface) -> dict[str, Any]:
-    """The part of ``environment_record`` that playing tells nothing about.
-
-    Args:
-        env: its settings.
-        split: of the tasks.
-        made: the environment.
-
-    Returns:
-        ``id``, ``split``, ``arguments`` and ``tasks``, as there.
-    """
-    return {
-        "id": registered_id(env.id),
-        "split": split if is_split(env) else None,
-        "arguments": _arguments(env),
-        "tasks": made.tasks.fingerprint,
-    }
 
 
 def _arguments(env: EnvSettings) -> dict[str, Any]:

@@ -289,7 +289,6 @@ def clean(
     for module in ("my_envs", "my_module"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setenv("PAW_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("PAW_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.setenv("OPENAI_BASE_URL", endpoint)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setattr("uvicorn.Server.run", lambda self: None)
