@@ -75,6 +75,22 @@ def test_unused_sessions_end_and_those_in_use_do_not() -> None:
     assert [room.ended for room in (used, unused, busy)] == [1, 1, 1]
 
 
+def test_a_session_ends_when_its_time_is_over_whoever_asks_next() -> None:
+    now = [0.0]
+    store = SessionStore(10, limit=1, limit_per_client=1, clock=lambda: now[0])
+    client = Client(b"", "one")
+    first = store.add(Session(client=client))
+    assert first.busy is False
+    with pytest.raises(TooManySessionsError) as refused:
+        store.add(Session(client=client))
+    assert refused.value.retry_after == 5
+    now[0] = 10.0
+    second = store.add(Session(client=client))
+    now[0] = 20.0
+    with pytest.raises(UnknownSessionError):
+        store.get(second.id, client, Session)
+
+
 def test_limits_are_positive() -> None:
     with pytest.raises(ValueError, match="positive"):
         SessionStore(limit=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from paw_gym import locks
 from paw_gym.locks import ProcessLock, is_held, only_process, require_idle
 
 pytest.importorskip("fcntl", reason="elsewhere nothing is protected")
@@ -73,7 +75,10 @@ def test_a_child_that_inherits_a_lock_holds_it_without_its_parent(tmp_path: Path
     path = tmp_path / "locks" / "deep" / "one"
     lock = ProcessLock(path)
     assert path.is_file() and not path.stat().st_mode & 0o111 and not is_held(path)
-    assert lock.take() and is_held(path)
+    assert lock.take() is True and is_held(path) is True
+    second = ProcessLock(path)
+    assert second.take() is False
+    second.close()
     child = subprocess.Popen(
         [sys.executable, "-c", "import sys; sys.stdin.read()"],
         stdin=subprocess.PIPE,
@@ -84,4 +89,18 @@ def test_a_child_that_inherits_a_lock_holds_it_without_its_parent(tmp_path: Path
         assert is_held(path)
         child.kill()
     assert not is_held(path)
-    assert not is_held(tmp_path / "nothing") and not (tmp_path / "nothing").exists()
+    assert is_held(tmp_path / "nothing") is False and not (tmp_path / "nothing").exists()
+
+
+def test_without_locks_a_run_is_better_than_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_here(file: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks on this file system")
+
+    lock = ProcessLock(tmp_path)
+    monkeypatch.setattr(locks._fcntl, "flock", none_here)
+    assert lock.take() is True
+    monkeypatch.setattr(locks, "_fcntl", None)
+    assert lock.take() is True and lock.descriptors == ()
+    lock.close()
