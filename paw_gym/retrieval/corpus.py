@@ -249,13 +249,10 @@ def _open_file(path: Path, on_error: str) -> Corpus:
         )
     version = _version(path.stat())  # before the scan: a change during it counts
     remembered = _scan_folder(path) if version[0] >= _CACHED_FROM else None
-    if remembered is not None and (remembered / "scan.json").is_file():
-        scan = json.loads((remembered / "scan.json").read_text(encoding="utf-8"))
-        offsets = np.asarray(np.load(remembered / "offsets.npy", mmap_mode="r"))
-    else:
-        offsets, scan = _scan(path)
-        if remembered is not None:
-            _remember(remembered, offsets, scan)
+    found = None if remembered is None else _recalled(remembered)
+    offsets, scan = found or _scan(path)
+    if remembered is not None and found is None:
+        _remember(remembered, offsets, scan)
     if scan["malformed"]:
         number, reason = scan["malformed"][0]
         if on_error == "raise":
@@ -306,6 +303,7 @@ def _scan(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
     return np.array(offsets, np.int64).reshape(-1, 2), {
         "fingerprint": digest.hexdigest(),
         "malformed": malformed,
+        "lines": len(hashes),
     }
 
 
@@ -331,6 +329,21 @@ def _require_usable(hashes: np.ndarray, numbers: np.ndarray, source: str) -> Non
 def _scan_folder(path: Path) -> Path:
     name = hashlib.sha256(file_version(path).encode()).hexdigest()[:24]
     return private_folder("corpora") / name
+
+
+def _recalled(folder: Path) -> tuple[np.ndarray, dict[str, Any]] | None:
+    """What was remembered of a scan; ``None``: nothing, or it is damaged."""
+    try:
+        scan = json.loads((folder / "scan.json").read_text(encoding="utf-8"))
+        offsets = np.asarray(np.load(folder / "offsets.npy", mmap_mode="r"))
+        if offsets.shape != (scan["lines"], 2) or not isinstance(scan["malformed"], list):
+            raise ValueError("the offsets are not those of the scan")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        _log.warning("The scan in %s is damaged, and made anew: %s", folder, error)
+        return None
+    return offsets, scan
 
 
 def _remember(folder: Path, offsets: np.ndarray, scan: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from paw_gym.encoding import encodable
 from paw_train.reporting.run.run_data import FILES
 
 PHASES = ("before", "training", "after", "other")
@@ -96,7 +97,7 @@ def episode_files(run: Path) -> list[EpisodeFile]:
         if path.stem.startswith("episodes"):
             name = path.stem.removeprefix("episodes").strip("_") or "episodes"
             phase = name if name in ("before", "after") else "other"
-            found.append(EpisodeFile(name, path, phase, None, None))
+            found.append(EpisodeFile(encodable(name), path, phase, None, None))
     unique = {file.key: file for file in found}
     return sorted(unique.values(), key=lambda file: (file.place, file.key))
 
@@ -111,7 +112,7 @@ def _rollouts(path: Path, run: Path) -> EpisodeFile:
     number = re.fullmatch(r"(\d{1,9})", path.stem)
     tokens = run / "tokens" / f"{path.stem}.jsonl"
     return EpisodeFile(
-        path.stem,
+        encodable(path.stem),
         path,
         "training",
         int(number.group()) if number else None,

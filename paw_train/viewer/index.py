@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from paw_gym.cache import private_file, private_folder
+from paw_gym.encoding import encodable
 from paw_gym.transition import Episode
 from paw_train.viewer.files import Damaged, Place, read_line, scan_episodes, scan_lines
 from paw_train.viewer.folders import EpisodeFile, episode_files
@@ -54,8 +58,12 @@ Progress = Callable[[int, int], None]
 """called with (bytes read, bytes to read)"""
 
 
+class DamagedIndexError(Exception):
+    """The database was damaged or gone; it is there again, empty, and what was asked can be asked again."""
+
+
 class RunIndex:
-    """The database of one run.
+    """The database of one run. A damaged one is built again.
 
     Args:
         run: its folder.
@@ -65,31 +73,55 @@ class RunIndex:
 
     def __init__(self, run: Path, folder: Path | None = None) -> None:
         self.run = run.resolve()
-        name = hashlib.sha256(str(self.run).encode()).hexdigest()[:24]
+        name = hashlib.sha256(os.fsencode(self.run)).hexdigest()[:24]
+        self._lock, self._built = Lock(), 0
         self.path = _writable(folder or private_folder("view")) / f"{name}.sqlite"
         self._create()
 
     @contextmanager
     def connect(self) -> Iterator[sqlite3.Connection]:
-        """A connection for one thread and a short time."""
+        """A connection for one thread and a short time.
+
+        Raises:
+            DamagedIndexError: the database was damaged or gone, and has been made anew.
+        """
+        built = self._built
+        try:
+            with self._connect() as database:
+                yield database
+        except sqlite3.Error as error:
+            if not _is_damage(error):
+                raise
+            with self._lock:  # of several that meet the damage, one mends it
+                if built == self._built:
+                    self._create(anew=True)
+                    self._built += 1
+            raise DamagedIndexError(str(error)) from error
+
+    @contextmanager
+    def _connect(self) -> Iterator[sqlite3.Connection]:
         private_file(self.path)  # it holds texts of episodes
         with closing(sqlite3.connect(self.path, timeout=30, isolation_level=None)) as database:
             database.row_factory = sqlite3.Row
             database.execute("PRAGMA synchronous = OFF")  # it can be built again
             yield database
 
-    def _create(self) -> None:
+    def _create(self, anew: bool = False) -> None:
         try:
-            with self.connect() as database:
-                if database.execute("PRAGMA user_version").fetchone()[0] == _VERSION:
+            with self._connect() as database:
+                if not anew and database.execute("PRAGMA user_version").fetchone()[0] == _VERSION:
                     return
         except sqlite3.DatabaseError:
             pass  # a damaged one is built again as well
         for suffix in ("", "-wal", "-shm"):
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
-        with self.connect() as database:
+        with self._connect() as database:
             database.execute("PRAGMA journal_mode = WAL")
-            database.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {_VERSION}; COMMIT;")
+            first = int(time.time() * 1000)  # above those of a database that was here before
+            begun = f"INSERT INTO meta VALUES ('generation', {first});"
+            database.executescript(
+                f"BEGIN; {_TABLES} {begun} PRAGMA user_version = {_VERSION}; COMMIT;"
+            )
 
     def generation(self) -> int:
         """Grows whenever something changes."""
@@ -191,12 +223,26 @@ class _Reading:
                 _forget(self.database, self.number)
                 self.replaces = False
             for item in self.pending:
-                _insert(self.database, self.number, self.file, *item)
+                self._insert(*item)
             self.database.execute(
                 "UPDATE files SET done = ?, signature = ?, note = ? WHERE id = ?",
-                (self.done, signature, "; ".join(self.notes) or None, self.number),
+                (self.done, signature, encodable("; ".join(self.notes)) or None, self.number),
             )
         self.pending.clear()
+
+    def _insert(
+        self, ordinal: int, place: Place, summary: EpisodeSummary, tokens: Place | None
+    ) -> None:
+        self.database.execute("SAVEPOINT episode")
+        try:
+            _insert(self.database, self.number, self.file, ordinal, place, summary, tokens)
+        except (
+            OverflowError,
+            sqlite3.ProgrammingError,
+        ) as error:  # a value that SQLite has no type for
+            self.database.execute("ROLLBACK TO episode")
+            self.notes.append(f"record {ordinal + 1} is damaged and left out ({error})")
+        self.database.execute("RELEASE episode")
 
 
 def _open(
@@ -245,17 +291,33 @@ def _insert(
         *(e.mean("advantage"), e.mean("surprise"), e.selected(), e.lam),
     )
     marks = ", ".join("?" * len(values))
-    row = database.execute(f"INSERT INTO episodes VALUES (NULL, {marks})", values).lastrowid
+    row = database.execute(
+        f"INSERT INTO episodes VALUES (NULL, {marks})", tuple(map(_storable, values))
+    ).lastrowid
     database.executemany(
         "INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
-            (first + i, row, t.step, t.action, t.observation, t.reward, t.valid, t.entropy,
-             t.advantage, t.surprise, t.selected)
+            (first + i, row, t.step, _storable(t.action), _storable(t.observation), t.reward,
+             t.valid, t.entropy, t.advantage, t.surprise, t.selected)
             for i, t in enumerate(e.turns)
         ],
     )  # fmt: skip
-    words = [(first + i, t.words) for i, t in enumerate(e.turns)]
+    words = [(first + i, _storable(t.words)) for i, t in enumerate(e.turns)]
     database.executemany("INSERT INTO texts VALUES (?, ?)", words)
+
+
+def _storable(value: Any) -> Any:
+    """The value as SQLite takes it: texts of models may hold half a surrogate pair."""
+    return encodable(value) if isinstance(value, str) else value
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    if (getattr(error, "sqlite_errorcode", 0) & 0xFF) in (
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+    ):
+        return True
+    return str(error).startswith(("no such table", "no such column", "Could not decode"))
 
 
 def _token_places(path: Path | None) -> Mapping[str, Place]:

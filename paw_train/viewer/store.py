@@ -10,13 +10,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from paw_gym.encoding import encodable
 from paw_gym.envs.alfworld.oracle.recorded import is_procedural
 from paw_gym.transition import Episode
 from paw_train.viewer.conversation import conversation, notes
 from paw_train.viewer.differences import differences
 from paw_train.viewer.files import EpisodeReader, Place, read_line
 from paw_train.viewer.folders import episode_files, find_runs, is_run
-from paw_train.viewer.index import RunIndex
+from paw_train.viewer.index import DamagedIndexError, RunIndex
 from paw_train.viewer.measurements import Measurements
 from paw_train.viewer.queries import Filter, Lists, find_episode, group_of, overview
 from paw_train.viewer.summaries import outcome
@@ -128,7 +129,10 @@ class RunStore:
             for run in list(self._runs.values()):
                 try:
                     run.follow(self._stop)
-                except (OSError, sqlite3.Error):
+                except DamagedIndexError as error:
+                    _LOG.warning("The index of %s is built again: %s.", run.name, error)
+                    self._wake.set()
+                except Exception:  # of one run: the others are followed on
                     _LOG.exception("The index of %s could not be brought up to date.", run.name)
             self._wake.wait(_PAUSE)
             self._wake.clear()
@@ -267,7 +271,7 @@ class RunStore:
         if row["tokens_start"] is not None and file.tokens is not None:
             tokens = read_line(file.tokens, Place(row["tokens_start"], row["tokens_length"]))
         recorded = (tokens or {}).get("episode_id", row["episode_id"])
-        if {row["episode_id"], recorded} != {episode.episode_id}:
+        if {row["episode_id"], encodable(recorded)} != {encodable(episode.episode_id)}:
             raise ValueError("another record is where one was.")
         return row, siblings, episode, tokens
 

@@ -291,6 +291,72 @@ def test_damaged_files_cost_only_what_is_damaged(
     ask("curves", run="damaged"), ask("pulse", run="damaged"), ask("runs")
 
 
+def _many(folder: Path, name: str, *actions: str, **more: Any) -> Path:
+    """A run of episodes with a turn each."""
+    (folder / name / "rollouts").mkdir(parents=True)
+    lines = []
+    for number, action in enumerate(actions):
+        turn = Transition(
+            "e", "t", f"t#{action}{number}", 0, "p", "o", action, action, 1.0, "o",
+            True, False, True, {"success": True},
+        )  # fmt: skip
+        record = Episode("e", "t", f"t#{action}{number}", transitions=[turn]).to_dict()
+        lines.append(json.dumps({**record, **more}))
+    (folder / name / "rollouts" / "000001.jsonl").write_text("\n".join(lines) + "\n")
+    return folder / name
+
+
+def test_half_a_surrogate_pair_does_not_stop_the_index(
+    opened: Callable[[Path], Ask], tmp_path: Path
+) -> None:
+    run = _many(tmp_path, "odd", "fine", "a\ud800b", "fine")
+    ask = opened(run)
+    rows = ask("list", run="odd")["rows"]
+    assert len(rows) == 3 and ask("run", run="odd")["notes"] == []
+    for row in rows:
+        ask("episode", run="odd", key=row["key"])
+    assert ask("episode", run="odd", key=rows[1]["key"])["turns"][0]["action"] == "a\ud800b"
+
+
+def test_a_value_that_the_index_cannot_hold_costs_its_record_alone(
+    opened: Callable[[Path], Ask], tmp_path: Path
+) -> None:
+    run = _many(tmp_path, "huge", "one", "two")
+    first, second = (run / "rollouts" / "000001.jsonl").read_text().splitlines()
+    wrong = json.loads(first)
+    wrong["transitions"][0]["reward"] = 10**400
+    wrong["transitions"][0]["step"] = 1 << 70
+    lines = [first, json.dumps(wrong), second]
+    (run / "rollouts" / "000001.jsonl").write_text("\n".join(lines) + "\n")
+    ask = opened(run)
+    assert [row["key"] for row in ask("list", run="huge")["rows"]] == ["000001.0", "000001.2"]
+    assert "record 2" in ask("run", run="huge")["notes"][0]
+
+
+@pytest.mark.parametrize("damage", ["garbage", "torn pages", "gone", "empty"])
+def test_a_damaged_index_is_built_again(
+    opened: Callable[[Path], Ask], tmp_path: Path, damage: str
+) -> None:
+    run = _many(tmp_path, "run", *[f"action {number}" for number in range(40)])
+    ask = opened(run)
+    before = ask("list", run="run")
+    assert before["total"] == 40
+    [path] = (tmp_path / "cache").glob("*.sqlite")
+    whole = path.read_bytes()
+    for name in (f"{path.name}-wal", f"{path.name}-shm"):
+        path.with_name(name).unlink(missing_ok=True)
+    if damage == "gone":
+        path.unlink()
+    elif damage == "torn pages":  # all but the first, which says that it is a database
+        path.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
+    else:
+        path.write_bytes(b"garbage" * 1000 if damage == "garbage" else b"")
+    for what in ("list", "run", "pulse"):
+        ask(what, run="run")  # no error: it is found out and mended while one asks
+    eventually(lambda: ask("list", run="run")["total"] == 40)
+    assert ask("list", run="run")["rows"] == before["rows"]
+
+
 HOSTILE = [
     "../../etc/passwd", "..%2f..%2fetc%2fpasswd", "/etc/passwd", "000001.0; DROP TABLE episodes",
     "000001.-1", "000001.99999999999999999999", ".", "", "%00", "small/../small", "é.٣",
