@@ -291,7 +291,7 @@ def test_damaged_files_cost_only_what_is_damaged(
     ask("curves", run="damaged"), ask("pulse", run="damaged"), ask("runs")
 
 
-def _many(folder: Path, name: str, *actions: str, **more: Any) -> Path:
+def _many(folder: Path, name: str, *actions: str) -> Path:
     """A run of episodes with a turn each."""
     (folder / name / "rollouts").mkdir(parents=True)
     lines = []
@@ -300,8 +300,8 @@ def _many(folder: Path, name: str, *actions: str, **more: Any) -> Path:
             "e", "t", f"t#{action}{number}", 0, "p", "o", action, action, 1.0, "o",
             True, False, True, {"success": True},
         )  # fmt: skip
-        record = Episode("e", "t", f"t#{action}{number}", transitions=[turn]).to_dict()
-        lines.append(json.dumps({**record, **more}))
+        episode = Episode("e", "t", f"t#{action}{number}", transitions=[turn])
+        lines.append(json.dumps(episode.to_dict()))
     (folder / name / "rollouts" / "000001.jsonl").write_text("\n".join(lines) + "\n")
     return folder / name
 
@@ -323,14 +323,15 @@ def test_a_value_that_the_index_cannot_hold_costs_its_record_alone(
 ) -> None:
     run = _many(tmp_path, "huge", "one", "two")
     first, second = (run / "rollouts" / "000001.jsonl").read_text().splitlines()
-    wrong = json.loads(first)
-    wrong["transitions"][0]["reward"] = 10**400
-    wrong["transitions"][0]["step"] = 1 << 70
-    lines = [first, json.dumps(wrong), second]
+    number, kind = json.loads(first), json.loads(first)
+    number["transitions"][0]["reward"] = 10**400
+    kind["task_type"] = {"not": "a text"}
+    lines = [first, json.dumps(number), json.dumps(kind), second]
     (run / "rollouts" / "000001.jsonl").write_text("\n".join(lines) + "\n")
     ask = opened(run)
-    assert [row["key"] for row in ask("list", run="huge")["rows"]] == ["000001.0", "000001.2"]
-    assert "record 2" in ask("run", run="huge")["notes"][0]
+    assert [row["key"] for row in ask("list", run="huge")["rows"]] == ["000001.0", "000001.3"]
+    [note] = ask("run", run="huge")["notes"]
+    assert "record 2" in note and "record 3" in note
 
 
 @pytest.mark.parametrize("damage", ["garbage", "torn pages", "gone", "empty"])
