@@ -21,12 +21,14 @@ from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.policies.local.guarded_step import GuardedStep
 from paw_train.policies.local.mixed_precision import MasterWeights
 from paw_train.policies.local.policy import LocalPolicy
+from paw_train.policies.local.scratch import spells
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.rollout import demonstrations
 from paw_train.rollouts.tokens import TokenBatch, TokenRow, collate
 from paw_train.settings import CloningSettings, Settings
 from paw_train.training.environments import divided, member_seed
 from paw_train.training.muon import Muon
+from paw_train.training.spelling import practiced
 
 
 def expert_rows(
@@ -188,6 +190,9 @@ class _Cloner:
         )
         self.peaks = [[group["lr"] for group in o.param_groups] for o in self.optimizers]
         self.batches = _batches(rows, settings.batch_tokens, np.random.default_rng(seed))
+        if spells(policy.tokenizer):
+            rng = np.random.default_rng([seed, 2])
+            self.batches = practiced(self.batches, policy.tokenizer, rng)
 
     def step(self) -> tuple[float, float]:
         """One optimiser step; returns (loss, share of the responses' tokens that are most likely)."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 
@@ -11,7 +12,7 @@ import numpy as np
 from paw_gym.pool import EnvPool
 from paw_gym.transition import Episode
 from paw_train.baselines import make_agent
-from paw_train.environments import has_solver, make_pool
+from paw_train.environments import has_solver, is_split, make_pool
 from paw_train.evaluation.terminal import Advance, Display
 from paw_train.rollouts.rollout import demonstrations
 from paw_train.settings import RolloutSettings, Settings
@@ -21,6 +22,10 @@ _TASKS = 600
 """training tasks that are played, over all environments of a run"""
 _LEAST = 200
 """the least for one environment"""
+_OTHERS = 100
+"""other tasks of a split that are played, to find words that the training tasks lack"""
+_LISTED = 20
+"""unknown words of a split that a warning lists"""
 _TOGETHER = 100
 """episodes that run at the same time"""
 _NOISE = 0.2
@@ -38,33 +43,82 @@ def language_texts(settings: Settings, display: Display) -> list[str]:
         settings: of the run; ``seed`` decides on the perturbed actions.
         display: shows the progress.
     """
-    most = max(_LEAST, _TASKS // len(settings.members))
-    return [
-        text
-        for member in settings.members
-        for text in _member_texts(member, most, settings.seed, settings.rollout, display)
-    ]
-
-
-def _member_texts(
-    member: Member, most: int, seed: int, rollout: RolloutSettings, display: Display
-) -> list[str]:
-    env = member.env
-    pool = make_pool(env, env.train_split, 1, 1, seed)
-    ids = pool.tasks.ids
-    few = [ids[int(i)] for i in np.linspace(0, len(ids) - 1, min(len(ids), most))]
-    rng = np.random.default_rng(seed) if has_solver(env, env.train_split) else None
     texts: list[str] = []
-    with display.task(f"reading the language of {member.name}", len(few)) as advance:
-        for start in range(0, len(few), _TOGETHER):
-            part = few[start : start + _TOGETHER]
+    for member in settings.members:
+        with _pool(settings, member, member.env.train_split) as pool:
+            texts += _read(settings, member, pool, _vocabulary_tasks(settings, pool), display)
+    return texts
+
+
+def other_texts(settings: Settings, display: Display) -> dict[str, list[str]]:
+    """The same of tasks that ``language_texts`` leaves out, by split: held-out ones, and of training.
+
+    Of several environments, ``ENVIRONMENT SPLIT`` names a split.
+    """
+    chosen, found = settings.evaluation, {}
+    for member in settings.members:
+        env = member.env
+        used = {
+            member.split: chosen.tasks or settings.world_model_learning.held_out_episodes,
+            member.selection_split: chosen.every and settings.updates,
+        }
+        held_out = [split for split, tasks in used.items() if tasks and is_split(env)]
+        for split in dict.fromkeys([env.train_split, *held_out]):
+            with _pool(settings, member, split) as pool:
+                seen = _vocabulary_tasks(settings, pool) if split == env.train_split else ()
+                left = sorted(set(pool.tasks.ids) - set(seen))
+                texts = _read(settings, member, pool, _spread(left, _OTHERS), display, split)
+            found[f"{member.name} {split}" if settings.mixed else split] = texts
+    return found
+
+
+def unknown_sentence(split: str, words: Sequence[str]) -> str:
+    """A warning about words of a split that the vocabulary lacks."""
+    more = f" and {len(words) - _LISTED} more" if len(words) > _LISTED else ""
+    listed = ", ".join(words[:_LISTED]) + more
+    noun = "1 word" if len(words) == 1 else f"{len(words)} words"
+    return f"Warning: {noun} of the split {split} not among the words of training: {listed}."
+
+
+@contextmanager
+def _pool(settings: Settings, member: Member, split: str) -> Iterator[EnvPool]:
+    pool = make_pool(member.env, split, 1, 1, settings.seed)
+    yield pool
+    pool.close()
+
+
+def _vocabulary_tasks(settings: Settings, pool: EnvPool) -> list[str]:
+    return _spread(pool.tasks.ids, max(_LEAST, _TASKS // len(settings.members)))
+
+
+def _spread(ids: Sequence[str], most: int) -> list[str]:
+    """At most so many of the ids, evenly spread."""
+    return [ids[int(i)] for i in np.linspace(0, len(ids) - 1, min(len(ids), most))]
+
+
+def _read(
+    settings: Settings,
+    member: Member,
+    pool: EnvPool,
+    task_ids: Sequence[str],
+    display: Display,
+    split: str | None = None,
+) -> list[str]:
+    """Texts of episodes of the tasks."""
+    env, seed = member.env, settings.seed
+    solved = has_solver(env, split or env.train_split)
+    rng = np.random.default_rng(seed) if solved else None
+    texts: list[str] = []
+    named = member.name if split is None else f"{member.name}, {split}"
+    with display.task(f"reading the language of {named}", len(task_ids)) as advance:
+        for start in range(0, len(task_ids), _TOGETHER):
+            part = task_ids[start : start + _TOGETHER]
             _load(pool, part, start, advance)
             if rng is not None:
                 episodes = _expert_episodes(pool, part, rng, partial(advance, start))
             else:
-                episodes = _random_episodes(pool, part, rollout, seed)
+                episodes = _random_episodes(pool, part, settings.rollout, seed)
             texts += [text for episode in episodes for text in _texts_of(episode)]
-    pool.close()
     return texts
 
 

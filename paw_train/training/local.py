@@ -38,7 +38,7 @@ from paw_train.policies.factory import rollout_policy
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint, share_checkpoint
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.reference import Reference
-from paw_train.policies.local.scratch import scratch_model, scratch_tokenizer
+from paw_train.policies.local.scratch import scratch_model, scratch_tokenizer, unknown_words
 from paw_train.reporting.run.alarms import world_model_loss
 from paw_train.reporting.terminal import RunDisplay
 from paw_train.reporting.tracking.follow import Tracking
@@ -62,7 +62,7 @@ from paw_train.training.environments import (
     reward_terms,
 )
 from paw_train.training.fit import machine_memory, require_fit
-from paw_train.training.language import language_texts
+from paw_train.training.language import language_texts, other_texts, unknown_sentence
 from paw_train.training.preparation import prepared
 from paw_train.training.recording import record
 from paw_train.training.records import cut_logs, note_event
@@ -322,11 +322,33 @@ class Run:
         if warm is not None:
             tokenizer = AutoTokenizer.from_pretrained(warm / "model", trust_remote_code=False)
         else:
-            tokenizer = scratch_tokenizer(
-                model.scratch, language_texts(self.settings, self.display)
-            )
+            tokenizer = self._tokenizer()
         network = scratch_model(model.scratch, len(tokenizer), self.settings.seed)
         return LocalPolicy(network.to(self.device), tokenizer)
+
+    def _tokenizer(self) -> Any:
+        """The tokenizer of a model from scratch; it spells words that only other tasks have."""
+        scratch = self.settings.model.scratch
+        texts = language_texts(self.settings, self.display)
+        tokenizer = scratch_tokenizer(scratch, texts)
+        if scratch.tokenizer not in ("words", "entities"):
+            return tokenizer
+        others = other_texts(self.settings, self.display)
+        unknown = {split: unknown_words(tokenizer, found) for split, found in others.items()}
+        if not any(unknown.values()):
+            return tokenizer
+        for split, words in unknown.items():
+            if words:
+                self.display.say(unknown_sentence(split, words))
+        self.display.say(
+            "The model reads and writes these words letter by letter"
+            + (
+                ", which the warm start practices with made-up words."
+                if self.settings.cloning.episodes
+                else ", and has no warm start (cloning.episodes=0) to practice it in."
+            )
+        )
+        return scratch_tokenizer(scratch, texts, spells=True)
 
     # --- warm start ------------------------------------------------------------------------------
 

@@ -166,3 +166,16 @@ def test_groups_with_equal_returns_are_counted() -> None:
     # what failed is left out, and a group of one cannot differ
     assert outcome_metrics([*equal[:2], played(0, 5.0, "broke")])["equal_groups"] == 1.0
     assert "equal_groups" not in outcome_metrics([played(0, 1.0), played(1, 0.0)])
+
+
+def test_validation_far_below_training_is_an_alarm_from_the_first_validation_on() -> None:
+    rows = [{"update": n, "success_rate": 1.0} for n in range(1, 13)]
+    rows[3]["validation"] = rows[7]["validation"] = 0.0
+    (alarm,) = find_alarms(rows)
+    assert (alarm.kind, alarm.first, alarm.last, alarm.ongoing) == ("validation", 4, 8, True)
+    assert "0.0 % of the validation tasks after update 8, 100.0 % of the training" in alarm.text
+    rows[11]["validation"] = 0.7
+    assert [a.ongoing for a in find_alarms(rows)] == [False], "it has caught up"
+    for row in rows:
+        row["success_rate"] = 0.3
+    assert find_alarms(rows) == [], "the gap is small"

@@ -586,6 +586,31 @@ def test_summary_has_a_row_for_each_task_type(tmp_path: Path) -> None:
     assert [row[0] for row in summary_cells(run)[1:]] == list(TYPES)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "training", "headline"),
+    [
+        (0, 0, 1.0, "None of the 40 unseen games was solved, before RL or after; training solves 100.0 %"),
+        (8, 12, 0.98, "30.0 % [18.1, 45.4] after: +10.0 points; the intervals overlap; far below training"),
+        (8, 12, 0.5, "30.0 % [18.1, 45.4] after: +10.0 points; the intervals overlap."),
+    ],
+)
+def test_headline_tells_what_does_not_carry_over(
+    tmp_path: Path, before: int, after: int, training: float, headline: str
+) -> None:
+    run = write_run(tmp_path / "run", before, after, 40)
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").open()]
+    write_lines(run / "metrics.jsonl", [{**row, "success_rate": training} for row in metrics])
+    assert headline in summary_lines(load_run(run))[0]
+
+
+def test_a_runs_note_stands_below_the_headline(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    config = json.loads((run / "config.json").read_text())
+    write_json(run / "config.json", {**config, "note": "A plumbing test: not a result."})
+    assert summary_lines(load_run(run))[1] == "A plumbing test: not a result."
+    assert "<p>A plumbing test: not a result.</p>" in write_report(run).read_text()
+
+
 def test_summary_shows_no_change_without_both(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     (run / "eval_after.json").unlink()

@@ -33,19 +33,22 @@ CHAT_TEMPLATE = (
 _SPECIAL = ("<pad>", "<unk>", "<user>", "<agent>", "<end>")
 
 
-def scratch_tokenizer(settings: ScratchModelSettings, texts: Iterable[str]) -> Any:
-    """The tokenizer that ``settings`` name, made for the language of ``texts``."""
+def scratch_tokenizer(
+    settings: ScratchModelSettings, texts: Iterable[str], spells: bool = False
+) -> Any:
+    """The tokenizer that ``settings`` name, made for the language of ``texts``; ``spells``: see below."""
     if settings.tokenizer in ("pieces", "entity_pieces"):
         return piece_tokenizer(
             texts, settings.pieces, entities=settings.tokenizer == "entity_pieces"
         )
-    return word_tokenizer(texts, entities=settings.tokenizer == "entities")
+    return word_tokenizer(texts, entities=settings.tokenizer == "entities", spells=spells)
 
 
 def word_tokenizer(
     texts: Iterable[str],
     tags: Iterable[str] = ("<action>", "</action>"),
     entities: bool = False,
+    spells: bool = False,
 ) -> Any:
     """A word-level tokenizer whose vocabulary is every word of ``texts`` (and every digit string to 40).
 
@@ -54,10 +57,11 @@ def word_tokenizer(
         tags: strings that are one token each and mark the parts of a response.
         entities: whether a word and the number behind it are one token. A word that was seen with
             numbers up to n is known with those up to 2n, six at least.
+        spells: whether an unknown word is spelled, byte by byte, with 256 tokens behind those of the words.
 
     Returns:
         A ``PreTrainedTokenizerFast`` with a chat template. Known text comes back unchanged from
-        ``decode(encode(text))``; an unknown word becomes ``<unk>``.
+        ``decode(encode(text))``, and with ``spells`` any text; else an unknown word becomes ``<unk>``.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
@@ -68,10 +72,31 @@ def word_tokenizer(
     if entities:
         words.update(_more_entities(words))
     vocabulary = {word: i for i, word in enumerate([*_SPECIAL, *sorted(words)])}
-    core = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    core.pre_tokenizer = splitter
-    core.decoder = decoders.Fuse()
-    return _for_dialogues(core, tags)
+    if spells:
+        byte_level = _byte_level()
+        written = {byte_level.pre_tokenize_str(word)[0][0]: i for word, i in vocabulary.items()}
+        for byte in sorted(pre_tokenizers.ByteLevel.alphabet()):
+            written.setdefault(byte, len(written))
+        core = Tokenizer(models.BPE(written, [], ignore_merges=True))
+        core.pre_tokenizer = pre_tokenizers.Sequence([splitter, byte_level])
+        core.decoder = decoders.ByteLevel()
+    else:
+        core = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+        core.pre_tokenizer = splitter
+        core.decoder = decoders.Fuse()
+    return _for_dialogues(core, tags, spells=spells)
+
+
+def spells(tokenizer: Any) -> bool:
+    """Whether a tokenizer is one of words that spells the unknown ones."""
+    return bool(tokenizer.init_kwargs.get("spells"))
+
+
+def unknown_words(tokenizer: Any, texts: Iterable[str]) -> list[str]:
+    """Words of texts that a word tokenizer without spelling does not know, in alphabetical order."""
+    known, split = tokenizer.get_vocab(), tokenizer.backend_tokenizer.pre_tokenizer
+    words = {piece for text in set(texts) for piece, _ in split.pre_tokenize_str(text)}
+    return sorted({word.strip() or repr(word) for word in words if word not in known})
 
 
 def _more_entities(words: Iterable[str]) -> Iterator[str]:
@@ -147,7 +172,7 @@ def _byte_level() -> Any:
     return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
 
-def _for_dialogues(core: Any, tags: Iterable[str]) -> Any:
+def _for_dialogues(core: Any, tags: Iterable[str], **kept: Any) -> Any:
     from tokenizers import AddedToken
     from transformers import PreTrainedTokenizerFast
 
@@ -159,6 +184,7 @@ def _for_dialogues(core: Any, tags: Iterable[str]) -> Any:
         unk_token="<unk>",
         eos_token="<end>",
         clean_up_tokenization_spaces=False,
+        **kept,
     )
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer

@@ -7,7 +7,7 @@ change has to exceed the noise between neighbouring updates, so that a noisy hea
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,8 @@ _EQUAL = 0.97
 """share of groups with equal returns at which nothing is left to learn from"""
 _SOLVED = 0.9
 """success from which low entropy and equal groups are expected"""
+GAP = 0.4
+"""by which success on other tasks is below that of training's, to count as far below"""
 _NEAR_ONE = 0.97
 """world-model loss from which nearly every token has p near 0"""
 _STILL = 0.01
@@ -48,7 +50,7 @@ class Alarm:
     """A stretch of updates over which a rule held."""
 
     kind: str
-    """``success``, ``invalid``, ``entropy``, ``groups`` or ``world_model``"""
+    """``success``, ``invalid``, ``entropy``, ``groups``, ``validation`` or ``world_model``"""
     title: str
     text: str
     """the numbers, in a sentence"""
@@ -64,6 +66,13 @@ class Alarm:
         return asdict(self)
 
 
+def recent_success(records: Records) -> float | None:
+    """Mean success in training over the last window of updates, fewer where there are fewer."""
+    rates = [number(record.get("success_rate")) for record in records[-WINDOW:]]
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) / len(known) if known else None
+
+
 def find_alarms(records: Records, wm_loss: str | None = None) -> list[Alarm]:
     """The alarms of a run so far, in the order in which they were raised.
 
@@ -72,6 +81,7 @@ def find_alarms(records: Records, wm_loss: str | None = None) -> list[Alarm]:
         wm_loss: the run's world-model loss (``cmae``, ...); ``None``: it has none.
     """
     found = [*_success(records), *_invalid(records), *_entropy(records), *_groups(records)]
+    found += _validation(records)
     if wm_loss in _BOUNDED:
         found += _world_model(records)
     return sorted(found, key=lambda alarm: alarm.first)
@@ -149,6 +159,26 @@ def _groups(records: Records) -> list[Alarm]:
         )
 
     return series.stretches("groups", "Groups do not differ in return", holds, text)
+
+
+def _validation(records: Records) -> list[Alarm]:
+    found: list[Alarm] = []
+    below = False
+    for at, record in enumerate(records):
+        validated, update = number(record.get("validation")), number(record.get("update"))
+        training = recent_success(records[: at + 1])
+        if validated is None or update is None or training is None:
+            continue
+        was_below, below = below, training - validated >= GAP
+        if below:
+            text = (
+                f"{_percent(validated)} of the validation tasks after update {update:.0f}, "
+                f"{_percent(training)} of the training tasks: what is learned does not carry over."
+            )
+            first = found.pop().first if was_below else int(update)
+            title = "Validation is far below training"
+            found.append(Alarm("validation", title, text, first, int(update), True))
+    return [replace(alarm, ongoing=below and alarm is found[-1]) for alarm in found]
 
 
 def _world_model(records: Records) -> list[Alarm]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from paw_train.evaluation.statistics import difference_interval, paired_difference
+from paw_train.reporting.run.alarms import GAP, recent_success
 from paw_train.reporting.run.results import EvalResult, Rate, number
 from paw_train.reporting.run.run_data import Record, RunData
 
@@ -60,16 +61,19 @@ def _compare(run: RunData, before: EvalResult, after: EvalResult) -> Verdict:
             ),
             "open",
         )
+    more = (*_scores(before, after), *_errors(before, after), *checkpoint_sentence(run))
+    training = recent_success(run.metrics)
+    trained = "" if training is None else f"{100 * training:.1f} % of the training tasks"
+    if a.rate == b.rate == 0:
+        headline = f"None of the {_tasks(run, after)} was solved, before RL or after"
+        return Verdict(f"{headline}; training solves {trained}" if trained else headline, more, "worse")
     overlap = intervals_overlap(a, b)
     tone, sentence = _decide(before, after, overlap)
     joint = "the intervals overlap" if overlap else "the intervals do not overlap"
-    details = (
-        sentence,
-        *_scores(before, after),
-        *_errors(before, after),
-        *checkpoint_sentence(run),
-    )
-    return Verdict(f"{headline}; {joint}", details, tone)
+    # several environments have other shares in training than in the panel
+    if training is not None and training - b.rate >= GAP and b.high < training and not run.mixed:
+        joint += f"; far below training, which solves {trained}"
+    return Verdict(f"{headline}; {joint}", (sentence, *more), tone)
 
 
 def _decide(before: EvalResult, after: EvalResult, overlap: bool) -> tuple[str, str]:

@@ -1,0 +1,93 @@
+"""Practice in spelling: known words of an expert's rows are replaced by made-up ones.
+
+A policy trained from scratch whose held-out tasks have words of their own spells them, byte by byte. The
+training tasks hold no spelled word, so without practice it would never learn to copy one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from paw_train.rollouts.tokens import Span, TokenRow
+
+_SHARE = 0.7
+"""probability that a word is replaced in a row where it can be"""
+_LENGTHS = (2, 11)
+"""characters of a made-up word: from, to below"""
+_OTHER_BYTES = "".join(map(chr, [*range(161, 173), *range(174, 256), *range(290, 323)]))
+"""bytes from 128, as byte-level vocabularies write them"""
+_CHARACTERS = {"abcdefghijklmnopqrstuvwxyz": 0.8, "0123456789": 0.1, _OTHER_BYTES: 0.1}
+"""what a made-up word consists of, and how often"""
+_WORD = re.compile(r"( ?)([A-Za-z_]{2,})( [0-9]+)?")
+"""a word that may be replaced, in its parts: space, name, number"""
+
+
+def practiced(
+    batches: Iterable[list[TokenRow]], tokenizer: Any, rng: np.random.Generator
+) -> Iterator[list[TokenRow]]:
+    """Batches of an expert's rows, with made-up words for some that responses copy.
+
+    Args:
+        batches: of rows; not changed.
+        tokenizer: a word tokenizer that spells.
+        rng: chooses the words and makes them up.
+    """
+    ids = tokenizer.get_vocab()
+    found = {i: _WORD.fullmatch(tokenizer.decode([i])) for i in ids.values()}
+    words = {i: match.groups("") for i, match in found.items() if match is not None}
+    for batch in batches:
+        yield [_respelled(row, words, ids, rng) for row in batch]
+
+
+def _respelled(
+    row: TokenRow,
+    words: dict[int, tuple[str, ...]],
+    ids: dict[str, int],
+    rng: np.random.Generator,
+) -> TokenRow:
+    made_up = {name: _made_up(name, rng) for name in _copied(row, words) if rng.random() < _SHARE}
+    tokens: list[int] = []
+    starts = []
+    for token in row.ids:
+        starts.append(len(tokens))
+        space, name, number = words.get(token, ("", "", ""))
+        if name in made_up:
+            written = f"{space}{made_up[name]}{number}".replace(" ", "\u0120")
+            tokens += [ids[character] for character in written]
+        else:
+            tokens.append(token)
+    starts.append(len(tokens))
+
+    def moved(span: Span) -> Span:
+        return starts[span[0]], starts[span[1]]
+
+    steps = []
+    for step in row.steps:
+        action = moved(step.action)
+        chances = [0.0] * (action[1] - action[0])
+        steps.append(
+            replace(step, action=action, observation=moved(step.observation), logprobs=chances)
+        )
+    return replace(row, ids=tokens, steps=steps)
+
+
+def _copied(row: TokenRow, words: dict[int, tuple[str, ...]]) -> list[str]:
+    """Names in responses that the model has read before it first wrote them."""
+    said = {i for step in row.steps for i in range(*step.action)}
+    places: dict[str, list[bool]] = defaultdict(list)
+    for i, token in enumerate(row.ids):
+        if token in words:
+            places[words[token][1]].append(i in said)
+    return [name for name, spoken in places.items() if any(spoken) and not spoken[0]]
+
+
+def _made_up(name: str, rng: np.random.Generator) -> str:
+    characters = rng.choice(list(_CHARACTERS), p=list(_CHARACTERS.values()))
+    word = "".join(rng.choice(list(characters), rng.integers(*_LENGTHS)))
+    return word.capitalize() if name[0].isupper() and characters.isalpha() and characters.isascii() else word
