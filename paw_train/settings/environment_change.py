@@ -17,6 +17,7 @@ BELONGING = (
     *("env.kwargs", "env.train_kwargs", "env.train_split", "env.template", "env.history_length"),
     *("env.reward", "env.invalid_penalty", "env.max_return"),
     *("evaluation.split", "evaluation.selection_split", "rollout.max_response_tokens"),
+    "model.scratch.spell_unknown",
 )
 """settings (dotted) that belong to one environment"""
 _SPLITS = ("env.train_split", "evaluation.split", "evaluation.selection_split")

@@ -33,10 +33,13 @@ class ScratchModelSettings(Group):
     """base of the rotary embeddings (RoPE); with a larger base, more of each head is left for content and
     less for position"""
     tokenizer: Literal["words", "entities", "pieces", "entity_pieces"] = "words"
-    """kind of tokenizer: ``words``: the words of the training tasks (any other word is unknown);
-    ``entities``: the same, with a name and its number as one token (``cabinet 3``), which a policy copies in
-    one step; ``pieces``: byte-level BPE, which covers every text, for environments whose held-out tasks have
-    names of their own; ``entity_pieces``: pieces, with a name and its number as one token"""
+    """kind of tokenizer: ``words``: the words of the training tasks; ``entities``: the same, with a name and
+    its number as one token (``cabinet 3``), which a policy copies in one step; ``pieces``: byte-level BPE,
+    for environments in which most names are new; ``entity_pieces``: pieces, with a name and its number as
+    one token"""
+    spell_unknown: bool = True
+    """whether ``words`` and ``entities`` spell a word that training does not show, letter by letter, which
+    the warm start practices with made-up words; false: any such word is the same unknown token"""
     pieces: Annotated[int, Ge(FEWEST_PIECES)] = 1024
     """number of pieces; with fewer, names are split into more, and more frequent, pieces"""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -66,18 +66,37 @@ def other_texts(settings: Settings, display: Display) -> dict[str, list[str]]:
         for split in dict.fromkeys([env.train_split, *held_out]):
             with _pool(settings, member, split) as pool:
                 seen = _vocabulary_tasks(settings, pool) if split == env.train_split else ()
-                left = sorted(set(pool.tasks.ids) - set(seen))
-                texts = _read(settings, member, pool, _spread(left, _OTHERS), display, split)
+                left = _spread(sorted(set(pool.tasks.ids) - set(seen)), _OTHERS)
+                texts = _read(settings, member, pool, left, display, split) if left else []
             found[f"{member.name} {split}" if settings.mixed else split] = texts
     return found
 
 
-def unknown_sentence(split: str, words: Sequence[str]) -> str:
-    """A warning about words of a split that the vocabulary lacks."""
-    more = f" and {len(words) - _LISTED} more" if len(words) > _LISTED else ""
-    listed = ", ".join(words[:_LISTED]) + more
-    noun = "1 word" if len(words) == 1 else f"{len(words)} words"
-    return f"Warning: {noun} of the split {split} not among the words of training: {listed}."
+def warnings_of(unknown: Mapping[str, Sequence[str]], settings: Settings) -> Iterator[str]:
+    """Sentences about words of each split that training does not show, and what becomes of them."""
+    for split, words in unknown.items():
+        if words:
+            more = f" and {len(words) - _LISTED} more" if len(words) > _LISTED else ""
+            noun = "word" if len(words) == 1 else "words"
+            yield (
+                f"Warning: training does not show {len(words)} {noun} of the split {split}: "
+                f"{', '.join(words[:_LISTED])}{more}."
+            )
+    if not any(unknown.values()):
+        return
+    if not settings.model.scratch.spell_unknown:
+        yield (
+            "The model cannot tell such words apart (model.scratch.spell_unknown=true: it spells them)."
+        )
+    elif settings.cloning.episodes:
+        yield (
+            "The model spells such words letter by letter, which the warm start practices with made-up words."
+        )
+    else:
+        yield (
+            "The model spells such words letter by letter, and without a warm start (cloning.episodes=0) it "
+            "has to find out by itself how to copy them."
+        )
 
 
 @contextmanager

@@ -62,7 +62,7 @@ from paw_train.training.environments import (
     reward_terms,
 )
 from paw_train.training.fit import machine_memory, require_fit
-from paw_train.training.language import language_texts, other_texts, unknown_sentence
+from paw_train.training.language import language_texts, other_texts, warnings_of
 from paw_train.training.preparation import prepared
 from paw_train.training.recording import record
 from paw_train.training.records import cut_logs, note_event
@@ -327,28 +327,15 @@ class Run:
         return LocalPolicy(network.to(self.device), tokenizer)
 
     def _tokenizer(self) -> Any:
-        """The tokenizer of a model from scratch; it spells words that only other tasks have."""
-        scratch = self.settings.model.scratch
-        texts = language_texts(self.settings, self.display)
-        tokenizer = scratch_tokenizer(scratch, texts)
-        if scratch.tokenizer not in ("words", "entities"):
-            return tokenizer
-        others = other_texts(self.settings, self.display)
-        unknown = {split: unknown_words(tokenizer, found) for split, found in others.items()}
-        if not any(unknown.values()):
-            return tokenizer
-        for split, words in unknown.items():
-            if words:
-                self.display.say(unknown_sentence(split, words))
-        self.display.say(
-            "The model reads and writes these words letter by letter"
-            + (
-                ", which the warm start practices with made-up words."
-                if self.settings.cloning.episodes
-                else ", and has no warm start (cloning.episodes=0) to practice it in."
-            )
-        )
-        return scratch_tokenizer(scratch, texts, spells=True)
+        """The tokenizer of a model from scratch; warns of words that only other tasks have."""
+        scratch, display = self.settings.model.scratch, self.display
+        tokenizer = scratch_tokenizer(scratch, language_texts(self.settings, display))
+        if scratch.tokenizer in ("words", "entities"):
+            found = other_texts(self.settings, display)
+            unknown = {split: unknown_words(tokenizer, texts) for split, texts in found.items()}
+            for sentence in warnings_of(unknown, self.settings):
+                display.say(sentence)
+        return tokenizer
 
     # --- warm start ------------------------------------------------------------------------------
 

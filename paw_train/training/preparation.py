@@ -26,8 +26,9 @@ from paw_train.settings import EnvSettings, Settings
 from paw_train.settings.scratch import ScratchModelSettings
 from paw_train.world_model_learning.early_experience import lists_no_actions
 
-_FEWEST_STEPS = 150
-"""of a warm start on few tasks: a model that is trained from scratch learns the form of answers in these"""
+_FEWEST_STEPS = 400
+"""of a warm start on few tasks: a model that is trained from scratch learns the form of answers in 150, and
+to copy a word that it has to spell in these"""
 
 
 def prepared(settings: Settings, report: Callable[[str], None]) -> Settings:

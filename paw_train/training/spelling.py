@@ -1,7 +1,7 @@
 """Practice in spelling: known words of an expert's rows are replaced by made-up ones.
 
-A policy trained from scratch whose held-out tasks have words of their own spells them, byte by byte. The
-training tasks hold no spelled word, so without practice it would never learn to copy one.
+A policy trained from scratch spells the words that only held-out tasks have, byte by byte. The training tasks
+hold no spelled word, so without practice it would never learn to copy one.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 
 from paw_train.rollouts.tokens import Span, TokenRow
 
-_SHARE = 0.7
-"""probability that a word is replaced in a row where it can be"""
+_SHARE = 0.9
+"""probability that a row is changed, and then of each of its words that can be replaced"""
 _LENGTHS = (2, 11)
 """characters of a made-up word: from, to below"""
 _OTHER_BYTES = "".join(map(chr, [*range(161, 173), *range(174, 256), *range(290, 323)]))
@@ -51,7 +51,8 @@ def _respelled(
     ids: dict[str, int],
     rng: np.random.Generator,
 ) -> TokenRow:
-    made_up = {name: _made_up(name, rng) for name in _copied(row, words) if rng.random() < _SHARE}
+    chosen = _copied(row, words) if rng.random() < _SHARE else []
+    made_up = {name: _made_up(name, rng) for name in chosen if rng.random() < _SHARE}
     tokens: list[int] = []
     starts = []
     for token in row.ids:
@@ -90,4 +91,8 @@ def _copied(row: TokenRow, words: dict[int, tuple[str, ...]]) -> list[str]:
 def _made_up(name: str, rng: np.random.Generator) -> str:
     characters = rng.choice(list(_CHARACTERS), p=list(_CHARACTERS.values()))
     word = "".join(rng.choice(list(characters), rng.integers(*_LENGTHS)))
-    return word.capitalize() if name[0].isupper() and characters.isalpha() and characters.isascii() else word
+    return (
+        word.capitalize()
+        if name[0].isupper() and characters.isalpha() and characters.isascii()
+        else word
+    )

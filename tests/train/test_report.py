@@ -589,8 +589,18 @@ def test_summary_has_a_row_for_each_task_type(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "training", "headline"),
     [
-        (0, 0, 1.0, "None of the 40 unseen games was solved, before RL or after; training solves 100.0 %"),
-        (8, 12, 0.98, "30.0 % [18.1, 45.4] after: +10.0 points; the intervals overlap; far below training"),
+        (
+            0,
+            0,
+            1.0,
+            "None of the 40 unseen games was solved, before RL or after; training solves 100.0 %",
+        ),
+        (
+            8,
+            12,
+            0.98,
+            "30.0 % [18.1, 45.4] after: +10.0 points; the intervals overlap; far below training",
+        ),
         (8, 12, 0.5, "30.0 % [18.1, 45.4] after: +10.0 points; the intervals overlap."),
     ],
 )

@@ -33,15 +33,15 @@ CHAT_TEMPLATE = (
 _SPECIAL = ("<pad>", "<unk>", "<user>", "<agent>", "<end>")
 
 
-def scratch_tokenizer(
-    settings: ScratchModelSettings, texts: Iterable[str], spells: bool = False
-) -> Any:
-    """The tokenizer that ``settings`` name, made for the language of ``texts``; ``spells``: see below."""
+def scratch_tokenizer(settings: ScratchModelSettings, texts: Iterable[str]) -> Any:
+    """The tokenizer that ``settings`` name, made for the language of ``texts``."""
     if settings.tokenizer in ("pieces", "entity_pieces"):
         return piece_tokenizer(
             texts, settings.pieces, entities=settings.tokenizer == "entity_pieces"
         )
-    return word_tokenizer(texts, entities=settings.tokenizer == "entities", spells=spells)
+    return word_tokenizer(
+        texts, entities=settings.tokenizer == "entities", spells=settings.spell_unknown
+    )
 
 
 def word_tokenizer(
@@ -93,10 +93,15 @@ def spells(tokenizer: Any) -> bool:
 
 
 def unknown_words(tokenizer: Any, texts: Iterable[str]) -> list[str]:
-    """Words of texts that a word tokenizer without spelling does not know, in alphabetical order."""
+    """Words of texts that are not in a word tokenizer's vocabulary, in alphabetical order."""
     known, split = tokenizer.get_vocab(), tokenizer.backend_tokenizer.pre_tokenizer
-    words = {piece for text in set(texts) for piece, _ in split.pre_tokenize_str(text)}
-    return sorted({word.strip() or repr(word) for word in words if word not in known})
+    words = {
+        text[start:end].strip()
+        for text in set(texts)
+        for piece, (start, end) in split.pre_tokenize_str(text)
+        if piece not in known
+    }
+    return sorted(words - {""})
 
 
 def _more_entities(words: Iterable[str]) -> Iterator[str]:

@@ -66,7 +66,9 @@ def _compare(run: RunData, before: EvalResult, after: EvalResult) -> Verdict:
     trained = "" if training is None else f"{100 * training:.1f} % of the training tasks"
     if a.rate == b.rate == 0:
         headline = f"None of the {_tasks(run, after)} was solved, before RL or after"
-        return Verdict(f"{headline}; training solves {trained}" if trained else headline, more, "worse")
+        return Verdict(
+            f"{headline}; training solves {trained}" if trained else headline, more, "worse"
+        )
     overlap = intervals_overlap(a, b)
     tone, sentence = _decide(before, after, overlap)
     joint = "the intervals overlap" if overlap else "the intervals do not overlap"
