@@ -90,7 +90,7 @@ class TestAWarmStartOnFewTasks:
 
     def test_is_long_enough_to_learn_the_form_of_answers(self) -> None:
         settings, _ = self.settings(3)
-        assert (settings.cloning.episodes, settings.cloning.steps) == (48, 150)
+        assert (settings.cloning.episodes, settings.cloning.steps) == (48, 400)
         again: list[str] = []
         assert prepared(settings, again.append) == settings and again == [], "a run that continues"
 

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from itertools import islice, repeat
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
-from paw_train.policies.local.scratch import piece_tokenizer, scratch_model, scratch_tokenizer
+from paw_train.policies.local.scratch import (
+    piece_tokenizer,
+    scratch_model,
+    scratch_tokenizer,
+    unknown_words,
+    word_tokenizer,
+)
 from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.rows import append_transition
+from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings.scratch import ScratchModelSettings
+from paw_train.training.spelling import practiced
 
 SEEN = [
     "In which town was Zeil Ketom born?",
@@ -38,7 +50,8 @@ def test_frequent_words_are_one_piece_and_unseen_names_are_several() -> None:
 
 
 ROOM = ["You see a cabinet 3, a drawer 1, and a mug.", "> go to cabinet 20", "the mug 2"]
-ENTITIES = scratch_tokenizer(ScratchModelSettings(tokenizer="entities"), ROOM)
+LOST = ScratchModelSettings(spell_unknown=False)
+ENTITIES = scratch_tokenizer(LOST.replace(tokenizer="entities"), ROOM)
 
 
 @given(st.integers(1, 40), st.integers(1, 6))
@@ -54,8 +67,49 @@ def test_a_name_and_its_number_are_one_token_also_where_the_pair_is_new(
 def test_what_is_said_without_a_number_stays_a_word_and_far_numbers_are_unknown() -> None:
     assert ENTITIES.tokenize(" a mug.") == [" a", " mug", "."]
     assert ENTITIES.tokenize(" cabinet 41") == ["<unk>"]
-    words = scratch_tokenizer(ScratchModelSettings(), ROOM)
+    words = scratch_tokenizer(LOST, ROOM)
     assert words.tokenize(" cabinet 3") == [" cabinet", " 3"]
+
+
+SPELLING = scratch_tokenizer(ScratchModelSettings(tokenizer="entities"), ROOM)
+
+
+@settings(deadline=None)
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_a_tokenizer_that_spells_loses_no_text(text: str) -> None:
+    chat = ChatFormat(SPELLING)
+    assert chat.raw(chat.content(text)) == text
+
+
+def test_an_unknown_word_is_spelled_and_known_ones_keep_their_ids() -> None:
+    known = ROOM[0]
+    assert SPELLING(known)["input_ids"] == ENTITIES(known)["input_ids"]
+    assert SPELLING.decode(SPELLING(" vase 2")["input_ids"][:3]) == " va"
+    assert unknown_words(SPELLING, ROOM) == unknown_words(ENTITIES, ROOM) == []
+    for tokenizer in (SPELLING, ENTITIES):
+        assert unknown_words(tokenizer, [f"{known} the vase 2"]) == ["vase 2"]
+
+
+def test_the_warm_start_practices_made_up_words_where_responses_copy_them() -> None:
+    tokenizer = word_tokenizer(
+        ["Take the mug now", "<action>take the mug</action>", "You see the mug"], spells=True
+    )
+    chat = ChatFormat(tokenizer)
+    row = TokenRow(chat.content("Take the mug now"))
+    response = chat.content("<action>take the mug</action>")
+    append_transition(row, chat, response, [0.0] * len(response), "You see the mug")
+    seen = set()
+    for (new,) in islice(practiced(repeat([row]), tokenizer, np.random.default_rng(0)), 60):
+        (step,) = new.steps
+        start, end = step.action
+        prompt, said = chat.raw(new.ids[:start]), chat.raw(new.ids[start:end])
+        observed = chat.raw(new.ids[slice(*step.observation)])
+        the, mug = prompt.removeprefix("Take ").removesuffix(" now").split(" ")
+        assert said == f"<action>take {the} {mug}</action>", "the same word everywhere"
+        assert observed == f"You see {the} {mug}" and len(step.logprobs) == end - start
+        seen.add(mug)
+    assert "mug" in seen and len(seen) > 30
+    assert chat.raw(row.ids).startswith("Take the mug now<action>"), "the row itself stays"
 
 
 ENTITY_PIECES = piece_tokenizer([*SEEN, *ROOM], 512, entities=True)
@@ -94,7 +148,7 @@ def test_the_base_of_the_rotary_embeddings_is_that_of_the_settings() -> None:
 
 def test_the_setting_chooses_and_a_wrong_one_is_named() -> None:
     assert len(scratch_tokenizer(ScratchModelSettings(tokenizer="pieces", pieces=600), SEEN)) <= 602
-    words = scratch_tokenizer(ScratchModelSettings(), SEEN)
+    words = scratch_tokenizer(LOST, SEEN)
     assert words.unk_token_id in words(" Vaiglel")["input_ids"]
     with pytest.raises(ValueError, match=r"model\.scratch\.tokenizer"):
         ScratchModelSettings.read({"tokenizer": "bytes"}, "model.scratch")
