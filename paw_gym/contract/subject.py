@@ -75,7 +75,9 @@ class Subject:
         self.env = env
         self.env_kwargs = dict(env_kwargs)
         self.seed = seed
-        task_set = self.make().tasks
+        made = self.make()
+        self.has_own_expert = type(made).expert is not TextEnv.expert
+        task_set = made.tasks
         if isinstance(tasks, int):
             rng = random.Random(seed)
             picked = rng.sample(range(len(task_set)), min(tasks, len(task_set)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from paw_gym.contract.report import ContractViolation, require
 from paw_gym.contract.subject import Moment, Script, Subject, replay, start
-from paw_gym.core import TextEnv
 
 _ATTEMPTS = 5
 """episodes in which an expert may lose to chance"""
@@ -87,10 +86,9 @@ def _error_of(call: object, expected: type[Exception], what: str) -> Exception:
 
 def reference_solver(subject: Subject) -> str:
     """The reference solution or the expert reaches success in each task, with no model."""
-    lengths, won = [], 0
+    lengths, won, own = [], 0, subject.has_own_expert
     for number, task_id in enumerate(subject.solver_task_ids):
         seed = subject.seed + number
-        own = type(subject.make()).expert is not TextEnv.expert
         try:
             steps, problem = _played_through(subject, seed, task_id)
         except NotImplementedError as error:
