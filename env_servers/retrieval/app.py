@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 import paw_gym
 from env_servers.application import Many, Whole, json_answer, new_app, read, refuses, takes
-from env_servers.gate import Gate, Metrics
+from env_servers.gate import MAX_BODY, Gate, Metrics
 from env_servers.problems import ProblemError
 from env_servers.retrieval.batching import Batcher
 from paw_gym.encoding import encodable
@@ -30,22 +30,26 @@ from paw_gym.retrieval.base import (
 _log = logging.getLogger("env_servers")
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """queries; bounds of the histogram of batches"""
+_MOST_QUERIES = 16_384
+"""of one request, whatever the limits: more are not even read"""
 
 
 @dataclass(frozen=True)
 class Limits:
     """Bounds of one request."""
 
-    max_queries: int = 256
-    max_query_chars: int = 4_000
+    max_queries: int = 2_048
+    max_query_chars: int = 2_000
+    """of a longer query, ``/retrieve`` reads so many; ``/v1/search`` refuses it"""
     max_top_k: int = 100
 
 
 class PlainRequest(BaseModel):
-    """``POST /retrieve``, as Search-R1's clients send it."""
+    """``POST /retrieve``, as Search-R1's clients send it: what a model wrote, a whole batch at once."""
 
     model_config = ConfigDict(strict=True)
-    queries: Many[str]
+    queries: list[Any] = Field(max_length=_MOST_QUERIES)
+    """texts; another value finds nothing, and the others are answered"""
     topk: Whole | None = None
     return_scores: bool = False
 
@@ -136,7 +140,6 @@ def create_app(
     async def answer(
         queries: Sequence[str], top_k: int, contexts: Sequence[Context] | None
     ) -> list[list[Hit]]:
-        _check(queries, top_k, contexts, limits)
         asked.inc(len(queries))
         try:
             passed = None
@@ -157,7 +160,10 @@ def create_app(
         """Passages in Search-R1's format."""
         asked_for = await read(PlainRequest, request)
         top_k = default_top_k if asked_for.topk is None else asked_for.topk
-        results = await answer(asked_for.queries, top_k, None)
+        _check(asked_for.queries, top_k, limits)
+        texts = [q[: limits.max_query_chars] for q in asked_for.queries if isinstance(q, str)]
+        found = iter(await answer(texts, top_k, None))
+        results = [next(found) if isinstance(q, str) else [] for q in asked_for.queries]
         plain = [[_plain(hit, asked_for.return_scores) for hit in hits] for hits in results]
         return json_answer({"result": plain})
 
@@ -170,6 +176,8 @@ def create_app(
     async def search(request: Request) -> Response:
         """Passages with their scores."""
         asked_for = await read(TypedRequest, request)
+        _check(asked_for.queries, asked_for.top_k, limits)
+        _check_typed(asked_for, limits)
         results = await answer(asked_for.queries, asked_for.top_k, asked_for.contexts)
         found = zip(asked_for.queries, results, strict=True)
         typed = [{"query": query, "hits": [asdict(hit) for hit in hits]} for query, hits in found]
@@ -191,37 +199,43 @@ def create_app(
         """How the server fares."""
         return {"status": "ok", "version": paw_gym.__version__, "pending": batcher.pending}
 
-    return Gate(app, metrics, token, hosts=hosts)
+    # a byte a character; the mean of a batch's queries is far below the longest one
+    max_body = max(MAX_BODY, limits.max_queries * (limits.max_query_chars + 100))
+    return Gate(app, metrics, token, hosts=hosts, max_body=max_body)
 
 
 def _schema(limits: Limits) -> dict[str, dict[str, Any]]:
     """The bounds that the limits add to the JSON schemas of requests."""
     text = {"type": "string", "maxLength": limits.max_query_chars}
-    queries = {"maxItems": limits.max_queries, "items": text}
-    top_k = {"minimum": 1, "maximum": limits.max_top_k}
+    queries, top_k = {"maxItems": limits.max_queries}, {"minimum": 1, "maximum": limits.max_top_k}
     plain = {"anyOf": [{"type": "integer", **top_k}, {"type": "null"}]}
     return {
         "PlainRequest": {"queries": queries, "topk": plain},
-        "TypedRequest": {"queries": queries, "top_k": top_k},
+        "TypedRequest": {"queries": {**queries, "items": text}, "top_k": top_k},
     }
 
 
-def _check(
-    queries: Sequence[str], top_k: int, contexts: Sequence[Context] | None, limits: Limits
-) -> None:
+def _check(queries: Sequence[Any], top_k: int, limits: Limits) -> None:
     if not 1 <= top_k <= limits.max_top_k:
         raise ProblemError(422, f"top_k is 1 to {limits.max_top_k}, got {str(top_k)[:20]}.")
     if len(queries) > limits.max_queries:
         raise ProblemError(
-            422, f"A request has at most {limits.max_queries} queries, got {len(queries)}."
+            422,
+            f"A request has at most {limits.max_queries:,} queries, got {len(queries):,}: send them in "
+            "parts, or start the server with a larger --max-queries.",
         )
-    longest = max(map(len, queries), default=0)
+
+
+def _check_typed(asked: TypedRequest, limits: Limits) -> None:
+    longest = max(map(len, asked.queries), default=0)
     if longest > limits.max_query_chars:
         raise ProblemError(
             422, f"A query has at most {limits.max_query_chars} characters, got {longest}."
         )
-    if contexts is not None and len(contexts) != len(queries):
-        raise ProblemError(422, f"{len(queries)} queries came with {len(contexts)} contexts.")
+    if asked.contexts is not None and len(asked.contexts) != len(asked.queries):
+        raise ProblemError(
+            422, f"{len(asked.queries)} queries came with {len(asked.contexts)} contexts."
+        )
 
 
 def _context(given: Context) -> SearchContext:

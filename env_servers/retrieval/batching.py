@@ -46,7 +46,7 @@ class Batcher:
 
     Args:
         retriever: answers the queries.
-        max_batch: queries of one call (a request with more has a call of its own).
+        max_batch: queries of one call (a request with more is answered in several).
         max_wait: seconds that a lone request waits for company.
         threads: calls at a time.
         max_pending: queries that may wait.
@@ -109,9 +109,14 @@ class Batcher:
             raise OverloadedError
         self.pending += len(queries)
         try:
-            request = _Request(queries, top_k, contexts)
-            self._queue.put_nowait(request)
-            return await request.answer
+            parts = []
+            for start in range(0, len(queries), self.max_batch):
+                part = slice(start, start + self.max_batch)
+                some = None if contexts is None else contexts[part]
+                parts.append(_Request(queries[part], top_k, some))
+                self._queue.put_nowait(parts[-1])
+            found = await asyncio.gather(*(request.answer for request in parts))
+            return [hits for answer in found for hits in answer]
         finally:
             self.pending -= len(queries)
 

@@ -168,6 +168,9 @@ def retriever(
     ] = 0.0,
     threads: Annotated[int, typer.Option(help="Maximum number of concurrent calls.")] = 2,
     max_pending: Annotated[int, typer.Option(help="Maximum number of queries that wait.")] = 20_000,
+    max_queries: Annotated[
+        int, typer.Option(min=1, max=16_384, help="Maximum number of queries of one request.")
+    ] = 2_048,
     cache: Annotated[int, typer.Option(help="Number of results to cache.")] = 0,
     host: Host = "127.0.0.1",
     port: Port = 8000,
@@ -179,7 +182,7 @@ def retriever(
     """Serve a retriever, for [cyan]SearchQA-v0(retriever=URL)[/cyan] and for Search-R1 clients."""
     from rich.console import Console
 
-    from env_servers.retrieval import create_app
+    from env_servers.retrieval import Limits, create_app
     from paw_gym.retrieval import make_retriever
     from paw_train.cli.arguments import parse_settings
 
@@ -193,6 +196,7 @@ def retriever(
         return create_app(
             opened,
             name=name,
+            limits=Limits(max_queries=max_queries),
             token=settings.token,
             hosts=[host, *(allow_host or [])],
             max_batch=max_batch,

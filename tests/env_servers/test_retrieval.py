@@ -280,11 +280,11 @@ def test_a_token_is_needed_where_one_is_set() -> None:
     [
         ("/retrieve", {}, "queries: Field required"),
         ("/retrieve", {"queries": "one"}, "queries: Input should be a valid"),
-        ("/retrieve", {"queries": [1]}, "queries.0"),
+        ("/v1/search", {"queries": [1]}, "queries.0"),
         ("/retrieve", {"queries": ["a"], "topk": 0}, "top_k is 1 to 100, got 0"),
         ("/retrieve", {"queries": ["a"], "topk": 10**30}, "top_k is 1 to 100"),
         ("/retrieve", {"queries": ["a"] * 5}, "at most 4 queries, got 5"),
-        ("/retrieve", {"queries": ["a" * 51]}, "at most 50 characters, got 51"),
+        ("/v1/search", {"queries": ["a" * 51]}, "at most 50 characters, got 51"),
         ("/v1/search", {"queries": ["a"], "contexts": []}, "1 queries came with 0 contexts"),
         ("/v1/search", {"queries": ["a"], "contexts": [{}]}, "contexts.0.question"),
         (
@@ -298,6 +298,22 @@ def test_requests_out_of_bounds_are_refused(path: str, body: Any, says: str) -> 
     with client(Echo(), limits=Limits(max_queries=4, max_query_chars=50)) as web:
         answer = web.post(path, json=body)
     assert answer.status_code == 422 and says in answer.json()["detail"]
+
+
+def test_a_whole_training_batch_comes_in_one_request() -> None:
+    echo = Echo()
+    queries: list[Any] = [f"query {i}" for i in range(1_280)]
+    queries[3], queries[5], queries[7] = None, {"query": "x"}, "long " * 200_000
+    with client(echo, max_batch=100) as web:
+        answer = web.post("/retrieve", json={"queries": queries, "topk": 1})
+        assert answer.status_code == 200
+        results = answer.json()["result"]
+        assert web.post("/retrieve", json={"queries": ["a"] * 2_049}).status_code == 422
+    assert len(results) == 1_280 and results[3] == results[5] == []
+    assert results[8][0]["contents"] == "query 8 query 8 0"
+    cut = ("long " * 200_000)[:2_000]
+    assert results[7][0]["contents"] == f"{cut} {cut} 0"
+    assert max(echo.calls) == 100 and sum(echo.calls) == 1_278
 
 
 def fuzzed(rng: random.Random) -> tuple[str, str, bytes]:
