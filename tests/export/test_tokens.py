@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ pytest.importorskip("torch", reason="the extra `train`")
 from paw_gym import AgentInterface, Episode, Transition, make_agent_env
 from paw_gym.export.expert import expert_episodes
 from paw_gym.prompts import PromptTemplate
+from paw_gym.tool_calls import instead_of_tags
 from paw_gym.transition import write_jsonl
 from paw_train.policies.local.scratch import piece_tokenizer
 from paw_train.rollouts.chat import ChatFormat
@@ -144,6 +146,18 @@ def test_what_does_not_fit_is_one_line(
     answer = paw("export", "run", "rows.jsonl", *given)
     assert answer.exit_code == 2 and message in " ".join(answer.output.split())
     assert not (tmp_path / "rows.jsonl").exists()
+
+
+@pytest.mark.parametrize("mode", ["window", "conversation"])
+def test_episodes_of_tool_calls_are_in_tags(mode: str, tokenizer: Any) -> None:
+    episode, asked = lakes(mode, "good", "good", "good"), instead_of_tags(["act"])
+    calling = [
+        replace(t, prompt=t.prompt + asked, info={**t.info, "agent": {"tools": ["act"]}})
+        for t in episode.transitions
+    ]
+    chat, env = ChatFormat(tokenizer), make_agent_env("paw_gym/ToyText-v0")
+    called = replace(episode, transitions=calling)
+    assert [*token_lines(called, chat, env, 1.0)] == [*token_lines(episode, chat, env, 1.0)]
 
 
 @pytest.mark.parametrize("template", ["alfworld", "compact", "generic", "webshop"])
