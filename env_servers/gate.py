@@ -13,6 +13,7 @@ import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -89,6 +90,7 @@ class Gate:
         self._app, self._metrics, self._max_body, self._forms = app, metrics, max_body, forms
         given = [token] if isinstance(token, str) else token
         self._tokens = None if given is None else [one.encode() for one in given]
+        self._cookies = {token: _cookie_of(token) for token in self._tokens or ()}
         self._hosts = {_plain(name) for name in ("localhost", socket.gethostname(), *hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -169,7 +171,7 @@ class Gate:
         same = [
             token
             for token in self._tokens
-            if hmac.compare_digest(shown, token) | hmac.compare_digest(cookie, _cookie_of(token))
+            if hmac.compare_digest(shown, token) | hmac.compare_digest(cookie, self._cookies[token])
         ]
         return same[0].decode() if same else None
 
@@ -183,7 +185,7 @@ class Gate:
         if not same:
             return False
         secure = b"; Secure" if scope["scheme"] == "https" else b""
-        cookie = _cookie_name(scope) + b"=" + _cookie_of(same[0])
+        cookie = _cookie_name(scope) + b"=" + self._cookies[same[0]]
         cookie += b"; Path=/; HttpOnly; SameSite=Lax" + secure
         headers = [(b"location", b"/"), (b"set-cookie", cookie), (b"content-length", b"0")]
         await send({"type": "http.response.start", "status": 303, "headers": headers})
@@ -249,6 +251,7 @@ def _host_name(host: str) -> str:
     return _plain(host.rpartition(":")[0] if ":" in host else host)
 
 
+@lru_cache(maxsize=256)
 def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)
