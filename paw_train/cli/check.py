@@ -33,16 +33,16 @@ def check(
     ] = False,
 ) -> None:
     """Test whether an environment satisfies the contract; exit code 1 if it does not."""
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     from paw_gym.contract import CHECKS, iter_checks
     from paw_gym.contract.report import count_results
+    from paw_gym.printable import harmless_console
     from paw_train.cli.arguments import environment_of
 
     env_id, settings = environment_of(env, kw)
-    console = Console(highlight=False)
+    console = harmless_console(highlight=False)
     console.print(f"[bold]{env_id}[/bold] {' '.join(kw or [])}")
     width = max(map(len, CHECKS))
     done: list[CheckResult] = []

@@ -14,13 +14,12 @@ def compare_results(
     second: Annotated[str, typer.Argument(help="Another result, on the same panel.")],
 ) -> None:
     """Compare two results task by task; refuse results that are not comparable, with the reason."""
-    from rich.console import Console
-
+    from paw_gym.printable import harmless_console
     from paw_train.evaluation.comparison import compare, load_result
 
     results = load_result(first), load_result(second)
     found = compare(*results)
-    console = Console(highlight=False, soft_wrap=True)
+    console = harmless_console(highlight=False, soft_wrap=True)
     console.print(_table(results, found))
     low, high = found.ci95
     console.print(
@@ -37,19 +36,23 @@ def compare_results(
 
 def _table(results: tuple[Any, Any], found: Any) -> Any:
     from rich.table import Table
+    from rich.text import Text
 
     first, second = results
-    table = Table(title=first["panel"])
+    table = Table(title=Text(str(first["panel"])))
     for name in ("task type", "first", "second", "difference"):
         table.add_column(name, justify="left" if name == "task type" else "right")
     for kind, difference in found.by_type.items():
         rates = [r["by_type"][kind]["success_rate"] for r in results]
-        table.add_row(kind, *(f"{100 * rate:.1f} %" for rate in rates), f"{100 * difference:+.1f}")
+        table.add_row(
+            Text(kind), *(f"{100 * rate:.1f} %" for rate in rates), f"{100 * difference:+.1f}"
+        )
     table.add_row(
         "all", *(f"{100 * rate:.1f} %" for rate in found.rates), f"{100 * found.difference:+.1f}"
     )
-    table.caption = " | ".join(
+    names = (
         f"{which}: {r['agent']} {r['model']} x {len(r['runs'])} seed(s)"
         for which, r in (("first", first), ("second", second))
     )
+    table.caption = Text(" | ".join(names))
     return table

@@ -92,9 +92,10 @@ def message_of(error: BaseException) -> str:
 
 def report_error(error: BaseException) -> None:
     """Prints an error's message in red, to stderr, and the notes that were added to it."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(stderr=True, soft_wrap=True)
+    from paw_gym.printable import harmless_console
+
+    console = harmless_console(stderr=True, soft_wrap=True)
     message = " ".join([message_of(error), *getattr(error, "__notes__", ())])
     console.print(Text.assemble(("Error: ", "bold red"), (message, "red")))

@@ -41,17 +41,18 @@ def replay(
     """
     import secrets
 
+    from paw_gym.printable import one_line
     from paw_train.evaluation.replay import replay as play
 
     import_modules(modules)
     # whoever forges a result must not know which episodes will be played
     chosen = secrets.randbelow(2**31) if seed is None else seed
     found = play(result, overrides or [], sample, chosen)
-    typer.echo(found.headline)
-    typer.echo(f"Environment: {found.environment}")
+    typer.echo(one_line(found.headline))
+    typer.echo(one_line(f"Environment: {found.environment}"))
     for line in found.differences[:_NAMED]:
-        typer.echo(f"DIFFERS: {line}.", err=True)
-    typer.echo(f"NOT CHECKED: {'; '.join(found.not_checked)}.")
+        typer.echo(one_line(f"DIFFERS: {line}."), err=True)
+    typer.echo(one_line(f"NOT CHECKED: {'; '.join(found.not_checked)}."))
     if sample is not None:
         typer.echo(f"The sample is that of --sample {sample} --seed {chosen}.")
     typer.echo(found.verdict)

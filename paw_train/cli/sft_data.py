@@ -49,11 +49,10 @@ def sft_data(
     force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
 ) -> None:
     """Write demonstrations and world-model pairs that TRL's SFTTrainer takes as they are."""
-    from rich.console import Console
-
     from paw_gym.export import read_episodes
     from paw_gym.export.sft import KINDS, write_sft
     from paw_gym.naming import did_you_mean
+    from paw_gym.printable import harmless_console
     from paw_train.cli.export import counting
 
     if only is not None and only not in KINDS:
@@ -71,7 +70,7 @@ def sft_data(
             force=force,
             progress=progress,
         )
-    console = Console(highlight=False, soft_wrap=True)
+    console = harmless_console(highlight=False, soft_wrap=True)
     tally = summary.tally
     console.print(f"{tally.episodes:,} episodes, {tally.successes:,} of them successful")
     for kind, count in summary.rows.items():

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paw_gym.printable import markdown_text, one_line
 from paw_train.evaluation.comparison import load_result
 from paw_train.settings.endpoint import CURRENCY
 
@@ -64,15 +65,10 @@ def _row(result: Result) -> dict[str, Any]:
     partial = "" if result.get("complete", True) else f" (partial, of {result['tasks']})"
     names = (result.get("model") or "-", result["agent"], result["panel"] + partial)
     values = (
-        *map(_plain, names), result["n"], result["success_rate"], low, high,
+        *map(one_line, names), result["n"], result["success_rate"], low, high,
         (result.get("score") or {}).get("mean"), result.get("cost"),
     )  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))
-
-
-def _plain(text: Any) -> str:
-    """A name on one line, without what a terminal would obey."""
-    return "".join(c if c.isprintable() else "?" for c in str(text))
 
 
 def as_csv(results: Sequence[Result]) -> str:
@@ -88,8 +84,8 @@ def as_markdown(results: Sequence[Result]) -> str:
     """A table in Markdown."""
     head, body = _cells(results)
     lines = [head, ["---" if name in COLUMNS[:3] else "---:" for name in head], *body]
-    escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
-    return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
+    lines[2:] = [[*map(markdown_text, line[:3]), *line[3:]] for line in body]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def as_rich(results: Sequence[Result]) -> Table:

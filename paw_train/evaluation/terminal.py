@@ -20,6 +20,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from paw_gym.printable import harmless_console
 from paw_train.settings.endpoint import money
 
 if TYPE_CHECKING:
@@ -52,11 +53,11 @@ class Display:
     """
 
     def __init__(self, quiet: bool = False) -> None:
-        self.console = Console(quiet=quiet, highlight=False)
+        self.console = harmless_console(quiet=quiet, highlight=False)
 
     def say(self, text: str) -> None:
         """Prints a line."""
-        self.console.print(text, soft_wrap=True)
+        self.console.print(text, soft_wrap=True, markup=False)
 
     @contextmanager
     def task(self, name: str, total: int) -> Iterator[Advance]:
@@ -143,11 +144,11 @@ def progress_bars(console: Console) -> StageProgress:
     """Bars that vanish when they are done; lines where there is no terminal."""
     return StageProgress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
         console=console,
         transient=True,
         disable=not console.is_terminal,
@@ -157,7 +158,7 @@ def progress_bars(console: Console) -> StageProgress:
 def result_table(result: Mapping[str, Any]) -> Table:
     """Success, overall and by task type, with 95 % intervals."""
     title = f"{result['panel']}: {result['model'] or result['agent']}"
-    table = Table(title=title + ("" if result.get("complete", True) else " (partial)"))
+    table = Table(title=Text(title + ("" if result.get("complete", True) else " (partial)")))
     table.add_column("task type")
     for column in ("tasks", "success", "95 % interval"):
         table.add_column(column, justify="right")
@@ -168,7 +169,7 @@ def result_table(result: Mapping[str, Any]) -> Table:
     for name, part in [*result["by_type"].items(), ("all", result), *averages.items()]:
         low, high = part["ci95"]
         table.add_row(
-            name,
+            Text(name),
             str(part["n"]),
             f"{100 * part['success_rate']:.1f} %",
             f"{100 * low:.1f} to {100 * high:.1f}",

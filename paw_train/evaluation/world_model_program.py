@@ -165,13 +165,13 @@ def _default_path(model: str, what: str, run: Path | None) -> Path:
 
 def _table(result: dict[str, Any]) -> Any:
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(
-        title=f"World model of {result['model']}: {result['panel'] or 'recorded episodes'}"
-    )
+    title = f"World model of {result['model']}: {result['panel'] or 'recorded episodes'}"
+    table = Table(title=Text(title))
     table.add_column("task type")
     for column in world_model.COLUMNS:
         table.add_column(column, justify="right")
     for name, part in [*result["by_type"].items(), ("all", result)]:
-        table.add_row(name, *world_model.describe_row(part))
+        table.add_row(Text(name), *world_model.describe_row(part))
     return table

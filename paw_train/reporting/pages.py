@@ -11,8 +11,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from paw_gym.printable import printable
 from paw_train.reporting.conversation import special_tokens
-from paw_train.reporting.printable import printable
 
 _FOLDER = Path(__file__).parent / "templates"
 

@@ -10,6 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from paw_gym.printable import markdown_text
 from paw_train.reporting.compare.analysis import Comparison, Difference, Secondary
 from paw_train.reporting.compare.overhead import Overhead
 
@@ -151,11 +152,11 @@ def markdown(comparison: Comparison, costs: Sequence[Overhead] = ()) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     rule = [":---", *["---:"] * (len(head) - 1)]
-    return [_line(row) for row in (head, rule, *rows)]
+    return [_line(head), "| " + " | ".join(rule) + " |", *map(_line, rows)]
 
 
 def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(map(markdown_text, cells)) + " |"
 
 
 def secondary_rows(found: Sequence[Secondary]) -> dict[str, list[list[str]]]:

@@ -1,0 +1,64 @@
+"""Names and texts of models, tasks and files, shown so that they can do nothing where they are shown."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
+"""control characters, and those that turn the direction of a text around"""
+_MARKDOWN = re.compile(r"([\\`*\[\]<>|~]|(?<!\w)_|_(?!\w))")
+
+
+def printable(text: str) -> str:
+    """Text with control characters as their Unicode pictures; lone surrogates become U+FFFD."""
+    return _UNPRINTABLE.sub(_picture, text)
+
+
+def one_line(text: object) -> str:
+    """A text on one line, without what a terminal would obey."""
+    return printable(" ".join(str(text).split()))
+
+
+def markdown_text(text: object) -> str:
+    """A text as Markdown that shows it: no link, picture, HTML or cell of a table comes of it."""
+    return _MARKDOWN.sub(r"\\\1", one_line(text)).replace("://", ":\\//")
+
+
+def harmless_console(**options: Any) -> Console:
+    """A console of rich that shows control characters in what it prints instead of sending them."""
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderHook, RenderResult
+    from rich.measure import Measurement
+    from rich.segment import Segment
+
+    class Shown:
+        def __init__(self, inner: RenderableType) -> None:
+            self.inner = inner
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            for segment in console.render(self.inner, options):
+                text, style, control = segment
+                yield segment if control else Segment(printable(text), style)
+
+        def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+            return Measurement.get(console, options, self.inner)
+
+    class Hook(RenderHook):
+        def process_renderables(self, renderables: list[Any]) -> list[Any]:
+            return [Shown(one) for one in renderables]
+
+    console = Console(**options)
+    console.push_render_hook(Hook())
+    return console
+
+
+def _picture(match: re.Match[str]) -> str:
+    code = ord(match.group())
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "\u2421" if code == 0x7F else "\ufffd"
