@@ -26,6 +26,7 @@ def test_no_escape_is_left_in_a_text() -> None:
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_console_sends_its_own_styles_and_nobody_elses_escapes(terminal: bool) -> None:
     out = io.StringIO()
+    system: Any = "standard" if terminal else None
     console = harmless_console(file=out, force_terminal=terminal, color_system=system, width=200)
     console.print(Text(ESCAPES, style="bold"))
     console.print(ESCAPES, markup=False)
