@@ -98,8 +98,7 @@ def choose_tagger(name: str | None) -> str:
     if name == "spacy" and spacy_model() is None:
         raise ImportError(
             "nouns='spacy' needs spaCy and its small English model: "
-            "pip install '.[webshop]' in your clone of PaW-Gym, then "
-            "python -m spacy download en_core_web_sm. "
+            "pip install '.[webshop]' in your clone of PaW-Gym. "
             "nouns='rules' needs neither."
         )
     return name
