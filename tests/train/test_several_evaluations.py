@@ -202,6 +202,25 @@ def test_a_system_message_goes_before_every_dialogue_and_is_recorded(
     assert "asks no model" in said
 
 
+def test_a_system_message_in_tokens_is_what_the_chat_format_writes() -> None:
+    pytest.importorskip("torch")
+    from hostile import byte_tokenizer
+
+    from paw_train.baselines.metering import MeteredPolicy
+    from paw_train.rollouts.chat import ChatFormat
+    from paw_train.rollouts.policy import Request, ScoreRequest
+
+    class Local:
+        chat, trainable, context_tokens = ChatFormat(byte_tokenizer()), True, 100
+
+    meter = MeteredPolicy(Local(), system="Be brief.")  # type: ignore[arg-type]
+    messages = [{"role": "user", "content": "door 1"}]
+    asked = meter.asked(Request("e", 0, messages, Local.chat.dialogue(messages)))
+    assert asked.ids == Local.chat.dialogue(asked.messages)
+    assert meter.asked_scores(ScoreRequest("e", Local.chat.first("door 1"), [[1]])).ids == asked.ids
+    assert meter.context_tokens == 100 - len("Be brief.\n\n")
+
+
 @pytest.mark.parametrize(
     "usage",
     [{"prompt_tokens_details": {"cached_tokens": 60}}, {"prompt_cache_hit_tokens": 60},
