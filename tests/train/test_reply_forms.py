@@ -24,6 +24,7 @@ from paw_train.baselines import make_agent  # noqa: E402
 from paw_train.baselines.action_form import ActionForm  # noqa: E402
 from paw_train.baselines.metering import MeteredPolicy  # noqa: E402
 from paw_train.policies.endpoint.policy import EndpointPolicy  # noqa: E402
+from paw_train.policies.endpoint.reply import finish_text  # noqa: E402
 from paw_train.policies.local.generate import respond  # noqa: E402
 from paw_train.policies.vllm.engine import VLLMPolicy, VLLMSession  # noqa: E402
 from paw_train.rollouts.chat import ChatFormat  # noqa: E402
@@ -344,3 +345,16 @@ def test_the_text_and_the_thought_of_a_message(
 ) -> None:
     answer = read_chat({"choices": [{"message": message}]})
     assert (answer["text"], answer.get("reasoning")) == (text, reasoning)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": "<think>\nleft\n</think>\n\nright\nand then some"},
+        {"content": "left\n</think>\n\nright\nand then some"},
+        {"content": "\n\nright\nand then some", "reasoning_content": "left"},
+    ],
+)
+def test_a_line_break_in_or_behind_a_thought_ends_no_line(message: dict[str, Any]) -> None:
+    answer = read_chat({"choices": [{"message": message}]})
+    assert split_thought(finish_text(answer, ("\n",))[0])[1] == "right\n"
