@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,6 +111,85 @@ def test_from_nothing_to_a_report(tmp_path: Path) -> None:
     assert f"Written to {path.relative_to(tmp_path)}" in said
     result = json.loads(path.read_text())
     assert (result["env_id"], result["agent"], result["n"]) == (ENV, "plain", 2)
+
+
+FEW = (
+    "threads=1 updates=1 rollout.groups=2 rollout.group_size=2 evaluation.tasks=2 "
+    "evaluation.selection_tasks=2"
+)
+
+
+@pytest.mark.slow
+def test_a_module_with_splits_unseen_words_chance_and_a_pretrained_model(tmp_path: Path) -> None:
+    """The module and the lines that the page shows, with each of its environments."""
+    pytest.importorskip("torch", reason='pip install ".[train]"')
+    page = (ROOT / "docs" / "register-your-environment.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "my_envs.py").write_text("\n".join(b for b in blocks[:6] if "register_text" in b))
+    shown = re.findall(r"^paw (\w+) (.*my_envs:me/Countdown-v0.*)$", page, re.MULTILINE)
+    lines = dict(shown)
+
+    def paw(line: str, fails: bool = False) -> str:
+        command = [sys.executable, "-m", "paw_train.cli", *line.split()]
+        environment = {**_environment(), "PYTHONPATH": str(ROOT)}
+        answer = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True)
+        said = " ".join((answer.stdout + answer.stderr).decode().split())
+        assert answer.returncode == (2 if fails else 0), said
+        return said
+
+    def after(run: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(
+            (tmp_path / "runs" / run / "eval_after.json").read_text()
+        )
+        return found
+
+    for env in ("Echo", "Windy"):
+        check, expert, train = (
+            f"{name} {lines[name]}".replace("Countdown", env).replace("countdown", env.lower())
+            for name in ("check", "eval", "train")
+        )
+        assert f"paw train embedded env.id=my_envs:me/{env}-v0" in paw(check)
+        assert "100.0 %" in paw(expert)
+        said = paw(f"{train} {FEW} cloning.episodes=128 cloning.steps={STEPS[env]}")
+        assert f"open runs/{env.lower()}/report.html" in said
+        assert "/test/" in after(env.lower())["panel"], "results are of the last split"
+        if env == "Echo":
+            assert "training does not show 3 words of the split test: crate, violin, zebra." in said
+            assert after("echo")["success_rate"] > 0, "words that are spelled are copied"
+
+    _tiny_model(tmp_path / "model")
+    (line,) = re.findall(r"^paw (train llm .*)$", page, re.MULTILINE)
+    line = line.replace("FOLDER", "model")
+    said = paw(line.replace("train llm ", "train embedded "), fails=True)
+    assert "Use `paw train llm model.path=model` (LoRA adapters) or `paw train llm_full" in said
+    said = paw(f"{line} {FEW} cloning.episodes=4 cloning.steps=1 rollout.max_response_tokens=8")
+    assert "open runs/echo_llm/report.html" in said and "None of the 2 unseen tasks" in said
+    assert (tmp_path / "runs/echo_llm/checkpoints/best/model/adapter_config.json").exists()
+
+
+STEPS = {"Echo": 250, "Windy": 4}
+"""of the warm start: enough to copy a spelled word, or hardly any"""
+
+
+def _tiny_model(folder: Path) -> None:
+    """A Llama of some thousand random weights, with a byte-level tokenizer."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    names = ["<end>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    core = Tokenizer(models.BPE({name: i for i, name in enumerate(names)}, []))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<end>")
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role + ': ' + m.content + '<end>' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+    )
+    tokenizer.save_pretrained(folder)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    config = LlamaConfig(vocab_size=len(names), eos_token_id=0, **sizes, **heads)
+    LlamaForCausalLM(config).save_pretrained(folder)
 
 
 def _own_python(folder: Path) -> Path:
