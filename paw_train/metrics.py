@@ -44,6 +44,12 @@ class Metric:
         """``label``, or the chart's title."""
         return self.label or self.chart
 
+    @property
+    def heading(self) -> str:
+        """The chart's title, with the label if other metrics share the chart."""
+        shared = sum(metric.chart == self.chart for metric in METRICS.values()) > 1
+        return f"{self.chart}: {self.title}" if shared else self.chart
+
 
 _OUTCOME, _WORLD, _POLICY = "Success and reward", "World model", "Policy"
 _CRITIC, _COST = "Critic", "Episodes and time"

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from html import escape
 from math import cos, pi, sin
 
 from paw_gym.envs.webshop.records import Product
 
 
 def picture(product: Product) -> str:
-    """A product's tile as SVG: colours and figure from its category and asin, initials on it."""
+    """A product's tile as SVG: colours and figure from its category and asin."""
     seed = hashlib.sha256(product.asin.encode()).digest()
     kind = hashlib.sha256(product.query.encode()).digest()
     hue = kind[0] * 360 // 256
     turn = (hue + 25 + seed[0] % 50) % 360
-    words = [word for word in product.query.split() if word[:1].isalpha()] or ["?"]
-    initials = escape("".join(word[0] for word in words[-2:]).upper())
     return (
         '<svg viewBox="0 0 200 200" aria-hidden="true" class="tile" preserveAspectRatio="xMidYMid slice">'
         f'<rect width="200" height="200" fill="hsl({hue} 42% 88%)"/>'
         f'<circle cx="{40 + seed[1] % 120}" cy="{30 + seed[2] % 60}" r="{46 + seed[3] % 30}" '
         f'fill="hsl({turn} 48% 78%)"/>'
-        f"{_figure(kind[1] % 4, seed, turn)}"
-        '<text x="100" y="121" text-anchor="middle" font-size="58" font-weight="700" '
-        f'fill="hsl({hue} 45% 28%)">{initials}</text></svg>'
+        f"{_figure(kind[1] % 4, seed, turn)}</svg>"
     )
 
 

@@ -426,6 +426,8 @@ class Run:
         earlier = _records(self.folder / "metrics.jsonl")
         loss = world_model_loss(s.to_dict())
         with self.display.updates(s.updates, earlier, loss) as show:
+            if s.evaluation.every and s.updates and not _records(self.folder / "validation.jsonl"):
+                self._validate(0, updater, pool)
             for update in range(start, s.updates):
                 metrics = self._update(update, updater, pool, show)
                 if s.evaluation.every and (
@@ -549,7 +551,10 @@ class Run:
     # --- evaluation --------------------------------------------------------------------------------
 
     def _validate(self, update: int, updater: Updater, pool: TrainingEnvironments) -> float:
-        """Success on the selection panel; the best policy so far, by ``select_by``, is kept."""
+        """Success on the selection panel; the best policy so far, by ``select_by``, is kept.
+
+        Update 0 is the start: what it reaches is recorded to compare with, and is never kept as the best.
+        """
         e = self.settings.evaluation
         result, _ = evaluate_members(
             self._sampler(updater),
@@ -564,9 +569,9 @@ class Run:
             rates = {name: part["success_rate"] for name, part in result["by_type"].items()}
             record |= {f"success_rate/{name}": rate for name, rate in rates.items()}
         log = self.folder / "validation.jsonl"
-        earlier = [row[e.select_by] for row in _records(log)]
+        earlier = [row[e.select_by] for row in _records(log) if row["update"]]
         append_jsonl(log, record)
-        if record[e.select_by] >= max(earlier, default=0.0):
+        if update and record[e.select_by] >= max(earlier, default=0.0):
             self._save("best", update, updater, pool)
         return float(record["success_rate"])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from paw_train.metrics import METRICS, NOT_MEASURED
+from paw_train.metrics import METRICS, NOT_MEASURED, Metric
 from paw_train.reporting.run.alarms import Alarm, find_alarms, world_model_loss
 from paw_train.reporting.run.records import Record, read_object, read_records
 from paw_train.reporting.run.results import number
@@ -61,8 +61,8 @@ class Measurements:
     def curves(self) -> dict[str, Any]:
         """``{"update": [...], "values": {name: [...]}}``; a value that an update lacks is null.
 
-        Also ``metrics`` (``name``, ``section``, ``meaning`` of each, in the order to show them in) and
-        ``validation`` (``update``, ``success_rate``).
+        Also ``metrics`` (``name``, ``title``, ``section``, ``meaning``, ``unit`` of each, in the order to show
+        them in) and ``validation`` (``update``, ``success_rate``; update 0 is the start).
         """
         rows: dict[float, Record] = self._file("metrics.jsonl", _rows) or {}
         checks: dict[float, Record] = self._file("validation.jsonl", _rows) or {}
@@ -154,24 +154,29 @@ class Measurements:
 
 
 def _described(names: Iterable[str]) -> list[dict[str, str]]:
-    """Name, section and meaning of measurements: the catalogue's first, in its order, then the others."""
+    """How to show each measurement: the catalogue's first, in its order, then the others."""
     there = set(names)
-    known = [m for m in METRICS.values() if m.name in there]
-    found = [{"name": m.name, "section": m.section, "meaning": m.meaning} for m in known]
+    found = [_shown(m.name, m, m.section) for m in METRICS.values() if m.name in there]
     for name in names:
         if name not in METRICS:
             metric, _, environment = name.partition("/")
             part = METRICS.get(metric) if environment else None
-            found.append(
-                {"name": name, "section": "Further", "meaning": ""}
-                if part is None
-                else {
-                    "name": name,
-                    "section": "By environment",
-                    "meaning": part.meaning,
-                }
-            )
+            found.append(_shown(name, part, "Further" if part is None else "By environment"))
     return found
+
+
+def _shown(name: str, metric: Metric | None, section: str) -> dict[str, str]:
+    if metric is None:
+        return {"name": name, "title": name, "section": section, "meaning": "", "unit": ""}
+    environment = name.partition("/")[2]
+    title = f"{metric.heading}, {environment}" if environment else metric.heading
+    return {
+        "name": name,
+        "title": title,
+        "section": section,
+        "meaning": metric.meaning,
+        "unit": metric.unit,
+    }
 
 
 def _environments(env: Any) -> str | None:

@@ -33,7 +33,7 @@ def test_a_run_leaves_all_its_files(smoke: Path) -> None:
     assert all(wanted <= set(m) for m in metrics)
     assert metrics[0]["kl"] < 1e-3  # the reference is where it starts; two steps move little
     assert all(0.74 < m["selected_share"] <= 0.80 for m in metrics)
-    assert [v["update"] for v in _lines(smoke / "validation.jsonl")] == [2, 4]
+    assert [v["update"] for v in _lines(smoke / "validation.jsonl")] == [0, 2, 4]
     for name in ("eval_before.json", "eval_after.json"):
         result = json.loads((smoke / name).read_text())
         assert result["n"] == 6
@@ -164,7 +164,9 @@ def test_the_best_score_chooses_the_checkpoint_where_partial_success_pays(tmp_pa
          "evaluation.select_by=score", "evaluation.split=test", "evaluation.selection_split=valid"],
         quiet=True,
     )  # fmt: skip
-    scores = [v["score"] for v in _lines(run / "validation.jsonl")]
+    start, *checks = _lines(run / "validation.jsonl")
+    assert start["update"] == 0
+    scores = [v["score"] for v in checks]
     best = torch.load(run / "checkpoints" / "best" / "state.pt", weights_only=True)
     assert scores[best["update"] - 1] == max(scores)
     # the environment's own reward, not ten for a full success

@@ -157,7 +157,7 @@ def test_a_run_rests_after_each_rollout_and_each_validation(
     settings = [f"out={tmp_path}", "updates=2", "evaluation.every=2", "evaluation.tasks=2"]
     training.train_from_recipe("smoke", settings, quiet=True)
     compact = [x for i, x in enumerate(said) if i == 0 or x != said[i - 1]]
-    assert compact == ["reserved True", *["sample", "rest"] * 3]
+    assert compact == ["reserved True", *["sample", "rest"] * 4]
 
 
 def test_the_plan_gives_the_update_what_a_sleeping_engine_does_not_need() -> None:

@@ -161,11 +161,8 @@ def _by_environment(records: Sequence[Record]) -> Section:
     for name, metric in METRICS.items():
         own = tuple((k, k.partition("/")[2]) for k in keys if k.startswith(f"{name}/"))
         if own:
-            title = (
-                metric.chart if metric.title == metric.chart else f"{metric.chart}: {metric.title}"
-            )
             share = metric.unit == "share"
-            charts.append(Curve(title, metric.meaning, own, share=share, log=metric.log))
+            charts.append(Curve(metric.heading, metric.meaning, own, share=share, log=metric.log))
     return Section("By environment", tuple(charts))
 
 

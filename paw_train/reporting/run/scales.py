@@ -59,6 +59,8 @@ def value_axis(
 ) -> Axis:
     """An axis that holds ``values`` with some air, and 0 where that costs little resolution.
 
+    It spans at least a tenth of the largest value (of shares, 0.1), so that noise looks small.
+
     Args:
         values: finite numbers, at least one.
         start: pixel of the low end.
@@ -72,10 +74,11 @@ def value_axis(
     if low == high == 0:
         return Axis(0.0, 1.0, start, end)
     if share and low >= 0:
-        return Axis(0.0, min(1.0, high * 1.1) if 0 < high <= 1 else max(1.0, high), start, end)
+        return Axis(0.0, min(1.0, max(0.1, high * 1.1)) if high <= 1 else high, start, end)
     if low >= 0 and low < 0.6 * high:
         return Axis(0.0, high * 1.08, start, end)
-    air = 0.08 * (high - low) or 0.1 * abs(high) or 1.0
+    least = 0.1 * max(abs(low), abs(high))
+    air = max(0.08 * (high - low), (least - (high - low)) / 2)
     return Axis(low - air, high + air, start, end)
 
 

@@ -139,7 +139,8 @@ def checkpoint_sentence(run: RunData) -> tuple[str, ...]:
     """The checkpoint that was evaluated after RL, compared with the last one on the selection panel."""
     done = number(run.metrics[-1].get("update")) if run.metrics else None
     by = "score" if run.setting("evaluation.select_by") == "score" else "success_rate"
-    rated = [r for r in run.validation if number(r.get(by)) is not None]
+    # update 0 is the start, which is no candidate
+    rated = [r for r in run.validation if r.get("update") and number(r.get(by)) is not None]
     opening = "The evaluation after RL is of"
     if not rated:
         return () if done is None else (f"{opening} the last checkpoint, update {done:.0f}.",)

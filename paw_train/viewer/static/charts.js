@@ -1,6 +1,6 @@
 // Curves as SVG: thinned to the pixels there are, hovered together, brushed together.
 
-import { h, number, replace, s } from "./dom.js";
+import { h, inUnit, number, percent, replace, s } from "./dom.js";
 
 const TALL = 132;
 const PAD = { left: 54, right: 10, top: 8, bottom: 20 };
@@ -15,8 +15,21 @@ function ticks(low, high, count) {
   return found;
 }
 
+// The ends of the value axis. It spans at least a tenth of the largest value (of shares, 0.1): noise looks small.
+function ends(values, share) {
+  const low = values.reduce((a, b) => Math.min(a, b));
+  const high = values.reduce((a, b) => Math.max(a, b));
+  if (low === 0 && high === 0) return [0, share ? 0.1 : 1];
+  const lacking = Math.max(0, (share ? 0.1 : 0.1 * Math.max(Math.abs(low), Math.abs(high))) - (high - low));
+  let [from, to] = [low - lacking / 2, high + lacking / 2];
+  if (low >= 0 && from < 0) [from, to] = [0, to - from];
+  if (share && high <= 1 && to > 1) [from, to] = [from - (to - 1), 1];
+  return [from, to];
+}
+
 // As few digits as say where a tick is, and no fewer than two.
-function tickLabels(values) {
+function tickLabels(values, share) {
+  if (share) return tickLabels(values.map((v) => 100 * v)).map((text) => `${text} %`);
   const off = Math.abs(values[1] - values[0] || 1) / 100;
   let digits = 2;
   while (digits < 7 && values.some((v) => Math.abs(Number(v.toPrecision(digits)) - v) > off)) digits += 1;
@@ -90,12 +103,14 @@ export function smoothed(points, width) {
 // One measurement of one run, or of several over one another.
 export class Chart {
   // series: [{label, colour, updates, values, checks}], all of the same measurement
-  constructor(name, meaning, series, brush) {
+  constructor({ name, title, meaning, unit }, series, brush) {
     this.name = name;
-    this.svg = s("svg", { height: TALL, class: "chart", role: "img", "aria-label": name });
+    this.unit = unit;
+    this.svg = s("svg", { height: TALL, class: "chart", role: "img", "aria-label": title });
     this.value = h("output", null);
+    this.checked = h("small", { cls: "checked" });
     this.node = h("figure", { data: { metric: name } },
-      h("figcaption", null, h("b", null, name), this.value, meaning && h("small", null, meaning)), this.svg);
+      h("figcaption", null, h("b", { title: name }, title), this.value, meaning && h("small", null, meaning), this.checked), this.svg);
     brushable(this.svg, brush, (x) => this.updateAt(x));
     this.update(series);
   }
@@ -106,9 +121,9 @@ export class Chart {
 
   draw(chosen, width = 1) {
     const wide = this.node.clientWidth;
-    const ends = this.series.flatMap(({ updates }) => (updates.length ? [updates[0], updates[updates.length - 1]] : []));
-    if (!wide || !ends.length) return;
-    let [from, to] = chosen || [Math.min(...ends), Math.max(...ends)];
+    const reached = this.series.flatMap(({ updates, checks }) => (updates.length ? [updates[0], updates[updates.length - 1], ...(checks || []).map((v) => v.update)] : []));
+    if (!wide || !reached.length) return;
+    let [from, to] = chosen || [Math.min(...reached), Math.max(...reached)];
     if (from === to) [from, to] = [from - 1, to + 1];
     this.lines = this.series.map((one) => {
       const points = [];
@@ -121,10 +136,7 @@ export class Chart {
     });
     const all = this.lines.flatMap(({ raw, checks }) => [...raw, ...checks].map((p) => p[1]));
     if (!all.length) return void replace(this.svg);
-    let low = all.reduce((a, b) => Math.min(a, b));
-    let high = all.reduce((a, b) => Math.max(a, b));
-    const size = Math.max(Math.abs(low), Math.abs(high));
-    if (high - low <= 1e-5 * size) [low, high] = size === 0 ? [0, 1] : [low - size * 0.1, high + size * 0.1];
+    const [low, high] = ends(all, this.unit === "share");
     const [w, tall] = [wide - PAD.left - PAD.right, TALL - PAD.top - PAD.bottom];
     const x = (u) => PAD.left + ((u - from) / (to - from)) * w;
     const y = (v) => PAD.top + tall - ((v - low) / (high - low)) * tall;
@@ -135,20 +147,30 @@ export class Chart {
     this.cross = s("line", { class: "cross", y1: PAD.top, y2: PAD.top + tall, visibility: "hidden" });
     this.marks = this.lines.map(({ colour }) => s("circle", { class: `point c${colour}`, r: 3.5, visibility: "hidden" }));
     const levels = ticks(low, high, 4);
-    const labels = tickLabels(levels);
+    const labels = tickLabels(levels, this.unit === "share");
     replace(this.svg,
       levels.map((v, i) => [
         s("line", { class: "gridline", x1: PAD.left, x2: wide - PAD.right, y1: y(v), y2: y(v) }),
         s("text", { class: "tick", x: PAD.left - 6, y: y(v) + 3.5, "text-anchor": "end" }, labels[i])]),
       ticks(from, to, 4).filter(Number.isInteger).map((u) => s("text", { class: "tick", x: x(u), y: TALL - 5, "text-anchor": "middle" }, String(u))),
       width > 1 && this.lines.map(({ raw, colour }) => raw.length > 1 && s("polyline", { class: `raw c${colour}`, points: path(raw) })),
-      this.lines.map(({ points, colour }) => points.length === 1
+      this.lines.map(({ points, colour, checks }) => points.length === 1
         ? s("circle", { class: `alone c${colour}`, cx: x(points[0][0]), cy: y(points[0][1]), r: 3 })
-        : points.length > 1 && s("polyline", { class: `line c${colour}`, points: path(points) })),
-      this.lines.map(({ checks, colour }) => checks.map(([u, v]) =>
-        s("circle", { class: `check c${colour}`, cx: x(u), cy: y(v), r: 3.5 }, s("title", null, `selection panel: ${number(v)}`)))),
+        : points.length > 1 && s("polyline", { class: `line c${colour}${checks.length > 1 ? " beside" : ""}`, points: path(points) })),
+      this.lines.map(({ checks, colour }) => [
+        checks.length > 1 && s("polyline", { class: `checks c${colour}`, points: path(checks) }),
+        checks.map(([u, v]) => s("circle", { class: `check c${colour}`, cx: x(u), cy: y(v), r: 3.5 },
+          s("title", null, `validation${u === 0 ? " at the start" : `, update ${u}`}: ${percent(v)}`)))]),
       this.cross, this.marks);
+    this.drawChecked();
     this.hover(null);
+  }
+
+  // Validation in words: what the start reached, and the last check.
+  drawChecked() {
+    const found = this.lines.filter(({ checks }) => checks.length);
+    replace(this.checked, found.map(({ checks, colour }) => h("span", null, h("i", { cls: `swatch c${colour}` }),
+      h("b", null, "validation "), checks.length > 1 && `${percent(checks[0][1])}${checks[0][0] === 0 ? " at the start" : ""} → `, percent(checks.at(-1)[1]))));
   }
 
   updateAt(px) {
@@ -176,7 +198,7 @@ export class Chart {
     const several = this.lines.length > 1;
     replace(this.value, h("small", null, shown ? `u${several ? update : first[0]} ` : "last "),
       found.map((point, i) => h("span", { title: this.lines[i].label },
-        several && h("i", { cls: `swatch c${this.lines[i].colour}` }), point ? number(point[1], several ? 3 : 4) : "–")));
+        several && h("i", { cls: `swatch c${this.lines[i].colour}` }), point ? inUnit(point[1], this.unit, several ? 3 : 4) : "–")));
   }
 }
 

@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { Chart, Overview } from "./charts.js";
-import { h, interval, number, plural, rate, replace } from "./dom.js";
+import { h, inUnit, interval, number, plural, rate, replace } from "./dom.js";
 import { world } from "./runs.js";
 import { current, format, go, range } from "./state.js";
 
@@ -26,11 +26,35 @@ export class Smoothing {
   }
 }
 
-// The measurements of one run or several under their headings; calls `make` for each one's element.
-export function sections(metrics, make) {
-  const titles = [...new Set(metrics.map((metric) => metric.section))];
-  return titles.map((title) => h("section", null, h("h2", null, title),
-    h("div", { cls: "grid" }, metrics.filter((metric) => metric.section === title).map(make))));
+// The measurements that are looked at first; those that a run lacks are replaced by others, up to six.
+const FIRST = ["success_rate", "reward_mean", "invalid_rate", "obs_nll", "entropy_mean", "kl", "steps_mean", "wm_loss", "equal_groups"];
+const SIX = 6;
+
+// Six measurements of one run or several, and the others folded away under their headings; calls `make` for each
+// one's element and `unfolded` when they are opened. Those that never change have a line, no chart.
+export function sections(metrics, runs, make, unfolded) {
+  const fixed = metrics.filter(({ name }) => constant(runs, name));
+  const drawn = metrics.filter((metric) => !fixed.includes(metric));
+  const ranked = [...FIRST, ...drawn.map(({ name }) => name)].map((name) => drawn.find((metric) => metric.name === name));
+  const first = [...new Set(ranked.filter(Boolean))].slice(0, SIX);
+  const rest = drawn.filter((metric) => !first.includes(metric));
+  const titles = [...new Set(rest.map((metric) => metric.section))];
+  return [
+    h("div", { cls: "grid" }, first.map(make)),
+    (rest.length > 0 || fixed.length > 0) && h("details", { cls: "more", ontoggle: unfolded },
+      h("summary", null, `${plural(rest.length, "more measurement")}${fixed.length ? `, ${fixed.length} that did not change` : ""}`),
+      titles.map((title) => h("section", null, h("h2", null, title),
+        h("div", { cls: "grid" }, rest.filter((metric) => metric.section === title).map(make)))),
+      fixed.length > 0 && h("section", null, h("h2", null, "Did not change"), h("dl", { cls: "pairs" }, fixed.map((metric) => [
+        h("dt", { title: metric.meaning }, metric.title), h("dd", null, inUnit(known(runs, metric.name)[0], metric.unit))])))),
+  ];
+}
+
+const known = (runs, name) => runs.flatMap(({ values }) => values[name] || []).filter((v) => v !== null && v !== undefined);
+
+function constant(runs, name) {
+  const values = known(runs, name);
+  return values.length > 2 && values.every((v) => v === values[0]);
 }
 
 export const seriesOf = (data, name, label = "", colour = 0) => ({
@@ -111,11 +135,11 @@ export class CurvesPage {
       clear: () => go({ params: { u: null } }),
     };
     this.charts = [];
-    replace(this.grid, sections(metrics, ({ name, meaning }) => {
-      const chart = new Chart(name, meaning, [seriesOf(this.data, name)], brush);
+    replace(this.grid, sections(metrics, [this.data], (metric) => {
+      const chart = new Chart(metric, [seriesOf(this.data, metric.name)], brush);
       this.charts.push(chart);
       return chart.node;
-    }));
+    }, () => this.draw()));
     if (!metrics.length) replace(this.grid, h("p", { cls: "muted" }, "No update has been measured yet; curves appear here as they come."));
     this.overview = metrics.length ? new Overview(this.data, brush) : null;
     replace(this.strip, this.overview?.node);

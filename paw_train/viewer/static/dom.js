@@ -56,6 +56,7 @@ export const signed = (value, digits = 3) =>
 export const tone = (value) => (value > 0 ? "good" : value < 0 ? "bad" : "");
 export const percent = (value) =>
   value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`;
+export const inUnit = (value, unit, digits = 3) => (unit === "share" ? percent(value) : number(value, digits));
 export const rate = (result) => (result ? percent(result.success_rate) : "–");
 export const interval = (result) => (Array.isArray(result?.ci95) ? `${percent(result.ci95[0])} – ${percent(result.ci95[1])}` : "");
 export const day = (seconds) => (seconds === null ? "–" : new Date(1000 * seconds).toLocaleString("sv").slice(0, 16));

@@ -41,7 +41,7 @@ export class ListPage {
       if (!this.list || before.tab !== tab) this.build(tab);
       this.drawBar();
       this.count.textContent = "…";
-      this.list.load(this.selectedKey()).then(() => this.landed(), (error) => this.failed(error));
+      this.list.load(this.selectedKey()).then(() => { this.landed(); this.first(); }, (error) => this.failed(error));
     } else if (this.selectedKey() && !this.list.markKey(this.listKey())) this.list.load(this.selectedKey());
     else this.list.schedule();
     this.open(params);
@@ -88,6 +88,11 @@ export class ListPage {
     this.count.textContent = plural(this.list.total, words);
     this.list.node.classList.toggle("empty", this.list.total === 0);
     if (this.list.total === 0) this.list.node.dataset.words = this.filtered() ? "Nothing passes these filters." : "No episode yet.";
+  }
+
+  // A list opens with its first row.
+  first() {
+    if (!current().params.ep && this.list.total > 0) this.list.select(0);
   }
 
   failed(error) {

@@ -73,19 +73,19 @@ export class OverlayPage {
     h("a", { cls: "chip plain", href: "#/" }, "all runs"));
     const wanted = (this.words || "").toLowerCase();
     const all = [...new Map(this.curves.flatMap(({ metrics }) => metrics).map((metric) => [metric.name, metric])).values()];
-    const shown = all.filter(({ name }) => name.includes(wanted));
+    const shown = all.filter(({ name, title }) => `${name} ${title.toLowerCase()}`.includes(wanted));
     const brush = {
       hover: (u) => this.charts.forEach((chart) => chart.hover(u)),
       choose: (from, to) => go({ params: { u: `${from}-${to}` } }),
       clear: () => go({ params: { u: null } }),
     };
     this.charts = [];
-    replace(this.grid, sections(shown, ({ name, meaning }) => {
-      const series = this.curves.map((data, i) => seriesOf(data, name, this.names[i], this.colour(i)));
-      const chart = new Chart(name, meaning, series.filter((one) => one.values.length), brush);
+    replace(this.grid, sections(shown, this.curves, (metric) => {
+      const series = this.curves.map((data, i) => seriesOf(data, metric.name, this.names[i], this.colour(i)));
+      const chart = new Chart(metric, series.filter((one) => one.values.length), brush);
       this.charts.push(chart);
       return chart.node;
-    }), all.length > 0 && !shown.length && h("p", { cls: "muted" }, "No measurement has this in its name."));
+    }, () => this.draw()), all.length > 0 && !shown.length && h("p", { cls: "muted" }, "No measurement has this in its name."));
     replace(this.tables, this.results(), this.settings());
     this.draw();
   }

@@ -9,7 +9,8 @@ import { current, format, go, home, runsParam } from "./state.js";
 const COLUMNS = [
   ["name", "Run", (run) => run.name, null],
   ["success", "Success", (run) => (run.after || run.before)?.success_rate, (run) => [
-    run.before && h("small", { cls: "muted", title: `before RL: ${intervalText(run.before)}` }, `${rate(run.before)} → `), h("b", { title: intervalText(run.after) }, rate(run.after))]],
+    run.before && h("small", { cls: "muted", title: `before RL: ${intervalText(run.before)}` }, `${rate(run.before)} → `), h("b", { title: intervalText(run.after) }, rate(run.after)),
+    (run.after || run.before) && h("small", { cls: "muted reach" }, `${interval(run.after || run.before)} · n = ${number((run.after || run.before).n)}`)]],
   ["env", "Environment", (run) => run.env, (run) => short(run.env)],
   ["model", "Model", (run) => run.model, (run) => h("span", { title: run.model || "" }, run.model ? run.model.split("/").pop() : "–")],
   ["method", "Method", (run) => method(run), (run) => h("span", { title: run.kind === "training" ? `world model: ${world(run.world_model)}` : "" }, method(run) || "–")],
