@@ -61,8 +61,8 @@ class Measurements:
     def curves(self) -> dict[str, Any]:
         """``{"update": [...], "values": {name: [...]}}``; a value that an update lacks is null.
 
-        Also ``metrics`` (``name``, ``title``, ``section``, ``meaning``, ``unit`` of each, in the order to show
-        them in) and ``validation`` (``update``, ``success_rate``; update 0 is the start).
+        Also ``metrics`` (``name``, ``title``, ``section``, ``meaning``, ``unit`` of each, in the order to
+        show them in) and ``validation`` (``update``, ``success_rate``; update 0 is the start).
         """
         rows: dict[float, Record] = self._file("metrics.jsonl", _rows) or {}
         checks: dict[float, Record] = self._file("validation.jsonl", _rows) or {}
