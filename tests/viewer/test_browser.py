@@ -268,7 +268,7 @@ def test_an_evaluation_has_a_page_of_its_own(
     pages.is_there(".types tbody tr")
     assert pages.address().startswith("#/eval-x/result")
     text = pages.text("main")
-    for wanted in ("openai:small-model", "reflexion", "33.3 %", "$ 0.0421", "25.0 %", "12.5 s"):
+    for wanted in ("openai:small-model", "reflexion", "33.3 %", "$0.0421", "25.0 %", "12.5 s"):
         assert wanted in text
     assert "The rates are of 3 of 4 tasks. 1 episode failed with an error." in text
     assert "world model" not in text.lower() and " RL" not in text
