@@ -291,7 +291,7 @@ def clean(
     monkeypatch.setenv("PAW_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("OPENAI_BASE_URL", endpoint)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    monkeypatch.setattr("uvicorn.Server.run", lambda self: None)
+    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets=None: None)
     return folder
 
 
