@@ -259,7 +259,7 @@ COMMANDS = {
     "eval openai:": "names no model",
     "eval openai:m endpoint.concurency=3": "Did you mean 'concurrency'",
     "eval run": "config.json",
-    "eval old": "gone_setting",
+    "eval old": "has no checkpoint yet",
     "eval expert --out started": "started is the folder of a run or of a model",
     "eval-wm expert": "'expert' is an agent without a model",
     "eval-wm openai:gpt": "weights that run in this process",

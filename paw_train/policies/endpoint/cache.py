@@ -47,7 +47,7 @@ class AnswerCache:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._db = _opened(path)
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, OSError) as error:
             raise ValueError(
                 f"{path} is no cache of answers, or damaged ({error}). Delete it, or name another "
                 "file (endpoint.cache=FILE) or none (endpoint.cache=null)."
