@@ -310,9 +310,12 @@ def weights_fingerprint(model: Any) -> str:
 
 def not_finite(model: Any) -> str | None:
     """The name of the first parameter that holds NaN or an infinity, if one does."""
+    named = list(model.named_parameters())
     with torch.no_grad():
-        bad = (name for name, p in model.named_parameters() if not torch.isfinite(p).all())
-        return next(bad, None)
+        # one wait for the device in all, not one for each parameter
+        whole = [torch.isfinite(p).all().to(named[0][1].device) for _, p in named]
+        fine = torch.stack(whole).tolist()
+    return next((name for (name, _), good in zip(named, fine, strict=True) if not good), None)
 
 
 def base_parameters(model: Any) -> list[tuple[str, Tensor]]:
