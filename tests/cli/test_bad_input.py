@@ -363,7 +363,7 @@ COMMANDS = {
     "serve webshop --data-dir nowhere": "nowhere",
     "serve webshop --prices prices.json": "prices is not valid JSON",
     "serve webshop --num-products 0": "num_products",
-    "serve webshop --host 0.0.0.0": "token",
+    "serve webshop --host 0.0.0.0 --no-token": "token",
     "serve webshop --port 70000": "port is between 0 and 65535",
     "serve gateway --env Boxs": "There is no text environment 'Boxs'",
     "serve gateway --workers 0": "workers",
