@@ -121,7 +121,7 @@ def test_a_damaged_adapter_is_named(tmp_path: Path) -> None:
     weights = tmp_path / "a" / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:500])
     with pytest.raises(ValueError, match=r"a/adapter_model\.safetensors is cut off"):
-        LocalPolicy.load(tmp_path / "a")
+        LocalPolicy.load(tmp_path / "a", adapter=LoraSettings(base=str(base)))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -192,7 +192,7 @@ def test_adapters_on_embeddings_learn_are_kept_and_have_a_reference(
     again = LocalPolicy.load(base, adapter=chosen, seed=5)
     load_checkpoint(tmp_path / "c", again)
     assert torch.equal(_logprobs(again), _logprobs(policy))
-    loaded = LocalPolicy.load(tmp_path / "c" / "model")
+    loaded = LocalPolicy.load(tmp_path / "c" / "model", adapter=LoraSettings(base=str(base)))
     assert torch.equal(_logprobs(loaded), _logprobs(policy))
 
 
