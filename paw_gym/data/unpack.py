@@ -58,6 +58,7 @@ _DAMAGE = (
     lzma.LZMAError,
     EOFError,
     RuntimeError,  # encrypted; NotImplementedError (a compression it does not know) is one too
+    IndexError,  # an empty name
     OverflowError,
     ValueError,
     struct.error,

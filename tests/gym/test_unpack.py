@@ -74,6 +74,12 @@ def test_an_encrypted_one_is_refused(tmp_path: Path) -> None:
         extract(bytes(raw), tmp_path)
 
 
+def test_a_member_without_a_name_is_damage(tmp_path: Path) -> None:
+    raw = archive({"q.json": b"1"}).replace(b"q.json", b"\0.json")
+    with pytest.raises(DownloadError, match=r"a\.zip is damaged"):
+        extract(raw, tmp_path)
+
+
 @given(st.data())
 @settings(max_examples=80, suppress_health_check=list(HealthCheck), deadline=None)
 def test_changed_bytes_extract_or_are_refused(
