@@ -108,7 +108,8 @@ def test_an_environment_of_ones_own_is_imported(
     )
     write_jsonl("episodes.jsonl", [Episode("me/Heard-v0", "a", "e", transitions=[t])])
     given = ["--to", "tokens", "--tokenizer", "checkpoint"]  # whose model is in a folder of it
-    assert "There is no text environment" in paw("export", "episodes.jsonl", "x", *given).output
+    refused = paw("export", "episodes.jsonl", "x", *given).output
+    assert "'me/Heard-v0', which is not registered here, and no module is imported" in refused
     answer = paw("export", "episodes.jsonl", "rows.jsonl", *given, "--import", "my_parrot")
     assert answer.exit_code == 0, answer.output
     (line,) = read(tmp_path / "rows.jsonl")
