@@ -39,6 +39,7 @@ from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.reference import Reference
 from paw_train.policies.local.scratch import scratch_model, scratch_tokenizer, unknown_words
+from paw_train.reporting.compare.run_folder import is_finished, updates_done
 from paw_train.reporting.run.alarms import world_model_loss
 from paw_train.reporting.terminal import RunDisplay
 from paw_train.reporting.tracking.follow import Tracking
@@ -153,7 +154,7 @@ def claim_folder(folder: Path, settings: Settings) -> None:
     Settings that have changed since, and have an effect, are noted in ``events.jsonl``.
     """
     changed = require_own_folder(folder, settings)
-    if _is_finished(folder):
+    if is_finished(folder):
         if "updates" not in changed:
             return
         # it goes on: what it ended with is made again
@@ -165,10 +166,6 @@ def claim_folder(folder: Path, settings: Settings) -> None:
     if changed:
         note_event(folder, "settings changed", changed=changed)
     write_json(folder / "config.json", json.loads(json.dumps(settings.to_dict())))
-
-
-def _is_finished(folder: Path) -> bool:
-    return (folder / "eval_after.json").exists()
 
 
 def give_up_folder(folder: Path) -> None:
@@ -202,12 +199,12 @@ def require_own_folder(folder: Path, settings: Settings) -> dict[str, tuple[Any,
                 f"{folder} holds a run with other settings (first difference: {key}{reason}). "
                 "Give this one another name (name=...), or start over with --fresh."
             )
-    if _is_finished(folder) and "updates" not in changed:
-        for key in changed.keys() - {"threads"}:
-            raise ValueError(
-                f"{folder} is finished, and {key} was {changed[key][0]} there. Give this run another "
-                "name (name=...), let it go on with larger updates, or start over with --fresh."
-            )
+    fixed = next((key for key in changed if key != "threads"), None)
+    if fixed is not None and "updates" not in changed and is_finished(folder):
+        raise ValueError(
+            f"{folder} is finished, and {fixed} was {changed[fixed][0]} there. Give this run another "
+            "name (name=...), let it go on with larger updates, or start over with --fresh."
+        )
     return changed
 
 
@@ -257,7 +254,7 @@ class Run:
 
     def execute(self) -> Path:
         """Does what is left of the run and returns its folder."""
-        if _is_finished(self.folder):
+        if is_finished(self.folder):
             self.display.say(
                 f"{self.folder} is finished; larger updates let it go on, --fresh starts it over."
             )
@@ -527,7 +524,7 @@ class Run:
             ValueError: there were so many that there was a checkpoint, and there is none.
         """
         log, latest = self.folder / "metrics.jsonl", self.folder / "checkpoints" / "latest"
-        done = len(log.read_text(encoding="utf-8").splitlines()) if log.exists() else 0
+        done = updates_done(self.folder)
         if done > self.settings.checkpoint_every:
             raise ValueError(
                 f"{log} has {done} updates, but the checkpoint {latest} is missing. Put it back, or "

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from paw_gym.files import naming_full_disk
 from paw_gym.locks import only_process, require_idle
+from paw_train.reporting.compare.run_folder import updates_done
 from paw_train.settings import Settings
 from paw_train.training.openrlhf import TESTED_VERSION
 from paw_train.training.openrlhf.deaths import is_death
@@ -103,7 +104,8 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
     claim_folder(folder, settings)
-    if _updates_done(folder) >= settings.updates:
+    saved = (folder / "checkpoints" / "model" / "config.json").exists()
+    if saved and updates_done(folder) >= settings.updates:
         print(f"{folder} is finished; --fresh starts it over.")
         return folder
     with only_process(folder), naming_full_disk(folder):
@@ -112,12 +114,6 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
         with cluster_tracking(settings) as tracking:
             tracking.finish()
     return folder
-
-
-def _updates_done(folder: Path) -> int:
-    log = folder / "metrics.jsonl"
-    saved = (folder / "checkpoints" / "model" / "config.json").exists()
-    return len(log.read_text(encoding="utf-8").splitlines()) if saved and log.exists() else 0
 
 
 def _run(settings: Settings, folder: Path) -> None:
