@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from itertools import groupby, islice
@@ -17,7 +15,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from paw_gym.files import json_text
+from paw_gym.files import json_text, new_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,22 +199,11 @@ def write_jsonl(path: str | Path, episodes: Iterable[Episode], append: bool = Fa
             file.write("".join(lines))
         return len(lines)
     count = 0
-    with replacing(path) as scratch, open(scratch, "w", encoding="utf-8") as file:
+    with new_file(Path(path)) as scratch, open(scratch, "w", encoding="utf-8") as file:
         for episode in episodes:
             file.write(json_text(episode.to_dict()) + "\n")
             count += 1
     return count
-
-
-@contextmanager
-def replacing(path: str | Path) -> Iterator[Path]:
-    """A neighbouring file to write to; it takes the place of ``path`` unless something is raised."""
-    scratch = Path(f"{path}.part")
-    try:
-        yield scratch
-        os.replace(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)
 
 
 def read_jsonl(path: str | Path) -> Iterator[Episode]:
@@ -260,7 +247,10 @@ def write_parquet(path: str | Path, episodes: Iterable[Episode], first: int = 0)
 
     schema, count = _schema(), 0
     rows = (row for number, episode in enumerate(episodes, first) for row in _rows(number, episode))
-    with replacing(path) as scratch, pq.ParquetWriter(scratch, schema, compression="zstd") as file:
+    with (
+        new_file(Path(path)) as scratch,
+        pq.ParquetWriter(scratch, schema, compression="zstd") as file,
+    ):
         while group := list(islice(rows, ROW_GROUP)):
             file.write_table(pa.Table.from_pylist(group, schema=schema))
             count += len(group)

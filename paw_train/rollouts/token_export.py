@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym.export.staging import Tally, require_file, with_clean_texts
-from paw_gym.files import json_text
-from paw_gym.transition import Episode, replacing
+from paw_gym.files import json_text, new_file
+from paw_gym.transition import Episode
 from paw_gym.wrappers import AgentInterface, make_agent_env
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.roles import role_masks, token_roles
@@ -53,7 +53,7 @@ def write_tokens(
     chat, tally = ChatFormat(tokenizer), Tally()
     interfaces: dict[str, AgentInterface] = {}
     with ExitStack() as opened:
-        scratch = opened.enter_context(replacing(out))
+        scratch = opened.enter_context(new_file(out))
         file = opened.enter_context(open(scratch, "w", encoding="utf-8"))
         # tokenizers refuse half of a surrogate pair
         for episode in tally.count(with_clean_texts(episodes), progress):
