@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import json
 import os
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym.data.manifest import DataFile
+from paw_gym.files import sha256_of
 
 CHUNK = 1 << 18
 """bytes read at a time"""
@@ -265,9 +265,3 @@ def fetch_checksums(mirror: str) -> dict[str, str]:
             raise DownloadError(f"{url} is not a list of 'sha256  file name': {line!r:.80}")
         sums[name.strip().lstrip("*").rpartition("/")[2]] = digest.lower()
     return sums
-
-
-def sha256_of(path: Path) -> str:
-    """Hex digest of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

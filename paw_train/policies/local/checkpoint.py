@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import struct
@@ -14,7 +13,7 @@ from zipfile import BadZipFile, ZipFile
 
 import torch
 
-from paw_gym.files import new_file, new_folder
+from paw_gym.files import new_file, new_folder, sha256_of
 from paw_train.policies.checkpoints import NEW, OLD, STATE_FILE, find_checkpoint
 from paw_train.policies.local.guarded_step import TrainingDivergedError
 from paw_train.policies.local.loading import model_signature, not_finite
@@ -39,9 +38,8 @@ def save_checkpoint(folder: Path, policy: LocalPolicy, state: Mapping[str, Any])
     shutil.rmtree(fresh, ignore_errors=True)
     try:
         _write(fresh, policy, state)
-    except (
-        BaseException
-    ):  # on a full disk, half of a checkpoint would keep the next one from fitting
+    except BaseException:
+        # on a full disk, half of a checkpoint would keep the next one from fitting
         shutil.rmtree(fresh, ignore_errors=True)
         raise
     if folder.exists():
@@ -98,14 +96,8 @@ def load_checkpoint(folder: Path, policy: LocalPolicy) -> dict[str, Any]:
 
 def _hashes(folder: Path) -> dict[str, str]:
     """The SHA-256 of each file of the model in a checkpoint."""
-    found = {}
-    for path in sorted((folder / "model").rglob("*")):
-        if path.is_file():
-            with path.open("rb") as file:
-                found[path.relative_to(folder).as_posix()] = hashlib.file_digest(
-                    file, "sha256"
-                ).hexdigest()
-    return found
+    files = sorted(path for path in (folder / "model").rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): sha256_of(path) for path in files}
 
 
 _REMEDY = "Put a copy of the checkpoint in its place, or start over with --fresh."

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from paw_gym.cache import private_folder
-from paw_gym.files import imposture
+from paw_gym.files import imposture, sha256_of
 from paw_train.policies.local.processor import weights_type
 
 _LOG = logging.getLogger(__name__)
@@ -267,9 +267,7 @@ def _converted(place: Place) -> Place:
     file = Path(place.name) / place.gguf_file
     if file.stat().st_size > _LARGEST_KEPT:
         return place
-    with file.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()[:16]
-    folder = private_folder("models") / f"{file.stem}-{digest}"
+    folder = private_folder("models") / f"{file.stem}-{sha256_of(file)[:16]}"
     if not (folder / "config.json").is_file():
         _LOG.info("Converting %s, once; the result is kept in %s.", file.name, folder)
         try:
