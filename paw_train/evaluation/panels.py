@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from paw_gym.core import TaskSet
+from paw_gym.envs.alfworld.native.goal import TASK_TYPES
 from paw_gym.registry import Registry
 
 
@@ -97,14 +98,6 @@ class PanelSpec:
 _ALFWORLD, _WEBSHOP = "paw_gym/ALFWorld-v0", "paw_gym/WebShop-v0"
 _SEARCH, _TAU2 = "paw_gym/SearchQA-v0", "paw_gym/Tau2-v0"
 _TOY_TEXT = "paw_gym/ToyText-v0"
-_ALFWORLD_TYPES = (
-    "pick_and_place_simple",
-    "look_at_obj_in_light",
-    "pick_clean_then_place_in_recep",
-    "pick_heat_then_place_in_recep",
-    "pick_cool_then_place_in_recep",
-    "pick_two_obj_and_place",
-)
 _BENCHMARKS = {
     "nq": 3_610,
     "triviaqa": 11_313,
@@ -121,14 +114,14 @@ _OWN: Mapping[str, PanelSpec] = {
         _ALFWORLD,
         "valid_seen",
         dataset="alfworld",
-        published=dict(zip(_ALFWORLD_TYPES, (35, 13, 27, 16, 25, 24), strict=True)),
+        published=dict(zip(TASK_TYPES, (35, 13, 27, 16, 25, 24), strict=True)),
         ids="cc3d2e964ba360c43049c459137d04711d8ef1ac8fc2ecdf704af677f6f20304",
     ),
     "alfworld/valid_unseen": PanelSpec(
         _ALFWORLD,
         "valid_unseen",
         dataset="alfworld",
-        published=dict(zip(_ALFWORLD_TYPES, (24, 18, 31, 23, 21, 17), strict=True)),
+        published=dict(zip(TASK_TYPES, (24, 18, 31, 23, 21, 17), strict=True)),
     ),
     "alfworld/procedural": PanelSpec(
         _ALFWORLD,

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paw_gym.envs.tau2.package import tau2_module
+from paw_gym.tool_calls import call_id
 
 Message = dict[str, Any]
 GREETING: Message = {"role": "assistant", "content": "Hi! How can I help you today?"}
@@ -24,15 +25,15 @@ ENDINGS = {STOP: "user_stop", TRANSFER: "transfer", OUT_OF_SCOPE: "out_of_scope"
 
 def call_message(role: str, name: str, arguments: Mapping[str, Any], number: int) -> Message:
     """A message that calls a tool; ``number`` makes its id, of a form that every server takes."""
-    call = {"id": f"call{number:05d}", "name": name, "arguments": dict(arguments)}
+    call = {"id": call_id(number), "name": name, "arguments": dict(arguments)}
     return {"role": role, "content": None, "calls": [call]}
 
 
-def tool_message(call_id: str, content: str, error: bool, requestor: str) -> Message:
+def tool_message(call: str, content: str, error: bool, requestor: str) -> Message:
     """A tool's answer to the call of that id."""
     return {
         "role": "tool",
-        "id": call_id,
+        "id": call,
         "content": content,
         "error": error,
         "requestor": requestor,
