@@ -7,8 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paw_gym.constructors import defaults_of
+from paw_gym.core import TaskSet
 from paw_train.environments import is_split, panel_name
-from paw_train.evaluation.panels import PANELS, panel_spec
+from paw_train.evaluation.panels import (
+    PANELS,
+    Panel,
+    make_panel,
+    panel_spec,
+    require_known_hash,
+)
 from paw_train.settings import EnvSettings
 
 _CHANGED = " (changed)"
@@ -56,6 +63,21 @@ def panel_title(
         and (split == spec.split or not is_split(env))
     )
     return base + ("" if whole else f"[{count}]") + ("" if same else _CHANGED) + rewards
+
+
+def titled_panel(
+    tasks: TaskSet, base: str | None, env: EnvSettings, split: str | None, size: int, seed: int
+) -> Panel:
+    """The panel of so many tasks, under its title. Arguments as of ``panel_title``.
+
+    Raises:
+        ValueError: a fixed panel's tasks are not those that its name has always meant.
+    """
+    title = panel_title(base, env, split, size, seed, tasks.ids)
+    panel = make_panel(tasks, title, size, seed, panel_spec(base) if base else None)
+    if base == title:
+        require_known_hash(title, panel)
+    return panel
 
 
 def fixed_panel(title: str) -> str | None:

@@ -23,13 +23,10 @@ from paw_train.environments import (
 from paw_train.evaluation import evaluate_to_folder
 from paw_train.evaluation.comparison import load_result
 from paw_train.evaluation.fingerprint import model_hash
-from paw_train.evaluation.panel_titles import panel_title
+from paw_train.evaluation.panel_titles import titled_panel
 from paw_train.evaluation.panels import (
-    Panel,
     PanelSpec,
-    make_panel,
     panel_spec,
-    require_known_hash,
 )
 from paw_train.evaluation.result_folder import LOG, clear, finished_result
 from paw_train.evaluation.runner import (
@@ -442,11 +439,7 @@ def make_plan(
     probe = agent_env_maker(env, chosen.split)()
     tasks = probe.tasks
     probe.close()
-    title = panel_title(name, env, chosen.split, chosen.tasks, chosen.seed, tasks.ids)
-    base = panel_spec(name) if name else None
-    panel: Panel = make_panel(tasks, title, chosen.tasks, chosen.seed, base)
-    if panel.name == name:
-        require_known_hash(name, panel)
+    panel = titled_panel(tasks, name, env, chosen.split, chosen.tasks, chosen.seed)
     system = agent_settings.get("system", "")
     if not isinstance(system, str):
         raise ValueError(

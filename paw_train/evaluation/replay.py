@@ -21,8 +21,8 @@ from paw_gym.wrappers import AgentInterface
 from paw_train.environments import agent_env_maker
 from paw_train.evaluation.comparison import load_result
 from paw_train.evaluation.fingerprint import environment_record, is_deterministic
-from paw_train.evaluation.panel_titles import fixed_panel, panel_title
-from paw_train.evaluation.panels import Panel, make_panel, panel_spec, require_known_hash
+from paw_train.evaluation.panel_titles import fixed_panel, titled_panel
+from paw_train.evaluation.panels import Panel, panel_spec
 from paw_train.evaluation.runner import environment_seeds
 from paw_train.evaluation.summary import UNPLAYED, summarise
 from paw_train.settings import EnvSettings
@@ -37,29 +37,10 @@ _TOLERANCE = 1e-9
 _SHOWN = 60
 """characters of a text around the first that differs"""
 _FOUND = (
-    *(
-        "panel",
-        "panel_hash",
-        "panel_note",
-        "env_id",
-        "n",
-        "success_rate",
-        "ci95",
-        "tasks",
-        "complete",
-    ),
-    *(
-        "by_type",
-        "averages",
-        "fingerprint",
-        "mean_steps",
-        "mean_reward",
-        "score",
-        "errors",
-        "unplayed",
-    ),
-    *("runs", "pass_at_k", "successes"),
-)
+    "panel", "panel_hash", "panel_note", "env_id", "n", "success_rate", "ci95", "tasks", "complete",
+    "by_type", "averages", "fingerprint", "mean_steps", "mean_reward", "score", "errors", "unplayed",
+    "runs", "pass_at_k", "successes",
+)  # fmt: skip
 """fields of ``result.json`` that follow from the episodes and the environment"""
 _INTERFACE = ("reward", "invalid_penalty", "invalid_when", "require_admissible", "mode")
 """settings of the environment that count, beside its arguments"""
@@ -194,7 +175,7 @@ class _Replaying:
 
     def _panel(self, agent: AgentInterface) -> Panel:
         """The panel as it is made here."""
-        result, ids = self.result, agent.tasks.ids
+        result = self.result
         size, seed = int(result["tasks"]), int(result["settings"]["panel_seed"])
         base = fixed_panel(str(result["panel"]))
         spec = panel_spec(base) if base else None
@@ -206,10 +187,7 @@ class _Replaying:
         if spec is not None and spec.dataset and self.env.kwargs.get("data_dir") is None:
             self._differs(f"panel: {base} is of the data set {spec.dataset}, which was not used")
             base = spec = None
-        title = panel_title(base, self.env, self.split, size, seed, ids)
-        panel = make_panel(agent.tasks, title, size, seed, spec)
-        if base == title:
-            require_known_hash(title, panel)
+        panel = titled_panel(agent.tasks, base, self.env, self.split, size, seed)
         self._compare_fields("", result, {"panel": panel.name, "panel_hash": panel.hash})
         return panel
 
