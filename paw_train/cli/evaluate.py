@@ -121,8 +121,8 @@ def evaluate(
 
     from paw_train.evaluation import evaluate_from_args
 
-    silent = quiet or as_json
-    if len(models) == len(panels) == 1:
+    silent, single = quiet or as_json, len(models) == len(panels) == 1
+    if single:
         path = evaluate_from_args(model, settings, out, agent, panel, seeds, silent, fresh)
         results, failed = [json.loads(path.read_text(encoding="utf-8"))], []
     else:
@@ -131,7 +131,7 @@ def evaluate(
         several = evaluate_several(models, settings, out, agent, panels, seeds, silent, fresh)
         results, failed = several.results, several.failed
     if as_json:
-        typer.echo(json.dumps(results[0] if len(models) == len(panels) == 1 else results, indent=2))
+        typer.echo(json.dumps(results[0] if single else results, indent=2))
     for reason in failed:
         typer.echo(f"Error: {reason}", err=True)
     if failed:

@@ -83,8 +83,8 @@ def as_csv(results: Sequence[Result]) -> str:
 def as_markdown(results: Sequence[Result]) -> str:
     """A table in Markdown."""
     head, body = _cells(results)
-    lines = [head, ["---" if name in COLUMNS[:3] else "---:" for name in head], *body]
-    lines[2:] = [[*map(markdown_text, line[:3]), *line[3:]] for line in body]
+    rule = ["---" if name in COLUMNS[:3] else "---:" for name in head]
+    lines = [head, rule, *([*map(markdown_text, line[:3]), *line[3:]] for line in body)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing
 from functools import partial
 from itertools import count
 
@@ -99,11 +99,8 @@ def warnings_of(unknown: Mapping[str, Sequence[str]], settings: Settings) -> Ite
         )
 
 
-@contextmanager
-def _pool(settings: Settings, member: Member, split: str) -> Iterator[EnvPool]:
-    pool = make_pool(member.env, split, 1, 1, settings.seed)
-    yield pool
-    pool.close()
+def _pool(settings: Settings, member: Member, split: str) -> closing[EnvPool]:
+    return closing(make_pool(member.env, split, 1, 1, settings.seed))
 
 
 def _vocabulary_tasks(settings: Settings, pool: EnvPool) -> list[str]:

@@ -166,8 +166,10 @@ def _validation(records: Records) -> list[Alarm]:
     below = False
     for at, record in enumerate(records):
         validated, update = number(record.get("validation")), number(record.get("update"))
-        training = recent_success(records[: at + 1])
-        if validated is None or update is None or training is None:
+        if validated is None or update is None:
+            continue
+        training = recent_success(records[max(0, at + 1 - WINDOW) : at + 1])
+        if training is None:
             continue
         was_below, below = below, training - validated >= GAP
         if below:
