@@ -102,7 +102,7 @@ def test_a_run_and_an_evaluation_do_not_write_it(tmp_path: Path) -> None:
     said = b""
     commands = [
         ["train", "smoke", "env.id=tests/Locked-v0", "env.kwargs={token: env:MINE}", "updates=1"],
-        ["eval", "runs/smoke", "evaluation.tasks=1"],
+        ["eval", "runs/smoke", "evaluation.tasks=1", "env.kwargs.token=env:MINE"],
         ["eval", "openai:m", "endpoint.url=http://127.0.0.1:9/v1", "endpoint.retries=0",
          "evaluation.tasks=1", "endpoint.cache=null"],
         ["report", "runs/smoke"],
