@@ -142,8 +142,12 @@ def name(path: Path) -> str:
 
 
 def lines_of(page: Path) -> list[str]:
-    """The commands of a page's shell blocks, without comments and on one line each."""
+    """The commands of a page's shell blocks, without comments and on one line each.
+
+    Lines of programs that only an earlier commit has are left out.
+    """
     code = "".join(FENCE.findall(page.read_text(encoding="utf-8"))).replace("\\\n", " ")
+    code = re.sub(r".*at commit [0-9a-f]{7}\n", "", code)
     lines = [re.sub(r"(^|\s+)#.*", "", line).strip() for line in code.splitlines()]
     return [" ".join(line.split()) for line in lines if line]
 
