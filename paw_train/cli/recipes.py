@@ -10,7 +10,7 @@ def recipes() -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from paw_train.settings.recipes import Kind, description_of, find_recipe, recipe_names
+    from paw_train.settings.recipes import Kind, description_of, recipe_names
 
     console = Console()
     kinds: tuple[tuple[Kind, str], ...] = (("recipe", "paw train"), ("grid", "paw compare"))
@@ -19,6 +19,6 @@ def recipes() -> None:
         table.add_column(f"{kind} ({command})", style="bold", no_wrap=True)
         table.add_column("what it is")
         for name in recipe_names(kind):
-            table.add_row(name, Text(description_of(find_recipe(name, kind))))
+            table.add_row(name, Text(description_of(name, kind)))
         console.print(table)
     console.print("[dim]paw train NAME key=value ... changes settings of it.[/dim]")

@@ -23,6 +23,7 @@ from paw_train.settings.recipes import (
     overridden,
     read_recipe,
     read_yaml,
+    recipe_name,
     recipe_names,
 )
 from paw_train.settings.record import RecordSettings

@@ -21,6 +21,9 @@ Say = Callable[[str], None]
 """called with a sentence for the user"""
 Kind = Literal["recipe", "grid"]
 """``grid``: what ``paw compare`` runs"""
+PUBLISHED = "published.yaml"
+"""the table whose rows are recipes"""
+_SUFFIXES = (".yaml", ".yml")
 
 
 def load_settings(
@@ -39,10 +42,10 @@ def load_settings(
         ValueError: unknown recipe, key or environment (names the nearest), or a value of the wrong
             type or out of its range.
     """
-    path = find_recipe(recipe)
-    data = read_recipe(path)
-    data.setdefault("name", path.stem)
-    return overridden(data, overrides, f"The recipe {path.stem}", say)
+    name = recipe_name(recipe)
+    data = read_recipe(recipe)
+    data.setdefault("name", name)
+    return overridden(data, overrides, f"The recipe {name}", say)
 
 
 def overridden(
@@ -94,16 +97,20 @@ def choose_environment(data: dict[str, Any], overrides: Sequence[str]) -> list[s
     return left
 
 
-def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """A recipe file's nested values, on top of those of the recipe that its ``base`` names, if any.
+def read_recipe(recipe: str | Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """A recipe's nested values, on top of those of the recipe that its ``base`` names, if any.
 
     Args:
-        path: the file.
-        above: the recipes that led here by ``base``.
+        recipe: the name of one that comes with the project, or a ``.yaml`` path.
+        above: the files that led here by ``base``.
 
     Raises:
-        ValueError: no keys and values in it, an unknown base, or one that leads back here.
+        ValueError: there is none, no keys and values in it, or a base that leads back here.
     """
+    path = _file_of(recipe, "recipe")
+    if path is None and str(recipe) in (rows := published_rows()):
+        return rows[str(recipe)]
+    path = find_recipe(recipe)
     if path in above:
         chain = " -> ".join(p.stem for p in (*above, path))
         raise ValueError(f"Recipes are each other's base: {chain}.")
@@ -116,9 +123,26 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if base is None:
         return data
     beside = path.parent / str(base)
-    below = read_recipe(find_recipe(beside if beside.is_file() else str(base)), (*above, path))
+    below = read_recipe(beside if beside.is_file() else str(base), (*above, path))
     below.pop("name", None)
     return _merged(below, data)
+
+
+def published_rows() -> dict[str, dict[str, Any]]:
+    """The rows of the published tables by name: each row's settings on those of its set-up."""
+    table = _published_table()
+
+    def settings(entry: dict[str, Any]) -> dict[str, Any]:
+        own = {key: value for key, value in entry.items() if key not in ("base", "published")}
+        return _merged(settings(table["setups"][entry["base"]]), own) if "base" in entry else own
+
+    return {name: settings(row) for name, row in table["rows"].items()}
+
+
+def _published_table() -> dict[str, Any]:
+    (path, *_) = (p for f in _folders("recipe") if (p := f / PUBLISHED).is_file())
+    table: dict[str, Any] = read_yaml(path.read_bytes(), PUBLISHED)
+    return table
 
 
 def read_yaml(text: str | bytes, what: str) -> Any:
@@ -144,9 +168,12 @@ def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def description_of(path: Path) -> str:
-    """The first sentence of the comment that a recipe or grid starts with."""
-    lines = path.read_text(encoding="utf-8").splitlines()
+def description_of(name: str, kind: Kind = "recipe") -> str:
+    """The first sentence of a file's opening comment, or what a row's paper reports."""
+    path = _file_of(name, kind)
+    if path is None and kind == "recipe":
+        return f"Published, not run here: {_published_table()['rows'][name]['published']}"
+    lines = find_recipe(name, kind).read_text(encoding="utf-8").splitlines()
     comment = takewhile(lambda line: line.startswith("#"), lines)
     text = " ".join(line.lstrip("# ") for line in comment)
     return re.split(r"(?<=[.?])\s+(?=[A-Z`])", text, maxsplit=1)[0]
@@ -158,21 +185,35 @@ def find_recipe(recipe: str | Path, kind: Kind = "recipe") -> Path:
     Raises:
         ValueError: there is none; names the nearest.
     """
-    path = Path(recipe)
-    if path.suffix in (".yaml", ".yml"):
-        if not path.is_file():
-            raise ValueError(f"There is no {kind} file {str(path)!r}.")
+    path = _file_of(recipe, kind)
+    if path is not None:
         return path
-    for folder in _folders(kind):
-        if (folder / f"{recipe}.yaml").is_file():
-            return folder / f"{recipe}.yaml"
+    if Path(recipe).suffix in _SUFFIXES:
+        raise ValueError(f"There is no {kind} file {str(recipe)!r}.")
     nearest = did_you_mean(str(recipe), recipe_names(kind))
     raise ValueError(f"There is no {kind} {str(recipe)!r}. {nearest}")
 
 
+def _file_of(recipe: str | Path, kind: Kind) -> Path | None:
+    path = Path(recipe)
+    if path.suffix in _SUFFIXES:
+        return path if path.is_file() else None
+    found = (folder / f"{recipe}.yaml" for folder in _folders(kind))
+    return next((p for p in found if p.is_file() and p.name != PUBLISHED), None)
+
+
+def recipe_name(recipe: str | Path) -> str:
+    """The name of a recipe that is given by its name or its path."""
+    path = Path(recipe)
+    return path.stem if path.suffix in _SUFFIXES else str(recipe)
+
+
 def recipe_names(kind: Kind = "recipe") -> list[str]:
     """Recipes, or grids, that come with the project."""
-    return sorted({p.stem for folder in _folders(kind) for p in folder.glob("*.yaml")})
+    files = {p.stem for folder in _folders(kind) for p in folder.glob("*.yaml")}
+    if kind == "recipe":
+        files = files - {Path(PUBLISHED).stem} | set(_published_table()["rows"])
+    return sorted(files)
 
 
 def _folders(kind: Kind) -> tuple[Path, Path]:

@@ -30,7 +30,6 @@ from paw_train.settings import (  # noqa: E402
     ObjectiveSettings,
     Settings,
     WorldModelSettings,
-    find_recipe,
     load_settings,
     read_recipe,
 )
@@ -233,7 +232,7 @@ def test_every_environment_counts_the_same_in_a_joined_result() -> None:
 def _train(out: Path, env: Any, *more: str) -> Path:
     out.mkdir(exist_ok=True)
     recipe = out / "worlds.yaml"
-    settings = read_recipe(find_recipe("smoke")) | {"env": env}  # a base would add to a group
+    settings = read_recipe("smoke") | {"env": env}  # a base would add to a group
     recipe.write_text(json.dumps(settings), encoding="utf-8")
     few = ["tracking=[]", "evaluation.tasks=3", "evaluation.selection_tasks=2", f"out={out}"]
     return train_from_recipe(str(recipe), [*few, *more], quiet=True)

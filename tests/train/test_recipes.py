@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
+import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-from files import load
+import yaml
 
 from paw_train.settings import OptimizerSettings, load_settings, recipe_names, with_defaults
+from paw_train.settings.recipes import description_of
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-PUBLISHED = load("scripts/published_recipes.py")
-ROWS = PUBLISHED.rows()
+TABLE = yaml.safe_load((ROOT / "recipes" / "published.yaml").read_text(encoding="utf-8"))["rows"]
 
 
 def _write(folder: Path, name: str, text: str) -> Path:
@@ -87,37 +84,53 @@ MINIBATCH = {"alfworld": 256, "webshop": 64, "search_qa": 512}
 KL = {"alfworld": 0.01, "webshop": 0.01, "search_qa": 0.001}
 
 
-def test_every_trained_row_of_the_tables_has_a_recipe() -> None:
-    names = {row.name for row in ROWS}
-    assert len(ROWS) == len(names) == 42
-    assert names <= set(recipe_names())
+MODELS = {
+    "qwen2.5-1.5b": "Qwen/Qwen2.5-1.5B-Instruct",
+    "qwen2.5-3b": "Qwen/Qwen2.5-3B-Instruct",
+    "qwen2.5-7b": "Qwen/Qwen2.5-7B-Instruct",
+    "qwen2.5-14b": "Qwen/Qwen2.5-14B-Instruct",
+    "qwen3-1.7b": "Qwen/Qwen3-1.7B",
+    "llama3.2-3b": "meta-llama/Llama-3.2-3B-Instruct",
+}
+
+
+def _parts(name: str) -> tuple[str, str, str]:
+    """Environment, model and method in the name of a row."""
+    matched = re.fullmatch(r"(alfworld|webshop|search_qa)_([a-z0-9.-]+)_(.+)", name)
+    assert matched, name
+    return matched[1], matched[2], matched[3]
+
+
+def test_every_trained_row_of_the_tables_is_a_recipe() -> None:
+    assert len(TABLE) == 42 and set(TABLE) <= set(recipe_names())
+    assert "published" not in recipe_names()
     # Table 1: two models, two environments, four methods; Table 2: two models, six methods
-    assert sum("Table 1" in str(row.figures) for row in ROWS) == 16
-    assert sum("Table 2" in str(row.figures) for row in ROWS) == 12
-    assert sum("Table 3" in str(row.figures) for row in ROWS) == 10
-    assert sum("Table 4" in str(row.figures) for row in ROWS) == 8
+    for table, rows in (("Table 1", 16), ("Table 2", 12), ("Table 3", 10), ("Table 4", 8)):
+        assert sum(table in row["published"] for row in TABLE.values()) == rows
+    assert "success 90.4 %" in description_of("alfworld_qwen2.5-1.5b_gigpo_paw")
 
 
-def test_the_page_lists_every_row() -> None:
-    page = (ROOT / "docs" / "recipes.md").read_text()
-    for row in ROWS:
-        (line,) = [x for x in page.splitlines() if x.startswith(f"| `{row.name}` |")]
-        assert line.endswith("| not run |")
+def test_a_row_can_be_a_base(tmp_path: Path) -> None:
+    mine = _write(tmp_path, "mine", "base: webshop_qwen2.5-1.5b_ppo_paw\nupdates: 1\n")
+    row = load_settings("webshop_qwen2.5-1.5b_ppo_paw")
+    assert load_settings(mine) == row.model_copy(update={"name": "mine", "updates": 1})
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_a_published_recipe_has_the_published_settings(row: Any) -> None:
-    settings = load_settings(row.name)
-    setup = SETUP[row.environment]
+@pytest.mark.parametrize("name", TABLE)
+def test_a_published_recipe_has_the_published_settings(name: str) -> None:
+    environment, model, method = _parts(name)
+    settings = load_settings(name)
+    setup = SETUP[environment]
+    assert settings.name == name
     assert settings.env.id == f"paw_gym/{setup['env']}-v0"
     assert settings.env.kwargs["max_steps"] == setup["steps"]
-    assert settings.env.max_return == REWARD[row.environment][0]
+    assert settings.env.max_return == REWARD[environment][0]
     assert settings.optimizer.lr == 1e-6
-    assert settings.objective.kl_coef == KL[row.environment]
+    assert settings.objective.kl_coef == KL[environment]
     assert settings.rollout.temperature == 1.0
-    assert settings.evaluation.temperature == (0.0 if row.environment == "search_qa" else 0.4)
-    assert settings.model.path == PUBLISHED.MODELS[row.model]
-    if row.method == "search-r1":  # another paper's set-up
+    assert settings.evaluation.temperature == (0.0 if environment == "search_qa" else 0.4)
+    assert settings.model.path == MODELS[model]
+    if method == "search-r1":  # another paper's set-up
         assert settings.objective.kl_in == "reward" and settings.algorithm.level == "token"
         from paw_train.algorithms.update import optimizer_steps
 
@@ -126,13 +139,13 @@ def test_a_published_recipe_has_the_published_settings(row: Any) -> None:
         return
     assert settings.env.invalid_when == "malformed"
     assert settings.algorithm.statistics == "step" and not settings.rollout.stop_at_tags
-    assert settings.env.invalid_penalty == REWARD[row.environment][1]
-    assert settings.optimizer.minibatch_size == MINIBATCH[row.environment]
+    assert settings.env.invalid_penalty == REWARD[environment][1]
+    assert settings.optimizer.minibatch_size == MINIBATCH[environment]
     assert settings.rollout.max_response_tokens == 512
     assert settings.rollout.max_context_tokens == setup["prompt"] + 512
     assert settings.env.mode == "window"
-    assert settings.env.history_length == (None if row.environment == "search_qa" else 2)
-    algorithm, _, kind = row.method.partition("_")
+    assert settings.env.history_length == (None if environment == "search_qa" else 2)
+    algorithm, _, kind = method.partition("_")
     wm = settings.world_model
     assert wm.enabled == kind.startswith("paw")
     assert (wm.alpha, wm.rho, wm.coef) == (0.75, 0.2, 1.0)
@@ -147,7 +160,7 @@ def test_a_published_recipe_has_the_published_settings(row: Any) -> None:
     if algorithm in ("grpo", "gigpo", "rloo", "ppo"):
         assert settings.algorithm.name == algorithm
     if algorithm == "gigpo":
-        similar = 0.9 if row.environment == "search_qa" else None
+        similar = 0.9 if environment == "search_qa" else None
         assert settings.algorithm.similarity == similar
         assert settings.algorithm.autojunk is (similar is not None)
         assert (settings.algorithm.omega, settings.algorithm.gamma) == (1.0, None)  # 0.95
@@ -168,6 +181,6 @@ def test_the_environments_take_what_the_recipes_give_them(environment: str, plac
     except ImportError as error:
         pytest.skip(f"{environment} cannot be imported here: {error}")
     taken = set(inspect.signature(made.__init__).parameters)
-    for row in ROWS:
-        if row.environment == environment:
-            assert set(load_settings(row.name).env.kwargs) <= taken
+    for row in TABLE:
+        if row.startswith(environment):
+            assert set(load_settings(row).env.kwargs) <= taken

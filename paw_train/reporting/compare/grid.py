@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym.naming import did_you_mean
-from paw_train.settings import Settings, find_recipe, load_settings, read_yaml, recipe_names
+from paw_train.settings import (
+    Settings,
+    find_recipe,
+    load_settings,
+    read_yaml,
+    recipe_name,
+    recipe_names,
+)
 from paw_train.settings.dotted import ARGUMENTS, flatten
 from paw_train.settings.recipes import read_pairs
 from paw_train.settings.world_model import WorldModelSettings
@@ -205,7 +212,7 @@ def grid_from_arguments(
         pairs = re.split(r",(?=[\w.]+=)", values) if values else []
         parsed.append(Arm(name, expand_preset(read_pairs(pairs))))
     return Grid(
-        name=f"compare-{Path(find_recipe(recipe)).stem}",
+        name=f"compare-{recipe_name(recipe)}",
         recipe=recipe,
         seeds=read_seeds(seeds),
         arms=tuple(parsed),
