@@ -1,15 +1,36 @@
-"""BM25 with no JVM: Lucene's scores and ranking, from arrays that are mapped into memory."""
+"""BM25 with no JVM: Lucene's scores and ranking to the bit, from arrays that are mapped into memory.
+
+Lucene's form of BM25 (Robertson et al. 1994, without the constant factor k1 + 1)::
+
+    score(q, d) = sum_t  w_t * tf / (tf + k1 * (1 - b + b * |d| / avg))
+    w_t = n_t * ln(1 + (N - df + 0.5) / (df + 0.5))         n_t: how often the query has the term
+
+with passage lengths rounded to one byte and 32-bit arithmetic, both of which decide ties. Two
+implementations give equal results: NumPy for small corpora, compiled loops (numba) for large ones.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
+from collections import Counter
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
+
+import numpy as np
 
 from paw_gym.retrieval.analysis import analyze
 from paw_gym.retrieval.base import check_top_k
-from paw_gym.retrieval.bm25_index import BM25Index, Progress, build_index
-from paw_gym.retrieval.bm25_scoring import BM25Scorer, Ranked, check_parameters
+from paw_gym.retrieval.bm25_index import BM25Index, build_index, decoded_lengths
 from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource
+from paw_gym.retrieval.index_files import Progress
+
+COMPILED_FROM = 50_000
+"""passages from which compiled loops pay for the seconds that compiling takes"""
+
+Ranked = tuple[np.ndarray, np.ndarray]
+"""positions [k] int64 and scores [k] float32, best first, ties by position"""
 
 
 class BM25Retriever(CorpusRetriever):
@@ -21,7 +42,7 @@ class BM25Retriever(CorpusRetriever):
         k1: term saturation; Anserini's default.
         b: length normalisation; Anserini's default.
         on_error: ``raise`` or ``skip``, for malformed lines of the corpus.
-        compiled: whether to use numba; ``None``: where it is installed and the corpus is large.
+        compiled: use numba; ``None``: if it is installed and the corpus is large.
         progress: called as indexing goes on.
 
     Raises:
@@ -42,7 +63,7 @@ class BM25Retriever(CorpusRetriever):
         compiled: bool | None = None,
         progress: Progress = lambda what, done, total: None,
     ) -> None:
-        check_parameters(k1, b)
+        _check_parameters(k1, b)
         self.corpus = Corpus.open(corpus, on_error)
         if index is None:
             self.index = build_index(self.corpus, progress=progress)
@@ -56,14 +77,10 @@ class BM25Retriever(CorpusRetriever):
     def rank(self, query: str, top_k: int) -> Ranked:
         """Positions [k] in the corpus and scores [k] of the best passages of one query."""
         check_top_k(top_k)
-        return self._ready().rank(analyze(query), top_k)
-
-    def _ready(self) -> BM25Scorer:
         with self._lock:  # compiling takes seconds, and only once
             if self._scorer is None:
-                k1, b, compiled = self._options
-                self._scorer = BM25Scorer(self.index, k1, b, compiled)
-            return self._scorer
+                self._scorer = BM25Scorer(self.index, *self._options)
+        return self._scorer.rank(analyze(query), top_k)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_lock": None, "_scorer": None}
@@ -71,3 +88,79 @@ class BM25Retriever(CorpusRetriever):
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
+
+
+def _check_parameters(k1: float, b: float) -> None:
+    if not (k1 >= 0 and 0 <= b <= 1):
+        raise ValueError(f"BM25 needs k1 >= 0 and 0 <= b <= 1, got k1={k1}, b={b}.")
+
+
+class BM25Scorer:
+    """Ranks the passages of an index.
+
+    Args:
+        index: the postings.
+        k1: how soon repeated terms stop counting.
+        b: how much long passages are discounted, 0 to 1.
+        compiled: use numba; ``None``: if it is installed and the index is large.
+    """
+
+    def __init__(
+        self, index: BM25Index, k1: float = 0.9, b: float = 0.4, compiled: bool | None = None
+    ) -> None:
+        _check_parameters(k1, b)
+        self.index = index
+        average = np.float32(index.total_terms / index.size)
+        ratio = decoded_lengths().astype(np.float32) / max(average, np.float32(1e-9))
+        one = np.float32(1)
+        denominator = np.float32(k1) * ((one - np.float32(b)) + np.float32(b) * ratio)
+        with np.errstate(divide="ignore"):
+            self._inverse = (one / denominator).astype(np.float32)
+        if compiled is None:
+            compiled = index.size >= COMPILED_FROM and find_spec("numba") is not None
+        self._compiled = None
+        if compiled:
+            from paw_gym.retrieval.bm25_kernel import CompiledRanking
+
+            self._compiled = CompiledRanking(index, self._inverse)
+
+    def rank(self, terms: Sequence[str], top_k: int) -> Ranked:
+        """The best passages for the terms of a query; passages without any of them are left out."""
+        found = []
+        size = self.index.size
+        for term, times in Counter(terms).items():
+            place = self.index.place(term)
+            if place is not None:
+                start, end = self.index.starts[place : place + 2]
+                idf = np.float32(math.log(1 + (size - (end - start) + 0.5) / (end - start + 0.5)))
+                found.append((np.float32(times) * idf, place, start, end))
+        if not found:
+            return np.empty(0, np.int64), np.empty(0, np.float32)
+        found.sort(key=lambda entry: -entry[0])  # one order of summing, whatever does it
+        weights, *integers = zip(*found, strict=True)
+        places, starts, ends = (np.array(values, np.int64) for values in integers)
+        top_k = min(top_k, size)
+        if self._compiled is None:
+            return self._rank(starts, ends, np.array(weights, np.float32), top_k)
+        return self._compiled(places, starts, ends, np.array(weights, np.float32), top_k)
+
+    def _rank(
+        self, starts: np.ndarray, ends: np.ndarray, weights: np.ndarray, top_k: int
+    ) -> Ranked:
+        """Ranks in plain NumPy, with one sum for each passage."""
+        passages, counts, lengths = self.index.passages, self.index.counts, self.index.lengths
+        sums = np.zeros(len(lengths), np.float64)
+        one = np.float32(1)
+        for start, end, weight in zip(starts, ends, weights, strict=True):
+            where = passages[start:end]
+            gain = counts[start:end].astype(np.float32) * self._inverse[lengths[where]]
+            sums[where] += weight - weight / (one + gain)
+        scores = sums.astype(np.float32)
+        found = np.flatnonzero(scores > 0)
+        if len(found) > top_k:
+            least = np.partition(scores[found], len(found) - top_k)[len(found) - top_k]
+            better = found[scores[found] > least]
+            tied = found[scores[found] == least][: top_k - len(better)]
+            found = np.concatenate([better, tied])
+        found = found[np.lexsort((found, -scores[found]))]
+        return found, scores[found]

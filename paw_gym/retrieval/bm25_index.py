@@ -15,9 +15,8 @@ A folder holds, for N passages, V terms and P postings:
 from __future__ import annotations
 
 import hashlib
-import json
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -28,14 +27,18 @@ import numpy as np
 
 from paw_gym.files import new_file, write_json
 from paw_gym.retrieval.analysis import term_of, words
-from paw_gym.retrieval.building import only_builder, reserve
 from paw_gym.retrieval.corpus import Corpus
-from paw_gym.retrieval.errors import DamagedIndexError, IndexMismatchError
+from paw_gym.retrieval.index_files import (
+    DamagedIndexError,
+    Progress,
+    claim,
+    only_builder,
+    read_meta,
+    reserve,
+)
 
 FORMAT = "paw-bm25-1"
 ARRAYS = ("terms", "starts", "passages", "counts", "lengths")
-Progress = Callable[[str, int, int | None], None]
-"""called with (what is being done, done so far, in all)"""
 
 
 @dataclass(frozen=True)
@@ -108,42 +111,6 @@ def _mapped(path: Path) -> np.ndarray:
         return np.asarray(np.load(path, mmap_mode="r"))
     except (OSError, ValueError, EOFError) as error:
         raise DamagedIndexError(path, error) from error
-
-
-def read_meta(folder: Path, form: str, corpus: str | None) -> dict[str, Any]:
-    """``index.json`` of an index folder, checked; errors as in ``BM25Index.load``."""
-    path = folder / "index.json"
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"{folder} holds no finished index. `paw index build` makes one, and goes on with one "
-            "that was interrupted."
-        )
-    try:
-        meta = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise DamagedIndexError(path, error) from error
-    if meta.get("format") != form:
-        raise IndexMismatchError(
-            f"{folder} is an index of the form {meta.get('format')!r}; expected {form!r}. "
-            "Build it anew."
-        )
-    if corpus is not None and meta["corpus"] != corpus:
-        raise IndexMismatchError(
-            f"The index in {folder} was built over another corpus (fingerprint "
-            f"{meta['corpus'][:12]}, the corpus at hand has {corpus[:12]}). Build it anew, or give "
-            "the corpus that it was built over."
-        )
-    return meta
-
-
-def _write_meta(folder: Path, index: BM25Index) -> None:
-    meta = {
-        "format": FORMAT,
-        "corpus": index.corpus,
-        "passages": index.size,
-        "total_terms": index.total_terms,
-    }
-    write_json(folder / "index.json", meta)
 
 
 @lru_cache(maxsize=2**16)
@@ -258,7 +225,8 @@ def _build(
 ) -> None:
     """Builds the index of ``build_index`` in its folder, ``index.json`` last of all."""
     parts = folder / "shards"
-    _claim(parts, corpus.fingerprint, shard_size)
+    mine = {"format": FORMAT, "corpus": corpus.fingerprint, "shard_size": shard_size}
+    claim(parts / "of.json", mine)
     missing = [bound for bound in bounds if not _shard_path(parts, bound[0]).is_file()]
     done = len(corpus) - sum(end - start for start, end in missing)
     progress("indexing", done, len(corpus))
@@ -267,7 +235,8 @@ def _build(
         progress("indexing", done, len(corpus))
     progress("merging", 0, 1)
     index = _merge([_load_shard(parts, start) for start, _ in bounds], corpus.fingerprint, folder)
-    _write_meta(folder, index)
+    totals = {"passages": index.size, "total_terms": index.total_terms}
+    write_json(folder / "index.json", {"format": FORMAT, "corpus": index.corpus, **totals})
     for path in parts.iterdir():
         path.unlink()
     parts.rmdir()
@@ -276,22 +245,6 @@ def _build(
 
 def _range(corpus: Corpus, start: int, end: int) -> Iterable[Any]:
     return (corpus[i] for i in range(start, end))
-
-
-def _claim(parts: Path, fingerprint: str, shard_size: int) -> None:
-    """Makes the folder of shards, or checks that an unfinished one is of the same build."""
-    note = parts / "of.json"
-    mine = {"format": FORMAT, "corpus": fingerprint, "shard_size": shard_size}
-    if note.is_file():
-        found = json.loads(note.read_text(encoding="utf-8"))
-        if found != mine:
-            raise IndexMismatchError(
-                f"{parts} holds shards of another build ({found}; this one is {mine}). "
-                "Delete the folder to start over."
-            )
-        return
-    parts.mkdir(parents=True, exist_ok=True)
-    write_json(note, mine)
 
 
 def _shard_path(parts: Path, start: int) -> Path:

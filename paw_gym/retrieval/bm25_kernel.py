@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from paw_gym.retrieval.base import need
 from paw_gym.retrieval.bm25_index import BM25Index
-from paw_gym.retrieval.errors import need
 
 _BLOCK = 1 << 15
 """passages whose scores are summed at a time: they stay in the processor's cache"""
@@ -48,7 +48,15 @@ class CompiledRanking:
         weights: np.ndarray,
         top_k: int,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """See ``bm25_scoring.Ranking``."""
+        """The best passages and their scores, as ``bm25.Ranked``.
+
+        Args:
+            places: [t] int64, numbers of the query's terms in the index; heaviest terms first.
+            starts: [t] int64, where their postings begin,
+            ends: [t] int64, and end.
+            weights: [t] float32.
+            top_k: how many passages, at most.
+        """
         index, one = self._index, np.float32(1)
         for place, start, end in zip(places, starts, ends, strict=True):
             if self._gains[place] == 0:  # threads may both come here: they find the same

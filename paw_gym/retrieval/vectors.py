@@ -5,21 +5,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from paw_gym.files import new_file, write_json
+from paw_gym.files import new_file
 from paw_gym.naming import require_choice
-from paw_gym.retrieval.bm25_index import Progress
 from paw_gym.retrieval.corpus import Corpus
 from paw_gym.retrieval.encoders import Encoder
-from paw_gym.retrieval.errors import IndexMismatchError
+from paw_gym.retrieval.index_files import Progress, claim
 
 STORAGES = ("float32", "float16", "int8")
 FORMAT = "paw-vectors-1"
@@ -119,29 +116,13 @@ def encode_corpus(
         "storage": storage,
         "shard_size": shard_size,
     }
-    _claim(folder, mine)
+    claim(folder / "vectors.json", mine)
     bounds = (*range(0, len(corpus), shard_size), len(corpus))
     for start, end in pairwise(bounds):
         if not _path(folder, start).is_file():
             _write_shard(corpus, encoder, folder, storage, (start, end), batch_size, progress)
         progress("encoding", end, len(corpus))
     return VectorStore(folder, bounds, encoder.dim, storage)
-
-
-def _claim(folder: Path, mine: dict[str, Any]) -> None:
-    note = folder / "vectors.json"
-    if not note.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(note, mine)
-        return
-    found = json.loads(note.read_text(encoding="utf-8"))
-    differing = sorted(key for key in mine if found.get(key) != mine[key])
-    if differing:
-        key = differing[0]
-        raise IndexMismatchError(
-            f"{folder} holds vectors with another {key} ({found.get(key)!r:.80}; this is "
-            f"{mine[key]!r:.80}). Choose another folder, or delete this one to start over."
-        )
 
 
 def _path(folder: Path, start: int, kind: str = "") -> Path:

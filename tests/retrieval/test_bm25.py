@@ -27,9 +27,9 @@ from paw_gym.retrieval import (
     make_retriever,
 )
 from paw_gym.retrieval.analysis import _CLASS_WORD, _CLASSES, _LOWER, analyze, words
+from paw_gym.retrieval.bm25 import BM25Scorer
 from paw_gym.retrieval.bm25_index import build_index, decoded_lengths, encode_lengths
-from paw_gym.retrieval.bm25_scoring import BM25Scorer
-from paw_gym.retrieval.errors import DamagedIndexError
+from paw_gym.retrieval.index_files import DamagedIndexError
 from paw_gym.retrieval.porter import stem
 
 # what DefaultEnglishAnalyzer of Anserini 1.7.1 gives
@@ -307,7 +307,7 @@ def test_two_processes_do_not_build_one_index(small_corpus: Path, tmp_path: Path
     corpus, folder = Corpus.open(small_corpus), tmp_path / "i"
     code = (
         "import sys; from pathlib import Path\n"
-        "from paw_gym.retrieval.building import only_builder\n"
+        "from paw_gym.retrieval.index_files import only_builder\n"
         "with only_builder(Path(sys.argv[1])):\n"
         "    print('building', flush=True); sys.stdin.read()"
     )

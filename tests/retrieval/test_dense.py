@@ -13,11 +13,10 @@ pytest.importorskip("faiss", reason="faiss is not installed: pip install '.[dens
 import gymnasium as gym
 
 import paw_gym  # noqa: F401
-from paw_gym.retrieval import Corpus, DenseRetriever, IndexMismatchError, make_retriever, unindexed
-from paw_gym.retrieval.building import only_builder
+from paw_gym.retrieval import Corpus, DenseRetriever, IndexMismatchError, dense, make_retriever
 from paw_gym.retrieval.dense import build_dense_index
 from paw_gym.retrieval.encoders import make_encoder
-from paw_gym.retrieval.errors import DamagedIndexError
+from paw_gym.retrieval.index_files import DamagedIndexError, only_builder
 from paw_gym.retrieval.vector_index import (
     SearchEffort,
     VectorIndexSettings,
@@ -223,10 +222,10 @@ def test_rows_across_shards(tmp_path: Path) -> None:
 def test_a_large_corpus_without_an_index_is_refused_with_the_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(unindexed, "LARGEST", 100)
+    monkeypatch.setattr(dense, "LARGEST", 100)
     passages = [(str(i), text) for i, text in enumerate(texts(101))]
     encoder = WordEncoder()
-    with pytest.raises(unindexed.NoIndexError, match=r"paw index build e5 .*retriever_settings"):
+    with pytest.raises(dense.NoIndexError, match=r"paw index build e5 .*retriever_settings"):
         DenseRetriever(passages, model=encoder)
     assert encoder.encoded == 0
     build_dense_index(Corpus.open(passages), encoder, tmp_path / "index")
@@ -238,8 +237,8 @@ def test_a_large_corpus_file_is_refused_before_it_is_read(
 ) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("x" * 200)  # reading it would fail
-    monkeypatch.setattr(unindexed, "LARGEST_FILE", 100)
-    with pytest.raises(unindexed.NoIndexError, match=f"index build e5 {corpus}"):
+    monkeypatch.setattr(dense, "LARGEST_FILE", 100)
+    with pytest.raises(dense.NoIndexError, match=f"index build e5 {corpus}"):
         gym.make("paw_gym/SearchQA-v0", dataset="nq", retriever="e5", corpus=corpus)
     with pytest.raises(
         ValueError, match="data_dir"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paw_gym.retrieval import IndexMismatchError, make_retriever
-from paw_gym.retrieval.errors import need
+from paw_gym.retrieval.base import need
 
 LUCENE = all(find_spec(name) for name in ("pyserini", "jnius"))
 needs_lucene = pytest.mark.skipif(

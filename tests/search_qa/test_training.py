@@ -11,8 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from paw_gym.retrieval.simulated import Curriculum  # noqa: E402
-from paw_gym.retrieval.writers import ScriptWriter  # noqa: E402
+from paw_gym.retrieval.simulated import Curriculum, ScriptWriter  # noqa: E402
 from paw_train.algorithms.experience import Signals, collect, prepare  # noqa: E402
 from paw_train.algorithms.update import loss_inputs, minibatch_totals  # noqa: E402
 from paw_train.evaluation import make_pool  # noqa: E402

@@ -24,8 +24,8 @@ from paw_gym.retrieval.base import (
     check_top_k,
     wants_contexts,
 )
+from paw_gym.retrieval.dense import require_index_of_file
 from paw_gym.retrieval.factory import require_retriever
-from paw_gym.retrieval.unindexed import require_index_of_file
 
 REWARDS = ("exact_match", "f1")
 MAX_QUERY = 1_000

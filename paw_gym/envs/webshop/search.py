@@ -5,7 +5,7 @@ from __future__ import annotations
 from paw_gym.envs.webshop.catalogue import Catalogue
 from paw_gym.envs.webshop.shop import K1, B, SearchEngine
 from paw_gym.retrieval.analysis import analyze
-from paw_gym.retrieval.bm25_scoring import BM25Scorer
+from paw_gym.retrieval.bm25 import BM25Scorer
 
 
 class Bm25Search:

@@ -1,0 +1,123 @@
+"""The folder of an index: its note, one build at a time, room on the disk, and errors that name a file."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from paw_gym.files import write_json
+from paw_gym.locks import ProcessLock
+
+Progress = Callable[[str, int, int | None], None]
+"""called with (what is being done, done so far, in all)"""
+
+
+class IndexMismatchError(ValueError):
+    """An index does not belong to the corpus, the model or the settings at hand."""
+
+
+class DamagedIndexError(ValueError):
+    """A file of an index is missing, cut off or unreadable.
+
+    Args:
+        path: the file.
+        reason: what is wrong with it.
+    """
+
+    def __init__(self, path: Path, reason: object) -> None:
+        super().__init__(
+            f"{path} is missing or damaged ({reason}). Copy the whole index again, or delete "
+            f"{path.parent} and build it anew."
+        )
+
+
+def read_meta(folder: Path, form: str, corpus: str | None) -> dict[str, Any]:
+    """``index.json`` of an index folder, checked; errors as in ``BM25Index.load``."""
+    path = folder / "index.json"
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{folder} holds no finished index. `paw index build` makes one, and goes on with one "
+            "that was interrupted."
+        )
+    try:
+        meta = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise DamagedIndexError(path, error) from error
+    if meta.get("format") != form:
+        raise IndexMismatchError(
+            f"{folder} is an index of the form {meta.get('format')!r}; expected {form!r}. "
+            "Build it anew."
+        )
+    if corpus is not None and meta["corpus"] != corpus:
+        raise IndexMismatchError(
+            f"The index in {folder} was built over another corpus (fingerprint "
+            f"{meta['corpus'][:12]}, the corpus at hand has {corpus[:12]}). Build it anew, or give "
+            "the corpus that it was built over."
+        )
+    return meta
+
+
+def claim(note: Path, mine: Mapping[str, Any]) -> None:
+    """Writes the note of a build that begins, or checks that one that goes on is the same.
+
+    Raises:
+        IndexMismatchError: the folder holds parts of another build; names the first difference.
+    """
+    if note.is_file():
+        require_same(note.parent, json.loads(note.read_text(encoding="utf-8")), mine)
+        return
+    note.parent.mkdir(parents=True, exist_ok=True)
+    write_json(note, dict(mine))
+
+
+def require_same(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raises ``IndexMismatchError`` if what a folder holds differs in one of the wanted settings."""
+    for key, value in wanted.items():
+        if found.get(key) != value:
+            raise IndexMismatchError(
+                f"{folder} was built with another {key} ({found.get(key)!r:.80}; this is "
+                f"{value!r:.80}). Choose another folder, or delete this one to start over."
+            )
+
+
+@contextmanager
+def only_builder(folder: Path) -> Iterator[None]:
+    """Makes the folder of an index and keeps other builds out of it; a killed process lets it go.
+
+    Raises:
+        ValueError: another process is building there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = ProcessLock(folder)
+    try:
+        if not lock.take():
+            raise ValueError(
+                f"Another process is building the index in {folder}. Wait until it is done, or choose "
+                "another folder."
+            )
+        yield
+    finally:
+        lock.close()
+
+
+def reserve(path: Path) -> None:
+    """Takes the room on the disk that a file of holes will need.
+
+    Writing a mapped file on a full disk ends the process with a bus error; this fails before.
+
+    Raises:
+        OSError: there is no room.
+    """
+    if not hasattr(os, "posix_fallocate"):  # macOS, Windows
+        return
+    with path.open("r+b") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise OSError(error.errno, error.strerror, str(path)) from error
