@@ -28,9 +28,9 @@ from rich.console import Console
 from rich.table import Table
 
 from paw_gym.envs.alfworld.errors import UnsolvableGameError
+from paw_gym.envs.alfworld.games import load_game
 from paw_gym.envs.alfworld.native.compiled import CompiledGame
 from paw_gym.envs.alfworld.native.engine import Engine, NativeEngine
-from paw_gym.envs.alfworld.native.game_file import load_game
 from paw_gym.envs.alfworld.parity import random_walker, script_walker
 
 REPEATS = 40

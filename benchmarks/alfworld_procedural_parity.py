@@ -1,11 +1,10 @@
 """Procedural ALFWorld games in the original engine: they load, play the same, and are won.
 
-    python benchmarks/alfworld_procedural_parity.py [--games 200] [--start 0] [--steps 15] [--out DIR]
+    python benchmarks/alfworld_procedural_parity.py [--games 200] [--start 0] [--steps 15]
 
 The games go round the six task types, the three splits, real and modified rooms, and both grammars.
 For each: a random walk and the generator's own walkthrough, in the native and in the original
 engine; every observation, admissible list and end is compared exactly. About 1.5 s a game on one core.
-With --out, the games are also kept there in the official layout.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import alfworld_data  # noqa: F401  keeps alfworld.py here from hiding the package of that name
@@ -24,7 +22,7 @@ from paw_gym.envs.alfworld.native.compiled import CompiledGame
 from paw_gym.envs.alfworld.native.engine import NativeEngine
 from paw_gym.envs.alfworld.native.goal import TASK_TYPES
 from paw_gym.envs.alfworld.parity import ParityError, compare, random_walker, script_walker
-from paw_gym.envs.alfworld.procedural.generate import SPLITS, generate_game, write_game
+from paw_gym.envs.alfworld.procedural.generate import SPLITS, generate_game
 from paw_gym.envs.alfworld.textworld_engine import TextWorldEngine
 
 
@@ -62,12 +60,9 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=0, help="go on at this game's number")
     parser.add_argument("--steps", type=int, default=15, help="steps of each random walk")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="keep the games here")
     args = parser.parse_args()
     start, total = time.monotonic(), Counter[str]()
     for number, game in games(args.start, args.games, args.seed):
-        if args.out:
-            write_game(args.out, game)
         total += check(game, args.steps, number)
         print(f"game {number}: {total['DIFFERENCES']} differences so far", flush=True)
     for name, count in sorted(total.items()):

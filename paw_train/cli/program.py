@@ -21,7 +21,6 @@ from paw_train.cli import (
     index,
     leaderboard,
     new_env,
-    new_game,
     play,
     recipes,
     replay,
@@ -78,7 +77,6 @@ app.command("envs", rich_help_panel=_ENVIRONMENTS)(envs.envs)
 app.command("play", rich_help_panel=_ENVIRONMENTS)(play.play)
 app.command("check", rich_help_panel=_ENVIRONMENTS)(check.check)
 app.command("new-env", rich_help_panel=_ENVIRONMENTS)(new_env.new_env)
-app.command("new-game", rich_help_panel=_ENVIRONMENTS)(new_game.new_game)
 app.add_typer(data.app, name="data", rich_help_panel=_ENVIRONMENTS)
 app.add_typer(index.app, name="index", rich_help_panel=_ENVIRONMENTS)
 app.add_typer(serve.app, name="serve", rich_help_panel=_ENVIRONMENTS)

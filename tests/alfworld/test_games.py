@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from paw_gym.envs.alfworld import index_cache
+from paw_gym.envs.alfworld import games
 from paw_gym.envs.alfworld.errors import DataFolderError, GameFileError, UnsolvableGameError
 from paw_gym.envs.alfworld.games import GameIndex, load_compiled, load_game
 
@@ -46,28 +46,27 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_game: TinyGame) -
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The trials whose files are read from now on."""
     read: list[str] = []
-    original = index_cache.read_record
+    original = games.read_record
 
-    def counted(trial: Path, stamp: index_cache.Stamp) -> index_cache.GameRecord:
+    def counted(trial: Path, stamp: games.Stamp) -> games.GameRecord:
         read.append(trial.name)
         return original(trial, stamp)
 
-    monkeypatch.setattr("paw_gym.envs.alfworld.games.read_record", counted)
+    monkeypatch.setattr(games, "read_record", counted)
     return read
 
 
 def test_playable_games_by_id(tiny_game: TinyGame, root: Path) -> None:
-    index = GameIndex.open(root, "train")
-    assert index.ids == [f"train/{PLAIN}/trial_1", f"train/{PLAIN}/trial_2"]
-    entry = index[f"train/{PLAIN}/trial_1"]
-    assert entry.task_type == "pick_and_place_simple"
-    assert entry.instruction == "do as you like."
-    assert load_game(entry.path) == tiny_game()
-    assert len(GameIndex.open(root)) == 3
+    index = GameIndex(root, "train")
+    first = f"train/{PLAIN}/trial_1"
+    assert list(index.games) == [first, f"train/{PLAIN}/trial_2"]
+    assert index.games[first].task_type == "pick_and_place_simple"
+    assert index.games[first].instruction == "do as you like."
+    assert load_game(index.path(first)) == tiny_game()
 
 
 def test_the_folder_above_may_be_given_too(root: Path) -> None:
-    assert GameIndex.open(root.parent).fingerprint == GameIndex.open(root).fingerprint
+    assert GameIndex(root.parent, "train").fingerprint == GameIndex(root, "train").fingerprint
 
 
 @pytest.mark.parametrize(
@@ -82,52 +81,44 @@ def test_the_folder_above_may_be_given_too(root: Path) -> None:
     ],
 )
 def test_why_an_id_is_left_out(root: Path, task_id: str, reason: str) -> None:
-    index = GameIndex.open(root, "train")
-    told = index.why_left_out(task_id)
+    told = GameIndex(root, "train").why_left_out(task_id)
     assert told is not None and reason in told
-    with pytest.raises((KeyError, UnsolvableGameError), match=reason):
-        index[task_id]
 
 
 @pytest.mark.parametrize(
     "task_id", ["train/x/y", f"train/{PLAIN}", "", "../train/x", "train/../x/y"]
 )
 def test_an_id_that_is_no_game_has_no_reason(root: Path, task_id: str) -> None:
-    index = GameIndex.open(root, "train")
-    assert index.why_left_out(task_id) is None
-    with pytest.raises(KeyError):
-        index[task_id]
+    assert GameIndex(root, "train").why_left_out(task_id) is None
 
 
 def test_an_unsolvable_game_is_refused_by_its_own_name(root: Path) -> None:
-    with pytest.raises(UnsolvableGameError, match="marks it as unsolvable"):
-        GameIndex.open(root, "train")[f"train/{PLAIN}/unsolvable"]
     with pytest.raises(UnsolvableGameError, match="unsolvable"):
         load_compiled(root / f"train/{PLAIN}/unsolvable/game.tw-pddl")
 
 
 def test_a_second_start_reads_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = GameIndex.open(root)
+    first = GameIndex(root, "train")
     read = reads(monkeypatch)
-    second = GameIndex.open(root)
+    second = GameIndex(root, "train")
     assert not read
-    assert (second.entries, second.fingerprint) == (first.entries, first.fingerprint)
+    assert (second.games, second.fingerprint) == (first.games, first.fingerprint)
     assert second.why_left_out(f"train/{PLAIN}/unsolvable")
 
 
 def test_added_changed_and_removed_games_are_noticed(
     tiny_game: TinyGame, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = GameIndex.open(root, "train")
+    before = GameIndex(root, "train")
     read = reads(monkeypatch)
     put_game(root, f"train/{PLAIN}/trial_3", tiny_game("hot"))
     path = root / f"train/{PLAIN}/trial_1/game.tw-pddl"
     path.write_text(path.read_text().replace("do as you like", "do as we like"))  # same size
     shutil.rmtree(root / f"train/{PLAIN}/trial_2")
-    after = GameIndex.open(root, "train")
+    after = GameIndex(root, "train")
     assert read == ["trial_1", "trial_3"]
-    assert [i.rsplit("/", 1)[1] for i in after.ids] == ["trial_1", "trial_3"]
-    assert after[f"train/{PLAIN}/trial_1"].instruction == "do as we like."
+    assert [i.rsplit("/", 1)[1] for i in after.games] == ["trial_1", "trial_3"]
+    assert after.games[f"train/{PLAIN}/trial_1"].instruction == "do as we like."
     assert after.fingerprint != before.fingerprint
 
 
@@ -137,26 +128,31 @@ def test_the_fingerprint_depends_on_the_games_alone(root: Path, tmp_path: Path) 
     for file in copy.rglob("game.tw-pddl"):
         file.write_text(json.dumps(json.loads(file.read_text()), indent=2))
         os.utime(file, (0, 0))
-    assert GameIndex.open(copy).fingerprint == GameIndex.open(root).fingerprint
-    assert GameIndex.open(root, "train").fingerprint != GameIndex.open(root).fingerprint
+    fingerprint = GameIndex(root, "train").fingerprint
+    assert GameIndex(copy, "train").fingerprint == fingerprint
+    assert GameIndex(root, "valid_seen").fingerprint != fingerprint
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"version": 1}', "[]", '{"version": 0}'])
 def test_a_damaged_cache_is_built_anew(root: Path, tmp_path: Path, content: str) -> None:
-    expected = GameIndex.open(root).fingerprint
+    expected = GameIndex(root, "train").fingerprint
     files = list((tmp_path / "cache").rglob("*.json"))
     assert files
     for file in files:
         file.write_text(content)
-    assert GameIndex.open(root).fingerprint == expected
+    assert GameIndex(root, "train").fingerprint == expected
 
 
 def test_a_cache_folder_that_cannot_be_written_is_only_logged(
-    root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
-    assert len(GameIndex.open(root, cache_dir=blocked / "cache")) == 3
+    monkeypatch.setenv("PAW_CACHE_DIR", str(blocked / "cache"))
+    assert len(GameIndex(root, "train").games) == 2
     assert "Cannot save the game index" in caplog.text
 
 
@@ -164,25 +160,25 @@ def test_task_type_of_an_unusual_folder_comes_from_the_goal(
     tiny_game: TinyGame, root: Path
 ) -> None:
     put_game(root, "valid_unseen/my-own-game/trial_1", tiny_game("two"))
-    (entry,) = GameIndex.open(root, "valid_unseen").entries
+    (entry,) = GameIndex(root, "valid_unseen").games.values()
     assert entry.task_type == "pick_two_obj_and_place"
 
 
 @pytest.mark.parametrize(
     ("folder", "split", "message"),
     [
-        ("nowhere", None, "does not exist.*paw data download alfworld"),
-        ("data/json_2.1.1/train", None, "Did you mean .*json_2.1.1"),
-        (".", None, "none of the folders train.*paw data download alfworld"),
+        ("nowhere", "train", "does not exist.*paw data download alfworld"),
+        ("data/json_2.1.1/train", "train", "Did you mean .*json_2.1.1"),
+        (".", "train", "none of the folders train.*paw data download alfworld"),
         ("data", "valid_unseen", r"no valid_unseen/ \(there: train, valid_seen\).*download"),
         ("data", "valid_unsene", "no split 'valid_unsene'.*'valid_unseen'"),
     ],
 )
 def test_missing_folders_are_named(
-    root: Path, tmp_path: Path, folder: str, split: str | None, message: str
+    root: Path, tmp_path: Path, folder: str, split: str, message: str
 ) -> None:
     with pytest.raises(DataFolderError, match=message):
-        GameIndex.open(tmp_path / folder, split)
+        GameIndex(tmp_path / folder, split)
 
 
 def test_a_half_extracted_split_says_so(root: Path) -> None:
@@ -191,7 +187,7 @@ def test_a_half_extracted_split_says_so(root: Path) -> None:
     with pytest.raises(
         DataFolderError, match=r"2 trial folders .* half-extracted.*paw data download"
     ):
-        GameIndex.open(root, "valid_unseen")
+        GameIndex(root, "valid_unseen")
 
 
 @pytest.mark.parametrize(
@@ -212,14 +208,13 @@ def test_corrupt_files_are_named_and_read_again_once_repaired(
     path = root / f"train/{PLAIN}/trial_2/game.tw-pddl"
     path.write_text(corrupt(tiny_game()))
     with pytest.raises(GameFileError, match=f"trial_2.*{message}"):
-        GameIndex.open(root)
+        GameIndex(root, "train")
     with pytest.raises(GameFileError, match=message):
         load_compiled(path)
     path.write_text(json.dumps(tiny_game("two")))
     read = reads(monkeypatch)
-    assert len(GameIndex.open(root)) == 3
-    # The train split was kept although it could not be used; valid_seen was never reached.
-    assert sorted(read) == ["trial_1", "trial_2"]
+    assert len(GameIndex(root, "train").games) == 2
+    assert read == ["trial_2"]  # the others were kept although the split could not be used
 
 
 def test_broken_pddl_names_the_file(tiny_game: TinyGame, root: Path) -> None:

@@ -2,7 +2,6 @@
 
 import importlib.util
 import itertools
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -12,10 +11,8 @@ from typing import Any
 import pytest
 from files import load
 
-from paw_gym.envs.alfworld.games import GameIndex
 from paw_gym.envs.alfworld.native.compiled import CompiledGame, bits
 from paw_gym.envs.alfworld.native.engine import NativeEngine
-from paw_gym.envs.alfworld.native.game_file import load_compiled
 from paw_gym.envs.alfworld.native.goal import TASK_TYPES
 from paw_gym.envs.alfworld.parity import compare, random_walker, script_walker
 from paw_gym.envs.alfworld.procedural.generate import (
@@ -23,7 +20,6 @@ from paw_gym.envs.alfworld.procedural.generate import (
     VARIATIONS,
     generate_game,
     share_of,
-    write_game,
 )
 from paw_gym.envs.alfworld.procedural.placement import SCENERY
 from paw_gym.envs.alfworld.procedural.rooms import UNSEEN_ROOMS, facts, rooms
@@ -171,23 +167,6 @@ def test_an_unknown_name_is_answered_with_the_known_ones(
     with pytest.raises(ValueError, match="Unknown") as error:
         generate_game(*arguments)
     assert all(name in str(error.value) for name in names)
-
-
-def test_written_games_form_an_official_data_folder(tmp_path: Path) -> None:
-    games = {
-        split: generate_game(split, task, 1)
-        for split, task in zip(SPLITS, TASK_TYPES[1:4], strict=True)
-    }
-    paths = {split: write_game(tmp_path, game) for split, game in games.items()}
-    index = GameIndex.open(tmp_path, cache_dir=tmp_path / "cache")
-    assert len(index) == len(SPLITS)
-    for split, path in paths.items():
-        entry = index[path.parent.relative_to(tmp_path).as_posix()]
-        assert entry.task_type == games[split]["task_type"]
-        assert load_compiled(path).goal == CompiledGame.from_json(games[split]).goal
-        trajectory = json.loads((path.parent / "traj_data.json").read_text())
-        assert trajectory["task_type"] == games[split]["task_type"]
-        assert trajectory["template"]["task_desc"] + "." == games[split]["task"]
 
 
 @pytest.mark.original

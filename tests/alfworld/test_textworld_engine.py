@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from paw_gym.envs.alfworld.errors import GameFileError, UnsolvableGameError
+from paw_gym.envs.alfworld.games import parse_game
 from paw_gym.envs.alfworld.native.compiled import CompiledGame
 from paw_gym.envs.alfworld.native.engine import NativeEngine
-from paw_gym.envs.alfworld.native.game_file import parse_game
 from paw_gym.envs.alfworld.parity import (
     ParityError,
     compare,

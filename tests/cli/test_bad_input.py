@@ -342,7 +342,6 @@ COMMANDS = {
     "check ALFWorld --kw split=valid_unsen": "Did you mean 'valid_unseen'",
     "new-env 9lives": "begin with a letter",
     "new-env my-maze --into nowhere": "There is no folder nowhere",
-    "new-game nowhere.yaml": "nowhere.yaml cannot be read",
     "data download alfwrld": "Did you mean 'alfworld'",
     "data download alfworld --mirror x --from-folder .": "either --mirror or --from-folder",
     "data download alfworld --from-folder nowhere": "nowhere",

@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("torch")
 
 from paw_gym import Outcome, Task, make_agent_env, register_text_env
-from paw_gym.envs.alfworld.data_folder import find_root
+from paw_gym.envs.alfworld.games import find_root
 from paw_gym.retrieval.simulated import ScriptWriter, SimulatedRetriever
 from paw_gym.transition import Episode, Transition
 from paw_train.environments import agent_env_maker

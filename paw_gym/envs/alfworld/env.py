@@ -243,7 +243,7 @@ def procedural_tasks(
     def load(task_id: str) -> Task:
         _, _, task_type, *_, number = task_id.split("/")
         game = ProceduralGame(split, task_type, int(number), grammar, chosen, receptacles)
-        return Task(task_id, _sentence(game.compiled().task), task_type, game)
+        return Task(task_id, game.compiled().task.strip(), task_type, game)
 
     parts = ["alfworld-procedural", "1", split, grammar, str(variation), str(count)]
     parts += [] if receptacles is None else [str(receptacles)]
@@ -281,13 +281,7 @@ def official_tasks(split: str, data_dir: Path) -> TaskSet:
     index = GameIndex.shared(data_dir, split)
 
     def load(task_id: str) -> Task:
-        entry = index[task_id]
-        return Task(
-            task_id, _sentence(entry.instruction), entry.task_type, OfficialGame(entry.path)
-        )
+        game, path = index.games[task_id], index.path(task_id)
+        return Task(task_id, game.instruction.strip(), game.task_type, OfficialGame(path))
 
-    return TaskSet(index.ids, load, index.fingerprint, split, index.why_left_out)
-
-
-def _sentence(task: str) -> str:
-    return task.strip()
+    return TaskSet(list(index.games), load, index.fingerprint, split, index.why_left_out)

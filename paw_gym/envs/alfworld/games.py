@@ -1,4 +1,4 @@
-"""The games of an ALFWorld data folder: which there are, their tasks, and why some are left out.
+"""ALFWorld's data on disk: ``[json_2.1.1/]<split>/<task>/<trial>/game.tw-pddl``, and an index of its games.
 
 The original reads every file at every start (half a minute on the full data). Here a file is read
 once and remembered with its size and times; a start looks at the folders and the files' times only.
@@ -8,130 +8,244 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from paw_gym.envs.alfworld.data_folder import SPLITS, find_root, left_out_by_name, trials
+from paw_gym.cache import private_folder
 from paw_gym.envs.alfworld.errors import DataFolderError, GameFileError, UnsolvableGameError
-from paw_gym.envs.alfworld.index_cache import GameRecord, IndexCache, read_record
-from paw_gym.envs.alfworld.native.game_file import GAME_FILE, load_compiled, load_game
+from paw_gym.envs.alfworld.native.compiled import GAME_KEYS, CompiledGame, game_digest
+from paw_gym.envs.alfworld.native.goal import TASK_TYPES, parse_goal
+from paw_gym.envs.alfworld.native.pddl import parse_problem
+from paw_gym.envs.alfworld.native.rules import task_text
+from paw_gym.files import imposture, write_text
+from paw_gym.naming import did_you_mean
 
-__all__ = ["SPLITS", "GameEntry", "GameIndex", "fingerprint_of", "load_compiled", "load_game"]
+GAME_FILE = "game.tw-pddl"
+SPLITS = ("train", "valid_seen", "valid_unseen")
+_VERSION_FOLDER = "json_2.1.1"
+_DOWNLOAD = "To get the official data: paw data download alfworld"
+_GAMES_KEPT = 512
+_CACHE_VERSION = 1
+_log = logging.getLogger(__name__)
+
+Stamp = tuple[int, int, int]
+"""size in bytes, time of change of the content and of the entry in ns: differs when a file does"""
 
 
-@dataclass(frozen=True, slots=True)
-class GameEntry:
-    """One playable game."""
+# --- game files --------------------------------------------------------------------------------------
 
-    task_id: str
-    """"train/<task>/<trial>": the place below the data folder, the same on every machine"""
+
+def load_game(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The JSON content of a game file.
+
+    Raises:
+        DataFolderError: there is no such file.
+        GameFileError: it is not the JSON of a game.
+        UnsolvableGameError: it says ``solvable: false``.
+    """
+    path = Path(path)
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise DataFolderError(f"no game file at {path} ({error.strerror})") from error
+    data = parse_game(raw, str(path))
+    if data.get("solvable") is False:
+        raise UnsolvableGameError(f"the game {path} is marked unsolvable; no engine can play it")
+    return data
+
+
+def parse_game(raw: bytes, name: str) -> dict[str, Any]:
+    """Decodes a game file's bytes and checks that the keys of a game are there.
+
+    Raises:
+        GameFileError: naming ``name`` and what is wrong with it.
+    """
+    try:
+        data = json.loads(raw)
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        if instead := imposture(raw):
+            raise GameFileError(f"{name} {instead}") from error
+        raise GameFileError(
+            f"{name} is not valid JSON ({error}); the file is truncated or corrupt: "
+            "extract or download it again (paw data download alfworld)"
+        ) from error
+    if not isinstance(data, dict):
+        raise GameFileError(f"{name} holds a JSON {type(data).__name__}, expected an object")
+    missing = [key for key in GAME_KEYS if not isinstance(data.get(key), str)]
+    if missing:
+        raise GameFileError(
+            f"{name} has no text under {', '.join(map(repr, missing))}; expected a game file with "
+            f"the keys {', '.join(map(repr, GAME_KEYS))}"
+        )
+    if not isinstance(data.get("solvable", True), bool):
+        raise GameFileError(
+            f"{name}: 'solvable' is {data['solvable']!r:.40}; expected true or false"
+        )
+    return data
+
+
+def load_compiled(path: str | os.PathLike[str]) -> CompiledGame:
+    """The compiled game of a file, shared in the process; a file that changes on disk is read again.
+
+    Raises:
+        DataFolderError, GameFileError, UnsolvableGameError, UnsupportedGameError: see ``load_game``
+            and ``CompiledGame.from_json``; a note on the error names the file.
+    """
+    try:
+        stat = os.stat(path)
+    except OSError as error:
+        raise DataFolderError(f"no game file at {path} ({error.strerror})") from error
+    return _compiled(os.fspath(path), stat.st_mtime_ns, stat.st_size)
+
+
+@functools.lru_cache(maxsize=_GAMES_KEPT)
+def _compiled(path: str, modified_ns: int, size: int) -> CompiledGame:
+    try:
+        return CompiledGame.from_json(load_game(path))
+    except GameFileError as error:
+        error.add_note(f"game file: {path}")
+        raise
+
+
+# --- the data folder ---------------------------------------------------------------------------------
+
+
+def find_root(data_dir: str | os.PathLike[str]) -> Path:
+    """The folder that holds the splits.
+
+    Raises:
+        DataFolderError: there is none at or below ``data_dir``.
+    """
+    given = Path(data_dir).expanduser()
+    if not given.is_dir():
+        raise DataFolderError(f"the ALFWorld data folder {given} does not exist. {_DOWNLOAD}")
+    for root in (given / _VERSION_FOLDER, given):
+        if any((root / split).is_dir() for split in SPLITS):
+            return root.resolve()
+    hint = f" Did you mean {given.parent}?" if given.name in SPLITS else f" {_DOWNLOAD}"
+    raise DataFolderError(
+        f"{given} holds none of the folders {', '.join(SPLITS)} (nor {_VERSION_FOLDER}/ with them)."
+        f"{hint}"
+    )
+
+
+def _left_out_by_name(task: str) -> str | None:
+    """The reason why the original leaves out a task folder of this name."""
+    for word in ("movable", "Sliced"):
+        if word in task:
+            return f"tasks named {word!r} are not supported by ALFWorld's text games"
+    return None
+
+
+def _trials(root: Path, split: str) -> Iterator[tuple[str, Stamp | None]]:
+    """Id of each trial folder of a split, and the stamp of its game file (``None``: it has none)."""
+    folder = root / split
+    if not folder.is_dir():
+        there = [name for name in SPLITS if (root / name).is_dir()]
+        if split in SPLITS:
+            what = f"{root} has no {split}/ (there: {', '.join(there) or 'none'})."
+        else:
+            what = f"ALFWorld has no split {split!r}. {did_you_mean(split, SPLITS)}"
+        raise DataFolderError(f"{what} {_DOWNLOAD}")
+    for task in _folders(folder):
+        if _left_out_by_name(task.name) is None:
+            for trial in _folders(task.path):
+                yield f"{split}/{task.name}/{trial.name}", _stamp(trial.path)
+
+
+def _folders(path: str | Path) -> list[os.DirEntry[str]]:
+    with os.scandir(path) as entries:
+        return sorted((e for e in entries if e.is_dir()), key=lambda e: e.name)
+
+
+def _stamp(trial: str) -> Stamp | None:
+    try:
+        stat = os.stat(f"{trial}{os.sep}{GAME_FILE}")
+    except FileNotFoundError:
+        return None
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+# --- the index ---------------------------------------------------------------------------------------
+
+
+class GameRecord(NamedTuple):
+    """The part of a game file that the index needs."""
+
+    stamp: Stamp
     task_type: str
-    """one of `goal.TASK_TYPES`"""
+    """one of ``goal.TASK_TYPES``"""
     instruction: str
     """the text after "Your task is to: " """
     digest: str
-    """sha256 of domain, grammar and problem (`compiled.game_digest`)"""
-    path: Path
+    """of domain, grammar and problem (``compiled.game_digest``)"""
+    left_out: str | None
+    """why the game is not playable, or None"""
+
+
+def read_record(trial: Path, stamp: Stamp) -> GameRecord:
+    """Reads the game file of a trial folder."""
+    path = trial / GAME_FILE
+    data = parse_game(path.read_bytes(), str(path))
+    left_out = None
+    if "solvable" not in data:
+        left_out = "its file does not say whether it is solvable, and the original skips such games"
+    elif not data["solvable"]:
+        left_out = "its file marks it as unsolvable"
+    task_type = trial.parent.name.split("-", 1)[0]
+    if task_type not in TASK_TYPES:
+        try:
+            task_type = parse_goal(parse_problem(data["pddl_problem"]).goal).task_type
+        except GameFileError as error:
+            raise GameFileError(f"{path}: {error}") from error
+    instruction = task_text(data["grammar"]) or ""
+    return GameRecord(stamp, task_type, instruction, game_digest(data), left_out)
 
 
 class GameIndex:
-    """The playable games of some splits, in the order of their ids.
+    """The playable games of a split, in the order of their ids (``train/<task>/<trial>``).
 
-    Use `GameIndex.open`. Left out, as in the original: tasks named "movable" or "Sliced", trials
-    without a game file, games marked unsolvable or not marked at all; `why_left_out` gives the reason.
+    Left out, as in the original: tasks named "movable" or "Sliced", trials without a game file, games
+    marked unsolvable or not marked at all; ``why_left_out`` gives the reason.
 
-    Attributes:
-        entries: the games.
-        fingerprint: sha256 over ids and digests of `entries`; machine and path play no part.
+    Args:
+        data_dir: the folder that holds train/, valid_seen/, valid_unseen/, or json_2.1.1/ with them.
+        split: the split.
+
+    Raises:
+        DataFolderError: the folder or the split is missing or holds no game file.
+        GameFileError: a game file is corrupt.
     """
 
-    def __init__(self, root: Path, splits: Sequence[str], records: dict[str, GameRecord]) -> None:
-        self._root = root
-        self._splits = tuple(splits)
-        self._left_out = {i: r.left_out for i, r in records.items() if r.left_out is not None}
-        self.entries = tuple(
-            GameEntry(i, r.task_type, r.instruction, r.digest, root / i / GAME_FILE)
-            for i, r in sorted(records.items())
-            if r.left_out is None
-        )
-        self.fingerprint = fingerprint_of(self.entries)
-        self._by_id = {entry.task_id: entry for entry in self.entries}
-
-    @classmethod
-    def open(
-        cls,
-        data_dir: str | Path,
-        splits: Sequence[str] | str | None = None,
-        cache_dir: Path | None = None,
-    ) -> GameIndex:
-        """Index a data folder; only files that are new or changed since last time are read.
-
-        Args:
-            data_dir: the folder holding train/, valid_seen/, valid_unseen/, or the one holding
-                json_2.1.1/.
-            splits: one split or several; None: those that are there.
-            cache_dir: where the index is kept; None: `paw_gym.cache.cache_dir()`.
-
-        Raises:
-            DataFolderError: when the folder or a split is missing or holds no game file.
-            GameFileError: when a game file is corrupt.
-        """
-        root = find_root(data_dir)
-        if splits is None:
-            chosen = tuple(name for name in SPLITS if (root / name).is_dir())
-        else:
-            chosen = (splits,) if isinstance(splits, str) else tuple(splits)
-        records: dict[str, GameRecord] = {}
-        for split in chosen:
-            records.update(_index_split(root, split, cache_dir))
-        return cls(root, chosen, records)
+    def __init__(self, data_dir: str | Path, split: str) -> None:
+        self.root, self.split = find_root(data_dir), split
+        found = _records(self.root, split)
+        self._left_out = {i: r.left_out for i, r in found.items() if r.left_out is not None}
+        self.games = {i: found[i] for i in sorted(found) if found[i].left_out is None}
+        digest = hashlib.sha256()
+        for task_id, record in self.games.items():
+            digest.update(f"{task_id}\0{record.digest}\n".encode())
+        self.fingerprint = digest.hexdigest()
+        """sha256 over ids and games; machine and path play no part"""
 
     @classmethod
     def shared(cls, data_dir: str | Path, split: str) -> GameIndex:
-        """One index for all environments of a process, so that the 128th costs nothing.
-
-        Like `open`, but a folder that was indexed in this process is looked at again only when a task
-        folder has been added or removed; for everything else, `open` it.
-        """
+        """One index for all environments of a process; made anew when a task folder comes or goes."""
         root = find_root(data_dir)
         folder = root / split
-        modified_ns = folder.stat().st_mtime_ns if folder.is_dir() else 0
-        return _shared_index(root, split, modified_ns)
+        return _shared_index(root, split, folder.stat().st_mtime_ns if folder.is_dir() else 0)
 
-    @property
-    def ids(self) -> list[str]:
-        """The task ids, sorted."""
-        return list(self._by_id)
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def __contains__(self, task_id: object) -> bool:
-        return task_id in self._by_id
-
-    def __getitem__(self, task_id: str) -> GameEntry:
-        """The game of an id.
-
-        Raises:
-            UnsolvableGameError: when the game is there but marked unsolvable.
-            KeyError: when it is left out for another reason, or unknown.
-        """
-        entry = self._by_id.get(task_id)
-        if entry is not None:
-            return entry
-        reason = self.why_left_out(task_id)
-        if reason is None:
-            raise KeyError(f"no game {task_id!r} in {', '.join(self._splits)}")
-        error = UnsolvableGameError if "unsolvable" in reason else KeyError
-        raise error(reason)
+    def path(self, task_id: str) -> Path:
+        """The file of a game."""
+        return self.root / task_id / GAME_FILE
 
     def why_left_out(self, task_id: str) -> str | None:
-        """A sentence on why an id that exists on disk is not among `entries`; None if it is no id.
-
-        It has the form that `TaskSet(explain=...)` takes.
-        """
-        if task_id in self._by_id:
+        """A sentence on why a game that exists on disk is not here; None if the id names none."""
+        if task_id in self.games:
             return None
         reason = self._left_out.get(task_id)
         if reason is not None:
@@ -140,50 +254,46 @@ class GameIndex:
         task, _, trial = rest.partition("/")
         if split not in SPLITS or not task or ".." in task_id:
             return None
-        if not trial or not (self._root / task_id).is_dir():
+        if not trial or not (self.root / task_id).is_dir():
             return None
-        if split not in self._splits:
-            return f"It belongs to the split {split!r}; this is {', '.join(self._splits)}."
-        by_name = left_out_by_name(task)
+        if split != self.split:
+            return f"It belongs to the split {split!r}; this is {self.split}."
+        by_name = _left_out_by_name(task)
         if by_name is not None:
             return f"The game exists but is left out: {by_name}."
-        if not (self._root / task_id / GAME_FILE).is_file():
+        if not self.path(task_id).is_file():
             return f"The trial exists but is left out: it has no {GAME_FILE}."
         return None
 
 
 @functools.lru_cache(maxsize=8)
 def _shared_index(root: Path, split: str, modified_ns: int) -> GameIndex:
-    return GameIndex.open(root, split)
+    return GameIndex(root, split)
 
 
-def fingerprint_of(entries: Iterable[GameEntry]) -> str:
-    """sha256 (hex) over the ids and digests of some games, in the order given."""
-    digest = hashlib.sha256()
-    for entry in entries:
-        digest.update(f"{entry.task_id}\0{entry.digest}\n".encode())
-    return digest.hexdigest()
-
-
-def _index_split(root: Path, split: str, cache_dir: Path | None) -> dict[str, GameRecord]:
+def _records(root: Path, split: str) -> dict[str, GameRecord]:
+    """The records of a split's games; files that did not change since last time are not read."""
     folder = root / split
-    cache = IndexCache.load(folder, cache_dir)
+    name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+    cache = private_folder("alfworld") / f"{name}.json"
+    known = _remembered(cache, folder)
     records: dict[str, GameRecord] = {}
     corrupt: list[str] = []
-    found = list(trials(root, split))
-    for trial in found:
-        if trial.stamp is None:
+    found = list(_trials(root, split))
+    for task_id, stamp in found:
+        if stamp is None:
             continue
-        record = cache.get(trial.task_id, trial.stamp)
-        if record is None:
+        record = known.get(task_id)
+        if record is None or record.stamp != stamp:
             try:
-                record = read_record(folder.parent / trial.task_id, trial.stamp)
+                record = read_record(root / task_id, stamp)
             except GameFileError as error:
                 corrupt.append(str(error))
                 continue
-        records[trial.task_id] = record
-    # Saved before any complaint, so that after a repair only the repaired files are read.
-    cache.save(records)
+        records[task_id] = record
+    # before any complaint, so that after a repair only the repaired files are read
+    if records != known:
+        _remember(cache, folder, records)
     if corrupt:
         more = f" (and {len(corrupt) - 3} more files)" if len(corrupt) > 3 else ""
         raise GameFileError("; ".join(corrupt[:3]) + more)
@@ -194,3 +304,29 @@ def _index_split(root: Path, split: str, cache_dir: Path | None) -> dict[str, Ga
             "paw data download alfworld"
         )
     return records
+
+
+def _remembered(cache: Path, folder: Path) -> dict[str, GameRecord]:
+    try:
+        stored = json.loads(cache.read_bytes())
+        if stored["version"] != _CACHE_VERSION or stored["folder"] != os.fspath(folder):
+            return {}
+        rows = stored["records"].items()
+        return {i: GameRecord((r[0], r[1], r[2]), *r[3:]) for i, r in rows}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        _log.warning("Unreadable game index %s (%s): building it anew.", cache, error)
+        return {}
+
+
+def _remember(cache: Path, folder: Path, records: Mapping[str, GameRecord]) -> None:
+    stored = {
+        "version": _CACHE_VERSION,
+        "folder": os.fspath(folder),
+        "records": {i: [*record.stamp, *record[1:]] for i, record in records.items()},
+    }
+    try:
+        write_text(cache, json.dumps(stored), shared=True)
+    except OSError as error:
+        _log.warning("Cannot save the game index %s: %s", cache, error)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from paw_gym.envs.alfworld.errors import GameFileError, UnsolvableGameError
-from paw_gym.envs.alfworld.native.game_file import load_game
+from paw_gym.envs.alfworld.games import load_game
 
 INSTALL_HINT = 'pip install ".[alfworld]" in your clone of PaW-Gym'
 

@@ -6,10 +6,8 @@ into the split's share; so no placement of one split can ever occur in another.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from paw_gym.envs.alfworld.native.goal import TASK_TYPES
@@ -23,7 +21,7 @@ from paw_gym.envs.alfworld.procedural.placement import (
 from paw_gym.envs.alfworld.procedural.plan import plan
 from paw_gym.envs.alfworld.procedural.problem import problem_text
 from paw_gym.envs.alfworld.procedural.rooms import Cell, engine_texts, facts, random_place
-from paw_gym.envs.alfworld.procedural.scene import Receptacle, Scene, SceneGoal
+from paw_gym.envs.alfworld.procedural.scene import Receptacle, Scene
 from paw_gym.envs.alfworld.procedural.tasks import sample_goal, sample_room, structured_goal
 from paw_gym.envs.alfworld.procedural.worlds import world_of_scene
 from paw_gym.generated import require_in
@@ -98,7 +96,7 @@ def generate_game(
 
     Returns:
         `pddl_domain, grammar, pddl_problem, solvable, walkthrough` as in official game files, and
-        `task_type, task` (its wording)`, room, pddl_params, placement_hash, split, seed, variation`.
+        `task_type, task` (its wording)`, room, placement_hash, split, seed, variation`.
 
     Raises:
         ValueError: for an unknown split, task type, grammar or variation, or a number of receptacles that
@@ -125,42 +123,9 @@ def game_json(scene: Scene, grammar: str, extra: Mapping[str, Any] | None = None
         "task_type": scene.goal.task_type,
         "task": scene.goal.sentence,
         "room": scene.room,
-        "pddl_params": _pddl_params(scene.goal),
         "placement_hash": digest,
         **(extra or {}),
     }
-
-
-def write_game(folder: Path, game: Mapping[str, Any]) -> Path:
-    """Store a game in the official layout: `<folder>/<split>/<task>/<trial>/game.tw-pddl`.
-
-    The task folder is named as in ALFRED (`pick_and_place_simple-Mug-None-Shelf-303`), and a small
-    `traj_data.json` with `task_type`, `pddl_params`, `scene`, `template` and `turk_annotations` lies
-    next to the game, which is what `alfworld`'s own loader and other trainers look for.
-
-    Args:
-        game: what `generate_game` returned.
-
-    Returns:
-        the path of `game.tw-pddl`.
-    """
-    params, room = game["pddl_params"], game["room"]
-    target = params["parent_target"] or params["toggle_target"]
-    task = f"{game['task_type']}-{params['object_target']}-None-{target}-{room}"
-    trial = f"trial_P{game['seed']:08d}_{game['placement_hash'][:12]}"
-    path = Path(folder, game["split"], task, trial, "game.tw-pddl")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(game), encoding="utf-8")
-    trajectory = {
-        "task_id": trial,
-        "task_type": game["task_type"],
-        "pddl_params": params,
-        "scene": {"floor_plan": f"FloorPlan{room}", "scene_num": room},
-        "template": {"task_desc": game["task"].removesuffix(".")},
-        "turk_annotations": {"anns": [{"task_desc": game["task"], "high_descs": []}]},
-    }
-    (path.parent / "traj_data.json").write_text(json.dumps(trajectory, indent=1), encoding="utf-8")
-    return path
 
 
 def _sample(
@@ -191,17 +156,6 @@ def _start(receptacles: Sequence[Receptacle], rng: random.Random) -> Cell:
         _, cell = random_place(rng)
         if cell not in taken:
             return cell
-
-
-def _pddl_params(goal: SceneGoal) -> dict[str, Any]:
-    look = goal.task_type == "look_at_obj_in_light"
-    return {
-        "object_target": goal.object_type,
-        "object_sliced": False,
-        "parent_target": "" if look else goal.target_type,
-        "toggle_target": goal.target_type if look else "",
-        "mrecep_target": "",
-    }
 
 
 def variation_of(split: str, variation: Variation | None, receptacles: int | None) -> Variation:
