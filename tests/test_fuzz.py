@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from paw_gym.data.manifest import Manifest
 from paw_gym.envs.alfworld.errors import GameFileError
-from paw_gym.envs.alfworld.experts.wording import parse_task, read_event
+from paw_gym.envs.alfworld.experts import parse_task, read_event
 from paw_gym.envs.alfworld.games import parse_game
 from paw_gym.envs.alfworld.native.goal import parse_goal
 from paw_gym.envs.alfworld.native.pddl import parse_problem

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from paw_gym.envs.alfworld.errors import GameFileError, UnsupportedGameError
-from paw_gym.envs.alfworld.native.compiled import CompiledGame
-from paw_gym.envs.alfworld.native.naming import display_names
+from paw_gym.envs.alfworld.native.compiled import CompiledGame, display_names
 
 TinyGame = Callable[..., dict[str, Any]]
 

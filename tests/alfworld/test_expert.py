@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from paw_gym.envs.alfworld.experts.expert import NoPlanError, solve
-from paw_gym.envs.alfworld.experts.sweep import SweepExpert
-from paw_gym.envs.alfworld.experts.wording import parse_task
+from paw_gym.envs.alfworld.experts import SweepExpert, parse_task
 from paw_gym.envs.alfworld.native.compiled import CompiledGame
 from paw_gym.envs.alfworld.native.engine import NativeEngine
 from paw_gym.envs.alfworld.native.goal import TASK_TYPES
 from paw_gym.envs.alfworld.procedural.generate import SPLITS, generate_game
+from paw_gym.envs.alfworld.procedural.plan import NoPlanError, solve
 
 STEPS = 50
 Step = tuple[str, str]
@@ -72,7 +71,7 @@ def test_a_goal_out_of_reach_is_said_to_be() -> None:
     game = generate_game("train", "pick_heat_then_place_in_recep", 0)
     without = re.sub(r"(?m)^.*\bMicrowave_bar_.*$\n", "", game["pddl_problem"])
     with pytest.raises(NoPlanError, match=r"microwave|heat"):
-        solve({**game, "pddl_problem": without})
+        solve(NativeEngine(CompiledGame.from_json({**game, "pddl_problem": without})))
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -182,7 +181,7 @@ def test_both_experts_win_official_games() -> None:
     swept = []
     for game in official_games(120):
         engine = NativeEngine(game)
-        for command in solve(game):
+        for command in solve(NativeEngine(game)):
             engine.step(command)
         assert engine.won, game.task
         episode = play(engine, SweepExpert())

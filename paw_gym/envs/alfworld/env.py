@@ -142,7 +142,7 @@ class ALFWorldEnv(TextEnv):
 
     def reference_solution(self) -> list[str]:
         """A short solution by an expert that sees the whole state."""
-        from paw_gym.envs.alfworld.experts.expert import solve
+        from paw_gym.envs.alfworld.procedural.plan import solve
 
         return solve(self._native())
 
@@ -159,7 +159,7 @@ class ALFWorldEnv(TextEnv):
 
     def expert(self) -> Callable[[], str]:
         """An expert that acts on the text alone, as a policy must: the source of demonstrations."""
-        from paw_gym.envs.alfworld.experts.sweep import SweepExpert
+        from paw_gym.envs.alfworld.experts import SweepExpert
 
         expert = SweepExpert()
         expert.reset(self._last.observation)

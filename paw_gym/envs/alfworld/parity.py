@@ -10,9 +10,9 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from paw_gym.envs.alfworld.experts.expert import solve
 from paw_gym.envs.alfworld.native.compiled import CompiledGame
 from paw_gym.envs.alfworld.native.engine import Engine, NativeEngine
+from paw_gym.envs.alfworld.procedural.plan import solve
 
 Walker = Callable[[Sequence[str]], str | None]
 """chooses the next command from the admissible ones; None ends the walk"""
@@ -102,7 +102,7 @@ def winning_commands(game: CompiledGame) -> list[str]:
     """
     engine = NativeEngine(game)
     walk: list[str] = []
-    for command in solve(game):
+    for command in solve(engine):
         for seen in (c for c in engine.admissible_commands() if c.split()[0] in _INSPECTING):
             walk.append(seen)
         engine.step(command)

@@ -7,13 +7,13 @@ order in which the original lists them.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from paw_gym.envs.alfworld.errors import GameFileError, UnsupportedGameError
 from paw_gym.envs.alfworld.native.goal import Goal, display_type, parse_goal
-from paw_gym.envs.alfworld.native.naming import display_names
 from paw_gym.envs.alfworld.native.pddl import Problem, parse_problem
 from paw_gym.envs.alfworld.native.rules import (
     Domain,
@@ -58,6 +58,10 @@ _PREDICATES = {
 }
 """predicates that may appear in the initial state, with their number of arguments; ``holds`` and
 its kin are left out on purpose: no known game starts with full hands"""
+
+
+_AFFORDANCES = ("pickupable", "cleanable", "heatable", "coolable", "toggleable", "sliceable")
+_STATES = ("clean", "hot", "cool", "sliced", "toggled")
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,6 +200,35 @@ def bits(mask: int) -> tuple[int, ...]:
     return tuple(found)
 
 
+def display_names(ids: Iterable[str]) -> dict[str, str]:
+    """Names every entity as the original's demangler does: "bed_bar__plus_01..." becomes "bed 1".
+
+    Ids are sorted and numbered downward within a name, so the first id gets the highest number.
+    "basin" anywhere in an id is appended to its name ("sink..." becomes "sinkbasin 1"). An id
+    without "_bar_" has no number, and the original then leaves a space at the end.
+
+    Args:
+        ids: lower-case PDDL ids of everything that the initial facts mention, types included.
+    """
+    ordered = sorted(ids)
+    numbered = {entity: _base_name(entity) for entity in ordered if "_bar_" in entity}
+    left = Counter(numbered.values())
+    names = {}
+    for entity in ordered:
+        base = numbered.get(entity)
+        if base is None:
+            names[entity] = f"{entity} "
+        else:
+            names[entity] = f"{base} {left[base]}"
+            left[base] -= 1
+    return names
+
+
+def _base_name(entity: str) -> str:
+    name = entity.split("_bar_", 1)[0]
+    return name + "basin" if "basin" in entity else name
+
+
 def _check_facts(problem: Problem) -> None:
     for predicate, facts in problem.facts.items():
         arity = _PREDICATES.get(predicate)
@@ -237,6 +270,9 @@ def _tables(problem: Problem, domain: Domain) -> dict[str, Any]:
     def of_types(types: Collection[str]) -> int:
         return _mask(i for e, i in receptacles.items() if receptacle_types.get(e) in types)
 
+    starts = facts.get("atlocation", [])
+    if len(starts) != 1:
+        raise UnsupportedGameError(f"The game has {len(starts)} agent positions instead of one.")
     where = [location_of.get(entity) for entity in receptacles]
     receptacle_location = tuple(None if place is None else locations[place] for place in where)
     return {
@@ -250,25 +286,16 @@ def _tables(problem: Problem, domain: Domain) -> dict[str, Any]:
             tuple(r for r, place in enumerate(receptacle_location) if place == index)
             for index in range(len(locations))
         ),
-        "start": locations[_start(facts)],
+        "start": locations[starts[0][1]],
         "contents": _relation(facts.get("inreceptacle", []), objects, receptacles),
         "objects_at": _relation(facts.get("objectatlocation", []), objects, locations),
         "inside": _relation(facts.get("inreceptacleobject", []), objects, objects),
         "accepts": _accepts(facts, objects, receptacles, object_types, receptacle_types),
         "openable": receptacle_mask("openable"),
         "opened": receptacle_mask("opened"),
-        "pickupable": object_mask("pickupable"),
-        "cleanable": object_mask("cleanable"),
-        "heatable": object_mask("heatable"),
-        "coolable": object_mask("coolable"),
-        "toggleable": object_mask("toggleable"),
-        "sliceable": object_mask("sliceable"),
         "hollow": object_mask("isreceptacleobject"),
-        "clean": object_mask("isclean"),
-        "hot": object_mask("ishot"),
-        "cool": object_mask("iscool"),
-        "sliced": object_mask("issliced"),
-        "toggled": object_mask("istoggled"),
+        **{name: object_mask(name) for name in _AFFORDANCES},
+        **{name: object_mask(f"is{name}") for name in _STATES},
         "knives": _mask(
             i for e, i in objects.items() if object_types.get(e) in ("knifetype", "butterknifetype")
         ),
@@ -295,13 +322,6 @@ def _goal_tables(goal: Goal, tables: Mapping[str, Any]) -> dict[str, Any]:
         ),
         "goal_lamps": objects_of(goal.lamp_type) & tables["toggleable"],
     }
-
-
-def _start(facts: Mapping[str, list[tuple[str, ...]]]) -> str:
-    starts = facts.get("atlocation", [])
-    if len(starts) != 1:
-        raise UnsupportedGameError(f"The game has {len(starts)} agent positions instead of one.")
-    return starts[0][1]
 
 
 def _single(pairs: Iterable[tuple[str, ...]], predicate: str) -> dict[str, str]:

@@ -43,14 +43,17 @@ class Engine(Protocol):
 
 
 class NativeState(NamedTuple):
-    """Everything that changes during an episode of the native engine."""
+    """Everything that changes during an episode of the native engine; the rest are masks."""
 
     game: str
     """`CompiledGame.digest`"""
     location: int
     held: int
+    """index of the object in hand, -1 for empty hands"""
     contents: tuple[int, ...]
     taken_from: tuple[int, ...]
+    """objects taken from a receptacle and not put back: the only ones the original "sees"
+    beside it, since it looks for explicit negative facts"""
     objects_at: tuple[int, ...]
     opened: int
     clean: int
@@ -86,21 +89,21 @@ class NativeEngine:
 
     def reset(self) -> str:
         game = self.game
-        self.location = game.start
-        self.held = -1
-        """index of the object in hand, -1 for empty hands"""
-        self.contents = list(game.contents)
-        self.taken_from = [0] * len(game.receptacles)
-        """objects taken from a receptacle and not put back: the only ones the original "sees"
-        beside it, since it looks for explicit negative facts"""
-        self.objects_at = list(game.objects_at)
-        self.opened = game.opened
-        self.clean = game.clean
-        self.hot = game.hot
-        self.cool = game.cool
-        self.sliced = game.sliced
-        self.toggled = game.toggled
-        self._refresh()
+        start = NativeState(
+            game=game.digest,
+            location=game.start,
+            held=-1,
+            contents=game.contents,
+            taken_from=(0,) * len(game.receptacles),
+            objects_at=game.objects_at,
+            opened=game.opened,
+            clean=game.clean,
+            hot=game.hot,
+            cool=game.cool,
+            sliced=game.sliced,
+            toggled=game.toggled,
+        )
+        self.restore_state(start)
         return text.opening(game)
 
     def action_of(self, command: str) -> Action | None:
@@ -137,12 +140,7 @@ class NativeEngine:
         )
 
     def restore_state(self, state: object) -> None:
-        """Go to a snapshot of the same game.
-
-        Raises:
-            TypeError: when `state` is not from this engine.
-            ValueError: when it is from another game.
-        """
+        """Goes to a snapshot; a ``TypeError`` or ``ValueError`` if it is of another engine or game."""
         if not isinstance(state, NativeState):
             raise TypeError(f"expected a NativeState of save_state(), got {type(state).__name__}")
         if state.game != self.game.digest:

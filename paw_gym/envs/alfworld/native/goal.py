@@ -19,13 +19,14 @@ TASK_TYPES = (
     "pick_cool_then_place_in_recep",
     "pick_two_obj_and_place",
 )
-"""ALFRED's names, in the order in which ALFWorld numbers them from 1."""
+"""ALFRED's names, in the order in which ALFWorld numbers them from 1"""
 
 _STATE_TASKS = {
-    "clean": ("pick_clean_then_place_in_recep", "cleanable", "isclean"),
-    "hot": ("pick_heat_then_place_in_recep", "heatable", "ishot"),
-    "cool": ("pick_cool_then_place_in_recep", "coolable", "iscool"),
+    "pick_clean_then_place_in_recep": ("clean", "cleanable", "isclean"),
+    "pick_heat_then_place_in_recep": ("hot", "heatable", "ishot"),
+    "pick_cool_then_place_in_recep": ("cool", "coolable", "iscool"),
 }
+"""by task type: the wanted state, the affordance that its goal asks for, the predicate of the state"""
 
 
 @dataclass(frozen=True)
@@ -46,58 +47,37 @@ class Goal:
     """the lamp that must be on, at the agent's location; only for the light task"""
 
 
+def make_goal(task_type: str, object_type: str, target_type: str) -> Goal:
+    """A goal from its task type and the types that its sentence names, as displayed."""
+    if task_type == "look_at_obj_in_light":
+        return Goal(task_type, object_type, lamp_type=target_type)
+    state = _STATE_TASKS[task_type][0] if task_type in _STATE_TASKS else None
+    count = 2 if task_type == "pick_two_obj_and_place" else 1
+    return Goal(task_type, object_type, target_type, state, count)
+
+
 def display_type(pddl_type: str) -> str:
     """ "soapbartype" -> "soapbar"."""
     return pddl_type.removesuffix("type")
 
 
 def parse_goal(expression: Expression) -> Goal:
-    """Recognise one of the six goal shapes.
+    """Recognises one of the six goal shapes.
 
     Raises:
-        UnsupportedGameError: when the goal has any other shape.
+        UnsupportedGameError: the goal has any other shape, or asks for things of two types.
     """
-    # The atoms say which task it would be; the shape says whether it is exactly that. Atoms alone would
-    # take a goal with a condition more, or with "or" in the place of "and", for one of the six.
-    atoms = _atoms(expression)
-    goal = _light_goal(atoms) or _place_goal(atoms)
-    if goal is None or _shape(expression) not in _SHAPES[goal.task_type]:
-        raise UnsupportedGameError(f"The goal is not one of ALFWorld's six: {_text(expression)}.")
-    return goal
-
-
-def _place_goal(atoms: list[tuple[str, ...]]) -> Goal | None:
-    by_name = _by_name(atoms)
-    objects = {args[-1] for args in by_name.get("objecttype", ())}
-    receptacles = {args[-1] for args in by_name.get("receptacletype", ())}
-    if len(objects) != 1 or len(receptacles) != 1:
-        return None
-    object_type, receptacle_type = display_type(objects.pop()), display_type(receptacles.pop())
-    for state, (task_type, _, flag) in _STATE_TASKS.items():
-        if flag in by_name:
-            return Goal(task_type, object_type, receptacle_type, state)
-    if "=" in by_name:
-        return Goal("pick_two_obj_and_place", object_type, receptacle_type, count=2)
-    return Goal("pick_and_place_simple", object_type, receptacle_type)
-
-
-def _light_goal(atoms: list[tuple[str, ...]]) -> Goal | None:
-    # a variable's type decides its part: the toggled one is the lamp, the held one the object
-    by_name = _by_name(atoms)
-    types = {args[0]: args[-1] for args in by_name.get("objecttype", ())}
-    lamps = [args[0] for args in by_name.get("istoggled", ())]
-    held = [args[-1] for args in by_name.get("holds", ())]
-    if len(lamps) != 1 or len(held) != 1 or {lamps[0], held[0]} != set(types):
-        return None
-    lamp_type, object_type = display_type(types[lamps[0]]), display_type(types[held[0]])
-    return Goal("look_at_obj_in_light", object_type, lamp_type=lamp_type)
-
-
-def _by_name(atoms: list[tuple[str, ...]]) -> dict[str, list[tuple[str, ...]]]:
-    by_name: dict[str, list[tuple[str, ...]]] = {}
-    for atom in atoms:
-        by_name.setdefault(atom[0], []).append(atom[1:])
-    return by_name
+    shape = _shape(expression)
+    for task_type, known in _SHAPES.items():
+        if shape == known:
+            atoms = _atoms(expression)
+            objects = {atom[1]: display_type(atom[2]) for atom in atoms if atom[0] == "objecttype"}
+            if task_type == "look_at_obj_in_light":
+                return make_goal(task_type, objects["?o"], objects["?ot"])
+            receptacles = {display_type(a[2]) for a in atoms if a[0] == "receptacletype"}
+            if len(set(objects.values())) == len(receptacles) == 1:
+                return make_goal(task_type, *set(objects.values()), *receptacles)
+    raise UnsupportedGameError(f"The goal is not one of ALFWorld's six: {_text(expression)}.")
 
 
 def _atoms(expression: Expression) -> list[tuple[str, ...]]:
@@ -119,49 +99,35 @@ def _shape(expression: Expression) -> Shape:
 
     ``and`` becomes a sorted tuple, and a conjunction of one is the same as its only part.
     """
-    head = expression[0]
+    head = expression[0] if expression else ""
     if head == "and":
-        parts = sorted(
-            (_shape(part) for part in expression[1:] if isinstance(part, list)), key=repr
-        )
-        return parts[0] if len(parts) == 1 else ("and", *parts)
+        parts = [_shape(part) for part in expression[1:] if isinstance(part, list)]
+        return parts[0] if len(parts) == 1 else ("and", *sorted(parts, key=repr))
     if head == "exists":
-        variables, body = expression[1:]
-        if not isinstance(variables, list) or not isinstance(body, list):
+        if len(expression) != 3 or isinstance(expression[1], str) or isinstance(expression[2], str):
             return ("malformed",)
-        return ("exists", " ".join(sorted(str(word) for word in variables)), _shape(body))
+        variables = " ".join(sorted(str(word) for word in expression[1]))
+        return ("exists", variables, _shape(expression[2]))
     words = [_shape(word) if isinstance(word, list) else word for word in expression]
     if head in ("objecttype", "receptacletype"):
         words[-1] = "TYPE"
     return tuple(words)
 
 
-def _shapes(*sources: str) -> frozenset[Shape]:
-    return frozenset(_shape(parse_expression(source)) for source in sources)
-
-
 _STATE_GOAL = """(exists (?r - receptacle) (exists (?o - object) (and ({able} ?o) (objectType ?o T)
     (receptacleType ?r T) ({flag} ?o) (inReceptacle ?o ?r))))"""
-
-_SHAPES = {
-    "pick_and_place_simple": _shapes(
-        """(exists (?r - receptacle) (exists (?o - object)
-            (and (inReceptacle ?o ?r) (objectType ?o T) (receptacleType ?r T))))"""
-    ),
-    "look_at_obj_in_light": _shapes(
-        """(and (exists (?ot - object ?r - receptacle ?a - agent ?l - location)
-                (and (objectType ?ot T) (toggleable ?ot) (isToggled ?ot)
-                     (receptacleAtLocation ?r ?l) (atLocation ?a ?l) (inReceptacle ?ot ?r)))
-            (exists (?o - object ?a - agent) (and (objectType ?o T) (holds ?a ?o))))"""
-    ),
-    "pick_two_obj_and_place": _shapes(
-        """(exists (?r - receptacle) (exists (?o1 - object)
-            (and (objectType ?o1 T) (receptacleType ?r T) (inReceptacle ?o1 ?r)
-                 (exists (?o2 - object) (and (not (= ?o1 ?o2)) (objectType ?o2 T)
-                                             (receptacleType ?r T) (inReceptacle ?o2 ?r))))))"""
-    ),
-    **{
-        task_type: _shapes(_STATE_GOAL.format(able=able, flag=flag))
-        for task_type, able, flag in _STATE_TASKS.values()
-    },
+_GOALS = {
+    "pick_and_place_simple": """(exists (?r - receptacle) (exists (?o - object)
+        (and (inReceptacle ?o ?r) (objectType ?o T) (receptacleType ?r T))))""",
+    "look_at_obj_in_light": """(and
+        (exists (?ot - object ?r - receptacle ?a - agent ?l - location)
+            (and (objectType ?ot T) (toggleable ?ot) (isToggled ?ot)
+                 (receptacleAtLocation ?r ?l) (atLocation ?a ?l) (inReceptacle ?ot ?r)))
+        (exists (?o - object ?a - agent) (and (objectType ?o T) (holds ?a ?o))))""",
+    "pick_two_obj_and_place": """(exists (?r - receptacle) (exists (?o1 - object)
+        (and (objectType ?o1 T) (receptacleType ?r T) (inReceptacle ?o1 ?r)
+             (exists (?o2 - object) (and (not (= ?o1 ?o2)) (objectType ?o2 T)
+                                         (receptacleType ?r T) (inReceptacle ?o2 ?r))))))""",
+    **{task: _STATE_GOAL.format(able=a, flag=f) for task, (_, a, f) in _STATE_TASKS.items()},
 }
+_SHAPES = {task_type: _shape(parse_expression(goal)) for task_type, goal in _GOALS.items()}

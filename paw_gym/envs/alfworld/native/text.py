@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from paw_gym.envs.alfworld.native.compiled import CompiledGame, bits
 
+if TYPE_CHECKING:
+    from paw_gym.envs.alfworld.native.engine import NativeEngine
+
 _VIEWS_KEPT = 2048
 """per game, about 0.2 kB each"""
-
-
-class ObjectStates(Protocol):
-    """The engine's object masks that a description of an object depends on."""
-
-    game: CompiledGame
-    clean: int
-    hot: int
-    cool: int
-    sliced: int
-    toggled: int
 
 
 def listing(names: Sequence[str]) -> str:
@@ -98,19 +90,19 @@ def _receptacle_view(game: CompiledGame, receptacle: int, is_open: int, content:
     return f"On the {name}, you see {seen}."
 
 
-def object_view(states: ObjectStates, o: int) -> str:
+def object_view(engine: NativeEngine, o: int) -> str:
     """The answer to ``examine`` about an object; the first applicable description wins.
 
     "hot" and "cool" never meet, and a sliced object is described as such only together with
     another state or as something that can be sliced.
     """
-    game = states.game
+    game = engine.game
     name = game.objects[o]
     if game.hollow >> o & 1:
         inner = listing([f"a {game.objects[i]}" for i in bits(game.inside[o])])
         return f"This is a normal {name}. In it, you see {inner}."
-    clean, hot, cool = states.clean >> o & 1, states.hot >> o & 1, states.cool >> o & 1
-    sliced = states.sliced >> o & 1
+    clean, hot, cool = engine.clean >> o & 1, engine.hot >> o & 1, engine.cool >> o & 1
+    sliced = engine.sliced >> o & 1
     temperature = "hot" if hot else "cool" if cool else ""
     if sliced and (clean or temperature):
         words = " and ".join(word for word in (temperature, "clean" if clean else "") if word)
@@ -123,7 +115,7 @@ def object_view(states: ObjectStates, o: int) -> str:
         return f"This is a clean {name}."
     if cool:
         return f"This is a cold {name}."
-    if game.toggleable >> o & 1 and states.toggled >> o & 1:
+    if game.toggleable >> o & 1 and engine.toggled >> o & 1:
         return f"This {name} is on."
     if game.sliceable >> o & 1 and sliced:
         return f"This is a sliced {name}."

@@ -7,23 +7,23 @@ into the split's share; so no placement of one split can ever occur in another.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal
 
-from paw_gym.envs.alfworld.native.goal import TASK_TYPES
+from paw_gym.envs.alfworld.native.goal import TASK_TYPES, make_goal
 from paw_gym.envs.alfworld.procedural.placement import (
+    CAN_BE_TAKEN,
     SCENERY,
     lay_things,
     modified_receptacles,
     real_receptacles,
     types_of_kind,
 )
-from paw_gym.envs.alfworld.procedural.plan import plan
-from paw_gym.envs.alfworld.procedural.problem import problem_text
+from paw_gym.envs.alfworld.procedural.plan import plan, world_of_scene
 from paw_gym.envs.alfworld.procedural.rooms import Cell, engine_texts, facts, random_place
-from paw_gym.envs.alfworld.procedural.scene import Receptacle, Scene
-from paw_gym.envs.alfworld.procedural.tasks import sample_goal, sample_room, structured_goal
-from paw_gym.envs.alfworld.procedural.worlds import world_of_scene
+from paw_gym.envs.alfworld.procedural.scene import Receptacle, Scene, cell_id
+from paw_gym.envs.alfworld.procedural.tasks import goal_pddl, sample_goal, sample_room
 from paw_gym.generated import require_in
 from paw_gym.naming import require_choice
 
@@ -31,6 +31,8 @@ SPLITS = ("train", "valid_seen", "valid_unseen")
 SHARES = {"train": frozenset({0, 1}), "valid_seen": frozenset({2}), "valid_unseen": frozenset({3})}
 """which quarters of the placement hashes belong to a split"""
 
+AGENT = "agent1"
+Fact = tuple[str, ...]
 Variation = Literal["real", "modified", "mixed"]
 VARIATIONS: tuple[Variation, ...] = ("real", "modified", "mixed")
 MODIFIED_SHARE = 0.8
@@ -114,12 +116,14 @@ def game_json(scene: Scene, grammar: str, extra: Mapping[str, Any] | None = None
     require_choice("grammar", grammar, ("put", "move"))
     texts = engine_texts()
     digest = scene.placement_hash()
+    wanted = scene.goal
+    goal = make_goal(wanted.task_type, wanted.object_type.lower(), wanted.target_type.lower())
     return {
         "pddl_domain": texts[f"domain_{grammar}"],
         "grammar": texts[f"grammar_{grammar}"].replace("UNKNOWN GOAL.", scene.goal.sentence),
         "pddl_problem": problem_text(scene, f"paw_{scene.room}_{digest[:12]}"),
         "solvable": True,
-        "walkthrough": plan(world_of_scene(scene, grammar), structured_goal(scene.goal)),
+        "walkthrough": plan(world_of_scene(scene, grammar), goal),
         "task_type": scene.goal.task_type,
         "task": scene.goal.sentence,
         "room": scene.room,
@@ -171,3 +175,73 @@ def variation_of(split: str, variation: Variation | None, receptacles: int | Non
         return "mixed" if split == "train" else "real"
     require_choice("variation", variation, VARIATIONS)
     return variation
+
+
+# --- PDDL --------------------------------------------------------------------------------------------
+
+
+def problem_text(scene: Scene, name: str) -> str:
+    """The whole ``(define (problem ...))`` in ALFWorld's spelling."""
+    objects = "\n".join(f"    {entity} - {kind}" for entity, kind in _objects(scene).items())
+    init = "\n".join(f"    ({' '.join(fact)})" for fact in _init(scene))
+    return (
+        f"(define (problem {name})\n(:domain alfred)\n(:objects\n{objects}\n)\n"
+        f"(:init\n{init}\n)\n{goal_pddl(scene.goal)}\n)\n"
+    )
+
+
+def _objects(scene: Scene) -> dict[str, str]:
+    """Everything declared, with its PDDL type."""
+    declared = {AGENT: "agent", cell_id(scene.start): "location"}
+    for receptacle in scene.receptacles:
+        declared[receptacle.id] = "receptacle"
+        declared[cell_id(receptacle.cell)] = "location"
+        declared[f"{receptacle.type}Type"] = "rtype"
+    for thing in scene.things:
+        declared[thing.id] = "object"
+    for fact in _can_contain(scene):
+        declared[fact[2]] = "otype"
+    for thing in scene.things:
+        declared[f"{thing.type}Type"] = "otype"
+    return declared
+
+
+def _init(scene: Scene) -> Iterator[Fact]:
+    yield "atLocation", AGENT, cell_id(scene.start)
+    for receptacle in scene.receptacles:
+        yield "receptacleType", receptacle.id, f"{receptacle.type}Type"
+        yield "receptacleAtLocation", receptacle.id, cell_id(receptacle.cell)
+        if receptacle.openable:
+            yield "openable", receptacle.id
+    yield from _can_contain(scene)
+    for thing in scene.things:
+        receptacle = scene.receptacles[thing.inside]
+        yield "objectType", thing.id, f"{thing.type}Type"
+        yield "objectAtLocation", thing.id, cell_id(receptacle.cell)
+        yield "inReceptacle", thing.id, receptacle.id
+        yield from ((predicate, thing.id) for predicate in _properties()[thing.type])
+        if thing.cool:
+            yield "isCool", thing.id
+
+
+def _can_contain(scene: Scene) -> Iterator[Fact]:
+    """For the receptacle types in the scene, restricted to the thing types in it."""
+    present = {thing.type for thing in scene.things}
+    for place in dict.fromkeys(receptacle.type for receptacle in scene.receptacles):
+        for kind in sorted(present & facts().can_contain.get(place, frozenset())):
+            yield "canContain", f"{place}Type", f"{kind}Type"
+
+
+@cache
+def _properties() -> Mapping[str, tuple[str, ...]]:
+    """Predicates that every thing of a type has."""
+    known = facts()
+    sets = {
+        "pickupable": known.pickupable | CAN_BE_TAKEN,
+        "isReceptacleObject": known.receptacle_objects,
+        **{name: known.affordances[name] for name in sorted(known.affordances)},
+    }
+    kinds = frozenset().union(*sets.values(), SCENERY)
+    return {
+        kind: tuple(name for name, members in sets.items() if kind in members) for kind in kinds
+    }

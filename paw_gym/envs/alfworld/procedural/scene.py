@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from paw_gym.envs.alfworld.native.naming import display_names
+from paw_gym.envs.alfworld.native.compiled import display_names
 from paw_gym.envs.alfworld.procedural.rooms import Cell, Position
 
 

@@ -6,7 +6,6 @@ import random
 from collections.abc import Iterator, Mapping, Set
 from functools import cache
 
-from paw_gym.envs.alfworld.native.goal import Goal
 from paw_gym.envs.alfworld.procedural.rooms import UNSEEN_ROOMS, Room, facts, rooms
 from paw_gym.envs.alfworld.procedural.scene import SceneGoal
 
@@ -122,20 +121,6 @@ def _pairs(
     for kind, target in goal_pairs(task_type, receptacle_types, object_types):
         by_target.setdefault(target, []).append(kind)
     return by_target
-
-
-def structured_goal(goal: SceneGoal) -> Goal:
-    """The goal as the native engine describes it."""
-    return make_goal(goal.task_type, goal.object_type.lower(), goal.target_type.lower())
-
-
-def make_goal(task_type: str, object_type: str, target_type: str) -> Goal:
-    """A goal from its task type and the types that its sentence names, as displayed."""
-    if task_type == "look_at_obj_in_light":
-        return Goal(task_type, object_type, lamp_type=target_type)
-    state = TOOLS[task_type][2] if task_type in TOOLS else None
-    count = 2 if task_type == "pick_two_obj_and_place" else 1
-    return Goal(task_type, object_type, target_type, state, count)
 
 
 def goal_pddl(goal: SceneGoal) -> str:

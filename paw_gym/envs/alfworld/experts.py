@@ -9,19 +9,13 @@ hot or cool. (Even that shows, as it goes to the target only then.)
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import cache
 
-from paw_gym.envs.alfworld.experts.wording import (
-    Event,
-    listed_receptacles,
-    number_of,
-    parse_task,
-    read_event,
-    type_of,
-)
-from paw_gym.envs.alfworld.native.goal import Goal
+from paw_gym.envs.alfworld.native.goal import TASK_TYPES, Goal, make_goal
 from paw_gym.envs.alfworld.procedural.placement import SCENERY, accepting_types, attraction
 from paw_gym.envs.alfworld.procedural.plan import PUT_COMMANDS, TOOL_VERBS
 from paw_gym.envs.alfworld.procedural.rooms import facts
@@ -30,6 +24,81 @@ OPENING_COST = 2.0
 """looking into a closed receptacle takes two commands, into another one"""
 WINDOW = 2
 """observations before the current one that the expert may use"""
+
+_TASK = re.compile(r"Your task is to: (.*?)\.?\s*$", re.MULTILINE)
+_LISTED = re.compile(r"\ban? ([a-z]+ \d+)")
+_NAME = r"([a-z]+ \d+)"
+_PLACE = re.compile(
+    rf"(?:On the {_NAME}, you see|The {_NAME} is (?:open|closed)|You (?:open|close) the {_NAME}\.)"
+)
+_PICK = re.compile(rf"You pick up the {_NAME} from the {_NAME}\.")
+_PUT = re.compile(rf"You (?:put|move) the {_NAME} (?:in/on|to) the {_NAME}\.")
+_TREAT = re.compile(rf"You (?:clean|heat|cool) the {_NAME} using the {_NAME}\.")
+
+
+def parse_task(text: str) -> Goal:
+    """The goal that a task sentence states, alone or at the end of an opening text.
+
+    Raises:
+        ValueError: the sentence is none of ALFWorld's templates (human annotations are not).
+    """
+    found = _TASK.search(text)
+    sentence = (found.group(1) if found else text).strip().removesuffix(".")
+    for task_type, pattern in _patterns():
+        match = pattern.fullmatch(sentence)
+        if match:
+            words = match.groupdict()
+            target = words.get("recep") or words["toggle"]
+            return make_goal(task_type, words["obj"], target)
+    raise ValueError(
+        f"not one of ALFWorld's task sentences: {sentence!r}; expected one like 'put a hot apple in "
+        "fridge' (see the templates in paw_gym/envs/alfworld/assets/facts.json)"
+    )
+
+
+@cache
+def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    words = {slot: rf"(?P<{slot}>\w+)" for slot in ("obj", "recep", "toggle")}
+    return tuple(
+        (task_type, re.compile(template.format(**words)))
+        for task_type in TASK_TYPES
+        for template in facts().templates[task_type]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """The effect of a step, read from its observation; names as displayed, None where it shows nothing."""
+
+    place: str | None = None
+    """the receptacle that it is about"""
+    taken: str | None = None
+    put: str | None = None
+    treated: str | None = None
+    """the object that was cleaned, heated or cooled"""
+
+
+def read_event(observation: str) -> Event:
+    """The effect of a step, read from its observation."""
+    if match := _PICK.search(observation):
+        return Event(match.group(2), taken=match.group(1))
+    if match := _PUT.search(observation):
+        return Event(match.group(2), put=match.group(1))
+    if match := _TREAT.search(observation):
+        return Event(match.group(2), treated=match.group(1))
+    if match := _PLACE.search(observation):
+        return Event(next(name for name in match.groups() if name))
+    return Event()
+
+
+def type_of(name: str) -> str:
+    """ "cabinet 3" -> "cabinet"."""
+    return name.split(" ", 1)[0]
+
+
+def number_of(name: str) -> int:
+    """ "cabinet 3" -> 3."""
+    return int(name.split(" ", 1)[1])
 
 
 class SweepExpert:
@@ -40,16 +109,10 @@ class SweepExpert:
     """
 
     def reset(self, opening_text: str) -> None:
-        """Start an episode.
-
-        Args:
-            opening_text: the text that a game starts with, task included.
-
-        Raises:
-            ValueError: when the task is not worded by one of ALFWorld's templates.
-        """
+        """Starts an episode; a task that no template words is a ``ValueError``."""
         self.goal: Goal = parse_task(opening_text)
-        self._receptacles = sorted(listed_receptacles(opening_text), key=number_of)
+        seen = re.search(r"you see (.*)", opening_text)
+        self._receptacles = sorted(_LISTED.findall(seen[1] if seen else ""), key=number_of)
         self._order = [p for p in self._by_promise(self.goal.object_type) if not self._barred(p)]
         self._lamp_order = self._by_promise(self.goal.lamp_type or "")
         self._events: deque[Event] = deque(maxlen=WINDOW + 1)
@@ -60,15 +123,7 @@ class SweepExpert:
         """the target receptacle in which the first of two things lies"""
 
     def act(self, observation: str, admissible: Collection[str]) -> str:
-        """The next command.
-
-        Args:
-            observation: what the last step answered (the opening text at first).
-            admissible: the commands that work now.
-
-        Returns:
-            one of `admissible`.
-        """
+        """The next command, one of ``admissible``, after the observation of the last one."""
         self._read(observation)
         options = frozenset(admissible)
         held = self._held(options)

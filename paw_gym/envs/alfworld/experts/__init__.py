@@ -1,1 +1,0 @@
-"""Experts: one that knows everything, one that acts on the text alone."""
