@@ -19,7 +19,6 @@ from paw_train.cli import (
     evaluate,
     export,
     index,
-    leaderboard,
     new_env,
     play,
     recipes,
@@ -88,7 +87,6 @@ app.command("eval-wm", rich_help_panel=_TRAINING)(eval_wm.eval_wm)
 app.command("table", rich_help_panel=_TRAINING)(table.table)
 app.command("compare-results", rich_help_panel=_TRAINING)(compare_results.compare_results)
 app.command("replay", rich_help_panel=_TRAINING)(replay.replay)
-app.command("leaderboard", rich_help_panel=_TRAINING)(leaderboard.leaderboard)
 app.command("conformance", rich_help_panel=_TRAINING)(conformance.conformance)
 app.command("report", rich_help_panel=_TRAINING)(report.report)
 app.command("view", rich_help_panel=_TRAINING)(view.view)

@@ -24,12 +24,12 @@ def table(
     """Show results side by side: tasks, success rate and its 95 % interval, score, cost."""
     from rich.console import Console
 
-    from paw_train.evaluation import table as tables
+    from paw_train.evaluation import comparison
 
     if md and as_csv:
         raise ValueError("--md and --csv are two forms of the table: give one of them.")
-    found = tables.collect(runs)
+    found = comparison.collect(runs)
     if md or as_csv:
-        typer.echo(tables.as_csv(found) if as_csv else tables.as_markdown(found), nl=False)
+        typer.echo(comparison.as_csv(found) if as_csv else comparison.as_markdown(found), nl=False)
     else:
-        Console().print(tables.as_rich(found))
+        Console().print(comparison.as_rich(found))

@@ -1,8 +1,8 @@
-"""Success on fixed, hashed panels of tasks, with intervals (``paw eval``), comparisons and leaderboards.
+"""Success on fixed, hashed panels of tasks, with intervals (``paw eval``), and comparisons.
 
 ``panels`` names the panels, ``runner`` runs an agent on one, ``summary`` turns episodes into
-numbers, ``comparison`` compares two results, ``leaderboard`` lists many, ``world_model`` measures how
-well a model predicts observations (``paw eval-wm``).
+numbers, ``comparison`` compares results, ``replay`` checks one, ``world_model`` measures how well a
+model predicts observations (``paw eval-wm``).
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from paw_gym.transition import Episode
 from paw_train.environments import agent_env_maker, make_pool, panel_name
 from paw_train.evaluation.panels import PANELS, Panel, make_panel, panel_spec
 from paw_train.evaluation.runner import Plan, Progress, evaluate_plan
+from paw_train.evaluation.summary import joined
 from paw_train.rollouts.policy import Policy
-from paw_train.settings import EnvSettings
+from paw_train.settings import EnvSettings, Settings
 from paw_train.settings.rollout import RolloutSettings
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "agent_env_maker",
     "evaluate",
     "evaluate_from_args",
+    "evaluate_members",
     "evaluate_plan",
     "evaluate_to_folder",
     "make_panel",
@@ -76,6 +78,60 @@ def evaluate(
     seeds = tuple(range(seed, seed + plays))
     plan = Plan(env, split, panel, panel_seed, settings, seeds, agent, {}, batch)
     return evaluate_plan(plan, policy, model, progress=progress, records=False)
+
+
+def evaluate_members(
+    policy: Policy,
+    settings: Settings,
+    splits: Mapping[str, str],
+    tasks: int,
+    plays: int = 1,
+    model: str = "",
+    progress: Progress | None = None,
+) -> tuple[dict[str, Any], list[list[Episode]]]:
+    """Evaluates a policy on a panel of each environment of a run.
+
+    Args:
+        policy: answers.
+        settings: of the run.
+        splits: that the panels are sampled from, by environment.
+        tasks: of each panel.
+        plays: how many times each panel is run.
+        model: its name in the result.
+        progress: called with (finished, all) episodes.
+
+    Returns:
+        (the result: of a run of one environment as ``evaluate`` gives it, else ``joined``; the episodes of
+        each environment)
+    """
+    e, members = settings.evaluation, settings.members
+    rollout = settings.rollout.replace(temperature=e.temperature)
+    results: dict[str, dict[str, Any]] = {}
+    episodes: list[list[Episode]] = []
+    done = 0
+    for member in members:
+
+        def advance(now: int, _: int, before: int = done) -> None:
+            if progress is not None:
+                progress(before + now, tasks * plays * len(members))
+
+        result, played = evaluate(
+            policy,
+            member.env,
+            splits[member.name],
+            tasks,
+            e.seed,
+            rollout,
+            e.seed,
+            e.batch,
+            model=model,
+            progress=advance,
+            plays=plays,
+        )
+        results[member.name] = result
+        episodes.append(played)
+        done += len(played)
+    return (joined(results) if settings.mixed else results[members[0].name]), episodes
 
 
 def evaluate_from_args(

@@ -1,15 +1,18 @@
-"""Two results on the same tasks, compared task by task; or why they cannot be."""
+"""Results of evaluations, read back: two compared task by task, or several side by side."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paw_gym.printable import markdown_text, one_line
 from paw_train.evaluation.statistics import (
     crossed_difference_interval,
     difference_interval,
@@ -17,9 +20,17 @@ from paw_train.evaluation.statistics import (
     sign_flip_p_value,
     wilson_interval,
 )
+from paw_train.settings.endpoint import CURRENCY
 
-_SEED = 0
+if TYPE_CHECKING:
+    from rich.table import Table
+
 Result = Mapping[str, Any]
+COLUMNS = ("model", "agent", "panel", "n", "success", "low", "high", "score", "cost")
+"""of results side by side"""
+_OF_RUNS = {"eval_before.json": "before training", "eval_after.json": "after training"}
+"""results that training writes into a run, and what stands for their agent"""
+_SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +79,8 @@ def load_result(path: str | Path) -> dict[str, Any]:
             f"{file} is no result of `paw eval`, or one of an older version: it lacks "
             f"{', '.join(sorted(missing))}. Evaluate again."
         )
-    # older results have it under another name
-    return {"privileged": data.get("told", ""), **data}
+    found: dict[str, Any] = data
+    return found
 
 
 def reasons_against(first: Result, second: Result) -> list[str]:
@@ -106,11 +117,10 @@ def environments_differ(first: Result | None, second: Result | None) -> list[str
         return [f"the {which} has no record of its environment (made by training, not `paw eval`?)"]
     if first["id"] != second["id"]:
         return []
-    known = _shared_arguments(first, second)
     a, b = first["arguments"], second["arguments"]
     reasons = [
         f"other environment settings: {key}={a.get(key)!r} and {key}={b.get(key)!r}"
-        for key in known
+        for key in sorted({*a, *b})
         if a.get(key) != b.get(key)
     ]
     if first["tasks"] == second["tasks"] and first["behaviour"] != second["behaviour"]:
@@ -120,18 +130,6 @@ def environments_differ(first: Result | None, second: Result | None) -> list[str
             "program, its data or its search engine"
         )
     return reasons
-
-
-def _shared_arguments(first: Result, second: Result) -> list[str]:
-    """Arguments in which the environments of two results have to agree.
-
-    One that a single result knows was added to the program between them. It makes no difference where the
-    tasks and the answers to the same actions are equal.
-    """
-    a, b = first["arguments"], second["arguments"]
-    recorded = first["behaviour"] is not None
-    alike = all(first[key] == second[key] for key in ("tasks", "behaviour"))
-    return sorted({*a} & {*b} if recorded and alike else {*a, *b})
 
 
 def _short(text: str | None) -> str:
@@ -151,7 +149,7 @@ def compare(first: Result, second: Result) -> Comparison:
     reasons = reasons_against(first, second)
     if reasons:
         raise ValueError("These results cannot be compared: " + "; ".join(reasons) + ".")
-    a, b = successes(first), successes(second)
+    a, b = _successes(first), _successes(second)
     if len(a) == len(b) == 1:
         paired = paired_difference(a[0], b[0], _SEED)
         interval, test = paired.ci95, "McNemar, exact"
@@ -183,7 +181,7 @@ def compare(first: Result, second: Result) -> Comparison:
     )
 
 
-def successes(result: Result) -> list[list[float]]:
+def _successes(result: Result) -> list[list[float]]:
     """[S, N] 0 or 1, one row a seed."""
     return [[float(c) for c in run["successes"]] for run in result["runs"]]
 
@@ -222,3 +220,99 @@ def _notes(first: Result, second: Result) -> tuple[str, ...]:
         if result.get("privileged"):
             notes.append(f"the {name} uses privileged information: {result['privileged']}")
     return tuple(notes)
+
+
+# --- side by side ---------------------------------------------------------------------------------
+
+
+def collect(places: Sequence[str | Path]) -> list[dict[str, Any]]:
+    """The results in files and folders, those of a training run included, in the order of their paths.
+
+    Raises:
+        ValueError: a place is not there, or holds no result.
+    """
+    found: list[dict[str, Any]] = []
+    for place in map(Path, places):
+        if not place.is_dir():
+            found.append(load_result(place))
+            continue
+        names = ("result.json", *_OF_RUNS)
+        files = sorted(path for path in place.rglob("*.json") if path.name in names)
+        here = [result for path in files if (result := _result_in(path)) is not None]
+        if not here:
+            raise ValueError(f"There is no result of `paw eval` in {place}.")
+        found += here
+    return found
+
+
+def _result_in(path: Path) -> dict[str, Any] | None:
+    """The result in a file; ``None``: it holds something else."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    if not isinstance(data, dict) or "panel_hash" not in data:
+        return None
+    if path.name in _OF_RUNS:
+        data |= {"model": path.parent.name, "agent": _OF_RUNS[path.name]}
+    return data
+
+
+def _table_row(result: Result) -> dict[str, Any]:
+    """By ``COLUMNS``; rates are shares, ``None`` stands for what is not known."""
+    low, high = result["ci95"] or (None, None)
+    partial = "" if result.get("complete", True) else f" (partial, of {result['tasks']})"
+    names = (result.get("model") or "-", result["agent"], result["panel"] + partial)
+    values = (
+        *map(one_line, names), result["n"], result["success_rate"], low, high,
+        (result.get("score") or {}).get("mean"), result.get("cost"),
+    )  # fmt: skip
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def as_csv(results: Sequence[Result]) -> str:
+    """Comma-separated values with a head; numbers in full."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(map(_table_row, results))
+    return text.getvalue()
+
+
+def as_markdown(results: Sequence[Result]) -> str:
+    """A table in Markdown."""
+    head, body = _cells(results)
+    rule = ["---" if name in COLUMNS[:3] else "---:" for name in head]
+    lines = [head, rule, *([*map(markdown_text, line[:3]), *line[3:]] for line in body)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def as_rich(results: Sequence[Result]) -> Table:
+    """A table for a terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    head, body = _cells(results)
+    table = Table()
+    for name in head:
+        table.add_column(name, justify="left" if name in COLUMNS[:3] else "right", overflow="fold")
+    for line in body:
+        table.add_row(*map(Text, line))
+    return table
+
+
+def _cells(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
+    """(head, rows) as texts; score and cost only where some result has one to tell."""
+    found = [_table_row(result) for result in results]
+    scored = any(r["score"] is not None and r["score"] != r["success"] for r in found)
+    priced = any(r["cost"] is not None for r in found)
+    head = ["model", "agent", "panel", "n", "success", "95 % interval"]
+    head += ["score"] * scored + [f"cost ({CURRENCY})"] * priced
+    body = []
+    for r in found:
+        rate = "-" if r["success"] is None else f"{100 * r['success']:.1f} %"
+        interval = "-" if r["low"] is None else f"{100 * r['low']:.1f} to {100 * r['high']:.1f}"
+        line = [r["model"], r["agent"], r["panel"], str(r["n"]), rate, interval]
+        line += ["-" if r["score"] is None else f"{r['score']:.3f}"] * scored
+        body.append(line + ["-" if r["cost"] is None else f"{r['cost']:.4g}"] * priced)
+    return head, body

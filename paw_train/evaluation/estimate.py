@@ -12,7 +12,7 @@ from paw_train.baselines import agent_class
 from paw_train.baselines.examples import CHARACTERS_A_TOKEN
 from paw_train.baselines.metering import MeteredPool
 from paw_train.evaluation.panels import Panel
-from paw_train.evaluation.runner import Plan, prepare, run_panel
+from paw_train.evaluation.runner import PanelRun, Plan, prepare
 from paw_train.rollouts.policy import Request, Response, Sampling, response_seed
 from paw_train.settings.endpoint import EndpointSettings
 
@@ -69,7 +69,7 @@ def _estimate(plan: Plan, settings: EndpointSettings, share: float) -> Estimate:
     chosen = tuple(ids[i * len(ids) // count] for i in range(count))
     few = replace(plan, panel=Panel(plan.panel.name, chosen, ""), seeds=plan.seeds[:1])
     prepared = prepare(few, StandIn(share))
-    run_panel(few, prepared, pool_class=_RandomPool)
+    PanelRun(few, prepared, pool_class=_RandomPool).run()
     assert prepared.meter is not None  # the stand-in is a policy
     total, tasks = prepared.meter.total, len(ids) * len(plan.seeds)
 

@@ -21,22 +21,18 @@ from paw_train.environments import (
     require_solver,
 )
 from paw_train.evaluation import evaluate_to_folder
-from paw_train.evaluation.comparison import load_result
+from paw_train.evaluation.comparison import as_rich, load_result
 from paw_train.evaluation.fingerprint import model_hash
-from paw_train.evaluation.panel_titles import titled_panel
-from paw_train.evaluation.panels import (
-    PanelSpec,
-    panel_spec,
-)
+from paw_train.evaluation.panels import PanelSpec, panel_spec, titled_panel
 from paw_train.evaluation.result_folder import LOG, clear, finished_result
 from paw_train.evaluation.runner import (
     UNKNOWN_CONTEXT,
     Plan,
+    describe,
     evaluate_plan,
     evaluation_key,
     prepare,
 )
-from paw_train.evaluation.table import as_rich
 from paw_train.evaluation.terminal import Display, Price
 from paw_train.policies.factory import SOURCES, open_policy, source_of, split_overrides
 from paw_train.rollouts.policy import Policy
@@ -210,7 +206,8 @@ def _evaluate(job: Job, policy: Policy | None, display: Display, fresh: bool) ->
     if fresh:
         clear(job.folder)
     key = evaluation_key(plan, prepared, job.model_name, weights)
-    done = finished_result(job.folder, key, plan, prepared, job.model_name, weights)
+    wanted = describe(plan, prepared, job.model_name, weights)
+    done = finished_result(job.folder, key, wanted, plan.seeds)
     if done is not None:
         display.result(done)
         display.say(f"Finished earlier: {job.folder / 'result.json'} (--fresh runs it again)")

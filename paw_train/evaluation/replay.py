@@ -21,8 +21,7 @@ from paw_gym.wrappers import AgentInterface
 from paw_train.environments import agent_env_maker
 from paw_train.evaluation.comparison import load_result
 from paw_train.evaluation.fingerprint import environment_record, is_deterministic
-from paw_train.evaluation.panel_titles import fixed_panel, titled_panel
-from paw_train.evaluation.panels import Panel, panel_spec
+from paw_train.evaluation.panels import Panel, fixed_panel, panel_spec, titled_panel
 from paw_train.evaluation.runner import environment_seeds
 from paw_train.evaluation.summary import UNPLAYED, summarise
 from paw_train.settings import EnvSettings
@@ -157,9 +156,7 @@ class _Replaying:
             panel = self._panel(agent)
             runs = self._play(agent, panel)
             groups = agent.text_env.type_groups
-            numbers = summarise(
-                runs, panel, "", "", agent.tasks.fingerprint, {}, 0.0, groups, True, agent.env_id
-            )
+            numbers = summarise(runs, panel, agent.tasks.fingerprint, groups, True, agent.env_id)
         finally:
             agent.close()
         compared = [k for k in numbers if k in _FOUND and k not in ("panel", "panel_hash")]

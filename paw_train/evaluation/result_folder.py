@@ -1,13 +1,15 @@
-"""A folder holds one evaluation: the same one is shown or continued, another one is refused."""
+"""The folder of an evaluation: finished episodes until it is complete, and refusals of another evaluation."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paw_train.evaluation.runner import Plan, Prepared, described
+from paw_gym.files import json_text, write_text
+from paw_gym.transition import Episode
 
 LOG = "unfinished.jsonl"
 """episodes of an evaluation that is not complete yet"""
@@ -16,18 +18,97 @@ _NAMED = 4
 _WITHOUT_EFFECT = tuple(f"rollout.{name}" for name in ("groups", "group_size", "prefill_tokens"))
 
 
+class EpisodeLog:
+    """The finished episodes of one evaluation, until it is complete.
+
+    The first line names the evaluation; a file of another one is replaced. Episodes that failed are
+    not kept: they are run again.
+
+    Args:
+        path: the file.
+        key: names the evaluation: equal for equal settings, prompts, tasks and weights.
+    """
+
+    def __init__(self, path: Path, key: str) -> None:
+        self.path, self.key = path, key
+        self._found: dict[tuple[int, str], Episode] = {}
+        self._before = 0.0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = self._read()
+        self._kept = len(lines)
+        self._started = time.perf_counter()
+        write_text(path, "".join([_line({"evaluation": key}), *lines]))
+
+    def _read(self) -> list[str]:
+        """The lines that can be used."""
+        if _log_key(self.path) != self.key:
+            return []
+        kept: list[str] = []
+        with self.path.open(encoding="utf-8") as file:
+            file.readline()
+            for line in file:
+                try:
+                    record = json.loads(line)
+                    episode = Episode.from_dict(record["episode"])
+                    place = (int(record["seed"]), episode.task_id)
+                    self._before = float(record["seconds"])
+                except (json.JSONDecodeError, KeyError, TypeError, ValueError):
+                    continue  # truncated by a kill
+                self._found[place] = episode
+                kept.append(line if line.endswith("\n") else line + "\n")
+        return kept
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of this evaluation, the parts before a kill included."""
+        return self._before + time.perf_counter() - self._started
+
+    def get(self, seed: int, task_id: str) -> Episode | None:
+        """An episode that was finished earlier."""
+        return self._found.get((seed, task_id))
+
+    def add(self, seed: int, episode: Episode) -> None:
+        """Keeps an episode that has just finished."""
+        if episode.error is not None:
+            return
+        record = {"seed": seed, "seconds": self.seconds, "episode": episode.to_dict()}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(_line(record))
+        self._kept += 1
+
+    def close(self, complete: bool) -> None:
+        """Removes the file when everything is in the result, or nothing in the file."""
+        if complete or not self._kept:
+            self.path.unlink(missing_ok=True)
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json_text(record) + "\n"
+
+
+def _log_key(path: Path) -> str | None:
+    """The evaluation that a log belongs to; ``None``: there is no log, or nothing in it."""
+    if not path.exists():
+        return None
+    with path.open(encoding="utf-8", errors="replace") as file:
+        try:
+            head = json.loads(file.readline())
+        except json.JSONDecodeError:
+            return None
+        held: str | None = head.get("evaluation") if isinstance(head, dict) else None
+        return held if file.readline() else None
+
+
 def finished_result(
-    folder: Path, key: str, plan: Plan, prepared: Prepared, model: str, weights: str | None
+    folder: Path, key: str, wanted: Mapping[str, Any], seeds: Sequence[int]
 ) -> dict[str, Any] | None:
     """The result in a folder if it is this evaluation's, and complete; ``None``: episodes are missing.
 
     Args:
-        folder: where the evaluation is to be written.
+        folder: of the evaluation.
         key: names the evaluation (``runner.evaluation_key``).
-        plan: the evaluation.
-        prepared: with which agent.
-        model: its name.
-        weights: the hash of its weights.
+        wanted: its settings, under the names that its result has.
+        seeds: of its runs.
 
     Raises:
         ValueError: the folder holds another evaluation; names what differs.
@@ -40,16 +121,15 @@ def finished_result(
                 f"{folder} holds episodes of an unfinished evaluation with other settings. {advice}"
             )
         return None
-    wanted = _described(plan, prepared, model, weights)
     if there.get("evaluation") != key:
         raise ValueError(
             f"{folder} holds an evaluation with other settings: {_differences(there, wanted)}. {advice}"
         )
-    seeds = [run["seed"] for run in there["runs"]]
-    if seeds != list(plan.seeds):
+    played = [run["seed"] for run in there["runs"]]
+    if played != list(seeds):
         raise ValueError(
-            f"{folder} holds an evaluation with other settings: --seeds {len(seeds)}, now "
-            f"{len(plan.seeds)}. {advice}"
+            f"{folder} holds an evaluation with other settings: --seeds {len(played)}, now "
+            f"{len(seeds)}. {advice}"
         )
     return there if there["complete"] else None
 
@@ -70,35 +150,6 @@ def _read(path: Path) -> dict[str, Any] | None:
     if not isinstance(data, dict):
         raise ValueError(f"{path} is no result of `paw eval`: give another folder (--out DIR).")
     return data
-
-
-def _log_key(path: Path) -> str | None:
-    """The evaluation that a log belongs to; ``None``: there is no log, or nothing in it."""
-    if not path.exists():
-        return None
-    with path.open(encoding="utf-8", errors="replace") as file:
-        try:
-            head = json.loads(file.readline())
-        except json.JSONDecodeError:
-            return None
-        held: str | None = head.get("evaluation") if isinstance(head, dict) else None
-        return held if file.readline() else None
-
-
-def _described(plan: Plan, prepared: Prepared, model: str, weights: str | None) -> dict[str, Any]:
-    """An evaluation's settings, under the names that its result has."""
-    return {
-        "model": model,
-        "model_hash": weights,
-        "agent": plan.agent,
-        "agent_settings": prepared.agent.settings.model_dump(),
-        "action_format": plan.action_format,
-        "system": plan.system,
-        "panel": plan.panel.name,
-        "panel_hash": plan.panel.hash,
-        "settings": described(plan),
-        "prompt_hash": prepared.prompt_hash,
-    }
 
 
 def _differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,9 @@ from paw_train.baselines.metering import MeteredPolicy, MeteredPool, Spent
 from paw_train.baselines.protocol import Agent
 from paw_train.baselines.turns import note
 from paw_train.environments import agent_env_maker
-from paw_train.evaluation.episode_log import EpisodeLog
 from paw_train.evaluation.fingerprint import commit, environment_record, model_hash, prompt_hash
 from paw_train.evaluation.panels import Panel
+from paw_train.evaluation.result_folder import EpisodeLog
 from paw_train.evaluation.summary import summarise
 from paw_train.rollouts.policy import Policy
 from paw_train.settings import EnvSettings
@@ -141,43 +141,21 @@ def _interface(plan: Plan, agent: Agent) -> dict[str, Any]:
     return {"template": asking, **agent.interface(asking)}
 
 
-def run_panel(
-    plan: Plan,
-    prepared: Prepared,
-    log: EpisodeLog | None = None,
-    progress: Progress | None = None,
-    watch: Watch | None = None,
-    messages: bool = False,
-    pool_class: type[MeteredPool] = MeteredPool,
-) -> PanelEpisodes:
-    """Runs an episode of every task with each seed, except for those that the log already holds.
-
-    Args:
-        plan: the tasks and settings.
-        prepared: the agent.
-        log: holds episodes of an earlier call, and takes those of this one.
-        progress: called after each episode.
-        watch: called after each turn.
-        messages: whether episodes hold what was sent to the model.
-        pool_class: of the environments.
-
-    Raises:
-        EveryEpisodeFailedError: every episode of the first batch failed.
-    """
-    return _PanelRun(plan, prepared, log, progress, watch, messages, pool_class).run()
-
-
 @dataclass
-class _PanelRun:
-    """A run over a panel; the fields are the arguments of ``run_panel``."""
+class PanelRun:
+    """A run of an episode of every task with each seed, except for those that the log already holds."""
 
     plan: Plan
     prepared: Prepared
-    log: EpisodeLog | None
-    progress: Progress | None
-    watch: Watch | None
-    messages: bool
-    pool_class: type[MeteredPool]
+    log: EpisodeLog | None = None
+    """holds episodes of an earlier call, and takes those of this one"""
+    progress: Progress | None = None
+    """called after each episode"""
+    watch: Watch | None = None
+    """called after each turn"""
+    messages: bool = False
+    """whether episodes hold what was sent to the model"""
+    pool_class: type[MeteredPool] = MeteredPool
 
     def __post_init__(self) -> None:
         ids, log = self.plan.panel.task_ids, self.log
@@ -187,7 +165,11 @@ class _PanelRun:
         self.turns = 0
 
     def run(self) -> PanelEpisodes:
-        """Runs the episodes that are missing."""
+        """Runs the episodes that are missing.
+
+        Raises:
+            EveryEpisodeFailedError: every episode of the first batch failed.
+        """
         self._report()
         for seed in self.plan.seeds:
             if self.stopped is None:
@@ -325,15 +307,20 @@ def evaluate_plan(
         log = EpisodeLog(log_path, key)
     started = time.perf_counter()
     try:
-        found = run_panel(plan, prepared, log, progress, watch, records)
+        found = PanelRun(plan, prepared, log, progress, watch, records).run()
     except BaseException:
         if log:
-            log.discard_empty()
+            log.close(complete=False)
         raise
     seconds = log.seconds if log else time.perf_counter() - started
-    result = _result(plan, prepared, found, model, seconds, records)
+    result = _result(plan, prepared, found, records) | {
+        **describe(plan, prepared, model, weights),
+        "stopped": found.stopped,
+        "seconds": seconds,
+    }
     if records:
-        result |= {"evaluation": key, **_records(plan, prepared, weights)}
+        environment = environment_record(plan.env, plan.split, plan.panel, prepared.make_env)
+        result |= {"evaluation": key, "environment": environment, "commit": commit()}
     if log:
         log.close(complete=result["complete"])
     episodes = [e for episodes in found.runs.values() for e in episodes if e is not None]
@@ -341,47 +328,45 @@ def evaluate_plan(
 
 
 def _result(
-    plan: Plan,
-    prepared: Prepared,
-    found: PanelEpisodes,
-    model: str,
-    seconds: float,
-    measured_only: bool,
+    plan: Plan, prepared: Prepared, found: PanelEpisodes, measured_only: bool
 ) -> dict[str, Any]:
+    """The measured part of a result, and how it was sampled."""
     probe = prepared.make_env()
-    fingerprint = probe.tasks.fingerprint
-    groups = probe.text_env.type_groups
-    sampling = asdict(plan.rollout.sampling(probe.template.closing_tags))
-    env_id = probe.env_id
-    probe.close()
     result = summarise(
-        found.runs, plan.panel, plan.agent, model, fingerprint, described(plan), seconds, groups,
-        measured_only, env_id,
-    )  # fmt: skip
+        found.runs,
+        plan.panel,
+        probe.tasks.fingerprint,
+        probe.text_env.type_groups,
+        measured_only,
+        probe.env_id,
+    )
+    sampling = asdict(plan.rollout.sampling(probe.template.closing_tags))
+    probe.close()
     known = plan.rollout.max_context_tokens != UNKNOWN_CONTEXT
     return result | {
-        "stopped": found.stopped,
         "privileged": prepared.agent.privileged,
-        "agent_settings": prepared.agent.settings.model_dump(),
-        "action_format": plan.action_format,
-        "system": plan.system,
         "context_tokens": plan.rollout.max_context_tokens if known else None,
-        "prompt_hash": prepared.prompt_hash,
         "sampling": {**sampling, "stop": list(sampling["stop"])},
     }
 
 
-def described(plan: Plan) -> dict[str, Any]:
-    """The settings of an evaluation as its result holds them."""
+def describe(plan: Plan, prepared: Prepared, model: str, weights: str | None) -> dict[str, Any]:
+    """The settings of an evaluation, under the names that its result has."""
     return {
-        "env": plan.env.model_dump(),
-        "rollout": plan.rollout.model_dump(),
-        "panel_seed": plan.panel_seed,
-        "seed": plan.seeds[0],
-        **plan.source,
+        "model": model,
+        "model_hash": weights,
+        "agent": plan.agent,
+        "agent_settings": prepared.agent.settings.model_dump(),
+        "action_format": plan.action_format,
+        "system": plan.system,
+        "panel": plan.panel.name,
+        "panel_hash": plan.panel.hash,
+        "settings": {
+            "env": plan.env.model_dump(),
+            "rollout": plan.rollout.model_dump(),
+            "panel_seed": plan.panel_seed,
+            "seed": plan.seeds[0],
+            **plan.source,
+        },
+        "prompt_hash": prepared.prompt_hash,
     }
-
-
-def _records(plan: Plan, prepared: Prepared, weights: str | None) -> Mapping[str, Any]:
-    environment = environment_record(plan.env, plan.split, plan.panel, prepared.make_env)
-    return {"environment": environment, "model_hash": weights, "commit": commit()}

@@ -1,7 +1,8 @@
-"""Episodes of a panel, one or several seeds, as numbers: the contents of ``result.json``."""
+"""Episodes as numbers: the measured part of ``result.json``, and several results as one."""
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,11 +30,7 @@ UNPLAYED = "-"
 def summarise(
     runs: Runs,
     panel: Panel,
-    agent: str,
-    model: str,
     fingerprint: str,
-    settings: Mapping[str, Any],
-    seconds: float,
     type_groups: Mapping[str, Sequence[str]] | None = None,
     measured_only: bool = False,
     env_id: str = "",
@@ -47,11 +44,7 @@ def summarise(
     Args:
         runs: the episodes by seed.
         panel: the tasks.
-        agent: its name.
-        model: the model's name.
         fingerprint: of the environment's tasks.
-        settings: all that was set.
-        seconds: wall time.
         type_groups: the environment's (``TextEnv.type_groups``).
         measured_only: leave out tasks without an episode, or whose episode failed by an error.
         env_id: the environment's; rates are ``None`` where no task counts.
@@ -68,15 +61,12 @@ def summarise(
         "panel_hash": panel.hash,
         "panel_note": panel.note,
         "env_id": env_id or everything[0].env_id,
-        "agent": agent,
-        "model": model,
         **_rate(table),
         "tasks": len(panel.task_ids),
         "complete": not missing and not (errors and measured_only),
         "by_type": by_type,
         "averages": averages(by_type, type_groups or {}),
         "fingerprint": fingerprint,
-        "settings": dict(settings),
         **_turns(everything),
         "mean_reward": _mean([e.total_reward for e in everything]),
         "score": _score(counted),
@@ -84,7 +74,6 @@ def summarise(
         "unplayed": missing,
         "first_error": errors[0] if errors else None,
         "forgotten": _forgotten(everything),
-        "seconds": seconds,
         **_spent(ended),
         "runs": [_run(seed, episodes, measured_only) for seed, episodes in runs.items()],
     }
@@ -273,3 +262,51 @@ def _spent(episodes: Sequence[Episode]) -> dict[str, Any]:
     }
     counted = all(r["counted"] for r in records)
     return {"model_calls": calls, "tokens": tokens if counted else None}
+
+
+def joined(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Several results as one, in which each environment counts the same, however many tasks it has.
+
+    Args:
+        results: by environment, as ``result.json`` has them.
+
+    Returns:
+        The keys of ``result.json`` that make sense of several: ``success_rate`` and ``score`` are means over
+        environments with intervals from theirs, ``by_type`` holds the environments, and
+        ``by_environment`` the results as they were.
+    """
+    parts = list(results.values())
+    rates = [(p["success_rate"], *p["ci95"]) for p in parts]
+    hashes = "".join(p["panel_hash"] for p in parts)
+    means = ("mean_steps", "invalid_rate", "truncated_rate", "mean_reward")
+    sums = ("n", "tasks", "errors", "unplayed", "seconds", "model_calls")
+    scores = [_around(p["score"]["mean"], *p["score"]["ci95"]) for p in parts]
+    whole = {
+        "panel": " + ".join(p["panel"] for p in parts),
+        "panel_hash": hashlib.sha256(hashes.encode()).hexdigest()[: len(parts[0]["panel_hash"])],
+        "env_id": " + ".join(dict.fromkeys(p["env_id"] for p in parts)),
+        "agent": parts[0]["agent"],
+        "model": parts[0]["model"],
+        "success_rate": _mean([rate for rate, _, _ in rates]),
+        "ci95": list(mean_rate_interval(rates)),
+        "complete": all(p["complete"] for p in parts),
+        "by_type": {
+            name: {key: p[key] for key in ("n", "success_rate", "ci95")}
+            for name, p in results.items()
+        },
+        **{key: _mean([p[key] for p in parts]) for key in means},
+        **{key: sum(p[key] for p in parts) for key in sums},
+        "score": {
+            "mean": _mean([s for s, _, _ in scores]),
+            "ci95": list(mean_rate_interval(scores)),
+        },
+        "by_environment": {name: dict(p) for name, p in results.items()},
+    }
+    if len({p["n"] for p in parts}) == 1 and all("successes" in p for p in parts):
+        whole["successes"] = [success for p in parts for success in p["successes"]]
+    return whole
+
+
+def _around(mean: float, low: float, high: float) -> tuple[float, float, float]:
+    """A mean with its bootstrap interval, which may miss it by a rounding error."""
+    return mean, min(low, mean), max(high, mean)

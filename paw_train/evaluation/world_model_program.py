@@ -15,7 +15,6 @@ from paw_gym.files import write_json
 from paw_gym.transition import Episode, read_jsonl
 from paw_train.environments import agent_env_maker, own_history_length
 from paw_train.evaluation import world_model
-from paw_train.evaluation.embeddings import make_embedder
 from paw_train.evaluation.fingerprint import environment_record, model_hash
 from paw_train.evaluation.panels import panel_spec
 from paw_train.evaluation.program import (
@@ -25,8 +24,9 @@ from paw_train.evaluation.program import (
     weights_of,
     with_data,
 )
-from paw_train.evaluation.runner import Plan, prepare, run_panel
+from paw_train.evaluation.runner import PanelRun, Plan, prepare
 from paw_train.evaluation.terminal import Display
+from paw_train.evaluation.world_model import make_embedder
 from paw_train.policies.factory import source_of
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.settings import EnvSettings
@@ -154,7 +154,7 @@ def _learning_of(run: Path | None) -> Mapping[str, Any]:
 
 def _collect(plan: Plan, policy: LocalPolicy, progress: Any) -> list[Episode]:
     prepared = prepare(plan, policy)
-    found = run_panel(plan, prepared, progress=progress).runs[plan.seeds[0]]
+    found = PanelRun(plan, prepared, progress=progress).run().runs[plan.seeds[0]]
     return [episode for episode in found if episode is not None]
 
 

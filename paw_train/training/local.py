@@ -31,8 +31,7 @@ from paw_train.algorithms.critic import Critic
 from paw_train.algorithms.estimators import advantage_estimator
 from paw_train.algorithms.experience import collect, prepare
 from paw_train.algorithms.update import Updater, update_seed
-from paw_train.evaluation import evaluate_to_folder
-from paw_train.evaluation.mixture import evaluate_members
+from paw_train.evaluation import evaluate_members, evaluate_to_folder
 from paw_train.policies.checkpoints import find_checkpoint, remove_checkpoint
 from paw_train.policies.factory import rollout_policy
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint, share_checkpoint

@@ -138,7 +138,7 @@ def _require_packages(settings: Settings) -> None:
         )
     learning = settings.world_model_learning
     if learning.method == "rwml" or learning.held_out_episodes:
-        from paw_train.evaluation.embeddings import make_embedder
+        from paw_train.evaluation.world_model import make_embedder
 
         make_embedder(learning.encoder, learning.encoder_prefix)
 

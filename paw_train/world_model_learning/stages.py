@@ -23,8 +23,8 @@ from paw_gym.files import append_jsonl, truncate_jsonl, write_json, write_text
 from paw_gym.transition import Episode, read_jsonl, write_jsonl
 from paw_train.environments import agent_env_maker, make_pool, training_env
 from paw_train.evaluation import world_model
-from paw_train.evaluation.embeddings import Embedder, make_embedder
 from paw_train.evaluation.terminal import Display
+from paw_train.evaluation.world_model import Embedder, make_embedder
 from paw_train.policies.checkpoints import find_checkpoint, remove_checkpoint
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.policies.local.policy import LocalPolicy

@@ -293,8 +293,6 @@ COMMANDS = {
     "compare-results damaged damaged": "damaged/result.json",
     "compare-results foreign foreign": "foreign",
     "compare-results binary binary": "binary/result.json",
-    "leaderboard foreign": "foreign",
-    "leaderboard nowhere": "nowhere",
     "report nowhere": "nowhere",
     "report emptyfolder": "emptyfolder",
     "view nowhere --no-open": "nowhere",
@@ -327,7 +325,6 @@ COMMANDS = {
     "eval openai:x endpoint.url=http://localhost:9/v1 endpoint.cache=.": "is no cache of answers",
     "eval openai:x endpoint.url=http://localhost:9/v1 endpoint.cache=null endpoint.retries=1 "
     "endpoint.first_wait=0": "Is the server running",
-    "leaderboard": "There is no folder benchmarks/results of published results",
     "eval random env.kwargs.data_dir=5": "cannot be made with data_dir, split: TypeError: expected str",
     "eval random env.id=paw_gym/Sokoban-v0 env.kwargs=5": "env.kwargs: expected dict",
     "check SearchQA --kw corpus=corpus.jsonl": "dataset='synthetic' writes the passages",

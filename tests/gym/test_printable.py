@@ -68,7 +68,7 @@ def test_a_result_with_such_names_is_a_table_of_plain_texts(
 
 
 def test_tables_of_results_are_harmless() -> None:
-    from paw_train.evaluation.table import as_csv, as_markdown
+    from paw_train.evaluation.comparison import as_csv, as_markdown
 
     assert obeyed(as_csv([RESULT])) == set()
     text = as_markdown([RESULT])

@@ -73,7 +73,7 @@ for agent, settings in jobs.items():
 
 KILLS = [
     ("paw_train.policies.endpoint.cache:AnswerCache:put", 30),
-    ("paw_train.evaluation.episode_log:EpisodeLog:add", 6),
+    ("paw_train.evaluation.result_folder:EpisodeLog:add", 6),
     ("paw_train.policies.endpoint.cache:AnswerCache:put", 50),
     ("paw_gym.files:write_json", 0),
     ("", 0),

@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch")
+
+from files import load
 
 from paw_gym import Outcome, Task, make_agent_env, register_text_env
 from paw_gym.envs.alfworld.games import find_root
@@ -33,9 +35,7 @@ from paw_train.evaluation import (
 )
 from paw_train.evaluation.comparison import compare, load_result, reasons_against
 from paw_train.evaluation.fingerprint import behaviour_hash, public
-from paw_train.evaluation.leaderboard import add_result, page
-from paw_train.evaluation.panel_titles import panel_title
-from paw_train.evaluation.panels import Panel
+from paw_train.evaluation.panels import Panel, panel_title
 from paw_train.evaluation.runner import environment_seeds, evaluation_key, prepare
 from paw_train.evaluation.statistics import pass_at_k, wilson_interval
 from paw_train.evaluation.summary import pass_at, summarise
@@ -45,6 +45,7 @@ from paw_train.settings import EnvSettings
 from paw_train.settings.rollout import RolloutSettings
 
 ROOT = Path(__file__).resolve().parents[2]
+LEADERBOARD = load("scripts/leaderboard.py")
 ENV = EnvSettings(kwargs={"max_steps": 3, "num_tasks": 40})
 
 
@@ -501,8 +502,8 @@ class TestFingerprint:
         result = load_result(evaluate_from_args("random", settings, str(tmp_path)))
         assert result["environment"]["split"] is None
         assert result["panel"] == "test/Greeting-v0/1"
-        add_result(tmp_path, tmp_path / "results")
-        assert "1 tasks of `test/Greeting-v0`; " in page(tmp_path / "results")
+        published = LEADERBOARD.published(result)
+        assert "1 tasks of `test/Greeting-v0`; " in LEADERBOARD.page([published])
 
     @pytest.mark.original
     def test_two_engines_that_answer_alike_have_one_hash(self, alfworld_data: Path) -> None:
@@ -543,91 +544,25 @@ class TestFingerprint:
 
 class TestLeaderboard:
     def test_the_page_is_in_sync_with_the_published_results(self) -> None:
-        assert (ROOT / "docs/leaderboard.md").read_text() == page(ROOT / "benchmarks/results")
+        results = [load_result(path) for path in sorted(LEADERBOARD.RESULTS.glob("*.json"))]
+        assert (ROOT / "docs/leaderboard.md").read_text() == LEADERBOARD.page(results)
 
-    def test_what_cannot_be_compared_shares_no_table(
-        self, results: Results, tmp_path: Path
-    ) -> None:
-        folder = tmp_path / "published"
-        for number, result in enumerate(
-            [results("random"), results("expert"), results("random", "env.kwargs.max_steps=20")]
-        ):
-            file = tmp_path / f"{number}.json"
-            file.write_text(json.dumps({**result, "settings": {"secret": "/home/me"}}))
-            first = add_result(file, folder)
-            assert add_result(file, folder) == first  # replaced, not doubled
-            assert "/home" not in first.read_text()
-        text = page(folder)
-        assert text.count("\n## ") == 2
-        tables = text.split("\n## ")[1:]
-        assert sorted(t.count("| expert") for t in tables) == [0, 2]  # overall and by type
-        assert text.index("| expert") < text.index("| random") or "| random" in tables[0]
+    def test_what_cannot_be_compared_shares_no_table(self, results: Results) -> None:
+        places = {"settings": {"secret": "/home/me"}, "commit": "/home/me"}
+        other = results("random", "env.kwargs.max_steps=20")
+        given = [{**r, **places} for r in (results("random"), results("expert"), other)]
+        copies = [LEADERBOARD.published(result) for result in given]
+        assert "/home" not in json.dumps(copies)
+        assert len({LEADERBOARD.file_name(copy) for copy in copies}) == 3
+        tables = LEADERBOARD.page(copies).split("\n## ")[1:]
+        assert sorted(t.count("| expert") for t in tables) == [0, 1]
+        assert [t.index("| expert") < t.index("| random") for t in tables if "| expert" in t] == [
+            True
+        ]
 
-    @pytest.mark.parametrize(
-        ("lacking", "tables"),
-        [
-            ({}, 1),  # max_steps was added between the two, and nothing else changed
-            ({"behaviour": "another"}, 2),
-            ({"tasks": "others"}, 2),
-            ({"behaviour": None}, 2),
-        ],
-    )
-    def test_an_argument_that_an_older_result_does_not_know_divides_no_table(
-        self, results: Results, tmp_path: Path, lacking: Mapping[str, Any], tables: int
-    ) -> None:
-        new, old = results("expert"), results("random")
-        arguments = dict(old["environment"]["arguments"])
-        del arguments["max_steps"]
-        environment = {**old["environment"], "arguments": arguments, **lacking}
-        (tmp_path / "old.json").write_text(json.dumps({**old, "environment": environment}))
-        (tmp_path / "new.json").write_text(json.dumps(new))
-        text = page(tmp_path)
-        assert text.count("\n## ") == tables
-        assert text.count("max_steps=50") == 1
-
-    def test_rows_without_success_have_no_breakdown_and_cut_answers_stand_apart(
-        self, results: Results, tmp_path: Path
-    ) -> None:
-        folder = tmp_path / "published"
-        folder.mkdir()
-        expert, chance = results("expert"), results("random")
-        kinds = {k: {**v, "success_rate": 0.0} for k, v in chance["by_type"].items()}
-        chance |= {"success_rate": 0.0, "by_type": kinds}
-        chance |= {"invalid_rate": 0.25, "truncated_rate": 0.5, "model_calls": 3}
-        for name, result in (("a", expert), ("b", chance)):
-            (folder / f"{name}.json").write_text(json.dumps(result))
-        overall, _, by_type = page(folder).partition("By task type")
-        assert "| 25.0 % | 50.0 % |" in overall
-        assert "| expert" in by_type
-        assert "| random" not in by_type
-        (folder / "a.json").unlink()
-        assert "By task type" not in page(folder)
-
-    def test_what_is_wanted_and_not_there_is_named(self, results: Results, tmp_path: Path) -> None:
-        result = results("random")
-        (tmp_path / "a.json").write_text(json.dumps(result))
-        panel = re.split(r"[\[ ]", result["panel"])[0]
-        rows = [(panel, "random", ""), (panel, "react", "m")]
-        text = "".join(
-            f"[[row]]\npanel = '{p}'\nagent = '{a}'\nmodel = '{m}'\nwhy = 'time'\n"
-            for p, a, m in rows
-        )
-        (tmp_path / "not_run.toml").write_text(text)
-        _, _, left = page(tmp_path).partition("## Not run")
-        assert "| react | m | time |" in left
-        assert "random" not in left
-        (tmp_path / "not_run.toml").write_text("[[row]]\npanel = 'x'\n")
-        with pytest.raises(ValueError, match="panel, agent, model, why"):
-            page(tmp_path)
-
-    def test_a_result_with_failures_is_not_published(
-        self, results: Results, tmp_path: Path
-    ) -> None:
-        file = tmp_path / "r.json"
-        file.write_text(json.dumps({**results("random"), "errors": 2}))
-        with pytest.raises(ValueError, match="2 episodes"):
-            add_result(file, tmp_path / "published")
-        assert not (tmp_path / "published").exists()
+    def test_a_result_with_failures_is_not_published(self, results: Results) -> None:
+        with pytest.raises(ValueError, match="Some tasks"):
+            LEADERBOARD.published({**results("random"), "errors": 2})
 
 
 def test_the_programs_say_no_with_a_status(results: Results, tmp_path: Path) -> None:
@@ -642,10 +577,6 @@ def test_the_programs_say_no_with_a_status(results: Results, tmp_path: Path) -> 
     assert fine.exit_code == 0, fine.output
     assert "0 better, 0 worse" in fine.output
     assert CliRunner().invoke(app, ["compare-results", a, b]).exit_code == 2
-    places = ["--folder", str(tmp_path / "published"), "--page", str(tmp_path / "page.md")]
-    assert CliRunner().invoke(app, ["leaderboard", a, b, *places]).exit_code == 0
-    assert (tmp_path / "page.md").read_text() == page(tmp_path / "published")
-    assert (tmp_path / "page.md").read_text().count("| random") == 2
 
 
 @pytest.mark.parametrize(
@@ -669,7 +600,7 @@ def test_the_interval_of_a_mean_score_stays_where_scores_can_be(
         seed: [episode(i, score) for i, score in enumerate(row)] for seed, row in enumerate(scores)
     }
     panel = Panel("p", ("0", "1", "2", "3"), "")
-    score = summarise(runs, panel, "a", "m", "", {}, 1.0)["score"]
+    score = summarise(runs, panel, "")["score"]
     low, high = score["ci95"]
     assert low <= score["mean"] <= high
     assert (low >= 0 and high <= 1) == inside

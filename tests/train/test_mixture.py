@@ -20,7 +20,7 @@ from paw_gym.pool import EnvPool  # noqa: E402
 from paw_gym.transition import read_jsonl  # noqa: E402
 from paw_train.algorithms.advantages import grpo  # noqa: E402
 from paw_train.algorithms.experience import RewardTerms, collect, prepare  # noqa: E402
-from paw_train.evaluation.mixture import joined  # noqa: E402
+from paw_train.evaluation.summary import joined  # noqa: E402
 from paw_train.losses.world_model import adaptive_weight  # noqa: E402
 from paw_train.reporting.run.page import write_report  # noqa: E402
 from paw_train.reporting.run.run_data import load_run  # noqa: E402

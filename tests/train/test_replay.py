@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 
 from paw_train.cli import main
 from paw_train.evaluation import evaluate_from_args, replay
-from paw_train.evaluation.panel_titles import fixed_panel, panel_title
+from paw_train.evaluation.panels import fixed_panel, panel_title
 from paw_train.settings import EnvSettings
 
 Record = dict[str, Any]

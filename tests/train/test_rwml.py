@@ -21,7 +21,7 @@ from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from paw_gym.pool import EnvPool  # noqa: E402
 from paw_train.environments import agent_env_maker  # noqa: E402
-from paw_train.evaluation.embeddings import Embedder, WordCounts, make_embedder  # noqa: E402
+from paw_train.evaluation.world_model import Embedder, WordCounts, make_embedder  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.rollouts.policy import Response  # noqa: E402
 from paw_train.rollouts.rollout import demonstrations  # noqa: E402

