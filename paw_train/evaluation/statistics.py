@@ -15,19 +15,15 @@ _CHUNK = 1_000_000
 """resampled values held in memory at a time"""
 
 
-def wilson_interval(successes: float, n: int, z: float = Z95) -> tuple[float, float]:
-    """Score interval of a success rate.
+def wilson_interval(successes: float, n: int) -> tuple[float, float]:
+    """95 % score interval of a success rate: (low, high) in [0, 1].
 
-    Unlike the normal approximation it stays inside [0, 1] and keeps its coverage near both ends.
-    Source: Wilson, JASA 22 (1927); recommended by Brown, Cai and DasGupta, Statistical Science 16 (2001).
+    Source: Wilson, JASA 22 (1927). SciPy has it for whole numbers of successes only; those of several
+    runs over a panel are means.
 
     Args:
-        successes: how many of the ``n`` trials succeeded, in [0, n].
+        successes: of the trials, in [0, n].
         n: trials; 0 gives (0, 1), since nothing is known.
-        z: normal quantile, the default gives 95 %.
-
-    Returns:
-        (low, high), fractions in [0, 1].
 
     Raises:
         ValueError: ``n`` is negative or ``successes`` is outside [0, n].
@@ -36,7 +32,7 @@ def wilson_interval(successes: float, n: int, z: float = Z95) -> tuple[float, fl
         raise ValueError(f"expected 0 <= successes <= n, got successes={successes}, n={n}.")
     if n == 0:
         return 0.0, 1.0
-    rate = successes / n
+    rate, z = successes / n, Z95
     shrink = 1 + z * z / n
     centre = (rate + z * z / (2 * n)) / shrink
     half = z / shrink * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
@@ -50,8 +46,7 @@ def difference_interval(
 ) -> tuple[float, float]:
     """95 % interval of ``second - first`` for two success rates, from the interval of each.
 
-    The rates are taken as independent; on one panel, where tasks that are easy for one policy tend to be
-    easy for the other, that makes the interval wider than needed. ``paired_difference`` uses the pairs.
+    The rates are taken as independent; ``paired_difference`` uses the pairs of one panel's tasks.
     Source: Newcombe, Statistics in Medicine 17 (1998) 873-890, method 10.
 
     Args:
@@ -72,9 +67,8 @@ def difference_interval(
 def mean_rate_interval(rates: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
     """95 % interval of the plain mean of several independent rates, from the interval of each.
 
-    The distances of a mean from its limits are those of its parts, added as squares, so each part's
-    interval may be lopsided (Wilson's is). Source: Zou and Donner, Statistics in Medicine 27 (2008)
-    1693-1702.
+    The distances of a mean from its limits are those of its parts, added as squares. Source: Zou and
+    Donner, Statistics in Medicine 27 (2008) 1693-1702.
 
     Args:
         rates: (rate, low, high) of each part, fractions; one or more.
@@ -84,10 +78,6 @@ def mean_rate_interval(rates: Sequence[tuple[float, float, float]]) -> tuple[flo
 
     Raises:
         ValueError: there are none, or one does not lie in its interval.
-
-    >>> low, high = mean_rate_interval([(0.5, 0.3, 0.7), (0.1, 0.1, 0.4)])
-    >>> round(low, 3), round(high, 3)
-    (0.2, 0.48)
     """
     if not rates:
         raise ValueError("expected at least one rate.")
@@ -105,17 +95,14 @@ def bootstrap_mean_interval(
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of a mean.
 
-    Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13. Below about ten values
-    it is too narrow, and a constant sample gives an interval of width 0.
+    Below about ten values it is too narrow, and a constant sample gives an interval of width 0. Source:
+    Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13.
 
     Args:
         values: [N] one number per independent unit (task or episode), N >= 1.
         seed: of the resampling.
         level: coverage, in (0, 1).
         resamples: bootstrap samples.
-
-    Returns:
-        (low, high) in the unit of ``values``.
 
     Raises:
         ValueError: no values, a value that is not finite, or a level outside (0, 1).
@@ -135,18 +122,12 @@ def bootstrap_mean_interval(
 def mcnemar_exact(improved: int, worsened: int) -> float:
     """Two-sided p-value that two policies succeed equally often on the same tasks.
 
-    Only tasks on which they differ count: under equality each is improved or worsened with probability
-    1/2. Source: McNemar, Psychometrika 12 (1947), with the exact binomial tail.
+    Source: McNemar, Psychometrika 12 (1947), with the exact binomial tail.
 
     Args:
         improved: tasks that only the second policy solves.
         worsened: tasks that only the first policy solves.
-
-    Raises:
-        ValueError: a negative count.
     """
-    if improved < 0 or worsened < 0:
-        raise ValueError(f"counts must be 0 or more, got {improved} and {worsened}.")
     n = improved + worsened
     tail = sum(math.comb(n, i) for i in range(min(improved, worsened) + 1))
     return min(1.0, 2 * tail / (1 << n))
@@ -154,7 +135,7 @@ def mcnemar_exact(improved: int, worsened: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PairedDifference:
-    """How a second run differs from a first on the same tasks."""
+    """The difference of a second run from a first on the same tasks."""
 
     n: int
     """tasks"""
@@ -205,26 +186,14 @@ def paired_difference(
 def pass_at_k(n: int, successes: int, k: int) -> float:
     """Unbiased estimate of the chance that at least one of ``k`` attempts at a task succeeds.
 
-    ``1 - C(n - c, k) / C(n, k)``. Source: Chen et al., arXiv 2107.03374, Eq. 1.
-
-    Args:
-        n: attempts made.
-        successes: c, how many of them succeeded.
-        k: attempts allowed, 1 <= k <= n.
-
-    Raises:
-        ValueError: the counts do not fit together.
+    ``1 - C(n - c, k) / C(n, k)`` for c successes in n attempts, 1 <= k <= n. Source: Chen et al., arXiv
+    2107.03374, Eq. 1.
     """
-    if not 0 <= successes <= n:
-        raise ValueError(f"expected 0 <= successes <= n, got successes={successes}, n={n}.")
-    if not 1 <= k <= n:
-        raise ValueError(f"pass@{k} needs 1 <= k <= n; there are n={n} attempts.")
     return 1.0 - math.comb(n - successes, k) / math.comb(n, k)
 
 
 def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
-    """t interval of a mean: exact for normal values, also for very few (two make it 12.7 standard
-    errors wide on each side at 95 %).
+    """t interval of a mean: exact for normal values, however few.
 
     Args:
         values: [N] independent values, one per seed, N >= 2.
@@ -271,31 +240,29 @@ def _standard_error(sample: np.ndarray) -> float:
 
 
 def crossed_bootstrap_interval(
-    values: Sequence[Sequence[float]], seed: int, level: float = 0.95, resamples: int = 4000
+    values: Sequence[Sequence[float]], seed: int, resamples: int = 4000
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of the mean of a table of seeds x tasks, both resampled.
 
-    Every seed is evaluated on the same tasks, so the two are crossed: seeds and tasks are resampled with
-    replacement, independently, and each sampled pair counts. The interval therefore also covers the choice
-    of the tasks. Deviations from the mean are widened by sqrt(n / (n - 1)), n the number of
+    Seeds and tasks are resampled independently, and each sampled pair counts, so the interval also covers
+    the choice of the tasks. Deviations from the mean are widened by sqrt(n / (n - 1)), n the number of
     seeds, which a bootstrap of few seeds lacks; for fewer than five seeds it stays optimistic, since it
     has no t quantile. Source: Owen, The pigeonhole bootstrap, Annals of Applied Statistics 1 (2007).
 
     Args:
         values: [S, N] one row a seed, one column a task; successes, or differences of successes.
         seed: of the resampling.
-        level: coverage, in (0, 1).
         resamples: bootstrap samples.
 
     Raises:
-        ValueError: the rows differ in length, there are none, or the level is outside (0, 1).
+        ValueError: the rows differ in length, or there are none.
     """
     (table,) = _tables(values)
     seeds, tasks = table.shape
     generator = np.random.default_rng(seed)
     rows, columns = _counts(generator, seeds, resamples), _counts(generator, tasks, resamples)
     means = ((rows @ table) * columns).sum(1) / (seeds * tasks)
-    low, high = _widened(means, float(table.mean()), seeds, level)
+    low, high = _widened(means, float(table.mean()), seeds)
     bound = float(np.abs(table).max())
     return max(low, -bound), min(high, bound)
 
@@ -304,24 +271,16 @@ def crossed_difference_interval(
     first: Sequence[Sequence[float]],
     second: Sequence[Sequence[float]],
     seed: int,
-    level: float = 0.95,
     resamples: int = 4000,
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of ``mean(second) - mean(first)``, two tables of seeds x tasks.
 
-    Both tables have the same tasks, which are resampled together; their seeds are independent and are
-    resampled in each table separately. As in ``crossed_bootstrap_interval`` deviations are widened for
-    few seeds, by the smaller number of them.
+    The tasks of both are resampled together, their seeds separately. Arguments and errors as of
+    ``crossed_bootstrap_interval``; deviations are widened for the smaller number of seeds.
 
     Args:
         first: [S1, N] one row a seed, one column a task.
         second: [S2, N] the same tasks in the same order.
-        seed: of the resampling.
-        level: coverage, in (0, 1).
-        resamples: bootstrap samples.
-
-    Raises:
-        ValueError: the rows differ in length, there are none, or the level is outside (0, 1).
     """
     a, b = _tables(first, second)
     generator = np.random.default_rng(seed)
@@ -332,7 +291,7 @@ def crossed_difference_interval(
         rows = _counts(generator, len(table), resamples)
         means.append(((rows @ table) * columns).sum(1) / (len(table) * tasks))
     centre = float(b.mean() - a.mean())
-    return _widened(means[1] - means[0], centre, min(len(a), len(b)), level)
+    return _widened(means[1] - means[0], centre, min(len(a), len(b)))
 
 
 def _tables(*tables: Sequence[Sequence[float]]) -> list[np.ndarray]:
@@ -348,10 +307,10 @@ def _counts(generator: np.random.Generator, n: int, resamples: int) -> np.ndarra
     return counts
 
 
-def _widened(values: np.ndarray, centre: float, seeds: int, level: float) -> tuple[float, float]:
+def _widened(values: np.ndarray, centre: float, seeds: int) -> tuple[float, float]:
     """Percentile interval whose deviations from the centre are widened for few seeds."""
     wider = math.sqrt(seeds / (seeds - 1)) if seeds > 1 else 1.0
-    return _percentiles(centre + wider * (values - centre), level)
+    return _percentiles(centre + wider * (values - centre))
 
 
 _EXACT_FLIPS = 16
@@ -361,9 +320,8 @@ _EXACT_FLIPS = 16
 def sign_flip_p_value(differences: Sequence[float], seed: int, resamples: int = 20_000) -> float:
     """Two-sided p-value that paired differences are symmetric around 0 (permutation test).
 
-    If two runs are alike, each difference is as likely to have the other sign. Exact for few
-    differences that are not 0, else by random signs. For differences of -1, 0 and 1 it is McNemar's
-    test. Source: Fisher, The Design of Experiments (1935), section 21.
+    Exact for few differences that are not 0, else by random signs. For differences of -1, 0 and 1 it is
+    McNemar's test. Source: Fisher, The Design of Experiments (1935), section 21.
 
     Args:
         differences: [N] one per task.
@@ -392,11 +350,7 @@ def sign_flip_p_value(differences: Sequence[float], seed: int, resamples: int = 
 
 
 def ratio_interval(
-    numerators: Sequence[float],
-    denominators: Sequence[float],
-    seed: int,
-    level: float = 0.95,
-    resamples: int = 4000,
+    numerators: Sequence[float], denominators: Sequence[float], seed: int, resamples: int = 4000
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of ``sum(numerators) / sum(denominators)``, units resampled.
 
@@ -406,11 +360,10 @@ def ratio_interval(
         numerators: [N] sum of the values in each unit.
         denominators: [N] how many there are in it, 0 or more, some above 0.
         seed: of the resampling.
-        level: coverage, in (0, 1).
         resamples: bootstrap samples; those that hold nothing are left out.
 
     Raises:
-        ValueError: lengths differ, a value is not finite, nothing is counted, or a wrong level.
+        ValueError: lengths differ, a value is not finite, or nothing is counted.
     """
     top = _finite_array(numerators, "numerators")
     bottom = _finite_array(denominators, "denominators")
@@ -420,7 +373,7 @@ def ratio_interval(
         )
     samples = _counts(np.random.default_rng(seed), len(top), resamples)
     counts = samples @ bottom
-    return _percentiles((samples @ top)[counts > 0] / counts[counts > 0], level)
+    return _percentiles((samples @ top)[counts > 0] / counts[counts > 0])
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -442,7 +395,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def _percentiles(values: np.ndarray, level: float) -> tuple[float, float]:
+def _percentiles(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
     """The central part of a bootstrap distribution."""
     _check_level(level)
     tail = (1 - level) / 2
