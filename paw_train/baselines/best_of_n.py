@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from paw_gym.pool import EnvPool
 from paw_gym.transition import Episode
 from paw_train.baselines.direct import PolicyAgent
-from paw_train.baselines.protocol import Done
-from paw_train.baselines.turns import note
+from paw_train.baselines.protocol import Done, note
 from paw_train.settings.base import Group
 from paw_train.settings.ranges import Positive
 

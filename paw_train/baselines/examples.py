@@ -1,17 +1,33 @@
-"""Few-shot examples: the environment's own expert at work on other tasks than those that count."""
+"""Few-shot examples: made by the environment's own expert, on other tasks than those that count, or a user's.
+
+A user's own are a TOML file::
+
+    rules = "..."                          # optional: begins the prompt in place of the agent's own rules
+
+    [[example]]
+    type = "pick_and_place_simple"         # optional: for tasks of this type only
+    text = '''
+    ...a transcript, exactly as the model is to see it...
+    '''
+"""
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import MinLen
+from pydantic import BeforeValidator
 
-from paw_gym.prompts import PromptTemplate
+from paw_gym.prompts import PromptTemplate, fill
 from paw_gym.wrappers import AgentInterface
-from paw_train.baselines.thoughts import thought
 from paw_train.environments import has_expert
+from paw_train.settings.base import Group
 
 CHARACTERS_A_TOKEN = 4
 """rule of thumb for English; a budget in real tokens would make prompts differ from model to model"""
@@ -228,3 +244,144 @@ def example_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     if kwargs.get("data_dir") is not None:
         return {}
     return {key: value for key, value in kwargs.items() if key != "max_steps"}
+
+
+# --- thoughts by rule -------------------------------------------------------------------------------
+
+# the first pattern that matches an action gives its thought; rules refer to actions, not to environments, so
+# that they also serve a new environment with similar actions
+_RULES: tuple[tuple[str, str], ...] = (
+    # places and things
+    (r"go to (?P<place>.+)", "I should check {place}; it may have what I need, or be where it goes."),
+    (r"open (?P<thing>.+)", "{thing} is closed. I open it to see what is inside."),
+    (r"close (?P<thing>.+)", "I am done with {thing} and close it."),
+    (r"take (?P<thing>.+) from (?P<place>.+)", "{thing} is here and the task asks for one. I take it."),
+    (r"(?:put|move) (?P<thing>.+?) (?:in/on|to) (?P<place>.+)",
+     "I hold {thing} as the task wants it, and {place} is where it belongs. I put it there."),
+    (r"(?P<how>heat|cool|clean) (?P<thing>.+) with (?P<tool>.+)",
+     "The task wants me to {how} {thing}, and {tool} can do that."),
+    (r"(?:use|turn on|toggle) (?P<thing>.+)", "{thing} is what I need to switch on now."),
+    (r"(?:examine|look at) (?P<thing>.+)", "I look at {thing} more closely."),
+    (r"look|inventory", "I am not sure where things stand, so I look first."),
+    # questions and search engines
+    (r"<search>(?P<words>.*)</search>", "I do not know this yet. A search for {words} should tell me."),
+    (r"<answer>(?P<words>.*)</answer>", "What I have read is enough: the answer is {words}."),
+    # shops
+    (r"search\[(?P<words>.*)\]", "I search for the product in a few words of its description."),
+    (r"click\[(?:buy now|purchase)\]", "The product and its options fit what was asked for. I buy it."),
+    (r"click\[(?:back to search|< prev|prev)\]", "This does not fit. I go back and look further."),
+    (r"click\[(?:next >|next)\]", "Nothing on this page fits. I look at the next one."),
+    (r"click\[(?P<thing>b[0-9a-z]{9}|[a-z]+\d{4,})\]",
+     "{thing} looks closest to what was asked for. I open it."),
+    (r"click\[(?P<thing>.+)\]", "{thing} is what was asked for, so I choose it."),
+    # customers and tools
+    (r'\{"name": "(?P<tool>\w+)".*\}', "I know enough for the tool {tool}. I call it."),
+    (r"it is done.*", "Everything that was asked for is done. I say so."),
+    (r"please (?P<wish>.+?)\.?", "I need the customer's help. I ask: {wish}."),
+)  # fmt: skip
+_COMPILED = tuple(
+    (re.compile(pattern, re.IGNORECASE | re.DOTALL), text) for pattern, text in _RULES
+)
+_ON_THE_WAY = re.compile(r"(?:go to|open|close|examine|look at) .+|look|inventory", re.IGNORECASE)
+_GENERAL = "As far as I can see, this brings me closer to the goal: {action}."
+
+
+def thought(instruction: str, action: str, step: int) -> str:
+    """A possible thought before an action; that of the first step recalls the task.
+
+    Args:
+        instruction: the task; its first paragraph is recalled.
+        action: the next action.
+        step: counts from 0.
+    """
+    written = fill(_GENERAL, action=action)
+    for pattern, text in _COMPILED:
+        match = pattern.fullmatch(action.strip())
+        if match:
+            written = fill(text, **{k: v.strip() for k, v in match.groupdict().items()})
+            break
+    task = instruction.strip().partition("\n\n")[0]
+    start = f"My task: {task}{'' if task.endswith(('.', '?', '!')) else '.'} " if step == 0 else ""
+    return start + written[0].upper() + written[1:]
+
+
+def is_milestone(action: str) -> bool:
+    """Whether an action is more than walking, opening and looking: only such actions get a sparse thought."""
+    return _ON_THE_WAY.fullmatch(action.strip()) is None
+
+
+# --- a user's examples ------------------------------------------------------------------------------
+
+
+def _stripped(text: Any) -> Any:
+    """A transcript without blank lines around it; of a blank text nothing remains."""
+    if not isinstance(text, str):
+        return text
+    return text.strip("\n") if text.strip() else ""
+
+
+class WrittenExample(Group):
+    """An example as a text."""
+
+    text: Annotated[str, MinLen(1), BeforeValidator(_stripped)]
+    """transcript, as the model is to see it"""
+    type: str | None = None
+    """type of the tasks it is for; null: all"""
+
+
+class ExamplesFile(Group):
+    """The contents of such a file."""
+
+    rules: str | None = None
+    """beginning of the prompt; null: the agent's own rules"""
+    example: list[Any] = []
+    """the examples, as tables"""
+
+
+def read_examples(path: str | Path) -> tuple[list[WrittenExample], str | None]:
+    """Reads a file of examples.
+
+    Returns:
+        (the examples, the rules or ``None``)
+
+    Raises:
+        ValueError: there is no such file, or it is not of the form above; names what is wrong with it.
+    """
+    try:
+        data = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        file = ExamplesFile.read(data)
+        if not file.example:
+            raise ValueError("holds no [[example]]; each has a 'text' and may have a 'type'.")
+        numbered = enumerate(file.example, start=1)
+        return [WrittenExample.read(e, f"example {n}") for n, e in numbered], file.rules
+    except OSError as error:
+        reason = error.strerror or error
+        raise ValueError(f"agent.examples_file={path}: cannot be read ({reason}).") from error
+    except ValueError as error:  # not TOML, not text, or not of that form
+        raise ValueError(f"agent.examples_file={path}: {error}") from error
+
+
+def matching(
+    examples: Sequence[WrittenExample], task_type: str, count: int, strict: bool = True
+) -> list[str]:
+    """The examples of a task's prompt: the first ones of its type, or of no type.
+
+    Args:
+        examples: to choose from.
+        task_type: of the task.
+        count: how many; fewer where there are no more.
+        strict: whether examples of other types are an error; else they are used.
+
+    Raises:
+        ValueError: there are only examples of other types.
+    """
+    fitting = [e.text for e in examples if e.type in (None, task_type)]
+    if count and examples and not fitting:
+        if not strict:
+            return [e.text for e in examples[:count]]
+        types = sorted({str(e.type) for e in examples})
+        raise ValueError(
+            f"agent.examples_file has no example for tasks of type {task_type!r}, only for "
+            f"{', '.join(types)}. Add one, or one without a type."
+        )
+    return fitting[:count]

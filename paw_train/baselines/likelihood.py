@@ -17,7 +17,7 @@ from paw_gym.actions import fill_blank
 from paw_gym.prompts import PromptTemplate
 from paw_train.baselines.dialogue import Dialogues
 from paw_train.baselines.examples import ExampleSource
-from paw_train.baselines.turns import Answer, Responder, TurnAgent, View, context_ids
+from paw_train.baselines.protocol import Answer, Responder, TurnAgent, View
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Response, ScoreRequest, Scores, ScoringSession
 from paw_train.settings.base import Group
@@ -162,8 +162,7 @@ class _LikelihoodResponder:
     def _context(self, view: View) -> Sequence[int]:
         if view.env.mode == "window":
             limit = self.rollout.max_prompt_tokens
-            ids = context_ids(self.policy, view.prompt, view.instruction, limit)
-            return ids or []
+            return self.chat.first_within(view.prompt, view.instruction, limit)[0]
         return self._dialogues.add_message(view.episode, view.prompt).ids or []
 
     def _session(self, growing: bool) -> ScoringSession:

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from paw_train.baselines.examples import Example, shortened
-from paw_train.baselines.thoughts import is_milestone, thought
+from paw_train.baselines.examples import Example, is_milestone, shortened, thought
 
 NOTHING_MORE = "OK."
 """the reply to a thought"""

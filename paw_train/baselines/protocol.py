@@ -1,18 +1,20 @@
 """The interface of an agent: it attempts tasks, and returns the episode that counts for each.
 
-A new agent is one file in this folder (or in another package: see ``registry``) with a subclass of
-``Agent``. Agents that answer turn by turn subclass ``turns.TurnAgent``.
+A new agent is one file in this folder, or in another package, with a subclass of ``Agent``. Agents that
+answer turn by turn subclass ``TurnAgent``: they see all running episodes at once, and answer each.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paw_gym.pool import EnvPool
+from paw_gym.pool import EnvPool, Slot
 from paw_gym.prompts import PromptTemplate
 from paw_gym.transition import Episode
+from paw_gym.wrappers import AgentInterface
 from paw_train.rollouts.policy import Policy
 from paw_train.settings.base import Group
 from paw_train.settings.rollout import RolloutSettings
@@ -109,3 +111,148 @@ class Agent(ABC):
             seed: of everything that is random.
             done: called once for each task, in any order.
         """
+
+
+# --- turn by turn ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A past step."""
+
+    observation: str
+    """as a prompt shows it"""
+    action: str
+    response: str
+    """the agent's own, raw"""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The agent's view of one running episode."""
+
+    episode: str
+    """names the episode; the same one turn after turn"""
+    task_id: str
+    task_type: str
+    instruction: str
+    observation: str
+    """the current one, as a prompt shows it"""
+    admissible: tuple[str, ...] | None
+    """what would be accepted now; ``None`` where it cannot be listed"""
+    prompt: str
+    """the rendered prompt; in conversation mode the newest message"""
+    history: tuple[Turn, ...]
+    env: AgentInterface = field(repr=False)
+    """the environment itself: for experts, which may look behind the text"""
+
+    @property
+    def template(self) -> PromptTemplate:
+        """The prompt's template, which also reads responses."""
+        return self.env.template
+
+    def accepts(self, action: str) -> bool:
+        """Whether the environment would accept an action, judged by the listed ones."""
+        return bool(action) and self.env.text_env.is_admissible(action)
+
+
+@dataclass(slots=True)
+class Answer:
+    """An agent's answer in one episode."""
+
+    text: str = ""
+    """the response that the environment reads"""
+    notes: dict[str, Any] = field(default_factory=dict)
+    """JSON values for the transition's ``info["agent"]``"""
+    error: str | None = None
+    """why there is no answer; the episode then fails, the others go on"""
+    acts: bool = True
+    """false: a thought; the environment is not stepped, and the agent is asked again"""
+    stops: bool = False
+    """the agent gives up: the episode is truncated after its last action, if there is one"""
+
+
+Responder = Callable[[Sequence[View]], list[Answer]]
+"""answers every running episode once; called again each turn with those that still run"""
+
+
+class TurnAgent(Agent):
+    """An agent that makes a ``Responder`` for each batch of tasks."""
+
+    def run(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
+        """See ``Agent.run``."""
+        run_turns(pool, task_ids, self.responder(seed), done)
+
+    @abstractmethod
+    def responder(self, seed: int) -> Responder:
+        """What answers from the first to the last turn of a batch."""
+
+
+def run_turns(pool: EnvPool, task_ids: Sequence[str], responder: Responder, done: Done) -> None:
+    """Runs an episode of each task to its end, all together.
+
+    Args:
+        pool: the environments.
+        task_ids: the tasks.
+        responder: answers.
+        done: called with each episode when it is over, or has failed.
+    """
+    pool.reset(task_ids)
+    for episode in pool.episodes:
+        if episode.error is not None:
+            done(episode)
+    while pool.active:
+        slots = list(pool.active)
+        answers = responder([_view(pool, slot) for slot in slots])
+        _take(pool, slots, answers)
+        running = {slot.index for slot in pool.active}
+        for slot in slots:
+            if slot.index not in running:
+                done(slot.episode)
+
+
+def _take(pool: EnvPool, slots: Sequence[Slot], answers: Sequence[Answer]) -> None:
+    """Steps the episodes whose answers are actions; thinking ones stay as they are."""
+    acting, thinking = [], set()
+    for slot, answer in zip(slots, answers, strict=True):
+        if answer.error is not None:
+            slot.episode.error = answer.error
+        elif answer.stops:
+            if slot.episode.transitions:
+                last = slot.episode.transitions[-1]
+                slot.episode.transitions[-1] = replace(last, truncated=True)
+            note(slot.episode, **answer.notes)
+        elif answer.acts:
+            acting.append((slot, answer))
+        else:
+            thinking.add(slot.index)
+    pool.active = [slot for slot, _ in acting]
+    pool.step([answer.text for _, answer in acting])
+    for slot, answer in acting:
+        if answer.notes and slot.episode.error is None:
+            note(slot.episode, **answer.notes)
+    going = thinking | {slot.index for slot in pool.active}
+    pool.active = [slot for slot in slots if slot.index in going]
+
+
+def _view(pool: EnvPool, slot: Slot) -> View:
+    env, info = pool.env_of(slot), slot.info
+    shown = env.text_env.prompt_observation
+    past = slot.episode.transitions
+    return View(
+        episode=slot.episode.episode_id,
+        task_id=slot.episode.task_id,
+        task_type=slot.episode.task_type,
+        instruction=info["instruction"],
+        observation=shown(env.observation),
+        admissible=None if info["admissible_actions"] is None else (*info["admissible_actions"],),
+        prompt=slot.prompt,
+        history=tuple(Turn(shown(t.observation or ""), t.action, t.response) for t in past),
+        env=env,
+    )
+
+
+def note(episode: Episode, **values: Any) -> None:
+    """Adds values to ``info["agent"]`` of an episode's last step."""
+    if episode.transitions:
+        episode.transitions[-1].info.setdefault("agent", {}).update(values)

@@ -1,7 +1,7 @@
 """ReAct: thoughts, actions and observations in one dialogue, after a few solved examples.
 
 Source: Yao et al., arXiv 2210.03629. The examples come from the environment's own expert (see
-``examples``), their thoughts are written by rule (``thoughts``), and the prompt is this project's own.
+``examples``), their thoughts are written by rule, and the prompt is this project's own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from paw_gym.replies import split_thought
 from paw_train.baselines.dialogue import Dialogues
 from paw_train.baselines.direct import require_reasoning
 from paw_train.baselines.examples import ExampleSource, write_examples
-from paw_train.baselines.turns import Answer, Responder, TurnAgent, View
+from paw_train.baselines.protocol import Answer, Responder, TurnAgent, View
 from paw_train.rollouts.policy import Response, response_seed
 from paw_train.settings.base import Group
 from paw_train.settings.ranges import Count

@@ -14,8 +14,7 @@ from typing import Any, Literal
 from paw_gym.prompts import PromptTemplate, fill
 from paw_gym.replies import split_thought
 from paw_train.baselines.dialogue import Dialogues
-from paw_train.baselines.examples import ExampleSource
-from paw_train.baselines.examples_file import WrittenExample, matching, read_examples
+from paw_train.baselines.examples import ExampleSource, WrittenExample, matching, read_examples
 from paw_train.baselines.paper_forms import (
     FORMS,
     NOTHING_MORE,
@@ -25,7 +24,7 @@ from paw_train.baselines.paper_forms import (
     Lookup,
     form_for,
 )
-from paw_train.baselines.turns import Answer, Responder, TurnAgent, View
+from paw_train.baselines.protocol import Answer, Responder, TurnAgent, View
 from paw_train.rollouts.policy import Response, response_seed
 from paw_train.settings.base import Group
 from paw_train.settings.ranges import Count, Positive

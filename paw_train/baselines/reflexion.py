@@ -1,13 +1,124 @@
 """Reflexion: after a failed trial the model writes down what went wrong, and tries again with its notes.
 
-Source: Shinn et al., arXiv 2303.11366, around ``react``.
+Source: Shinn et al., arXiv 2303.11366. A trial is an episode of another agent: of ``react`` here, of
+``react_paper`` in ``reflexion_paper``.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from paw_gym.pool import EnvPool
+from paw_gym.prompts import fill
+from paw_gym.replies import split_thought
+from paw_gym.transition import Episode
+from paw_train.baselines.examples import CHARACTERS_A_TOKEN, shortened
+from paw_train.baselines.protocol import Agent, Done, Responder, note, run_turns
 from paw_train.baselines.react import ReactAgent, ReactSettings
-from paw_train.baselines.trials import TrialsAgent
+from paw_train.rollouts.policy import Request, response_seed
 from paw_train.settings.ranges import Count, Positive
+
+REFLECT = """\
+You have just tried to solve a task in a text environment, and it did not succeed. Look through what \
+happened and write a note to yourself for the next try at the same task: where it probably went wrong, \
+and what exactly you will do differently. Write at most four sentences and nothing else.
+
+Task: {task}
+{earlier}
+What happened:
+{transcript}"""
+EARLIER = "\nNotes from the tries before:\n{notes}\n"
+
+
+class TrialsAgent(Agent):
+    """Tries a task again and again, each time from its start, until it succeeds or trials are used up.
+
+    Between trials it learns whether it succeeded, which agents with one trial do not. The episode
+    that counts is the first that succeeds, else the last. Its settings have ``trials``, ``memory``,
+    ``reflection_tokens``, ``transcript_tokens`` and ``observation_chars``.
+    """
+
+    privileged = "success"
+
+    @abstractmethod
+    def responder(self, seed: int, notes: Mapping[str, Sequence[str]] | None = None) -> Responder:
+        """What answers in one trial, given the notes on each task, by its id."""
+
+    def prompts(self) -> list[str]:
+        """Those of a trial, and how it is asked to reflect."""
+        return [*super().prompts(), REFLECT, EARLIER]
+
+    def run(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
+        """See ``Agent.run``."""
+        notes: dict[str, list[str]] = {task_id: [] for task_id in task_ids}
+        left = list(task_ids)
+        for trial in range(1, self.settings.trials + 1):
+            failed: list[Episode] = []
+            responder = self.responder(response_seed(seed, "trial", trial), self._kept(notes))
+
+            def over(episode: Episode, trial: int = trial, failed: list[Episode] = failed) -> None:
+                if trial == self.settings.trials or episode.success or episode.error is not None:
+                    note(episode, trial=trial, reflections=list(notes[episode.task_id]))
+                    done(episode)
+                else:
+                    failed.append(episode)
+
+            run_turns(pool, left, responder, over)
+            by_task = {episode.task_id: episode for episode in failed}
+            left = self._reflect([by_task[i] for i in left if i in by_task], notes, seed, done)
+            if not left:
+                break
+
+    def _kept(self, notes: dict[str, list[str]]) -> dict[str, list[str]]:
+        count = self.settings.memory
+        return {task_id: texts[-count:] if count else [] for task_id, texts in notes.items()}
+
+    def _reflect(
+        self, failed: Sequence[Episode], notes: dict[str, list[str]], seed: int, done: Done
+    ) -> list[str]:
+        """Adds a note for each failed task; returns those to try again, in order."""
+        if not failed:
+            return []
+        sampling = replace(
+            self.rollout.sampling(()), max_tokens=int(self.settings.reflection_tokens)
+        )
+        requests = []
+        for episode in failed:
+            kept = self._kept(notes)[episode.task_id]
+            message = {"role": "user", "content": self.reflection_prompt(episode, kept)}
+            name = f"{episode.episode_id}/reflect"
+            number = response_seed(seed, name, len(notes[episode.task_id]))
+            requests.append(Request(name, number, [message]))
+        responses = self.policy.session(sampling, False, self.rollout.prefill_tokens).respond(
+            requests
+        )
+        again = []
+        for episode, response in zip(failed, responses, strict=True):
+            if response.error is not None:
+                episode.error = response.error
+                done(episode)
+                continue
+            notes[episode.task_id].append(" ".join(split_thought(response.text)[1].split()))
+            again.append(episode.task_id)
+        return again
+
+    def reflection_prompt(self, episode: Episode, notes: Sequence[str]) -> str:
+        """What the model is asked after a failed trial."""
+        earlier = fill(EARLIER, notes="\n".join(f"- {n}" for n in notes)) if notes else ""
+        limit = int(self.settings.transcript_tokens) * CHARACTERS_A_TOKEN
+        transcript = shortened("\n".join(self.transcript(episode)), limit)
+        return fill(REFLECT, task=episode.instruction, earlier=earlier, transcript=transcript)
+
+    def transcript(self, episode: Episode) -> list[str]:
+        """What happened in a trial, line by line."""
+        lines = []
+        for t in episode.transitions:
+            lines.append(f"You: {t.response.strip()}")
+            seen = shortened(t.next_observation, self.settings.observation_chars)
+            lines.append(f"Environment: {seen}")
+        return lines
 
 
 class ReflexionSettings(ReactSettings):

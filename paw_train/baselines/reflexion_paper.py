@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 
 from paw_gym.transition import Episode
 from paw_train.baselines.examples import shortened
+from paw_train.baselines.protocol import Responder, View
 from paw_train.baselines.react_paper import (
     ReactPaperAgent,
     ReactPaperResponder,
     ReactPaperSettings,
     Talk,
 )
-from paw_train.baselines.trials import TrialsAgent
-from paw_train.baselines.turns import Responder, View
+from paw_train.baselines.reflexion import TrialsAgent
 from paw_train.settings.ranges import Count, Positive
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paw_gym.prompts import PromptTemplate, fill
-from paw_train.baselines.turns import Answer, Responder, TurnAgent, View
+from paw_train.baselines.protocol import Answer, Responder, TurnAgent, View
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Message, Request, Response, Session, response_seed
 from paw_train.settings.base import Group

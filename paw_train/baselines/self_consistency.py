@@ -11,7 +11,7 @@ from typing import Any
 
 from paw_gym.prompts import PromptTemplate
 from paw_train.baselines.direct import require_reasoning
-from paw_train.baselines.turns import Answer, Responder, TurnAgent, View, context_ids
+from paw_train.baselines.protocol import Answer, Responder, TurnAgent, View
 from paw_train.rollouts.policy import Request, Response, response_seed
 from paw_train.settings.base import Group
 from paw_train.settings.ranges import Positive
@@ -50,11 +50,13 @@ class SelfConsistencyAgent(TurnAgent):
     def responder(self, seed: int) -> Responder:
         """See ``TurnAgent.responder``."""
         count, limit = int(self.settings.samples), self.rollout.max_prompt_tokens
+        chat = self.policy.chat
 
         def answer(views: Sequence[View]) -> list[Answer]:
             requests = []
             for view in views:
-                ids = context_ids(self.policy, view.prompt, view.instruction, limit)
+                found = chat.first_within(view.prompt, view.instruction, limit) if chat else None
+                ids = None if found is None else found[0]
                 messages = [{"role": "user", "content": view.prompt}]
                 for i in range(count):
                     name = f"{view.episode}/{i}"

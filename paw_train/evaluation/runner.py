@@ -20,8 +20,7 @@ from paw_train.baselines import agent_class, make_agent
 from paw_train.baselines.action_form import FORMATS, ActionForm, ask_for_tools
 from paw_train.baselines.examples import ExampleSource, example_kwargs
 from paw_train.baselines.metering import MeteredPolicy, MeteredPool, Spent
-from paw_train.baselines.protocol import Agent
-from paw_train.baselines.turns import note
+from paw_train.baselines.protocol import Agent, note
 from paw_train.environments import agent_env_maker
 from paw_train.evaluation.fingerprint import commit, environment_record, model_hash, prompt_hash
 from paw_train.evaluation.panels import Panel

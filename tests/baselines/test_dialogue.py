@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 import hostile  # noqa: E402
 
 from paw_train.baselines.dialogue import Dialogue  # noqa: E402
-from paw_train.baselines.thoughts import thought  # noqa: E402
+from paw_train.baselines.examples import thought  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.rollouts.chat import ChatFormat  # noqa: E402
 from paw_train.rollouts.policy import Request, Sampling  # noqa: E402

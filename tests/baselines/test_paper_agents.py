@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from paw_train.baselines.examples_file import read_examples
+from paw_train.baselines import make_agent
+from paw_train.baselines.examples import read_examples
 from paw_train.baselines.paper_forms import Lookup, Questions
-from paw_train.baselines.registry import make_agent
 from paw_train.rollouts.policy import Request
 from paw_train.settings import EnvSettings
 

@@ -26,9 +26,8 @@ from paw_gym import PromptTemplate
 from paw_gym.replies import read_chat
 from paw_gym.transition import Episode, read_jsonl
 from paw_train.baselines.action_form import ActionForm, ask_for_tools, problem_of
-from paw_train.baselines.metering import Spent
+from paw_train.baselines.metering import Spent, exchanges
 from paw_train.evaluation.comparison import load_result, reasons_against
-from paw_train.evaluation.conversation import exchanges
 from paw_train.evaluation.terminal import EvaluationBar, result_lines
 from paw_train.policies.endpoint.budget import Budget, BudgetReached
 from paw_train.policies.endpoint.failures import Fallbacks, hint

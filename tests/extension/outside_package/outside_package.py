@@ -3,7 +3,7 @@
 import torch
 
 from paw_train.algorithms.estimators import estimator
-from paw_train.baselines.turns import Answer, TurnAgent
+from paw_train.baselines import Answer, TurnAgent
 
 
 @estimator(grouped=True)
