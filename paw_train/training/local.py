@@ -41,7 +41,7 @@ from paw_train.policies.local.scratch import scratch_model, scratch_tokenizer, u
 from paw_train.reporting.compare.run_folder import is_finished, updates_done
 from paw_train.reporting.run.alarms import world_model_loss
 from paw_train.reporting.terminal import RunDisplay
-from paw_train.reporting.tracking.follow import Tracking
+from paw_train.reporting.tracking import Tracking
 from paw_train.rollouts.observation_filter import leave_out
 from paw_train.rollouts.rollout import sampled_tokens
 from paw_train.rollouts.tokens import TokenRow

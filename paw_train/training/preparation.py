@@ -20,7 +20,7 @@ from paw_train.environments import (
 )
 from paw_train.policies.local.loading import find_model
 from paw_train.policies.local.scratch import made_from_scratch
-from paw_train.reporting.tracking.registry import require_trackers
+from paw_train.reporting.tracking import require_trackers
 from paw_train.rollouts.rollout import require_whole_distribution
 from paw_train.settings import EnvSettings, Settings
 from paw_train.settings.scratch import ScratchModelSettings

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,8 +18,7 @@ pytest.importorskip("torch", reason="the extra `train`")
 
 from paw_gym.files import append_jsonl, truncate_jsonl
 from paw_train.cli.program import app
-from paw_train.reporting.tracking.follow import STATE, Tracking
-from paw_train.reporting.tracking.registry import TRACKERS, TrackedRun, require_trackers
+from paw_train.reporting.tracking import STATE, TRACKERS, TrackedRun, Tracking, require_trackers
 from paw_train.training.local import train_from_recipe
 from paw_train.training.openrlhf.run_records import RunRecords, cluster_tracking
 
@@ -46,7 +46,7 @@ class Memory:
         if update == self.stop_after:
             os.kill(os.getpid(), signal.SIGINT)
 
-    def summary(self, values: Mapping[str, float]) -> None:
+    def summary(self, update: int, values: Mapping[str, float]) -> None:
         self.summaries.update(values)
 
     def file(self, path: Path) -> None:
@@ -171,12 +171,13 @@ def test_the_cluster_engine_hands_over_as_well(tmp_path: Path, memory: type[Memo
 # --- the trackers themselves ----------------------------------------------------------------------
 
 
-def two_sessions(folder: Path, name: str) -> dict[str, Any]:
+def two_sessions(folder: Path, name: str, wait: float = 0.0) -> dict[str, Any]:
     """A run that is stopped and continued; returns what the tracker is remembered by."""
     folder.mkdir()
     measured(folder, 1, 2)
     with tracking(folder, name) as first:
         first.follow()
+    time.sleep(wait)
     measured(folder, 3)
     results(folder)
     with tracking(folder, name) as again:
@@ -191,7 +192,7 @@ def test_tensorboard(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     folder = tmp_path / "run"
-    two_sessions(folder, "tensorboard")
+    two_sessions(folder, "tensorboard", wait=1.0)  # files are ordered by their second
     events = EventAccumulator(str(folder / "tensorboard")).Reload()
     scalars = [(e.step, round(e.value, 3)) for e in events.Scalars("success_rate")]
     assert scalars == [(1, 0.1), (2, 0.2), (3, 0.3)]

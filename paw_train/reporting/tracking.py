@@ -1,0 +1,345 @@
+"""Experiment tracking: sends a run's measurements and results to the programs that ``tracking`` names.
+
+Trackers follow the run's files: ``metrics.jsonl`` is what counts, and ``tracking.json`` holds how much of it
+each tracker has, so that an update arrives once however often the run is stopped.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self
+from uuid import uuid4
+
+from paw_gym.files import write_json
+from paw_gym.registry import Registry
+from paw_train.settings.dotted import flatten
+
+STATE = "tracking.json"
+"""in a run's folder: by tracker the ``id`` of the run there, and the ``last`` update that it has"""
+_NOT_MEASURED = ("update", "time")
+_ARTIFACTS = ("config.json", "metrics.jsonl", "validation.jsonl", "eval_before.json", "eval_after.json",
+              "report.html")  # fmt: skip
+"""files of a finished run; those that are there are handed over"""
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """Arguments of a tracker."""
+
+    folder: Path
+    """of the run"""
+    project: str
+    """under which the tracker groups runs (``tracking_project``)"""
+    name: str
+    settings: Mapping[str, Any]
+    """of the run, JSON values"""
+    id: str | None
+    """the tracker's ``id`` when the run was first opened; ``None``: it is opened now"""
+    last: int
+    """updates that the tracker has already"""
+
+
+class Tracker(Protocol):
+    """One run in one tracking program. Constructed with a ``TrackedRun``."""
+
+    package: ClassVar[str]
+    """module that must be installed"""
+    extra: ClassVar[str]
+    """the optional part of paw-gym that brings it"""
+    id: str
+    """by which the same run is opened again"""
+
+    def __init__(self, run: TrackedRun) -> None: ...
+
+    def log(self, update: int, values: Mapping[str, float]) -> None:
+        """Takes the measurements of an update; the first is 1, and each comes once."""
+
+    def summary(self, update: int, values: Mapping[str, float]) -> None:
+        """Takes numbers that describe the whole run, which ended with ``update``."""
+
+    def file(self, path: Path) -> None:
+        """Takes a file of the run as an artifact."""
+
+    def close(self, finished: bool) -> None:
+        """Ends the session; the run may be opened again unless it is ``finished``."""
+
+
+class TensorBoard:
+    """Event files in the run's own folder. A JSON file becomes a text, any other file its path."""
+
+    package, extra = "tensorboard", "train"
+
+    def __init__(self, run: TrackedRun) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.id = run.name
+        # events behind the last recorded update are of a process that was killed
+        self._writer = SummaryWriter(str(run.folder / "tensorboard"), purge_step=run.last + 1)
+
+    def log(self, update: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, update)
+        self._writer.flush()
+
+    summary = log
+
+    def file(self, path: Path) -> None:
+        is_json = path.suffix == ".json"
+        text = path.read_text(encoding="utf-8") if is_json else str(path)
+        self._writer.add_text(path.name, f"<pre>{text}</pre>" if is_json else text)
+
+    def close(self, finished: bool) -> None:
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """A run of ``wandb``; ``WANDB_MODE=offline`` writes into the run's folder, for ``wandb sync`` later."""
+
+    package = extra = "wandb"
+
+    def __init__(self, run: TrackedRun) -> None:
+        import wandb
+
+        self.id = run.id or uuid4().hex[:12]
+        self._run = wandb.init(
+            project=run.project,
+            name=run.name,
+            id=self.id,
+            resume="allow",
+            dir=str(run.folder),
+            config=dict(run.settings),
+        )
+
+    def log(self, update: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=update)
+
+    def summary(self, update: int, values: Mapping[str, float]) -> None:
+        self._run.summary.update(dict(values))
+
+    def file(self, path: Path) -> None:
+        name = re.sub(r"[^\w.-]", "-", f"{self.id}-{path.name}")
+        kind = "report" if path.suffix == ".html" else "results"
+        self._run.log_artifact(str(path), name=name, type=kind)
+
+    def close(self, finished: bool) -> None:
+        self._run.finish()
+
+
+class Trackio:
+    """A run of ``trackio``, whose files are in ``TRACKIO_DIR``; names there get a unique end."""
+
+    package = extra = "trackio"
+
+    def __init__(self, run: TrackedRun) -> None:
+        import trackio
+
+        self.id = run.id or f"{run.name}-{uuid4().hex[:6]}"
+        self._trackio: Any = trackio
+        trackio.init(
+            project=run.project,
+            name=self.id,
+            resume="allow",
+            config=dict(run.settings),
+            embed=False,
+        )
+
+    def log(self, update: int, values: Mapping[str, float]) -> None:
+        self._trackio.log(dict(values), step=update)
+
+    def summary(self, update: int, values: Mapping[str, float]) -> None:
+        if values:  # there are no summaries: one step more
+            self._trackio.log(dict(values), step=update + 1)
+
+    def file(self, path: Path) -> None:
+        self._trackio.save(path)
+
+    def close(self, finished: bool) -> None:
+        self._trackio.finish()
+
+
+class MLflow:
+    """A run in the store of ``MLFLOW_TRACKING_URI``, else in a SQLite store beside the runs.
+
+    By MLflow's client: its global state is not touched.
+    """
+
+    package = extra = "mlflow"
+
+    def __init__(self, run: TrackedRun) -> None:
+        from mlflow import MlflowClient
+
+        beside = run.folder.parent.resolve()
+        uri = os.environ.get("MLFLOW_TRACKING_URI")
+        self._client = MlflowClient(uri or f"sqlite:///{beside / 'mlflow.db'}")
+        self.id = run.id or self._create(run, None if uri else str(beside / "mlflow-artifacts"))
+        self._client.update_run(self.id, status="RUNNING")
+
+    def _create(self, run: TrackedRun, artifacts: str | None) -> str:
+        found = self._client.get_experiment_by_name(run.project)
+        experiment = (
+            found.experiment_id if found else self._client.create_experiment(run.project, artifacts)
+        )
+        made = str(self._client.create_run(experiment, run_name=run.name).info.run_id)
+        for name, value in flatten(run.settings):
+            self._client.log_param(made, name, str(value)[:500])
+        return made
+
+    def log(self, update: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._client.log_metric(self.id, name, value, step=update)
+
+    summary = log
+
+    def file(self, path: Path) -> None:
+        self._client.log_artifact(self.id, str(path))
+
+    def close(self, finished: bool) -> None:
+        self._client.set_terminated(self.id, "FINISHED" if finished else "KILLED")
+
+
+TRACKERS: Registry[type[Tracker]] = Registry(
+    "tracker",
+    "paw_train.trackers",
+    {
+        "tensorboard": f"{__name__}:TensorBoard",
+        "wandb": f"{__name__}:WeightsAndBiases",
+        "trackio": f"{__name__}:Trackio",
+        "mlflow": f"{__name__}:MLflow",
+    },
+)
+"""the trackers by name; add yours with ``@TRACKERS.register(name)``, or by an entry point"""
+
+
+def require_trackers(names: Sequence[str]) -> None:
+    """Checks that trackers exist and that their packages are installed, before a run starts.
+
+    Raises:
+        ValueError: there is no tracker of a name, or one is named twice; names the nearest.
+        ModuleNotFoundError: a package is not installed; names what installs it.
+    """
+    for name in names:
+        if name not in TRACKERS:
+            from paw_gym.naming import did_you_mean
+
+            raise ValueError(
+                f"tracking: {name!r} is no tracker. {did_you_mean(name, TRACKERS.names())}"
+            )
+        if list(names).count(name) > 1:
+            raise ValueError(f"tracking: {name!r} is named twice.")
+        tracker = TRACKERS[name]
+        try:
+            importlib.import_module(tracker.package)
+        except ImportError as error:
+            raise ModuleNotFoundError(
+                f"tracking={name} needs the package {tracker.package!r}, which cannot be imported "
+                f'({error}): pip install ".[{tracker.extra}]" in your clone of PaW-Gym, or leave {name} out '
+                "of tracking.",
+                name=tracker.package,
+            ) from None
+
+
+class Tracking:
+    """The trackers of one run, opened when there is something to hand over.
+
+    A context manager, which closes them however it ends; it may be entered again.
+
+    Args:
+        folder: of the run.
+        name: of the run.
+        trackers: their names.
+        project: under which they group runs.
+        settings: of the run, JSON values.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        trackers: Sequence[str],
+        project: str,
+        settings: Mapping[str, Any],
+    ) -> None:
+        self.folder = folder
+        self._name, self._names = name, list(trackers)
+        self._project, self._settings = project, settings
+        self._open: dict[str, Tracker] = {}
+        self._state: dict[str, dict[str, Any]] = {}
+        self._finished = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for tracker in self._open.values():
+            tracker.close(self._finished)
+        self._open = {}
+
+    def _trackers(self) -> dict[str, Tracker]:
+        """The trackers, opened; a run that they know already is continued."""
+        if self._open or not self._names:
+            return self._open
+        path = self.folder / STATE
+        self._state = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        for name in self._names:
+            known = self._state.get(name, {"id": None, "last": 0})
+            run = TrackedRun(
+                self.folder, self._project, self._name, self._settings, known["id"], known["last"]
+            )
+            self._open[name] = TRACKERS[name](run)
+            self._state[name] = {**known, "id": self._open[name].id}
+            write_json(path, self._state)
+        return self._open
+
+    def follow(self) -> None:
+        """Hands over the updates in ``metrics.jsonl`` that a tracker does not have yet."""
+        path = self.folder / "metrics.jsonl"
+        if not path.exists():
+            return
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        for name, tracker in self._trackers().items():
+            for row in rows:
+                if row["update"] > self._state[name]["last"]:
+                    # noted first: a kill in between may lose a point, and never writes one twice
+                    self._state[name]["last"] = row["update"]
+                    write_json(self.folder / STATE, self._state)
+                    tracker.log(row["update"], _numbers(row))
+
+    def finish(self) -> None:
+        """Hands over the results of the finished run: success before and after, report, settings."""
+        self.follow()
+        summary = _summary(self.folder)
+        for name, tracker in self._trackers().items():
+            tracker.summary(self._state[name]["last"], summary)
+            for artifact in _ARTIFACTS:
+                if (self.folder / artifact).is_file():
+                    tracker.file(self.folder / artifact)
+        self._finished = True
+
+
+def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    """The measurements in a line of ``metrics.jsonl`` that are finite numbers."""
+    return {
+        name: float(value)
+        for name, value in row.items()
+        if name not in _NOT_MEASURED and isinstance(value, int | float) and math.isfinite(value)
+    }
+
+
+def _summary(folder: Path) -> dict[str, float]:
+    """Success on the panel before and after, with its interval."""
+    found: dict[str, float] = {}
+    for when in ("before", "after"):
+        path = folder / f"eval_{when}.json"
+        result = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if result.get("success_rate") is not None:
+            numbers = (result["success_rate"], *result["ci95"])
+            names = ("success_rate", "ci95_low", "ci95_high")
+            found |= {f"eval_{when}/{name}": x for name, x in zip(names, numbers, strict=True)}
+    return found
