@@ -7,10 +7,11 @@ the same, under its bare name. To add one: one entry here, and the line that mea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 Unit = Literal["", "share", "nats", "reward", "steps", "tokens", "seconds", "megabytes"]
 
@@ -319,3 +320,10 @@ NOT_MEASURED = frozenset({"update", "time", "validation"})
 def merge_rule(name: str) -> str:
     """How a metric's values of micro-batches merge; one that the catalogue lacks adds up."""
     return METRICS[name].merge if name in METRICS else "sum"
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or ``None`` for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None

@@ -283,7 +283,7 @@ class TestTraining:
     @example([b'{"n": 0}', b'{"update": null}', DEEP])
     def test_a_report_is_made_of_whatever_lies_there(self, place: Path, raw: list[bytes]) -> None:
         pytest.importorskip("torch")
-        from paw_train.reporting.run.run_data import load_run
+        from paw_train.reporting.run.data import load_run
 
         folder = place / "run"
         folder.mkdir(exist_ok=True)

@@ -54,10 +54,6 @@ def compare(
             help="Results from another machine; these runs count as done.",
         ),
     ] = None,
-    export: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Also write the results to this file after each run."),
-    ] = None,
     show: Annotated[
         bool, typer.Option("--show", help="Run nothing; show the table of finished runs.")
     ] = False,
@@ -71,9 +67,7 @@ def compare(
     wanted, arms = _grid(grid, arm or [], chosen, overrides or [], name)
     folder = Path(out) / wanted.name
     progress = Progress(folder, quiet)
-    comparison = ComparisonFolder(
-        wanted, out, import_ or [], export or [], progress.say, arms, chosen
-    )
+    comparison = ComparisonFolder(wanted, out, import_ or [], progress.say, arms, chosen)
     work = None
     if not show:
         from paw_train.training.startable import require_startable

@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich.table import Table
 from rich.text import Text
 
 from paw_train.evaluation.terminal import Display, StageProgress, progress_bars
 from paw_train.reporting.run.alarms import find_alarms
-from paw_train.reporting.run.run_data import load_run
-from paw_train.reporting.run.summary import summary_lines, summary_table
+from paw_train.reporting.run.data import RunData, load_run
+from paw_train.reporting.run.page import result_rows
+from paw_train.reporting.run.verdict import verdict_of
 
 
 class RunDisplay(Display):
@@ -89,3 +91,22 @@ def _line(m: dict[str, Any]) -> str:
     if m.get("validation") is not None:
         parts.append(f"[bold]validation {100 * m['validation']:.1f} %[/bold]")
     return "  ".join(parts)
+
+
+def summary_lines(run: RunData) -> list[str]:
+    """The verdict on a run, and the alarms that hold at its end."""
+    verdict = verdict_of(run)
+    alarms = [f"Alarm: {a.title}: {a.text}" for a in run.alarms if a.ongoing]
+    return [verdict.headline + ".", *verdict.details, *alarms]
+
+
+def summary_table(run: RunData) -> Table:
+    """Success before and after RL by task type."""
+    table = Table(title=Text(run.name), title_justify="left")
+    table.add_column("environment" if run.mixed else "task type")
+    for name in ("n", "before RL", "after RL", "change"):
+        table.add_column(name, justify="right")
+    for row in result_rows(run):
+        cells = (row.label, row.count, row.before or "–", row.after or "–", row.change or "–")
+        table.add_row(*(Text(str(cell)) for cell in cells), end_section=row.label == "all")
+    return table

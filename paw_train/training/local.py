@@ -38,7 +38,7 @@ from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.reference import Reference
 from paw_train.policies.local.scratch import scratch_model, scratch_tokenizer, unknown_words
-from paw_train.reporting.compare.run_folder import is_finished, updates_done
+from paw_train.reporting.compare.runs import is_finished, updates_done
 from paw_train.reporting.run.alarms import world_model_loss
 from paw_train.reporting.terminal import RunDisplay
 from paw_train.reporting.tracking import Tracking

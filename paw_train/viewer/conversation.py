@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paw_gym.transition import Episode, Transition
-from paw_train.reporting.conversation import blocks, changes
+from paw_train.reporting.pages import blocks, changes
 
 _OF_TURNS = {"calls", "finish_reason", "problem", "reasoning", "thought"}
 """notes on one turn"""

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from paw_train.reporting.run.results import Rate, number
+from paw_train.metrics import number
+from paw_train.reporting.run.data import Rate
 from paw_train.settings.endpoint import money
 
 Record = dict[str, Any]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paw_gym.encoding import encodable
-from paw_train.reporting.run.run_data import FILES
+from paw_train.reporting.run.data import FILES
 
 PHASES = ("before", "training", "after", "other")
 """of a run, in order: evaluation before RL, rollouts, evaluation after RL, anything else"""

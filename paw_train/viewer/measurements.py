@@ -8,11 +8,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from paw_train.metrics import METRICS, NOT_MEASURED, Metric
+from paw_train.metrics import METRICS, NOT_MEASURED, Metric, number
 from paw_train.reporting.run.alarms import Alarm, find_alarms, world_model_loss
-from paw_train.reporting.run.records import Record, read_object, read_records
-from paw_train.reporting.run.results import number
-from paw_train.reporting.run.run_data import FILES
+from paw_train.reporting.run.data import FILES, Record, read_object, read_records
 from paw_train.viewer.evaluations import evaluation_of, settings_of
 from paw_train.viewer.folders import RESULT
 

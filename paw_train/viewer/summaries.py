@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paw_gym.transition import Episode
-from paw_train.reporting.run.results import number
+from paw_train.metrics import number
 from paw_train.viewer.folders import EpisodeFile
 
 _EXCERPT = 160

@@ -13,7 +13,7 @@ from typing import Any
 from paw_gym.envs.alfworld.oracle.observer import Chance
 from paw_gym.envs.alfworld.oracle.recorded import UnknownLawError, recorded_chances, tokens_of
 from paw_gym.transition import Episode
-from paw_train.reporting.run.results import number
+from paw_train.metrics import number
 
 Record = dict[str, Any]
 Chances = list[list[Chance]]

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from paw_gym.transition import Episode, Transition
-from paw_train.reporting.run.run_data import load_run
+from paw_train.reporting.run.data import load_run
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.settings import Settings, load_settings
 from paw_train.training.openrlhf import launch

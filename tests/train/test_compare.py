@@ -24,9 +24,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from paw_train.reporting.compare.analysis import compare
-from paw_train.reporting.compare.curves import Measurement, charts_of, pairs
-from paw_train.reporting.compare.execute import Runner, Work
+from paw_train.reporting.charts import ChartStyle
+from paw_train.reporting.compare.analysis import compare, overheads
 from paw_train.reporting.compare.folder import ComparisonFolder, report_of
 from paw_train.reporting.compare.grid import (
     Arm,
@@ -36,9 +35,12 @@ from paw_train.reporting.compare.grid import (
     grid_from_arguments,
     load_grid,
 )
-from paw_train.reporting.compare.overhead import overheads
-from paw_train.reporting.compare.page import write_page
-from paw_train.reporting.compare.pictures import curves_picture
+from paw_train.reporting.compare.page import (
+    Measurement,
+    charts_of,
+    pairs,
+    write_page,
+)
 from paw_train.reporting.compare.progress import Progress
 from paw_train.reporting.compare.results import (
     RunResult,
@@ -47,14 +49,15 @@ from paw_train.reporting.compare.results import (
     read_results,
     write_results,
 )
-from paw_train.reporting.compare.run_folder import (
+from paw_train.reporting.compare.runs import (
+    Runner,
+    Work,
     differing_setting,
     is_finished,
     relevant,
     shared_places,
 )
 from paw_train.reporting.compare.tables import COLUMNS, markdown, rich_table
-from paw_train.reporting.run.charts import ChartStyle
 from paw_train.settings import recipe_names
 
 COMPARISONS = Path(__file__).parents[2] / "benchmarks" / "comparisons"
@@ -124,10 +127,10 @@ class Fakes:
 def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fakes:
     """Fake training in ``tmp_path/grid``; warm starts are shared by seed."""
     monkeypatch.setattr(
-        "paw_train.reporting.compare.execute.shared_places",
+        "paw_train.reporting.compare.runs.shared_places",
         lambda run: (Path(run.settings.warm_starts or "") / f"seed{run.seed}",),
     )
-    monkeypatch.setattr("paw_train.reporting.compare.execute._POLL_SECONDS", 0.02)
+    monkeypatch.setattr("paw_train.reporting.compare.runs._POLL_SECONDS", 0.02)
     return Fakes(tmp_path / "grid")
 
 
@@ -266,7 +269,7 @@ def test_a_warm_start_is_waited_for_where_only_its_evaluation_differs(
         shared = Path(run.settings.warm_starts or "")
         return shared / f"seed{run.seed}", shared / f"{run.name}-evaluation"
 
-    monkeypatch.setattr("paw_train.reporting.compare.execute.shared_places", places)
+    monkeypatch.setattr("paw_train.reporting.compare.runs.shared_places", places)
     assert run_all(fakes, small_grid(seeds=(0,))).finished == 2
     makers = fakes.folder / "warm-starts" / "seed0" / "makers.txt"
     assert makers.read_text().split() == ["grpo-seed0"]
@@ -340,7 +343,7 @@ PARENT = textwrap.dedent(
     from pathlib import Path
     sys.path.insert(0, sys.argv[2])
     import tests_compare as t
-    import paw_train.reporting.compare.execute as execute
+    import paw_train.reporting.compare.runs as execute
     execute.shared_places = lambda run: (Path(run.settings.warm_starts) / f"seed{run.seed}",)
     fakes = t.Fakes(Path(sys.argv[1]))
     fakes.modes = {"grpo-seed0": "hang"}
@@ -467,18 +470,19 @@ def test_a_file_of_results_can_be_reported_anywhere(fakes: Fakes, tmp_path: Path
 
 def test_an_imported_run_counts_as_done_and_stays_so(fakes: Fakes, tmp_path: Path) -> None:
     run_all(fakes, small_grid(seeds=(0,)))
-    first = ComparisonFolder(small_grid(seeds=(0,)), str(tmp_path), exports=[tmp_path / "x.json"])
+    first = ComparisonFolder(small_grid(seeds=(0,)), str(tmp_path))
     first.save()
+    results = first.paths.results.rename(tmp_path / "x.json")
     said: list[str] = []
     fresh = str(tmp_path / "fresh")
-    second = ComparisonFolder(small_grid(), fresh, [tmp_path / "x.json"], say=said.append)
+    second = ComparisonFolder(small_grid(), fresh, [results], say=said.append)
     assert [s for _, s in second.states()] == ["imported", "imported", "not begun", "not begun"]
     second.save()
     third = ComparisonFolder(small_grid(), fresh, say=said.append)
     assert [s for _, s in third.states()].count("imported") == 2
     assert not said
     changed = ComparisonFolder(
-        small_grid(overrides={"updates": 9}), fresh, [tmp_path / "x.json"], say=said.append
+        small_grid(overrides={"updates": 9}), fresh, [results], say=said.append
     )
     assert "imported" not in [s for _, s in changed.states()]
     assert any("grpo-seed0" in line and "settings" in line for line in said)
@@ -494,16 +498,6 @@ def test_running_some_arms_and_seeds_keeps_the_results_of_the_others(
     assert len(read_results(some.paths.results)) == 4
     with pytest.raises(ValueError, match="no arm 'paw'"):
         ComparisonFolder(small_grid(), str(tmp_path), arms=["paw"])
-
-
-def test_an_export_that_would_lose_runs_is_refused(fakes: Fakes, tmp_path: Path) -> None:
-    run_all(fakes, small_grid())
-    target = tmp_path / "x.json"
-    ComparisonFolder(small_grid(), str(tmp_path), exports=[target]).save()
-    with pytest.raises(ValueError, match="grpo-seed0"):
-        ComparisonFolder(small_grid(), str(tmp_path / "fresh"), exports=[target])
-    ComparisonFolder(small_grid(), str(tmp_path / "fresh"), [target], [target]).save()
-    assert len(read_results(target)) == 4
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format": 99}', '{"format": 1, "cells": []}'])
@@ -674,17 +668,8 @@ def test_the_page_shows_every_arm_escaped_with_bands_and_loads_nothing(tmp_path:
     assert "paw &lt;b&gt;&amp;" in page and "<b>&" not in page
     assert 'class="band' in page
     assert "src=" not in page and "href=" not in page
-    for picture in ("curves.svg", "differences.svg"):
-        root = ElementTree.parse(tmp_path / picture).getroot()
-        assert any(name in (text.text or "") for text in root.iter())
-
-
-def test_curves_are_absent_without_measurements() -> None:
-    runs = [
-        RunResult(c.arm, c.seed, c.settings, c.before, c.after)
-        for c in fake_results({"grpo": [0.5], "grpo+paw": [0.6]})
-    ]
-    assert curves_picture({"grpo": "grpo", "grpo+paw": "grpo"}, runs) is None
+    root = ElementTree.parse(tmp_path / "differences.svg").getroot()
+    assert any(name in (text.text or "") for text in root.iter())
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in COMPARISONS.glob("*.json")))

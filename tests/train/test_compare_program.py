@@ -23,7 +23,6 @@ TINY = [
 
 
 def test_a_small_comparison_runs_is_judged_and_is_found_finished(tmp_path: Path) -> None:
-    export = tmp_path / "committed.json"
     arguments = [
         "compare",
         "smoke_wm",
@@ -35,12 +34,12 @@ def test_a_small_comparison_runs_is_judged_and_is_found_finished(tmp_path: Path)
         "--out",
         str(tmp_path),
     ]
-    first = CliRunner().invoke(app, [*arguments, "--export", str(export)])
+    first = CliRunner().invoke(app, arguments)
     assert first.exit_code == 0, first.output
     folder = tmp_path / "smoke_wm"
     for name in ("results.json", "table.json", "table.md", "compare.html", "differences.svg"):
         assert (folder / name).stat().st_size > 0
-    runs = json.loads(export.read_text())["cells"]
+    runs = json.loads((folder / "results.json").read_text())["cells"]
     assert [(c["arm"], c["seed"]) for c in runs] == [("grpo", 0), ("grpo+paw", 0)]
     # one warm start for both: the evaluations before RL are the same
     assert runs[0]["before"]["successes"] == runs[1]["before"]["successes"]

@@ -22,9 +22,8 @@ from paw_train.algorithms.advantages import grpo  # noqa: E402
 from paw_train.algorithms.experience import RewardTerms, collect, prepare  # noqa: E402
 from paw_train.evaluation.summary import joined  # noqa: E402
 from paw_train.losses.world_model import adaptive_weight  # noqa: E402
-from paw_train.reporting.run.page import write_report  # noqa: E402
-from paw_train.reporting.run.run_data import load_run  # noqa: E402
-from paw_train.reporting.run.tables import result_rows  # noqa: E402
+from paw_train.reporting.run.data import load_run  # noqa: E402
+from paw_train.reporting.run.page import result_rows, write_report  # noqa: E402
 from paw_train.settings import (  # noqa: E402
     AlgorithmSettings,
     ObjectiveSettings,

@@ -6,7 +6,6 @@ import json
 import math
 import random
 import re
-import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,20 +14,22 @@ import pytest
 
 from paw_gym.transition import Episode, Transition, write_jsonl
 from paw_train.evaluation.statistics import difference_interval, wilson_interval
-from paw_train.reporting.pages import render
-from paw_train.reporting.run.charts import Chart, ChartStyle, Series, path_of, running_mean
-from paw_train.reporting.run.page import write_report
-from paw_train.reporting.run.picture import write_curves_svg
-from paw_train.reporting.run.run_data import RunData, load_run
-from paw_train.reporting.run.scales import (
+from paw_train.reporting.charts import (
     Axis,
+    Chart,
+    ChartStyle,
+    Series,
     duration_text,
     linear_ticks,
     log_ticks,
     number_text,
+    path_of,
+    running_mean,
     tick_labels,
 )
-from paw_train.reporting.run.summary import summary_lines, summary_table
+from paw_train.reporting.run.data import RunData, load_run
+from paw_train.reporting.run.page import write_report
+from paw_train.reporting.terminal import summary_lines, summary_table
 
 TYPES = (
     "look_at_obj_in_light",
@@ -489,7 +490,6 @@ def test_missing_files_are_named(tmp_path: Path, missing: tuple[str, ...]) -> No
     for name in set(missing) - optional:
         assert name in text.split("What is missing")[1]
     assert summary_lines(load_run(run))
-    ElementTree.parse(write_curves_svg(run, tmp_path / "curves.svg"))
 
 
 @pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "eval_before.json"])
@@ -567,15 +567,6 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 
 
 # --- picture and summary -----------------------------------------------------------------------------
-
-
-def test_picture_is_valid_svg_with_the_figures(tmp_path: Path) -> None:
-    path = write_curves_svg(write_run(tmp_path / "run"), tmp_path / "curves.svg")
-    root = ElementTree.parse(path).getroot()
-    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert root.get("width") == "800"
-    assert {"21.0 %", "58.5 %", "training rollouts"} <= set(texts)
-    assert path.stat().st_size < 30_000
 
 
 def test_summary_has_a_row_for_each_task_type(tmp_path: Path) -> None:
@@ -701,19 +692,5 @@ def test_long_runs_stay_small() -> None:
 def test_charts_of_odd_values(values: list[float], log: bool) -> None:
     points = [(float(i), v) for i, v in enumerate(values)]
     chart = Chart([Series("s", points)], ChartStyle(log=log))
-    picture = render(
-        "curves.svg", label="t", note="", charts=[("s", chart)], columns=1, row=214, height=274
-    )
-    assert "nan" not in picture and "inf" not in picture
-    ElementTree.fromstring(picture)
-
-
-def test_a_template_escapes_what_it_is_given() -> None:
-    values = {"label": "\"<i>&'", "note": "a\x00b\ud800", "charts": [], "columns": 1, "row": 1}
-    picture = render("curves.svg", **values, height=1)
-    root = ElementTree.fromstring(picture)
-    assert root.get("aria-label") == "\"<i>&'"
-    assert [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")] == [
-        "\"<i>&'",
-        "a\u2400b\ufffd",
-    ]
+    heights = [y for y, _ in [*chart.y_ticks, *((y, x) for x, y in chart.lines[0].dots)]]
+    assert all(0 <= y <= chart.style.height for y in heights) and chart.y_ticks

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from paw_gym.transition import Episode, Transition, read_jsonl, write_jsonl, write_parquet
-from paw_train.reporting.conversation import blocks, changes
+from paw_train.reporting.pages import blocks, changes
 from paw_train.viewer.app import create_app
 from paw_train.viewer.folders import find_runs
 from paw_train.viewer.index import RunIndex

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paw_gym.files import write_json, write_text
-from paw_train.reporting.compare.analysis import Comparison, compare
-from paw_train.reporting.compare.execute import Runner, Work, train_command
-from paw_train.reporting.compare.grid import Grid, PlannedRun, run_name
-from paw_train.reporting.compare.overhead import overheads
+from paw_train.reporting.compare.analysis import Comparison, compare, overheads
+from paw_train.reporting.compare.grid import Grid, PlannedRun
 from paw_train.reporting.compare.page import write_page
 from paw_train.reporting.compare.progress import Progress
 from paw_train.reporting.compare.results import (
@@ -23,7 +21,14 @@ from paw_train.reporting.compare.results import (
     read_run,
     write_results,
 )
-from paw_train.reporting.compare.run_folder import check_settings, is_finished, updates_done
+from paw_train.reporting.compare.runs import (
+    Runner,
+    Work,
+    check_settings,
+    is_finished,
+    train_command,
+    updates_done,
+)
 from paw_train.reporting.compare.tables import as_json, markdown
 from paw_train.settings import Settings
 
@@ -62,14 +67,12 @@ class ComparisonFolder:
         grid: what is compared.
         out: the folder that holds the comparison's own.
         imports: files of results whose runs count as done.
-        exports: files that the results are also written to, after each run.
         say: prints a line.
         arms: run only these; empty: all. Results of the others are kept and shown all the same.
         seeds: run only these; empty: all.
 
     Raises:
-        ValueError: settings that are not valid, no such arm, a damaged file of results, or a file to
-            export to that holds runs which would get lost.
+        ValueError: settings that are not valid, no such arm, or a damaged file of results.
     """
 
     def __init__(
@@ -77,14 +80,13 @@ class ComparisonFolder:
         grid: Grid,
         out: str,
         imports: Sequence[Path] = (),
-        exports: Sequence[Path] = (),
         say: Callable[[str], None] = print,
         arms: Sequence[str] = (),
         seeds: Sequence[int] = (),
     ) -> None:
         grid.check_arms(arms)
         grid = grid.with_seeds(seeds)
-        self.grid, self.exports, self.say = grid, exports, say
+        self.grid, self.say = grid, say
         self.runs = grid.runs(out)
         self.paths = Paths(Path(out) / grid.name)
         if (self.paths.folder / "config.json").exists():
@@ -96,7 +98,6 @@ class ComparisonFolder:
         self.chosen = [
             c for c in self.runs if (not arms or c.arm in arms) and (not seeds or c.seed in seeds)
         ]
-        self._check_exports()
 
     def _import(self, files: Sequence[Path]) -> dict[str, RunResult]:
         """The results of other machines: of this grid's own file, then of the files given now."""
@@ -111,18 +112,6 @@ class ComparisonFolder:
             if (run.arm, run.seed) in there and run.name not in known:
                 self.say(f"{run.name} is not taken over: its settings there differ from these.")
         return known
-
-    def _check_exports(self) -> None:
-        here = {(r.arm, r.seed) for r in self.results()}
-        for file in self.exports:
-            known = read_results(file) if file.exists() else []
-            lost = [r for r in known if (r.arm, r.seed) not in here]
-            if lost:
-                raise ValueError(
-                    f"{file} holds {len(lost)} runs that this folder lacks, such as "
-                    f"{run_name(lost[0].arm, lost[0].seed)}; exporting would lose them. Take them "
-                    f"over with --import {file}, or export to another file."
-                )
 
     def execute(self, jobs: int, progress: Progress, check: Callable[[Settings], None]) -> Work:
         """Executes the missing runs and writes the results after each.
@@ -177,8 +166,7 @@ class ComparisonFolder:
         """Writes results, table, picture and page of what has finished."""
         results, paths = self.results(), self.paths
         paths.folder.mkdir(parents=True, exist_ok=True)
-        for path in (paths.results, *self.exports):
-            write_results(path, self.grid, results)
+        write_results(paths.results, self.grid, results)
         write_report(paths.folder, self.grid, results)
 
     def states(self) -> list[tuple[PlannedRun, str]]:

@@ -1,22 +1,130 @@
-"""The page of a comparison: table, differences, learning curves, costs, settings; and its pictures."""
+"""The page of a comparison: table, differences, learning curves, costs, settings."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from paw_gym.files import write_text
+from paw_train.reporting.charts import Axis, Chart, ChartStyle, Series, linear_ticks
 from paw_train.reporting.compare import tables
-from paw_train.reporting.compare.analysis import Comparison
-from paw_train.reporting.compare.curves import MEASUREMENTS, RANGE_NOTE, charts_of
+from paw_train.reporting.compare.analysis import Comparison, Overhead
 from paw_train.reporting.compare.grid import Grid
-from paw_train.reporting.compare.overhead import Overhead
-from paw_train.reporting.compare.pictures import curves_picture, forest_picture
 from paw_train.reporting.compare.results import RunResult
 from paw_train.reporting.pages import render
-from paw_train.reporting.run.charts import Chart, ChartStyle
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One measurement that is shown as curves."""
+
+    key: str
+    title: str
+    share: bool = False
+
+
+MEASUREMENTS = (
+    Measurement("validation", "Success on the selection panel", share=True),
+    Measurement("success_rate", "Success in training rollouts", share=True),
+    Measurement("obs_nll", "Observation NLL, nats per token"),
+    Measurement("invalid_rate", "Invalid responses", share=True),
+)
+RANGE_NOTE = (
+    "Lines: mean over the seeds that both arms have; areas: from the lowest to the highest seed."
+)
+
+
+def arm_series(
+    arm: str, runs: Sequence[RunResult], measurement: Measurement, colour: int
+) -> Series | None:
+    """The mean of a measurement over an arm's seeds, with their range; ``None`` where there is none."""
+    lines = [points for c in runs if c.arm == arm and (points := _points(c, measurement.key))]
+    if not lines:
+        return None
+    xs = sorted({x for line in lines for x in line})
+    known = {x: [line[x] for line in lines if x in line] for x in xs}
+    return Series(
+        arm,
+        [(x, float(np.mean(known[x]))) for x in xs],
+        colour,
+        band=[(x, min(known[x]), max(known[x])) for x in xs] if len(lines) > 1 else (),
+    )
+
+
+def pairs(
+    baselines: Mapping[str, str], runs: Sequence[RunResult], measurement: Measurement
+) -> list[tuple[str, list[Series]]]:
+    """For each arm, its curve and its baseline's: (arm, series), over the seeds that both have.
+
+    Without a seed in common the arm's curve stands alone.
+    """
+    seeds = {arm: {c.seed for c in runs if c.arm == arm} for arm in baselines}
+    charts = []
+    for arm, other in baselines.items():
+        if arm == other:
+            continue
+        common = seeds[arm] & seeds[other]
+        shared = [c for c in runs if c.seed in (common or seeds[arm])]
+        own = arm_series(arm, shared, measurement, 1)
+        base = arm_series(other, shared, measurement, 2)
+        if own is not None:
+            charts.append((arm, [s for s in (base, own) if s is not None]))
+    return charts
+
+
+def charts_of(
+    baselines: Mapping[str, str],
+    runs: Sequence[RunResult],
+    measurement: Measurement,
+    style: ChartStyle,
+) -> list[tuple[str, Chart]]:
+    """(arm, chart) of every arm that the measurement was recorded for, all on one y axis; see ``pairs``."""
+    found = pairs(baselines, runs, measurement)
+    common = replace(style, holds=[y for _, series in found for line in series for y in line.reach])
+    return [(arm, Chart(series, common)) for arm, series in found]
+
+
+def _points(run: RunResult, key: str) -> dict[float, float]:
+    """Value by number of finished updates."""
+    if key == "validation":
+        return {float(update): rate for update, rate, *_ in run.validation}
+    values = run.metrics.get(key, [])
+    return {float(i): v for i, v in enumerate(values, 1) if v is not None}
+
+
+_ROW = 24.0
+
+
+def forest_picture(comparison: Comparison) -> str:
+    """Each arm's success with its interval, and its difference with its interval, a row an arm."""
+    height = 92 + _ROW * len(comparison.arms)
+    rates = [r for a in comparison.arms for r in (*a.rates, *(a.ci95 or ()))]
+    ends = [v for d in comparison.differences for v in (*d.differences, *(d.ci95 or ()))]
+    reach = min(1.0, 1.08 * max(0.02, *map(abs, ends or [0.1])))
+    left = Axis(max(0.0, min(rates) - 0.03), min(1.0, max(rates) + 0.03), 190, 500)
+    right = Axis(-reach, reach, 560, 880)
+    return render(
+        "differences.svg",
+        label="Success of each arm and its difference",
+        comparison=comparison,
+        height=height,
+        base=height - 34,
+        row=_ROW,
+        left=left,
+        left_ticks=_ticks(left, lambda v: f"{100 * v:g}"),
+        right=right,
+        right_ticks=_ticks(right, lambda v: f"{100 * v:+g}" if v else "0"),
+    )
+
+
+def _ticks(axis: Axis, text: Callable[[float], str]) -> list[tuple[float, str]]:
+    """(x, label)"""
+    return [(axis.at(v), text(round(v, 6))) for v in linear_ticks(axis.low, axis.high, 5)]
 
 
 def write_page(
@@ -26,12 +134,9 @@ def write_page(
     runs: Sequence[RunResult],
     costs: Sequence[Overhead] = (),
 ) -> None:
-    """Writes ``compare.html``, ``differences.svg`` and (where there are curves) ``curves.svg``."""
+    """Writes ``compare.html`` and ``differences.svg``."""
     forest = forest_picture(comparison)
-    curves = curves_picture(grid.baselines(), runs)
     write_text(folder / "differences.svg", forest + "\n")
-    if curves is not None:
-        write_text(folder / "curves.svg", curves + "\n")
     page = render(
         "compare.html",
         title=grid.name,

@@ -13,10 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from paw_train.reporting.compare.execute import Failure, Work
+from paw_train.reporting.charts import duration_text
 from paw_train.reporting.compare.grid import PlannedRun
-from paw_train.reporting.compare.run_folder import updates_done
-from paw_train.reporting.run.scales import duration_text
+from paw_train.reporting.compare.runs import Failure, Work, updates_done
 
 _LINE_SECONDS = 300.0
 _READ_SECONDS = 3.0

@@ -12,8 +12,8 @@ from typing import Any
 from paw_gym.files import json_text, write_text
 from paw_train.metrics import METRICS, NOT_MEASURED
 from paw_train.reporting.compare.grid import Arm, Grid, PlannedRun
-from paw_train.reporting.compare.run_folder import differing_setting, relevant
-from paw_train.reporting.run.run_data import RunData, load_run
+from paw_train.reporting.compare.runs import differing_setting, relevant
+from paw_train.reporting.run.data import RunData, load_run
 from paw_train.settings.dotted import ARGUMENTS, flatten, nest
 
 FORMAT = 1

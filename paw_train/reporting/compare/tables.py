@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paw_gym.printable import markdown_text
-from paw_train.reporting.compare.analysis import Comparison, Difference, Secondary
-from paw_train.reporting.compare.overhead import Overhead
+from paw_train.reporting.compare.analysis import Comparison, Difference, Overhead, Secondary
 
 Interval = tuple[float, float] | None
 
@@ -187,7 +186,7 @@ def overhead_rows(found: Sequence[Overhead]) -> list[list[str]]:
             o.arm,
             o.to,
             str(len(o.seeds)),
-            f"{o.cost.seconds:.2f}",
+            f"{o.seconds:.2f}",
             *(_share(v) for v in (o.time, o.rollout, o.train, o.train_per_token, o.memory)),
         ]
         for o in found

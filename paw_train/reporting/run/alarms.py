@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paw_train.reporting.run.results import number
+from paw_train.metrics import number
 
 WINDOW = 8
 """updates that are averaged; the first alarm is possible after two windows"""

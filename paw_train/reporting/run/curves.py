@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paw_train.metrics import METRICS, NOT_MEASURED, Metric
-from paw_train.reporting.run.charts import Chart, ChartStyle, Series, smoothing_window
-from paw_train.reporting.run.results import Rate, number
-from paw_train.reporting.run.run_data import Record, RunData
+from paw_train.metrics import METRICS, NOT_MEASURED, Metric, number
+from paw_train.reporting.charts import Chart, ChartStyle, Series, smoothing_window
+from paw_train.reporting.run.data import Rate, Record, RunData
 
 
 @dataclass(frozen=True, slots=True)

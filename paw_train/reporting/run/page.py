@@ -1,20 +1,33 @@
-"""The report of a run as one self-contained page."""
+"""The report of a training run, one HTML file that needs nothing else."""
 
 from __future__ import annotations
 
+import json
 import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from paw_gym.files import write_text
-from paw_train.reporting.pages import render
+from paw_gym.transition import Episode, Transition
+from paw_train.evaluation.statistics import difference_interval
+from paw_train.metrics import number
+from paw_train.reporting.charts import duration_text, number_text
+from paw_train.reporting.pages import blocks, changes, render
 from paw_train.reporting.run.curves import chart_sections, not_measured
-from paw_train.reporting.run.episodes import episodes_by_task
-from paw_train.reporting.run.results import number
-from paw_train.reporting.run.run_data import FILES, RunData, load_run
-from paw_train.reporting.run.tables import panel_measures, result_rows, setting_groups, tiles
-from paw_train.reporting.run.verdict import task_noun, verdict_of
-from paw_train.reporting.run.world_model import COLUMNS, world_model_rows
+from paw_train.reporting.run.data import FILES, STAGES, EvalResult, Rate, RunData, load_run
+from paw_train.reporting.run.verdict import points, same_panel, task_noun, verdict_of
+from paw_train.settings.dotted import flatten
+from paw_train.settings.mixture import entry_name
 
+COLUMNS = ("similarity", "exact match", "token accuracy", "NLL per token")
+_KEYS = (
+    ("similarity", 1.0, ""),
+    ("exact_match", 100.0, " %"),
+    ("token_accuracy", 100.0, " %"),
+    ("nll_per_token", 1.0, ""),
+)
 _NOISE = (
     ("of the tokens", "token_share"),
     ("of the gradient under CE", "ce"),
@@ -22,6 +35,8 @@ _NOISE = (
     ("of the gradient under clipped MAE", "cmae"),
 )
 """shares that fall on noisy tokens: label, and key in ``noise_gradient.json``"""
+MAX_CHARACTERS = 6000
+"""longest text shown in one place; what is hidden is counted"""
 
 
 def write_report(run_dir: str | Path) -> Path:
@@ -64,6 +79,217 @@ def _page(run: RunData) -> str:
         settings=setting_groups(run),
         files=_files(run),
     )
+
+
+def world_model_rows(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """A row for each stage that was measured: its name, then the columns."""
+    return [
+        [label, *(_cell(found[when].get(key), scale, unit) for key, scale, unit in _KEYS)]
+        for when, label in STAGES.items()
+        if found.get(when)
+    ]
+
+
+def _cell(value: Any, scale: float, unit: str) -> str:
+    mean = number(value.get("mean")) if isinstance(value, dict) else None
+    if mean is None:
+        return "–"
+    digits = 1 if unit else 3
+    ends = value.get("ci95")
+    text = f"{scale * mean:.{digits}f}{unit}"
+    if not isinstance(ends, list) or len(ends) != 2 or None in map(number, ends):
+        return text
+    return f"{text} [{scale * ends[0]:.{digits}f}, {scale * ends[1]:.{digits}f}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One transition of an episode."""
+
+    transition: Transition
+    prompt: list[list[str]]
+    """``["same", text]`` and ``["new", text]`` against the prompt before"""
+    prompt_size: str
+    response: list[list[str]]
+    """``["text", text]`` and ``[tag, text]``"""
+    hidden: int
+    """characters of the response that are not shown"""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownEpisode:
+    """An episode of the panel, before or after RL."""
+
+    when: str
+    """``before`` or ``after``"""
+    episode: Episode
+    outcome: str
+    solved: bool
+    total_reward: str
+    steps: Sequence[Step]
+
+
+def episodes_by_task(run: RunData) -> dict[str, list[ShownEpisode]]:
+    """The episodes that a run kept, by task."""
+    tasks: dict[str, list[ShownEpisode]] = {}
+    for when, episodes in (("before", run.episodes_before), ("after", run.episodes_after)):
+        for episode in episodes:
+            tasks.setdefault(episode.task_id, []).append(_shown(when, episode))
+    return tasks
+
+
+def _shown(when: str, episode: Episode) -> ShownEpisode:
+    prompts = ["", *(t.prompt for t in episode.transitions)]
+    return ShownEpisode(
+        when,
+        episode,
+        _outcome(episode),
+        bool(episode.success) and episode.error is None,
+        number_text(episode.total_reward),
+        [_step(t, earlier) for t, earlier in zip(episode.transitions, prompts, strict=False)],
+    )
+
+
+def _outcome(episode: Episode) -> str:
+    count = len(episode.transitions)
+    steps = f"{count} step{'' if count == 1 else 's'}"
+    if episode.error is not None:
+        return f"environment failed after {steps}"
+    if episode.success:
+        return f"solved in {steps}"
+    return f"{'not solved' if episode.finished else 'unfinished'}, {steps}"
+
+
+def _step(transition: Transition, earlier: str) -> Step:
+    parts = changes(earlier, transition.prompt)
+    size = f"{len(transition.prompt)} characters"
+    if earlier:
+        new = sum(text.count("\n") + 1 for kind, text in parts if kind == "new")
+        size += f", {new} of {len(transition.prompt.splitlines())} lines new"
+    shown = transition.response[:MAX_CHARACTERS]
+    return Step(transition, parts, size, blocks(shown), len(transition.response) - len(shown))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Success on one task type, or on the whole panel (``all``)."""
+
+    label: str
+    before: Rate | None
+    after: Rate | None
+    change: str
+    """in points; empty where the two are not comparable"""
+    clear: bool
+    """whether the 95 % interval of the change excludes 0"""
+
+    @property
+    def count(self) -> str:
+        """Tasks: two numbers where they differ."""
+        rates = (self.before, self.after)
+        return " / ".join(dict.fromkeys(str(r.n) for r in rates if r is not None))
+
+
+def result_rows(run: RunData) -> list[Row]:
+    """The whole panel first, then each task type by name; empty without an evaluation."""
+    before, after = run.before, run.after
+    if before is None and after is None:
+        return []
+    first = before.by_type if before else {}
+    second = after.by_type if after else {}
+    rates = (None if result is None else result.overall for result in (before, after))
+    whole = _row(run, "all", *rates)
+    names = sorted({*first, *second})
+    return [whole, *(_row(run, name, first.get(name), second.get(name)) for name in names)]
+
+
+def _row(run: RunData, label: str, before: Rate | None, after: Rate | None) -> Row:
+    comparable = run.before and run.after and same_panel(run.before, run.after)
+    if not comparable or before is None or after is None:
+        return Row(label, before, after, "", False)
+    low, high = difference_interval(before.triple, after.triple)
+    change = points(after.rate - before.rate)
+    return Row(label, before, after, change, low > 0 or high < 0)
+
+
+def panel_measures(run: RunData) -> list[tuple[str, str, str]]:
+    """(name, before RL, after RL) of what else an evaluation measured; a dash where it did not."""
+    rows = (
+        ("mean steps", "mean_steps", False),
+        ("mean return", "mean_reward", False),
+        ("invalid responses", "invalid_rate", True),
+    )
+    found = []
+    for label, name, share in rows:
+        before, after = (_measure(result, name, share) for result in (run.before, run.after))
+        if before or after:
+            found.append((label, before or "–", after or "–"))
+    return found
+
+
+def _measure(result: EvalResult | None, name: str, share: bool) -> str:
+    value = getattr(result, name) if result is not None else None
+    return "" if value is None else number_text(value, share)
+
+
+def setting_groups(run: RunData) -> dict[str, list[tuple[str, str]]]:
+    """Every setting by its dotted key, and the versions where they are recorded."""
+    groups = {"Settings": run.config, "Versions": run.environment}
+    return {
+        title: [(key, v if isinstance(v, str) else json.dumps(v)) for key, v in flatten(values)]
+        for title, values in groups.items()
+        if values
+    }
+
+
+def tiles(run: RunData) -> list[tuple[str, str]]:
+    """The run in a few figures: (name, figure)."""
+    seconds = sum(_sum(run, key) for key in ("seconds_rollout", "seconds_train"))
+    tokens = _sum(run, "tokens")
+    planned = run.planned_updates
+    done = len(run.metrics)
+    facts = [
+        ("environments" if run.mixed else "environment", run.setting("env.id") or _env_id(run)),
+        ("algorithm", _algorithm(run.setting("algorithm.name"), run.setting("world_model"))),
+        ("updates", f"{done} of {planned}" if planned and planned != done else str(done)),
+        ("RL time", duration_text(seconds) if seconds else ""),
+        ("tokens in RL", number_text(tokens) if tokens else ""),
+        ("warm start", _warm_start(run)),
+        ("seed", run.setting("seed")),
+    ]
+    return [(name, str(value)) for name, value in facts if value not in (None, "")]
+
+
+def _env_id(run: RunData) -> str:
+    result = run.after or run.before
+    own = run.config.get("env")
+    if isinstance(own, list):
+        return ", ".join(entry_name(entry) for entry in own if isinstance(entry, dict))
+    return result.env_id if result is not None else own if isinstance(own, str) else ""
+
+
+def _algorithm(name: Any, world_model: Any) -> str:
+    if not name:
+        return ""
+    shown = str(name).upper()
+    if not isinstance(world_model, dict):
+        return shown
+    if world_model.get("enabled") is False:
+        return f"{shown}, world model off"
+    return f"{shown} + WM ({world_model.get('loss', '')} × {world_model.get('coef', 1)})"
+
+
+def _warm_start(run: RunData) -> str:
+    if not run.warmstart:
+        return ""
+    last = run.warmstart[-1]
+    seconds = last.get("seconds")
+    took = f", {duration_text(seconds)}" if isinstance(seconds, int | float) else ""
+    return f"{last['step']} steps{took}"
+
+
+def _sum(run: RunData, key: str) -> float:
+    values = (record.get(key) for record in run.metrics)
+    return float(sum(v for v in values if isinstance(v, int | float)))
 
 
 def _commands(run: RunData) -> list[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from paw_train.evaluation.statistics import difference_interval, paired_difference
+from paw_train.metrics import number
 from paw_train.reporting.run.alarms import GAP, recent_success
-from paw_train.reporting.run.results import EvalResult, Rate, number
-from paw_train.reporting.run.run_data import Record, RunData
+from paw_train.reporting.run.data import EvalResult, Rate, Record, RunData
 
 _BOOTSTRAP_SEED = 0
 

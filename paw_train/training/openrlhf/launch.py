@@ -13,7 +13,7 @@ from pathlib import Path
 
 from paw_gym.files import naming_full_disk
 from paw_gym.locks import only_process, require_idle
-from paw_train.reporting.compare.run_folder import updates_done
+from paw_train.reporting.compare.runs import updates_done
 from paw_train.settings import Settings
 from paw_train.training.openrlhf import TESTED_VERSION
 from paw_train.training.openrlhf.deaths import is_death

@@ -12,7 +12,7 @@ from typing import Any
 from paw_gym.files import append_jsonl
 from paw_train.evaluation.statistics import wilson_interval
 from paw_train.reporting.run.alarms import Alarm, find_alarms
-from paw_train.reporting.run.records import read_records
+from paw_train.reporting.run.data import read_records
 from paw_train.reporting.tracking import Tracking
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.settings import Settings

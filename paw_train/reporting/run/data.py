@@ -1,17 +1,170 @@
-"""The data of a run's folder; a missing or damaged file becomes a note instead of an error."""
+"""A run's folder: its files, checked when they are read; what is missing or damaged becomes a note."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from paw_gym.transition import Episode, read_jsonl
+from paw_train.evaluation.statistics import wilson_interval
+from paw_train.metrics import number
 from paw_train.reporting.run.alarms import Alarm, find_alarms, world_model_loss
-from paw_train.reporting.run.records import Record, read_object, read_records
-from paw_train.reporting.run.results import EvalResult, number
-from paw_train.reporting.run.world_model import STAGES
 
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A success rate with its 95 % interval, fractions in [0, 1]."""
+
+    n: int
+    rate: float
+    low: float
+    high: float
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Rate:
+        """Reads ``n``, ``success_rate`` and ``ci95``; without ``ci95`` the Wilson interval is computed.
+
+        Raises:
+            ValueError: a value is missing or outside its range.
+        """
+        n, rate = number(data.get("n")), number(data.get("success_rate"))
+        if n is None or n < 1 or rate is None or not 0 <= rate <= 1:
+            raise ValueError(
+                f"expected n >= 1 and success_rate in [0, 1], got n={data.get('n')!r} and "
+                f"success_rate={data.get('success_rate')!r}"
+            )
+        interval = data.get("ci95")
+        if interval is None:
+            low, high = wilson_interval(rate * n, int(n))
+            return cls(int(n), rate, low, high)
+        ends = [number(end) for end in interval] if isinstance(interval, list) else []
+        if len(ends) != 2 or ends[0] is None or ends[1] is None or not 0 <= ends[0] <= ends[1] <= 1:
+            raise ValueError(f"expected ci95 as [low, high] in [0, 1], got {interval!r}")
+        return cls(int(n), rate, ends[0], ends[1])
+
+    @property
+    def triple(self) -> tuple[float, float, float]:
+        """(rate, low, high)"""
+        return self.rate, self.low, self.high
+
+    @property
+    def interval(self) -> str:
+        """The ends in percent, in brackets."""
+        return f"[{100 * self.low:.1f}, {100 * self.high:.1f}]"
+
+    def __str__(self) -> str:
+        return f"{100 * self.rate:.1f} % {self.interval}"
+
+
+@dataclass(frozen=True, slots=True)
+class EvalResult:
+    """One evaluation on a panel: the fields of ``result.json`` that a report shows."""
+
+    overall: Rate
+    by_type: dict[str, Rate]
+    panel: str = ""
+    panel_hash: str = ""
+    """identifies the exact tasks; results are compared only where it is equal"""
+    env_id: str = ""
+    mean_steps: float | None = None
+    invalid_rate: float | None = None
+    mean_reward: float | None = None
+    seconds: float | None = None
+    errors: int = 0
+    """episodes that an error of the environment ended; they count as no success"""
+    successes: list[bool] | None = None
+    """[n] one per task in the panel's order, where recorded"""
+    scores: list[float] | None = None
+    """[n] in [0, 1], in the same order, where recorded: WebShop's pay for a partial fit"""
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> EvalResult:
+        """Reads a result file's contents; keys beyond the contract's are optional.
+
+        Raises:
+            ValueError: the success rate, or that of a task type, is missing or impossible.
+        """
+        by_type = data.get("by_type") or {}
+        overall = Rate.from_dict(data)
+        successes = data.get("successes")
+        usable = isinstance(successes, list) and len(successes) == overall.n
+        return cls(
+            overall=overall,
+            by_type={str(name): Rate.from_dict(rate) for name, rate in by_type.items()},
+            panel=str(data.get("panel") or ""),
+            panel_hash=str(data.get("panel_hash") or data.get("fingerprint") or ""),
+            env_id=str(data.get("env_id") or ""),
+            mean_steps=number(data.get("mean_steps")),
+            invalid_rate=number(data.get("invalid_rate")),
+            mean_reward=number(data.get("mean_reward")),
+            seconds=number(data.get("seconds")),
+            errors=int(number(data.get("errors")) or 0),
+            successes=[bool(s) for s in successes or []] if usable else None,
+            scores=_scores(data, overall.n),
+            settings=data["settings"] if isinstance(data.get("settings"), dict) else {},
+        )
+
+
+def _scores(data: Mapping[str, Any], n: int) -> list[float] | None:
+    runs = data.get("runs")
+    if not isinstance(runs, list) or len(runs) != 1 or not isinstance(runs[0], Mapping):
+        return None  # of several seeds the report shows the success rate only
+    scores = [number(score) for score in runs[0].get("scores") or []]
+    found = [score for score in scores if score is not None]
+    return found if len(found) == len(scores) == n else None
+
+
+Record = dict[str, Any]
+
+
+class Records(NamedTuple):
+    """The content of a JSONL file."""
+
+    by_key: dict[float, Record]
+    """in rising order; of records with the same key (a resumed run) the last"""
+    damaged: int
+    """lines that are no record with the key"""
+
+
+def read_object(path: Path) -> Record:
+    """The object in a JSON file.
+
+    Raises:
+        ValueError: it holds something else, or no JSON.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+    if not isinstance(value, dict):
+        raise ValueError(f"it holds a {type(value).__name__}, not an object")
+    return value
+
+
+def read_records(path: Path, key: str) -> Records:
+    """The records of a JSONL file by the number ``key``; none where there is no file."""
+    found: dict[float, Record] = {}
+    damaged = 0
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    for line in filter(str.strip, text.splitlines()):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+        place = number(record.get(key)) if isinstance(record, dict) else None
+        if place is None:
+            damaged += 1
+        else:
+            found[place] = record
+    return Records(dict(sorted(found.items())), damaged)
+
+
+STAGES = {"start": "start policy", "learned": "after learning it", "trained": "after policy RL"}
+"""files of ``world_model/`` in a run's folder, in order"""
 MAX_EPISODES = 12
 """episodes of one file that a page shows"""
 
