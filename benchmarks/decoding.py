@@ -24,9 +24,9 @@ from typing import Any
 import torch
 
 from paw_train.policies.local.decoder import BatchDecoder
-from paw_train.policies.local.generate import respond
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import scratch_model
+from paw_train.policies.local.session import respond
 from paw_train.rollouts.policy import Sampling
 from paw_train.settings.scratch import ScratchModelSettings
 
@@ -47,13 +47,13 @@ class Load:
 
 def ours(model: Any, load: Load, seed: int) -> int:
     """Sampled tokens of all turns by our decoder."""
-    chat = SimpleNamespace(end_ids=frozenset(load.ends), decode=lambda ids: "", raw=lambda ids: "")
+    chat = SimpleNamespace(end_ids=frozenset(load.ends), decode=lambda ids: "", raw=lambda ids: "", thought_opened=False)
     decoder = BatchDecoder(model, len(load.prompts))
     sampling = Sampling(1.0, load.tokens, stop=())
     news, count = load.prompts, 0
     for turn in range(len(load.messages) + 1):
         seeds = [seed + 1000 * turn + row for row in range(len(news))]
-        answers = respond(decoder, news, chat, sampling, seeds)
+        answers = respond(decoder, dict(enumerate(news)), chat, sampling, seeds)
         count += sum(len(answer.ids) for answer in answers)
         if turn < len(load.messages):
             said = zip(answers, load.messages[turn], strict=True)

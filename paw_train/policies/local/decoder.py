@@ -1,64 +1,55 @@
 """Batched decoding with a key-value cache that outlives a turn.
 
-A ``BatchDecoder`` holds B growing sequences, each from column 0 of its row of the cache on, without holes.
-``feed`` appends tokens of any number to each. Where the model's attention is ours, they go through it
-as one row without padding, and each attends to its own sequence only. Rows that have ended their response
-lie idle behind the others until the next ``feed``; rows whose first contexts are equal share one prefill;
-``keep`` drops rows for good. ``branch`` looks at many continuations of each row at once and leaves no trace.
+A decoder holds growing sequences, its rows. ``feed`` appends tokens to some of them and gives what follows;
+the others are idle and cost nothing. ``BatchDecoder`` is for models whose layers are attention, with a static
+cache (``kv_cache``); ``PlainDecoder`` (``fallback``) for all others, with the cache that a model brings along.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from paw_train.policies.local.attention import CachedRows
-from paw_train.policies.local.group_decoder import GroupDecoder
-from paw_train.policies.local.kv_cache import (
-    GrowingLayer,
-    growing_cache,
-    hides_padding,
-    window_of,
-)
-from paw_train.policies.local.logits import logits_of
-from paw_train.policies.local.probes import (
+from paw_train.policies.local.fallback import (
     FIRST,
     SECOND,
+    PlainDecoder,
     close,
     hidden_of,
-    takes_blocks,
     undisturbed,
 )
-from paw_train.policies.local.stock_decoder import StockDecoder
-from paw_train.policies.local.token_tree import TokenTree
+from paw_train.policies.local.kv_cache import Access, static_cache, window_of
+from paw_train.policies.local.sampling import logits_of
 from paw_train.settings.rollout import PREFILL_TOKENS
 
 _LOG = logging.getLogger(__name__)
 _batches: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 _IDLE_SHARE = 1 / 8
-"""ended rows, of those computed, beyond which they are moved away: some copies of rows, against
+"""idle rows among the first of the cache, beyond which they are moved away: some copies of rows, against
 computing them at every token that follows"""
+_PADDING_SHARE = 1 / 8
+_FEW_TOKENS = 128
+"""padding of a pass, as a share of its tokens and in tokens, up to which it is cheaper than another pass"""
+ROOT = -1
+"""the parent of a tree's first tokens: the row's last token"""
 
 
 def open_decoder(model: Any, rows: int, prefill_tokens: int = PREFILL_TOKENS) -> Decoder:
-    """A decoder of ``rows`` sequences, by the kind of the model's cache (see ``BatchDecoder``)."""
+    """A decoder of ``rows`` sequences, by the kind of the model's cache."""
     if takes_batches(model):
         return BatchDecoder(model, rows, prefill_tokens)
-    stock = hides_padding(model) and growing_cache(model) is None
-    return StockDecoder(model, rows) if stock else GroupDecoder(model, rows)
+    return PlainDecoder(model, rows)
 
 
 def takes_batches(model: Any) -> bool:
     """Whether a ``BatchDecoder`` gives each sequence what the model gives it alone."""
-    if growing_cache(model) is None:
+    if static_cache(model, 1) is None:
         return False
-    if takes_blocks(model):  # then its attention is ours, and takes our masks
-        return True
     inner = model.get_decoder()
     if inner not in _batches:
         _batches[inner] = undisturbed(inner, lambda _: _batched_as_alone(model))
@@ -73,282 +64,229 @@ def takes_batches(model: Any) -> bool:
 
 def _batched_as_alone(model: Any) -> bool:
     decoder = BatchDecoder(model, 2)
-    decoder.feed([FIRST, SECOND])
-    found = decoder.feed([SECOND[:1], FIRST])
+    decoder.feed({0: FIRST, 1: SECOND})
+    found = decoder.feed({0: SECOND[:1], 1: FIRST})
     inner, whole = model.get_decoder(), (FIRST + SECOND[:1], SECOND + FIRST)
     alone = torch.cat([hidden_of(inner, ids)[-1:] for ids in whole])
-    return close(found, decoder.logits_of(alone), alone.dtype)
+    return close(found, logits_of(model, alone), alone.dtype)
 
 
 class BatchDecoder:
-    """B sequences that grow together.
+    """Sequences that grow in one static cache.
 
     Args:
-        model: a Hugging Face causal language model whose layers are attention (``growing_cache``).
-        rows: B.
-        prefill_tokens: most tokens of one forward pass of ``feed`` (a single row may have more): memory,
-            not results.
+        model: a Hugging Face causal language model that a ``static_cache`` fits.
+        rows: number of sequences.
+        prefill_tokens: most tokens of one forward pass (a single row may have more): memory, not results.
     """
 
     def __init__(self, model: Any, rows: int, prefill_tokens: int = PREFILL_TOKENS) -> None:
-        self.model = model
-        self.device = next(model.parameters()).device
-        self.prefill_tokens = prefill_tokens
-        self.count = rows
-        cache = growing_cache(model)
+        cache = static_cache(model, rows)
         if cache is None:
             raise ValueError(f"The layers of {type(model).__name__} are not all attention.")
-        self.cache = cache
-        self._layers: list[GrowingLayer] = list(cache.layers)  # type: ignore[arg-type]
+        self.model, self.cache, self.count = model, cache, rows
+        self.device = next(model.parameters()).device
+        self.prefill_tokens = prefill_tokens
         self._window = window_of(model.config)
-        self._joins = self._window is None and takes_blocks(model)
         self._eager = getattr(model.config, "_attn_implementation", None) == "eager"
-        self._order = list(range(rows))
-        """the row at each place of the cache; those at work come first"""
-        self._working = rows
         self._lengths = [0] * rows
-        """tokens at each place"""
+        """tokens of each row"""
+        self._place = list(range(rows))
+        """of each row, where in the cache it lies"""
+        self._row = list(range(rows))
+        """the row at each place"""
 
     @torch.no_grad()
-    def feed(self, chunks: Sequence[Sequence[int]]) -> Tensor:
-        """Appends ``chunks[b]`` to row b (it may be empty, but not the first time).
+    def feed(self, chunks: Mapping[int, Sequence[int]]) -> Tensor:
+        """Appends tokens to some rows.
 
-        Returns:
-            [B, V] float32 logits after each row's last new token; without meaning where there is none.
-        """
-        if len(chunks) != self.count:
-            raise ValueError(f"The decoder has {self.count} rows, got {len(chunks)} chunks.")
-        self._working = self.count
-        if not any(self._lengths):
-            return self._feed_first(chunks)
-        hidden = self._read([chunks[row] for row in self._order])
-        places = torch.tensor(self._places(), device=self.device)
-        return self.logits_of(hidden[places])
-
-    @torch.no_grad()
-    def feed_some(self, chunks: Mapping[int, Sequence[int]]) -> tuple[list[int], Tensor]:
-        """Appends to the given rows, not for the first time; the others are idle until they are fed.
+        Rows that begin with equal chunks share one computation.
 
         Args:
-            chunks: by row, each of at least one token.
+            chunks: by row, at least one token each.
 
         Returns:
-            As ``advance``.
+            [n, V] float32 logits after each row's last token, in the order of ``chunks``.
         """
-        self._working = self.count
-        self._set_idle(chunks)
-        working = self._order[: self._working]
-        hidden = self._read([chunks[row] for row in working])
-        return working, self.logits_of(hidden)
-
-    @torch.no_grad()
-    def advance(self, tokens: Mapping[int, int]) -> tuple[list[int], Tensor]:
-        """Appends one token to each of the given rows; the others are idle until the next ``feed``.
-
-        Args:
-            tokens: by row; only rows that are not idle yet.
-
-        Returns:
-            The rows, in the decoder's order, and their [rows, V] float32 logits.
-        """
-        working = self._order[: self._working]
-        if len(tokens) < len(working) * (1 - _IDLE_SHARE):
-            self._set_idle(tokens)
-            working = self._order[: self._working]
-        chunks = [[tokens[row]] if row in tokens else [] for row in working]
-        hidden = self._read_padded(0, chunks)
-        going = [place for place, row in enumerate(working) if row in tokens]
-        if len(going) < len(working):
-            hidden = hidden[torch.tensor(going, device=self.device)]
-        return [working[place] for place in going], self.logits_of(hidden)
-
-    @torch.no_grad()
-    def branch(self, trees: Sequence[TokenTree]) -> list[Tensor]:
-        """What follows each row, along every branch of a tree of tokens; nothing of it is kept.
-
-        All branches of a row are computed in one pass: each node sees the row, its ancestors and
-        itself. To be called right after ``feed``.
-
-        Args:
-            trees: B, what might come after each row.
-
-        Returns:
-            [n, H] hidden states of each tree's inner nodes.
-        """
-        found: dict[int, Tensor] = {}
-        start = 0
-        while start < self.count:
-            rows = self._order[start:]
-            share = max(1, self.prefill_tokens // max(1, len(trees[rows[0]].inner)))
-            widest = max(len(trees[row].inner) for row in rows[:share])
-            rows = rows[: max(1, min(share, self.prefill_tokens // max(1, widest)))]
-            for row, hidden in zip(rows, self._peek(start, [trees[r] for r in rows]), strict=True):
-                found[row] = hidden[: len(trees[row].inner)]
-            start += len(rows)
-        return [found[row] for row in range(self.count)]
-
-    def logits_of(self, hidden: Tensor) -> Tensor:
-        """[n, V] float32 logits of [n, H] last hidden states."""
+        if not all(chunks.values()):
+            raise ValueError("A row is given no tokens; there is nothing to answer.")
+        one_each = all(len(ids) == 1 and self._lengths[row] for row, ids in chunks.items())
+        hidden = self._step(chunks) if one_each else self._prefill(chunks)
         return logits_of(self.model, hidden)
 
-    def keep(self, rows: Sequence[int]) -> None:
-        """Drops all rows but the given ones, in the given order; one may be given many times."""
-        places = self._places()
-        self._take([places[row] for row in rows])
-        self.count = self._working = len(rows)
-        self._order = list(range(len(rows)))
+    @torch.no_grad()
+    def look_ahead(self, trees: Mapping[int, Sequence[tuple[int, int]]]) -> dict[int, Tensor]:
+        """Computes tokens that might follow some rows; the rows stay as they are.
 
-    def rewind(self, lengths: Mapping[int, int]) -> None:
+        Args:
+            trees: by row, (parent, token) of each node, parents before children; the parent is the number
+                of another node, or ``ROOT``. A node sees the row, the nodes above it and itself.
+
+        Returns:
+            [nodes, H] last hidden states by row.
+        """
+        found = {row: torch.empty(0) for row, nodes in trees.items() if not nodes}
+        for part in self._parts({row: nodes for row, nodes in trees.items() if nodes}):
+            hidden = self._grow_trees(part, [trees[row] for row in part])
+            found |= {row: h[: len(trees[row])] for row, h in zip(part, hidden, strict=True)}
+        return found
+
+    def rewind(self, lengths: Mapping[int, int]) -> dict[int, int]:
         """Forgets the ends of some rows.
 
         Args:
-            lengths: by row, how many of its tokens stay.
+            lengths: by row, the number of its tokens that may stay.
+
+        Returns:
+            By row, how many have stayed: all of these.
         """
-        places = self._places()
         for row, length in lengths.items():
-            self._lengths[places[row]] = length
+            self._lengths[row] = length
+        return dict(lengths)
 
-    def fork(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
-        """Replaces all rows by beginnings of the given ones.
+    def keep(self, rows: Sequence[int]) -> None:
+        """Drops all rows but the given ones, in the given order; one may be given many times."""
+        self._lengths = [self._lengths[row] for row in rows]
+        self.cache.keep([self._place[row] for row in rows], max(self._lengths))
+        self.count = len(rows)
+        self._place, self._row = list(range(self.count)), list(range(self.count))
 
-        Args:
-            rows: of each new row, the row that it continues; one may be given many times.
-            lengths: of each new row, how many of that row's tokens it has, at least 1.
-        """
-        self.keep(rows)
-        self._lengths = [min(pair) for pair in zip(self._lengths, lengths, strict=True)]
+    def _step(self, chunks: Mapping[int, Sequence[int]]) -> Tensor:
+        """[n, H] hidden states of one token a row, by one pass over the first places of the cache."""
+        span = 1 + max(self._place[row] for row in chunks)
+        if len(chunks) < span * (1 - _IDLE_SHARE):
+            self._move_to_front(chunks)
+            span = len(chunks)
+        rows = self._row[:span]
+        hidden = self._append(rows, [chunks.get(row, ()) for row in rows])
+        places = [self._place[row] for row in chunks]
+        return hidden[torch.tensor(places, device=self.device)]
 
-    # --- what is computed --------------------------------------------------------------------------
+    def _move_to_front(self, rows: Mapping[int, Any]) -> None:
+        """Exchanges idle rows among the first of the cache with the given rows behind them."""
+        front = [place for place in range(len(rows)) if self._row[place] not in rows]
+        behind = [self._place[row] for row in rows if self._place[row] >= len(rows)]
+        self.cache.swap(front, behind, max(self._lengths))
+        for a, b in zip(front, behind, strict=True):
+            self._row[a], self._row[b] = self._row[b], self._row[a]
+            self._place[self._row[a]], self._place[self._row[b]] = a, b
 
-    def _feed_first(self, chunks: Sequence[Sequence[int]]) -> Tensor:
-        """Computes each different context once, the longest first, so that padding is short."""
-        if not all(chunks):
-            raise ValueError("A row's first chunk is empty; it has nothing to answer.")
-        different = sorted({tuple(chunk) for chunk in chunks}, key=len, reverse=True)
-        place_of = {chunk: i for i, chunk in enumerate(different)}
-        places = [place_of[tuple(chunk)] for chunk in chunks]
-        self._lengths = [0] * len(different)
-        hidden = self._read(different)
-        if len(different) == self.count:
-            self._order = sorted(range(self.count), key=places.__getitem__)
-        else:
-            self._take(places)
-        return self.logits_of(hidden)[torch.tensor(places, device=self.device)]
+    def _prefill(self, chunks: Mapping[int, Sequence[int]]) -> Tensor:
+        """[n, H] hidden states of the last tokens, by passes over chunks of about equal lengths."""
+        first_with: dict[tuple[int, ...], int] = {}
+        source = {
+            row: row if self._lengths[row] else first_with.setdefault(tuple(ids), row)
+            for row, ids in chunks.items()
+        }
+        found: dict[int, Tensor] = {}
+        for part in self._parts({row: ids for row, ids in chunks.items() if source[row] == row}):
+            found |= zip(part, self._append(part, [chunks[row] for row in part]), strict=True)
+        copies = [row for row in chunks if source[row] != row]
+        if copies:
+            for row in copies:
+                self._lengths[row] = len(chunks[row])
+            places = [[self._place[row] for row in rows] for rows in (map(source.get, copies), copies)]  # type: ignore[index]
+            self.cache.copy(*places, max(len(chunks[row]) for row in copies))
+        return torch.stack([found[source[row]] for row in chunks])
 
-    def _read(self, chunks: Sequence[Sequence[int]]) -> Tensor:
-        """Appends to the first places of the cache, some at a time; [places, H] last hidden states."""
-        read = self._read_joined if self._joins else self._read_padded
-        hidden, start = [], 0
-        while start < len(chunks):
-            stop = start + 1
-            while stop < len(chunks) and self._fits(chunks[start : stop + 1]):
-                stop += 1
-            hidden.append(read(start, chunks[start:stop]))
-            start = stop
-        return torch.cat(hidden)
+    def _parts(self, chunks: Mapping[int, Sequence[Any]]) -> Iterator[list[int]]:
+        """Rows that are read in one pass, in the order of the cache."""
+        part: list[int] = []
+        widest = tokens = 0
+        for row in sorted(chunks, key=lambda row: len(chunks[row]), reverse=True):
+            padded = widest * (len(part) + 1)
+            tokens += len(chunks[row])
+            padding = padded - tokens
+            wasteful = padding > max(_FEW_TOKENS, _PADDING_SHARE * padded)
+            if part and (padded > self.prefill_tokens or wasteful):
+                yield sorted(part, key=self._place.__getitem__)
+                part, tokens = [], len(chunks[row])
+            widest = widest if part else len(chunks[row])
+            part.append(row)
+        if part:
+            yield sorted(part, key=self._place.__getitem__)
 
-    def _fits(self, chunks: Sequence[Sequence[int]]) -> bool:
-        tokens = sum(map(len, chunks)) if self._joins else len(chunks) * _longest(chunks)
-        return tokens <= self.prefill_tokens
-
-    def _read_joined(self, first: int, chunks: Sequence[Sequence[int]]) -> Tensor:
-        """One forward pass over the tokens of neighbouring places as one row, without padding."""
-        if not any(chunks):
-            return self._nothing(len(chunks))
-        before = self._lengths[first : first + len(chunks)]
-        ids = [token for chunk in chunks for token in chunk]
-        columns = [
-            n + i for n, chunk in zip(before, chunks, strict=True) for i in range(len(chunk))
-        ]
-        places = [first + i for i, chunk in enumerate(chunks) for _ in chunk]
-        position = torch.tensor([columns], device=self.device)
-        self._aim(torch.tensor([places], device=self.device), position, slice(None))
-        spans = [
-            (first + i, n, len(c)) for i, (n, c) in enumerate(zip(before, chunks, strict=True))
-        ]
-        hidden = self._decode(
-            torch.tensor([ids]),
-            position,
-            # no mask: this one only keeps the model from making its own
-            torch.ones((1, 1, 0, 0), dtype=torch.bool, device=self.device),
-            blocks=CachedRows.of([span for span in spans if span[2]], self.device),
-        )[0]
-        ends, at = [], 0
-        for chunk in chunks:
-            at += len(chunk)
-            ends.append(max(0, at - 1))
-        self._grow(first, chunks)
-        return hidden[torch.tensor(ends, device=self.device)]
-
-    def _read_padded(self, first: int, chunks: Sequence[Sequence[int]]) -> Tensor:
-        """One forward pass over neighbouring places, a row each; [r, H] hidden states of their last tokens.
+    def _append(self, rows: Sequence[int], chunks: Sequence[Sequence[int]]) -> Tensor:
+        """[r, H] hidden states of the last tokens, by one pass; chunks are padded, and may be empty.
 
         What padding leaves behind a sequence is not seen, and overwritten by what the sequence goes on with.
         """
-        width = _longest(chunks)
+        width = max(map(len, chunks))
         ids = torch.tensor([[*chunk, *[0] * (width - len(chunk))] for chunk in chunks])
-        before = torch.tensor(self._lengths[first : first + len(chunks)], device=self.device)
+        before = torch.tensor([self._lengths[row] for row in rows], device=self.device)[:, None]
+        last = torch.tensor([len(chunk) - 1 for chunk in chunks], device=self.device)
         steps = torch.arange(width, device=self.device)
-        position = before[:, None] + steps
-        places = torch.arange(first, first + len(chunks), device=self.device)
-        end = max(self._lengths[first : first + len(chunks)]) + width
-        self._aim(
-            places[:, None].expand(-1, width), position, slice(first, first + len(chunks)), end
-        )
-        column = torch.arange(end, device=self.device)
+        columns = before + steps
+        # padding must not stand beyond the model's last position
+        position = (before + torch.minimum(steps, last[:, None])).clamp(min=0)
+        end = max(self._lengths[row] for row in rows) + width
         if end == width and self._window is None:
             mask = None  # nothing precedes: causal order is enough
         else:
-            mask = self._mask(column <= position[..., None], position, column)
-        last = torch.tensor([len(chunk) - 1 for chunk in chunks], device=self.device)
-        # padding must not stand beyond the model's last position
-        hidden = self._decode(ids, before[:, None] + torch.minimum(steps, last[:, None]), mask)
-        self._grow(first, chunks)
-        return hidden[torch.arange(len(chunks), device=self.device), last.clamp(min=0)]
+            column = torch.arange(end, device=self.device)
+            mask = self._mask(column <= columns[..., None], columns, column)
+        hidden = self._forward(rows, ids, columns, position, mask, end)
+        for row, chunk in zip(rows, chunks, strict=True):
+            self._lengths[row] += len(chunk)
+        return hidden[torch.arange(len(rows), device=self.device), last.clamp(min=0)]
 
-    def _peek(self, first: int, trees: Sequence[TokenTree]) -> Tensor:
-        """[r, N, H] hidden states of the trees' inner nodes, padded; the sequences stay as they are."""
-        width = max(1, max(len(tree.inner) for tree in trees))
-        lengths = self._lengths[first : first + len(trees)]
-        end = max(lengths) + width
-        ids = torch.zeros((len(trees), width), dtype=torch.long)
-        depth = torch.zeros_like(ids)
-        seen = torch.zeros((len(trees), width, end), dtype=torch.bool)
-        column = torch.arange(end).repeat(len(trees), 1)
-        for i, (tree, length) in enumerate(zip(trees, lengths, strict=True)):
-            n, nodes = len(tree.inner), slice(length, length + width)
-            ids[i, :n], depth[i, :n] = torch.tensor(tree.inner), torch.tensor(tree.depths)
-            # a node of the padding sees itself, so that its attention is over something
-            seen[i, :, nodes] = torch.eye(width, dtype=torch.bool)
-            seen[i, :n, length : length + n] = tree.lineage()
-            seen[i, :, :length] = True
-            column[i, nodes] = length + depth[i]
-        start = torch.tensor(lengths)[:, None]
-        place = torch.arange(first, first + len(trees))[:, None].expand(-1, width)
-        columns = start + torch.arange(width)
-        self._aim(
-            place.to(self.device),
-            columns.to(self.device),
-            slice(first, first + len(trees)),
-            end,
+    def _grow_trees(self, rows: list[int], trees: Sequence[Sequence[tuple[int, int]]]) -> Tensor:
+        """[r, nodes, H] hidden states of trees behind some rows, padded."""
+        width = max(map(len, trees))
+        before = torch.tensor([self._lengths[row] for row in rows])[:, None]
+        end = int(before.max()) + width
+        columns = before + torch.arange(width)
+        ids = torch.zeros((len(rows), width), dtype=torch.long)
+        position = before.repeat(1, width)
+        seen = (torch.arange(end) < before)[:, None].repeat(1, width, 1)
+        # a node of the padding sees itself as well, so that its attention is over something
+        seen.scatter_(2, columns[..., None], True)
+        for i, nodes in enumerate(trees):
+            start = int(before[i])
+            for node, (parent, token) in enumerate(nodes):
+                ids[i, node] = token
+                if parent != ROOT:
+                    position[i, node] = position[i, parent] + 1
+                    seen[i, node] |= seen[i, parent]
+                    seen[i, node, start + node] = True
+        column = torch.arange(end).repeat(len(rows), 1).scatter_(1, columns, position)
+        columns, position, seen, column = (
+            x.to(self.device) for x in (columns, position, seen, column)
         )
-        position = (start + depth).to(self.device)
-        mask = self._mask(seen.to(self.device), position, column.to(self.device))
-        return self._decode(ids, position, mask)
+        mask = self._mask(seen, position, column)
+        return self._forward(rows, ids, columns, position, mask, end)
 
-    def _decode(self, ids: Tensor, position: Tensor, mask: Any, **keywords: Any) -> Tensor:
+    def _forward(
+        self,
+        rows: Sequence[int],
+        ids: Tensor,
+        columns: Tensor,
+        position: Tensor,
+        mask: Any,
+        end: int,
+    ) -> Tensor:
+        """[r, t, H] hidden states of new tokens [r, t], which are written to their columns."""
+        places = [self._place[row] for row in rows]
+        neighbours = places == list(range(places[0], places[0] + len(places)))
+        self.cache.reserve(end)
+        self.cache.access = Access(
+            torch.tensor(places, device=self.device),
+            columns,
+            end,
+            slice(places[0], places[0] + len(places)) if neighbours else None,
+            is_first=end == columns.shape[1],
+        )
         hidden: Tensor = self.model.get_decoder()(
             input_ids=ids.to(self.device),
             attention_mask=mask,
             position_ids=position,
             past_key_values=self.cache,
             use_cache=True,
-            **keywords,
         ).last_hidden_state
         return hidden
 
     def _mask(self, seen: Tensor, position: Tensor, column: Tensor) -> Any:
-        """The attention mask of a pass, by kind where layers differ.
+        """The attention mask of a pass, by kind if layers differ.
 
         Args:
             seen: [r, t, L] bool, by order alone.
@@ -373,54 +311,6 @@ class BatchDecoder:
         least = torch.finfo(self.model.dtype).min
         return torch.zeros_like(seen, dtype=self.model.dtype).masked_fill_(~seen, least)
 
-    def _nothing(self, rows: int) -> Tensor:
-        return torch.zeros(
-            (rows, self.model.config.hidden_size), dtype=self.model.dtype, device=self.device
-        )
 
-    # --- where it lies -----------------------------------------------------------------------------
-
-    def _aim(self, places: Tensor, columns: Tensor, seen: slice, end: int | None = None) -> None:
-        """The next pass writes to these places and columns [r, t], and sees ``end`` columns of ``seen``."""
-        end = int(columns.max()) + 1 if end is None else end
-        for layer in self._layers:
-            layer.aim(places, columns, seen, end, len(self._lengths))
-
-    def _grow(self, first: int, chunks: Sequence[Sequence[int]]) -> None:
-        for place, chunk in enumerate(chunks, first):
-            self._lengths[place] += len(chunk)
-
-    def _set_idle(self, going: Mapping[int, Any]) -> None:
-        """Moves the rows that go on to the front of the cache, by swaps."""
-        count = len(going)
-        front = [i for i in range(count) if self._order[i] not in going]
-        back = [i for i in range(count, self._working) if self._order[i] in going]
-        self._working = count
-        if not front:
-            return
-        for a, b in zip(front, back, strict=True):
-            for values in (self._order, self._lengths):
-                values[a], values[b] = values[b], values[a]
-        a_index = torch.tensor(front, device=self.device)
-        b_index = torch.tensor(back, device=self.device)
-        for layer in self._layers:
-            layer.swap(a_index, b_index, max(self._lengths))
-
-    def _take(self, places: Sequence[int]) -> None:
-        """The cache with row b from ``places[b]``."""
-        self._lengths = [self._lengths[place] for place in places]
-        index = torch.tensor(list(places), dtype=torch.long, device=self.device)
-        for layer in self._layers:
-            layer.select(index, max(self._lengths))
-
-    def _places(self) -> list[int]:
-        """[B] where in the cache each row is."""
-        return sorted(range(self.count), key=self._order.__getitem__)
-
-
-def _longest(chunks: Sequence[Sequence[int]]) -> int:
-    return max(1, max(len(chunk) for chunk in chunks))
-
-
-Decoder = BatchDecoder | StockDecoder | GroupDecoder
-"""whatever holds growing sequences; all but ``BatchDecoder`` neither ``fork`` nor rest rows"""
+Decoder = BatchDecoder | PlainDecoder
+"""whatever holds growing sequences"""

@@ -1,7 +1,13 @@
-"""A key-value cache that outlives a turn: rows can be idle, swap places, be copied and be dropped."""
+"""A static key-value cache: fixed rows, columns allocated ahead, tokens written in place.
+
+The library's static cache writes all rows at the same column, so rows of unequal lengths need padding in it,
+and its dynamic one copies all of itself for each token. Here each token has a row and a column of its own:
+sequences of any lengths lie without holes, and buffers stay where they are while responses are sampled.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,109 +16,126 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
 
-def _room(columns: int) -> int:
-    """Columns of a buffer for so many: a decode step reads the spare ones too (``attention``)."""
-    return columns + columns // 8 + 64
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a forward pass over r rows and t tokens each writes and reads."""
+
+    rows: Tensor
+    """[r] of the cache"""
+    columns: Tensor
+    """[r, t] of the tokens"""
+    end: int
+    """number of columns that are read"""
+    seen: slice | None
+    """the rows, if they are neighbours; else they are gathered"""
+    is_first: bool
+    """nothing stands before the tokens, so that they read themselves only"""
 
 
-class GrowingLayer(DynamicLayer):
-    """A cache layer that writes in place into a buffer with room to spare.
+class StaticCache(Cache):
+    """Keys and values of all layers.
 
-    The stock layer copies the whole cache for every token; for a small model over long dialogues
-    that copy costs more than the model. Each token is written to a row and column of its own (``aim``), so
-    that sequences of any lengths stand in it without holes.
+    Args:
+        layers: number of layers.
+        rows: number of sequences.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int, rows: int) -> None:
+        self.rows = rows
+        self.room = 0
+        """columns that the buffers have, or get when they are next written to"""
+        self.access: Access | None = None
+        super().__init__(layers=[_StaticLayer(self) for _ in range(layers)])
+
+    def reserve(self, columns: int) -> None:
+        """Makes room for sequences of so many tokens, and a good few more."""
+        if columns > self.room:
+            # half-precision products on a CPU read the spare columns too (``attention``): not too many
+            self.room = columns + columns // 8 + 64
+
+    def copy(self, sources: Sequence[int], targets: Sequence[int], width: int) -> None:
+        """Copies the first ``width`` columns of some rows to others."""
+        for buffer in self._buffers():
+            source, target = (torch.tensor(r, device=buffer.device) for r in (sources, targets))
+            buffer[target, :, :width] = buffer[source, :, :width]
+
+    def swap(self, some: Sequence[int], others: Sequence[int], width: int) -> None:
+        """Exchanges rows ``some[i]`` and ``others[i]`` over the first ``width`` columns."""
+        self.copy([*some, *others], [*others, *some], width)
+
+    def keep(self, rows: Sequence[int], width: int) -> None:
+        """Replaces all rows by the first ``width`` columns of the given ones, in smaller buffers."""
+        self.rows, self.room = len(rows), 0
+        self.reserve(width)
+        for layer in self.layers:
+            assert isinstance(layer, _StaticLayer)
+            layer.buffers = [
+                _widened(buffer[torch.tensor(rows, device=buffer.device), :, :width], self.room)
+                for buffer in layer.buffers
+            ]
+
+    def _buffers(self) -> list[Tensor]:
+        return [b for layer in self.layers for b in layer.buffers]  # type: ignore[attr-defined]
+
+
+class _StaticLayer(DynamicLayer):
+    """Buffers [rows, heads, room, dim] of the keys and the values of one layer."""
+
+    def __init__(self, cache: StaticCache) -> None:
         super().__init__()
-        self._buffers: list[Tensor] = []
-        self._rows = self._columns = torch.zeros((0, 0), dtype=torch.long)
-        self._seen = slice(None)
-        self._end = 0
-        self._total = 0
-
-    def aim(self, rows: Tensor, columns: Tensor, seen: slice, end: int, total: int) -> None:
-        """Says where the next update belongs.
-
-        Args:
-            rows: [r, t] of its tokens.
-            columns: [r, t] of its tokens.
-            seen: the rows that it sees.
-            end: of these, how many columns.
-            total: rows of the cache.
-        """
-        self._rows, self._columns, self._seen = rows, columns, seen
-        self._end, self._total = end, total
+        self.cache = cache
+        self.buffers: list[Tensor] = []
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Writes [r, heads, t, dim] keys and values where they belong and returns all that is seen."""
-        if not self.is_initialized:
+        """Writes [r, heads, t, dim] keys and values, and returns what their tokens may see."""
+        access, both = self.cache.access, (key_states, value_states)
+        assert access is not None
+        if not self.buffers:
             self.lazy_initialization(key_states, value_states)
-        views = []
-        for i, new in enumerate((key_states, value_states)):
-            self._make_room(i, new)
-            self._buffers[i][self._rows, :, self._columns] = new.transpose(1, 2)
-            views.append(self._buffers[i][self._seen, :, : self._end])
-        self.keys, self.values = views
-        return self.keys, self.values
-
-    def _make_room(self, i: int, like: Tensor) -> None:
-        """Zeros, not whatever lay in memory: a column that a mask hides must hold finite numbers."""
-        if len(self._buffers) > i and self._buffers[i].shape[-2] >= self._end:
-            return
-        room = _room(self._end)
-        fresh = like.new_zeros((self._total, like.shape[1], room, like.shape[-1]))
-        if len(self._buffers) > i:
-            old = self._buffers[i]
-            fresh[:, :, : old.shape[-2]] = old
-        self._buffers[i : i + 1] = [fresh]
+            self.buffers = [x.new_zeros((self.cache.rows, x.shape[1], 0, x.shape[3])) for x in both]
+        if self.buffers[0].shape[2] < self.cache.room:
+            self.buffers = [_widened(buffer, self.cache.room) for buffer in self.buffers]
+        for buffer, new in zip(self.buffers, both, strict=True):
+            buffer[access.rows[:, None], :, access.columns] = new.transpose(1, 2)
+        if access.is_first:
+            return both
+        keys, values = (buffer[:, :, : access.end] for buffer in self.buffers)
+        if access.seen is not None:
+            return keys[access.seen], values[access.seen]
+        return keys.index_select(0, access.rows), values.index_select(0, access.rows)
 
     def get_seq_length(self) -> int:
         """Columns before the next update."""
-        return max(0, self._end - self._columns.shape[-1])
-
-    def swap(self, a: Tensor, b: Tensor, width: int) -> None:
-        """Exchanges rows ``a[i]`` and ``b[i]`` over the first ``width`` columns."""
-        for buffer in self._buffers:
-            kept = buffer[a, :, :width]
-            buffer[a, :, :width] = buffer[b, :, :width]
-            buffer[b, :, :width] = kept
-
-    def select(self, rows: Tensor, width: int) -> None:
-        """Keeps the first ``width`` columns of the given rows [R] (also repeated ones)."""
-        for i, buffer in enumerate(self._buffers):
-            fresh = buffer.new_zeros((len(rows), buffer.shape[1], _room(width), buffer.shape[3]))
-            fresh[:, :, :width] = buffer[rows, :, :width]
-            self._buffers[i] = fresh
+        access = self.cache.access
+        return 0 if access is None else access.end - access.columns.shape[1]
 
 
-def growing_cache(model: Any) -> Cache | None:
-    """A cache of growing layers, or ``None`` for a model whose layers keep something else.
+def _widened(buffer: Tensor, room: int) -> Tensor:
+    """A copy with more columns, zeros: a column that a mask hides must hold finite numbers."""
+    wide = buffer.new_zeros((*buffer.shape[:2], room, buffer.shape[3]))
+    wide[:, :, : buffer.shape[2]] = buffer
+    return wide
 
-    Attention must take a mask of its own for each pair of tokens, as SDPA and the eager one do. Layers
-    with a sliding window keep everything as well; the attention mask hides what is too far.
+
+def static_cache(model: Any, rows: int) -> StaticCache | None:
+    """A cache for a model whose layers are attention that takes a mask for each pair of tokens, else ``None``.
+
+    Layers with a sliding window keep everything as well; the mask hides what is too far. A window that is
+    measured in columns (``attention_types`` of GPT-Neo), states, and keys that layers share do not fit.
     """
     config = model.config
     attention = str(getattr(config, "_attn_implementation", ""))
-    if not (attention.endswith("sdpa") or attention == "eager"):
-        return None
-    if not hides_padding(model) or getattr(config, "num_kv_shared_layers", None):
-        return None
-    return Cache(layers=[GrowingLayer() for _ in range(config.num_hidden_layers)])
-
-
-def hides_padding(model: Any) -> bool:
-    """Whether an attention mask keeps padding in the cache from having any effect.
-
-    Not in layers with a state, nor where a window is measured in columns of the cache (``attention_types`` of
-    GPT-Neo).
-    """
-    config = model.config
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    other = getattr(model, "_is_stateful", False) or hasattr(config, "attention_types")
-    return kinds <= {"full_attention", "sliding_attention"} and not other
+    fits = (
+        (attention.endswith("sdpa") or attention == "eager")
+        and kinds <= {"full_attention", "sliding_attention"}
+        and not getattr(model, "_is_stateful", False)
+        and not hasattr(config, "attention_types")
+        and not getattr(config, "num_kv_shared_layers", None)
+    )
+    return StaticCache(config.num_hidden_layers, rows) if fits else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +149,11 @@ class Window:
 
 
 def window_of(config: Any) -> Window | None:
-    """The model's sliding window, or ``None`` when every layer sees everything."""
+    """The model's sliding window, or ``None`` if every layer sees everything."""
     kinds = getattr(config, "layer_types", None)
     size = getattr(config, "sliding_window", None)
+    if not size:
+        return None
     if kinds:
-        return Window(int(size), True) if "sliding_attention" in kinds and size else None
-    return (
-        Window(int(size), False) if size and getattr(config, "use_sliding_window", True) else None
-    )
+        return Window(int(size), True) if "sliding_attention" in kinds else None
+    return Window(int(size), False) if getattr(config, "use_sliding_window", True) else None

@@ -15,15 +15,15 @@ from paw_train.policies.local import lora
 from paw_train.policies.local.attention import use_grouped_attention
 from paw_train.policies.local.attention_blocks import layout
 from paw_train.policies.local.kernel_caches import bound_kernel_caches
-from paw_train.policies.local.kv_cache import growing_cache, window_of
+from paw_train.policies.local.kv_cache import static_cache, window_of
 from paw_train.policies.local.loading import load_model, no_progress_bars, read_weights
 from paw_train.policies.local.lora import Base
 from paw_train.policies.local.probes import takes_blocks
 from paw_train.policies.local.processor import warn_of_slow_type
 from paw_train.policies.local.recomputation import enable_recomputation, recomputed
 from paw_train.policies.local.reference import AdapterReference, CopyReference, Reference
-from paw_train.policies.local.scoring_session import LocalScoringSession
-from paw_train.policies.local.sessions import LocalSession
+from paw_train.policies.local.scoring import LocalScoringSession
+from paw_train.policies.local.session import LocalSession
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Sampling
 from paw_train.rollouts.scoring import batch_logprobs
@@ -162,7 +162,7 @@ class LocalPolicy:
     @property
     def can_join(self) -> bool:
         """Whether it reads joined rows: our attention is in use, and every layer sees all."""
-        every_layer_sees_all = growing_cache(self.model) and not window_of(self.model.config)
+        every_layer_sees_all = static_cache(self.model, 1) and not window_of(self.model.config)
         return bool(every_layer_sees_all) and takes_blocks(self.model)
 
     def logits(self, batch: TokenBatch, tokens: Tensor) -> Tensor:

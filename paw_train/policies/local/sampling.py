@@ -1,14 +1,30 @@
-"""Tokens from logits: temperature, truncation, and one random number a token."""
+"""Logits, and tokens from them: temperature, truncation, and one random number a token."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from paw_train.rollouts.policy import Sampling
+
+
+def logits_of(model: Any, hidden: Tensor) -> Tensor:
+    """[n, V] float32 logits of [n, H] last hidden states, as the model's own head gives them."""
+    logits: Tensor = model.get_output_embeddings()(hidden).float()
+    config = model.config
+    # Gemma 2, RecurrentGemma, Cohere and Granite change them after the output layer
+    if scale := getattr(config, "logit_scale", None):
+        logits = logits * scale
+    if divisor := getattr(config, "logits_scaling", None):
+        logits = logits / divisor
+    for name in ("final_logit_softcapping", "logits_soft_cap"):
+        if cap := getattr(config, name, None):
+            logits = torch.tanh(logits / cap) * cap
+    return logits
 
 
 def uniforms(seeds: Sequence[int], count: int) -> Tensor:

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paw_train.policies.local.decoder import BatchDecoder, takes_batches
-from paw_train.policies.local.logits import finish_logits
-from paw_train.policies.local.seats import Seats
-from paw_train.policies.local.token_tree import ROOT, TokenTree
+from paw_train.policies.local.decoder import ROOT, BatchDecoder, takes_batches
+from paw_train.policies.local.sampling import logits_of
+from paw_train.policies.local.session import DialogueCache
 from paw_train.rollouts.policy import ScoreRequest, Scores
 from paw_train.settings.rollout import PREFILL_TOKENS
 
@@ -36,8 +35,9 @@ class LocalScoringSession:
 
     def __init__(self, model: Any, growing: bool, prefill_tokens: int = PREFILL_TOKENS) -> None:
         self.model, self.prefill_tokens = model, prefill_tokens
-        self._seats = Seats(model, prefill_tokens, exact=True) if growing else None
+        self._dialogues = DialogueCache(model, prefill_tokens) if growing else None
 
+    @torch.no_grad()
     def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
         """See ``protocol.ScoringSession``."""
         if not requests:
@@ -45,18 +45,17 @@ class LocalScoringSession:
         self.model.eval()
         if not takes_batches(self.model):
             return self._plain(requests)
-        if self._seats is not None:
+        if self._dialogues is not None:
             names, contexts = [r.episode for r in requests], [r.ids for r in requests]
-            decoder, news = self._seats.take(names, contexts)
-            assert isinstance(decoder, BatchDecoder)  # it has a growing cache
-            found = score_trees(decoder, news, [TokenTree(r.continuations) for r in requests])
-            self._seats.read |= {r.episode: list(r.ids) for r in requests}
+            decoder, news = self._dialogues.take(names, contexts)
+            assert isinstance(decoder, BatchDecoder)  # the model takes batches
+            found = _score_trees(decoder, news, requests)
+            self._dialogues.read |= {r.episode: list(r.ids) for r in requests}
             return found
         found = []
         for part in _parts(requests, self.prefill_tokens):
             decoder = BatchDecoder(self.model, len(part), self.prefill_tokens)
-            trees = [TokenTree(r.continuations) for r in part]
-            found += score_trees(decoder, [r.ids for r in part], trees)
+            found += _score_trees(decoder, {i: r.ids for i, r in enumerate(part)}, part)
         return found
 
     def _plain(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
@@ -67,7 +66,7 @@ class LocalScoringSession:
             type(self.model).__name__,
         )
         return [
-            Scores([whole_logprobs(self.model, r.ids, ids) for ids in r.continuations])
+            Scores([_whole_logprobs(self.model, r.ids, ids) for ids in r.continuations])
             for r in requests
         ]
 
@@ -84,30 +83,55 @@ def _parts(requests: Sequence[ScoreRequest], tokens: int) -> list[Sequence[Score
     return parts
 
 
-def score_trees(
-    decoder: BatchDecoder, contexts: Sequence[Sequence[int]], trees: Sequence[TokenTree]
-) -> list[Scores]:
-    """Feeds each row its new context and scores the branches that could follow.
+class _Tree:
+    """Continuations of one context as their prefix tree: what they share at the beginning is computed once.
 
-    Args:
-        decoder: B rows.
-        contexts: B chunks, what was not fed yet.
-        trees: B, the continuations of each.
+    Only inner nodes, tokens that another one follows, have to be read by a model.
+
+    Raises:
+        ValueError: there is none, or an empty one.
     """
-    first = decoder.feed(contexts)
-    hidden = decoder.branch(trees)
+
+    def __init__(self, continuations: Sequence[Sequence[int]]) -> None:
+        if not continuations or not all(continuations):
+            raise ValueError("Expected continuations of at least one token each.")
+        inner: dict[tuple[int, int], int] = {}
+        edges: dict[tuple[int, int], int] = {}
+        self.paths: list[list[int]] = []
+        """of each continuation, the numbers of its tokens' edges"""
+        for ids in continuations:
+            parent, path = ROOT, []
+            for i, token in enumerate(ids):
+                edge = (parent, int(token))
+                path.append(edges.setdefault(edge, len(edges)))
+                if i + 1 < len(ids):
+                    parent = inner.setdefault(edge, len(inner))
+            self.paths.append(path)
+        self.inner = list(inner)
+        """(parent, token) of each inner node, parents before children"""
+        self.edges = list(edges)
+        """the different (parent, token)"""
+
+
+def _score_trees(
+    decoder: BatchDecoder, news: dict[int, Sequence[int]], requests: Sequence[ScoreRequest]
+) -> list[Scores]:
+    """Feeds rows what is new of the requests' contexts and scores the branches that could follow."""
+    trees = [_Tree(r.continuations) for r in requests]
+    first = decoder.feed(news)
+    hidden = decoder.look_ahead({row: t.inner for row, t in zip(news, trees, strict=True)})
     scores = []
-    for row, tree in enumerate(trees):
-        values = _edge_logprobs(decoder, first[row], hidden[row], tree).tolist()
+    for row, logits, tree in zip(news, first, trees, strict=True):
+        values = _edge_logprobs(decoder.model, logits, hidden[row], tree).tolist()
         scores.append(Scores([[values[edge] for edge in path] for path in tree.paths]))
     return scores
 
 
-def _edge_logprobs(decoder: BatchDecoder, first: Tensor, hidden: Tensor, tree: TokenTree) -> Tensor:
+def _edge_logprobs(model: Any, first: Tensor, hidden: Tensor, tree: _Tree) -> Tensor:
     """[E] log-probability of each edge's token after its parent.
 
     Args:
-        decoder: has the output layer.
+        model: has the output layer.
         first: [V] logits after the context.
         hidden: [n, H] last hidden states of the inner nodes.
         tree: the continuations.
@@ -119,17 +143,15 @@ def _edge_logprobs(decoder: BatchDecoder, first: Tensor, hidden: Tensor, tree: T
     found[roots] = first.log_softmax(-1)[tokens[roots]]
     for start in range(0, len(tree.inner), _LOGIT_ROWS):
         end = min(start + _LOGIT_ROWS, len(tree.inner))
-        logprobs = decoder.logits_of(hidden[start:end]).log_softmax(-1)
+        logprobs = logits_of(model, hidden[start:end]).log_softmax(-1)
         chosen = (parents >= start) & (parents < end)
         found[chosen] = logprobs[parents[chosen] - start, tokens[chosen]]
     return found
 
 
-@torch.no_grad()
-def whole_logprobs(model: Any, context: Sequence[int], ids: Sequence[int]) -> list[float]:
+def _whole_logprobs(model: Any, context: Sequence[int], ids: Sequence[int]) -> list[float]:
     """Log-probabilities of ``ids`` after a context, by one plain forward pass over both."""
     tokens = torch.tensor([[*context, *ids]], device=next(model.parameters()).device)
     hidden = model.get_decoder()(input_ids=tokens[:, :-1]).last_hidden_state[0, -len(ids) :]
-    logits = finish_logits(model.get_output_embeddings()(hidden).float(), model.config)
-    chosen = logits.log_softmax(-1)[torch.arange(len(ids)), tokens[0, -len(ids) :]]
+    chosen = logits_of(model, hidden).log_softmax(-1)[torch.arange(len(ids)), tokens[0, -len(ids) :]]
     return [float(value) for value in chosen]

@@ -1,0 +1,161 @@
+"""The local policy at work on a batch of episodes: dialogues keep their key-value cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paw_train.policies.local.decoder import Decoder, open_decoder
+from paw_train.policies.local.sampling import sample_tokens, uniforms
+from paw_train.policies.local.stop_strings import StopTexts
+from paw_train.rollouts.chat import ChatFormat
+from paw_train.rollouts.policy import Request, Response, Sampling
+from paw_train.settings.rollout import PREFILL_TOKENS
+
+_FEWEST_TAKEN = 0.5
+"""share of dialogues that go on, below which the others are dropped: memory, against a copy of the cache"""
+
+
+class LocalSession:
+    """Answers with a model in this process.
+
+    Args:
+        model: a Hugging Face causal language model.
+        chat: its chat format.
+        sampling: of every response.
+        growing: whether contexts continue the earlier ones, so that only what is new is computed.
+        prefill_tokens: most context tokens of one forward pass: memory, not results.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        chat: ChatFormat,
+        sampling: Sampling,
+        growing: bool,
+        prefill_tokens: int = PREFILL_TOKENS,
+    ) -> None:
+        self.model, self.chat, self.sampling = model, chat, sampling
+        self.prefill_tokens = prefill_tokens
+        self._stops = StopTexts(chat, sampling.stop)
+        self._dialogues = DialogueCache(model, prefill_tokens) if growing else None
+
+    def respond(self, requests: Sequence[Request]) -> list[Response]:
+        """See ``protocol.Session``."""
+        if not requests:
+            return []
+        self.model.eval()
+        contexts = [
+            r.ids if r.ids is not None else self.chat.dialogue(r.messages) for r in requests
+        ]
+        seeds = [r.seed for r in requests]
+        if self._dialogues is None:
+            decoder = open_decoder(self.model, len(requests), self.prefill_tokens)
+            news = dict(enumerate(contexts))
+            return respond(decoder, news, self.chat, self.sampling, seeds, self._stops)
+        names = [r.episode for r in requests]
+        decoder, news = self._dialogues.take(names, contexts)
+        found = respond(decoder, news, self.chat, self.sampling, seeds, self._stops)
+        for name, ids, response in zip(names, contexts, found, strict=True):
+            # the last sampled token is in the context but not in the cache yet
+            self._dialogues.read[name] = [*ids, *response.ids[:-1]]
+        return found
+
+
+class DialogueCache:
+    """Growing dialogues in one decoder, whose key-value cache lasts from turn to turn.
+
+    Args:
+        model: a Hugging Face causal language model.
+        prefill_tokens: most context tokens of one forward pass: memory, not results.
+    """
+
+    def __init__(self, model: Any, prefill_tokens: int) -> None:
+        self.model, self.prefill_tokens = model, prefill_tokens
+        self.read: dict[str, list[int]] = {}
+        """tokens of each dialogue that are in the cache; whoever feeds the decoder keeps this up"""
+        self._decoder: Decoder | None = None
+        self._row: dict[str, int] = {}
+
+    def take(
+        self, names: Sequence[str], contexts: Sequence[Sequence[int]]
+    ) -> tuple[Decoder, dict[int, Sequence[int]]]:
+        """The decoder with these dialogues in it, and by its row what is new of each, at least one token.
+
+        What the dialogues no longer contain, or never did because an answer was interrupted, is forgotten.
+
+        Args:
+            names: of the dialogues; all of the first call's, or some of these.
+            contexts: each dialogue as a whole.
+        """
+        if not all(contexts):
+            raise ValueError("A dialogue has no tokens; there is nothing to answer.")
+        if self._decoder is None:
+            self._decoder = open_decoder(self.model, len(names), self.prefill_tokens)
+            self._row = {name: row for row, name in enumerate(names)}
+        elif len(names) < _FEWEST_TAKEN * len(self._row):
+            self._decoder.keep([self._row[name] for name in names])
+            self._row = {name: row for row, name in enumerate(names)}
+        rows = [self._row[name] for name in names]
+        read = [self.read.get(name, []) for name in names]
+        known = self._decoder.rewind(dict(zip(rows, map(_shared, read, contexts), strict=True)))
+        return self._decoder, {
+            row: ids[known[row] :] for row, ids in zip(rows, contexts, strict=True)
+        }
+
+
+def _shared(read: Sequence[int], context: Sequence[int]) -> int:
+    """Tokens at the start of a context that were read, short of its last: what follows that one is wanted."""
+    longest = min(len(read), len(context) - 1)
+    if list(read[:longest]) == list(context[:longest]):
+        return longest
+    return next(i for i in range(longest) if read[i] != context[i])
+
+
+def respond(
+    decoder: Decoder,
+    contexts: Mapping[int, Sequence[int]],
+    chat: Any,
+    sampling: Sampling,
+    seeds: Sequence[int],
+    stops: StopTexts | None = None,
+) -> list[Response]:
+    """Feeds rows their new contexts and samples a response for each.
+
+    A response ends with a stop text, an end token, or at ``max_tokens``. Its last token is sampled
+    but not yet fed: the next context starts with it.
+
+    Args:
+        decoder: holds the rows.
+        contexts: by row, what was not fed yet.
+        chat: decodes, and knows the end tokens.
+        sampling: how tokens are sampled.
+        seeds: of each of ``contexts``; a row's tokens depend on its own context and seed. They are the same
+            in any batch, up to the rounding of the model's arithmetic, which differs a little between batch
+            shapes.
+        stops: of ``sampling.stop``, if there is one already (it remembers tokens).
+
+    Returns:
+        In the order of ``contexts``.
+    """
+    stops = stops or StopTexts(chat, sampling.stop)
+    responses = {row: Response() for row in contexts}
+    number = {row: i for i, row in enumerate(contexts)}
+    noise = uniforms(seeds, sampling.max_tokens if sampling.temperature else 1)
+    working, logits = list(contexts), decoder.feed(contexts)
+    for step in range(sampling.max_tokens):
+        column = min(step, noise.shape[1] - 1)
+        ids, logprobs = sample_tokens(logits, sampling, noise[[number[r] for r in working], column])
+        going: dict[int, list[int]] = {}
+        for row, token, logprob in zip(working, ids.tolist(), logprobs.tolist(), strict=True):
+            response = responses[row]
+            response.ids.append(token)
+            response.logprobs.append(logprob)
+            if not stops.ends(response.ids):
+                going[row] = [token]
+        if not going or step + 1 == sampling.max_tokens:
+            break
+        working, logits = list(going), decoder.feed(going)
+    for response in responses.values():
+        response.text = stops.truncate(chat.decode(response.ids))
+    return list(responses.values())
