@@ -47,7 +47,12 @@ class Load:
 
 def ours(model: Any, load: Load, seed: int) -> int:
     """Sampled tokens of all turns by our decoder."""
-    chat = SimpleNamespace(end_ids=frozenset(load.ends), decode=lambda ids: "", raw=lambda ids: "", thought_opened=False)
+    chat = SimpleNamespace(
+        end_ids=frozenset(load.ends),
+        decode=lambda ids: "",
+        raw=lambda ids: "",
+        thought_opened=False,
+    )
     decoder = BatchDecoder(model, len(load.prompts))
     sampling = Sampling(1.0, load.tokens, stop=())
     news, count = load.prompts, 0

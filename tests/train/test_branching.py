@@ -151,28 +151,6 @@ def test_a_branch_answers_as_it_would_alone(policy: LocalPolicy, mode: str) -> N
             assert context[-len(prompt) - len(policy.chat.ask) :] == [*prompt, *policy.chat.ask]
 
 
-def test_a_dialogue_and_its_branches_read_each_token_once(
-    policy: LocalPolicy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The key-value cache of an episode is that of its branches."""
-    read = 0
-    decoder = policy.model.get_decoder()
-    forward = decoder.forward
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        nonlocal read
-        read += kwargs["input_ids"].numel()
-        return forward(*args, **kwargs)
-
-    monkeypatch.setattr(decoder, "forward", counted)
-    # one episode at a time: no padding in the count
-    trajectories = tree(policy, "conversation", size=1, branches=2, points=1, depth=2)
-    assert len(trajectories) == 3
-    own = [len(row.ids) - row.steps[0].action[0] for t in trajectories for row in t.rows]
-    context = trajectories[0].rows[0].steps[0].action[0]
-    assert read <= context + sum(own) + len(trajectories)
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_equal_seeds_give_equal_trees(policy: LocalPolicy, mode: str) -> None:
     wanted = {"branches": 2, "points": 1, "depth": 2}

@@ -23,7 +23,6 @@ from transformers import (  # noqa: E402
 )
 
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.policies.local.token_tree import TokenTree  # noqa: E402
 from paw_train.rollouts.chat import ChatFormat  # noqa: E402
 from paw_train.rollouts.policy import ScoreRequest  # noqa: E402
 
@@ -144,20 +143,21 @@ def test_a_model_with_a_cache_of_its_own_is_computed_whole_and_says_so(
     _assert_equal(policy, requests, found)
 
 
-def test_shared_beginnings_are_read_once_and_last_tokens_not_at_all() -> None:
-    tree = TokenTree([[1, 2, 3], [1, 2, 4], [1, 2], [5]])
-    assert tree.inner == [1, 2]
-    assert tree.depths == [0, 1]
-    assert [[tree.edges[e] for e in path] for path in tree.paths] == [
-        [(-1, 1), (0, 2), (1, 3)],
-        [(-1, 1), (0, 2), (1, 4)],
-        [(-1, 1), (0, 2)],
-        [(-1, 5)],
-    ]
-    assert tree.lineage().tolist() == [[True, False], [True, True]]
+@pytest.mark.parametrize("growing", [False, True])
+def test_shared_beginnings_are_read_once_and_last_tokens_not_at_all(growing: bool) -> None:
+    read: list[list[int]] = []
+    hook = POLICY.model.get_decoder().register_forward_pre_hook(
+        lambda _, __, given: read.append(given["input_ids"].tolist()), with_kwargs=True
+    )
+    try:
+        request = ScoreRequest("a", [20, 21], [[1, 2, 3], [1, 2, 4], [1, 2], [5]])
+        POLICY.scoring(growing).score([request])
+    finally:
+        hook.remove()
+    assert read[-2:] == [[[20, 21]], [[1, 2]]]
 
 
 @pytest.mark.parametrize("continuations", [[], [[1], []]])
 def test_nothing_to_score_is_refused(continuations: list[list[int]]) -> None:
     with pytest.raises(ValueError, match="at least one token"):
-        TokenTree(continuations)
+        POLICY.scoring(False).score([ScoreRequest("a", [20, 21], continuations)])

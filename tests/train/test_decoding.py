@@ -16,10 +16,9 @@ from hypothesis import strategies as st  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from paw_train.policies.local.decoder import BatchDecoder  # noqa: E402
-from paw_train.policies.local.generate import respond  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.sampling import sample_tokens, truncate, uniforms  # noqa: E402
-from paw_train.policies.local.sessions import LocalSession  # noqa: E402
+from paw_train.policies.local.session import LocalSession, respond  # noqa: E402
 from paw_train.policies.local.stop_strings import StopTexts  # noqa: E402
 from paw_train.rollouts.chat import ChatFormat  # noqa: E402
 from paw_train.rollouts.policy import Request, Sampling, complete  # noqa: E402
@@ -63,7 +62,7 @@ def _contexts(count: int, seed: int = 0) -> list[list[int]]:
 @given(
     seed=st.integers(0, 10**6),
     plan=st.lists(
-        st.sampled_from(["feed", "some", "advance", "keep", "fork"]), min_size=1, max_size=8
+        st.sampled_from(["feed", "step", "keep", "rewind", "restart"]), min_size=1, max_size=8
     ),
     budget=st.sampled_from([1, 20, 64, 10**6]),
     repeat=st.booleans(),
@@ -80,45 +79,33 @@ def test_whatever_rests_leaves_or_is_shared_each_row_computes_what_it_would_alon
     if repeat:
         rows = [list(row) for row in [*rows, *rows[::-1], rows[0]]]
     decoder = BatchDecoder(MODEL, len(rows), prefill_tokens=budget)
-    logits = decoder.feed(rows)
-    assert torch.allclose(logits, torch.stack([_alone(row) for row in rows]), atol=2e-3)
-    working = list(range(len(rows)))
+
+    def feed(chunks: dict[int, list[int]]) -> None:
+        for row, chunk in chunks.items():
+            rows[row] = rows[row] + chunk
+        expected = torch.stack([_alone(rows[row]) for row in chunks])
+        assert torch.allclose(decoder.feed(chunks), expected, atol=2e-3)
+
+    news, rows = dict(enumerate(rows)), [[] for _ in rows]
+    feed(news)
     for action in plan:
+        some = [b for b in range(len(rows)) if number(0, 3)] or [0]
+        some = [some[i] for i in torch.randperm(len(some), generator=generator).tolist()]
         if action == "keep":
-            kept = [b for b in range(len(rows)) if number(0, 3)] or [0]
-            kept = [kept[i] for i in torch.randperm(len(kept), generator=generator).tolist()]
-            decoder.keep(kept)
-            rows = [rows[b] for b in kept]
-            working = list(range(len(rows)))
-        elif action == "fork":
-            kept = [number(0, len(rows)) for _ in range(number(1, 6))]
-            lengths = [number(1, len(rows[b]) + 1) for b in kept]
-            decoder.fork(kept, lengths)
-            rows = [rows[b][:length] for b, length in zip(kept, lengths, strict=True)]
-            working = list(range(len(rows)))
-        elif action == "some":
-            some = [b for b in range(len(rows)) if number(0, 2)] or [0]
-            news = {b: [number(0, 256) for _ in range(number(1, 9))] for b in some}
-            rows = [row + news.get(b, []) for b, row in enumerate(rows)]
-            order, logits = decoder.feed_some(news)
-            assert sorted(order) == sorted(some)
-            expected = torch.stack([_alone(rows[b]) for b in order])
-            assert torch.allclose(logits, expected, atol=2e-3)
-            working = some
+            decoder.keep(some)
+            rows = [rows[b] for b in some]
+        elif action == "rewind":
+            lengths = {b: number(1, len(rows[b]) + 1) for b in some}
+            assert decoder.rewind(lengths) == lengths
+            rows = [row[: lengths.get(b, len(row))] for b, row in enumerate(rows)]
+        elif action == "restart":
+            decoder.rewind(dict.fromkeys(some, 0))
+            rows = [[] if b in some else row for b, row in enumerate(rows)]
+            feed({b: [7, 8, number(8, 10)] for b in some})
         elif action == "feed":
-            chunks = [[number(0, 256) for _ in range(number(1, 9))] for _ in rows]
-            rows = [row + chunk for row, chunk in zip(rows, chunks, strict=True)]
-            logits = decoder.feed(chunks)
-            assert torch.allclose(logits, torch.stack([_alone(r) for r in rows]), atol=2e-3)
-            working = list(range(len(rows)))
+            feed({b: [number(0, 256) for _ in range(number(1, 9))] for b in some})
         else:
-            working = [b for b in working if number(0, 3)] or working[:1]
-            tokens = {b: number(0, 256) for b in working}
-            rows = [[*row, tokens[b]] if b in tokens else row for b, row in enumerate(rows)]
-            order, logits = decoder.advance(tokens)
-            assert sorted(order) == sorted(working)
-            expected = torch.stack([_alone(rows[b]) for b in order])
-            assert torch.allclose(logits, expected, atol=2e-3)
+            feed({b: [number(0, 256)] for b in some})
 
 
 def _windowed(kind: str, attention: str) -> Any:
@@ -150,14 +137,14 @@ def test_unequal_turns_do_not_widen_a_sliding_window(kind: str, attention: str) 
 
     rows = _contexts(4, seed=9)
     decoder = BatchDecoder(model, 4)
-    logits = decoder.feed(rows)
+    logits = decoder.feed(dict(enumerate(rows)))
     for chunks in ([[1, 2, 3], [4], [5, 6], [7] * 8], [[8], [9, 10], [11] * 7, [12]]):
         rows = [row + chunk for row, chunk in zip(rows, chunks, strict=True)]
-        logits = decoder.feed(chunks)
+        logits = decoder.feed(dict(enumerate(chunks)))
     assert torch.allclose(logits, torch.stack([alone(row) for row in rows]), atol=2e-3)
-    order, logits = decoder.advance({1: 5, 2: 6})
-    rows = [[*row, {1: 5, 2: 6}[b]] if b in (1, 2) else row for b, row in enumerate(rows)]
-    assert torch.allclose(logits, torch.stack([alone(rows[b]) for b in order]), atol=2e-3)
+    logits = decoder.feed({1: [5], 2: [6]})
+    expected = [alone([*rows[1], 5]), alone([*rows[2], 6])]
+    assert torch.allclose(logits, torch.stack(expected), atol=2e-3)
 
 
 def test_equal_contexts_are_computed_once_and_memory_is_bounded() -> None:
@@ -168,40 +155,30 @@ def test_equal_contexts_are_computed_once_and_memory_is_bounded() -> None:
     try:
         contexts = _contexts(5)
         decoder = BatchDecoder(MODEL, 40, prefill_tokens=80)
-        decoder.feed([context for context in contexts for _ in range(8)])
+        decoder.feed(dict(enumerate(context for context in contexts for _ in range(8))))
     finally:
         hook.remove()
-    assert sum(rows * width for rows, width in passes) == sum(map(len, contexts))
+    assert sum(rows for rows, _ in passes) == len(contexts)
     assert all(rows * width <= 80 for rows, width in passes)
 
 
-def test_what_a_turn_adds_is_read_without_padding() -> None:
+def test_what_a_turn_adds_is_read_with_little_padding_and_rows_stay_where_they_are() -> None:
     read: list[int] = []
-    decoder = BatchDecoder(MODEL, 6)
-    decoder.feed(_contexts(6))
+    decoder = BatchDecoder(MODEL, 40)
+    decoder.feed(dict(enumerate(_contexts(40))))
+    buffers = [buffer.data_ptr() for buffer in decoder.cache.layers[0].buffers]
     hook = MODEL.get_decoder().register_forward_pre_hook(
         lambda _, __, kwargs: read.append(kwargs["input_ids"].numel()), with_kwargs=True
     )
     try:
-        decoder.feed([[7] * size for size in (1, 30, 2, 4, 1, 3)])
-        decoder.feed_some({1: [7] * 9, 4: [7]})
+        decoder.feed({row: [7] * (1 + 11 * row % 50) for row in range(40)})
     finally:
         hook.remove()
-    assert read == [41, 10]
-
-
-def test_turns_of_any_length_are_read_exactly() -> None:
-    """Shorter than, as long as and longer than the stretches in which new tokens attend to the cache."""
-    generator = torch.Generator().manual_seed(3)
-    contexts = _contexts(5)
-    turns = [
-        torch.randint(0, 256, (n,), generator=generator).tolist() for n in (63, 64, 65, 200, 1)
-    ]
-    decoder = BatchDecoder(MODEL, 5)
-    decoder.feed(contexts)
-    found = decoder.feed(turns)
-    for context, turn, logits in zip(contexts, turns, found, strict=True):
-        torch.testing.assert_close(logits, _alone(context + turn), atol=2e-4, rtol=1e-4)
+    tokens = sum(1 + 11 * row % 50 for row in range(40))
+    assert len(read) < 6 and sum(read) < 1.2 * tokens + 128
+    for _ in range(20):
+        decoder.feed({row: [7] for row in range(0, 40, 3)})
+    assert [buffer.data_ptr() for buffer in decoder.cache.layers[0].buffers] == buffers
 
 
 @pytest.mark.parametrize("heads", [2, 6])
@@ -299,7 +276,7 @@ def test_ended_rows_are_no_longer_computed() -> None:
         sampling = Sampling(1.0, 60, stop=("a", "e", "i", "o", "u", "<", "0", "\n", " "))
         contexts = _contexts(16)
         decoder = BatchDecoder(MODEL, 16)
-        responses = respond(decoder, contexts, CHAT, sampling, range(16))
+        responses = respond(decoder, dict(enumerate(contexts)), CHAT, sampling, range(16))
     finally:
         hook.remove()
     lengths = [len(r.ids) for r in responses]
@@ -343,9 +320,8 @@ def test_logprobs_are_those_of_the_distribution_that_was_sampled() -> None:
                      Sampling(1.0, 8, min_p=0.2), Sampling(0.0, 8, top_p=0.5)):  # fmt: skip
         contexts = _contexts(4, seed=1)
         decoder = BatchDecoder(MODEL, 4)
-        for context, response in zip(
-            contexts, respond(decoder, contexts, CHAT, sampling, range(4)), strict=True
-        ):
+        responses = respond(decoder, dict(enumerate(contexts)), CHAT, sampling, range(4))
+        for context, response in zip(contexts, responses, strict=True):
             for t, (token, logprob) in enumerate(zip(response.ids, response.logprobs, strict=True)):
                 logits = _alone([*context, *response.ids[:t]])[None] / (sampling.temperature or 1)
                 if sampling.truncated:
@@ -475,26 +451,18 @@ def test_a_printed_control_token_ends_nothing_and_stays_text() -> None:
 
 
 def test_ids_stay_as_sampled_and_the_text_ends_with_the_stop() -> None:
-    class Script:
-        """Says a given text, token by token, whatever it is asked."""
-
-        ids = CHAT.content("<action>look</action") + CHAT.content(">é")
-
-    def feed(self: Any, token: int) -> Any:
-        return torch.nn.functional.one_hot(torch.tensor([token]), VOCABULARY).float() * 50
+    script = CHAT.content("<action>look</action") + CHAT.content(">é")
 
     class Decoder:
-        said = 0
+        """Says a given text, token by token, whatever it is asked."""
 
-        def feed(self, contexts: Any) -> Any:
-            return feed(self, Script.ids[0])
+        said = iter(script)
 
-        def advance(self, tokens: Any) -> Any:
-            self.said += 1
-            return [0], feed(self, Script.ids[self.said])
+        def feed(self, chunks: Any) -> Any:
+            return torch.nn.functional.one_hot(torch.tensor([next(self.said)]), VOCABULARY) * 50.0
 
-    (response,) = respond(Decoder(), [[1]], CHAT, Sampling(0.0, 99), [0])  # type: ignore[arg-type]
-    assert response.ids == Script.ids
+    (response,) = respond(Decoder(), {0: [1]}, CHAT, Sampling(0.0, 99), [0])  # type: ignore[arg-type]
+    assert response.ids == script
     assert response.text == "<action>look</action>"
 
 

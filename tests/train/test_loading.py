@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from paw_train.policies.local import loading  # noqa: E402
+from paw_train.policies.local.fallback import continues_by_chunks  # noqa: E402
 from paw_train.policies.local.loading import (  # noqa: E402
     Place,
     find_model,
@@ -20,7 +21,6 @@ from paw_train.policies.local.loading import (  # noqa: E402
     weights_fingerprint,
 )
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.policies.local.probes import continues_by_chunks  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.rollouts.tokens import StepSpans, TokenRow, collate  # noqa: E402
 from paw_train.settings.lora import LoraSettings  # noqa: E402

@@ -1,4 +1,4 @@
-"""Joined rows and the cache without holes give each sequence what a model gives it alone, by family."""
+"""Batches and the cache give each sequence what a model gives it alone, by family."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers")
 import hostile  # noqa: E402
 
 from paw_train.policies.local.decoder import BatchDecoder, open_decoder  # noqa: E402
-from paw_train.policies.local.group_decoder import GroupDecoder  # noqa: E402
+from paw_train.policies.local.fallback import PlainDecoder  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.rollouts.policy import Request, Sampling  # noqa: E402
 from paw_train.rollouts.tokens import StepSpans, TokenRow, collate  # noqa: E402
@@ -126,27 +126,24 @@ def test_scores_and_gradients_of_a_batch_are_those_of_each_row(
 
 def test_dialogues_of_unequal_turns_decode_as_alone(policy: tuple[str, LocalPolicy]) -> None:
     family, local = policy
-    rows = [_ids(size, 50 + size) for size in (7, 21, 12)]
+    rows: list[list[int]] = [[], [], []]
     decoder = open_decoder(local.model, len(rows))
-    assert isinstance(decoder, GroupDecoder if family in APART else BatchDecoder)
-    logits = decoder.feed(rows)
-    for seed in range(2):
-        chunks = [_ids(size, seed + 90 + size) for size in (11, 1, 4)]
-        rows = [row + chunk for row, chunk in zip(rows, chunks, strict=True)]
-        logits = decoder.feed(chunks)
-        assert torch.allclose(
-            logits, torch.stack([_alone(local.model, row) for row in rows]), atol=1e-4
-        )
-    order, logits = decoder.advance({0: 7, 2: 9})
-    rows = [[*rows[0], 7], rows[1], [*rows[2], 9]]
-    assert torch.allclose(
-        logits, torch.stack([_alone(local.model, rows[b]) for b in order]), atol=1e-4
-    )
+    assert isinstance(decoder, PlainDecoder if family in APART else BatchDecoder)
+
+    def feed(*sizes: int, seed: int = 0) -> None:
+        chunks = {row: _ids(size, seed + size) for row, size in enumerate(sizes) if size}
+        for row, chunk in chunks.items():
+            rows[row] = rows[row] + chunk
+        expected = torch.stack([_alone(local.model, rows[row]) for row in chunks])
+        assert torch.allclose(decoder.feed(chunks), expected, atol=1e-4)
+
+    feed(7, 21, 12)
+    feed(11, 1, 4, seed=90)
+    feed(11, 1, 4, seed=91)
+    feed(1, 0, 1)
     decoder.keep([2, 0, 2])
-    rows = [rows[2] + _ids(3, 7), rows[0] + _ids(2, 8), rows[2] + _ids(3, 9)]
-    logits = decoder.feed([_ids(3, 7), _ids(2, 8), _ids(3, 9)])
-    expected = torch.stack([_alone(local.model, row) for row in rows])
-    assert torch.allclose(logits, expected, atol=1e-4)
+    rows = [rows[2], rows[0], rows[2]]
+    feed(3, 2, 3, seed=7)
 
 
 def test_a_dialogue_that_goes_back_is_answered_as_anew(policy: tuple[str, LocalPolicy]) -> None:
@@ -176,7 +173,8 @@ def test_a_dialogue_that_goes_back_is_answered_as_anew(policy: tuple[str, LocalP
 
 def test_what_a_dialogue_still_has_in_common_is_not_read_again() -> None:
     local = LocalPolicy(_model("Llama"), TOKENIZER)
-    session = local.session(Sampling(temperature=0.0, max_tokens=1, stop=()), True)
+    sampling = Sampling(temperature=0.0, max_tokens=1, stop=())
+    session = local.session(sampling, True, prefill_tokens=1)  # each by itself, without padding
     read: list[int] = []
     local.model.get_decoder().register_forward_pre_hook(
         lambda _, __, given: read.append(given["input_ids"].numel()), with_kwargs=True
@@ -222,10 +220,11 @@ def test_attention_by_two_products_suits_every_kind(
     model = LocalPolicy(_model(family).bfloat16(), TOKENIZER).model
     rows = [_ids(20, 1), _ids(9, 2), _ids(14, 3)]
     decoder = open_decoder(model, 3)
-    decoder.feed(rows)
-    order, logits = decoder.advance({0: 5, 1: 6, 2: 7})
+    decoder.feed(dict(enumerate(rows)))
+    asked.clear()
+    logits = decoder.feed({0: [5], 1: [6], 2: [7]})
     assert asked, "or this shows nothing"
-    expected = torch.stack([_alone(model, [*rows[i], 5 + i]) for i in order])
+    expected = torch.stack([_alone(model, [*row, 5 + i]) for i, row in enumerate(rows)])
     assert torch.nn.functional.cosine_similarity(logits, expected).min() > 0.999
 
 
@@ -235,16 +234,16 @@ def test_padding_stays_within_the_positions_of_a_model() -> None:
     config._attn_implementation = "eager"
     torch.manual_seed(0)
     model = transformers.GPT2LMHeadModel(config).double().eval()
-    rows = [_ids(50, 1), _ids(10, 2)]
+    rows = {0: _ids(50, 1), 1: _ids(10, 2)}
     decoder = open_decoder(model, 2)
     decoder.feed(rows)
-    chunks = [_ids(14, 3), _ids(30, 4)]
+    chunks = {0: _ids(14, 3), 1: _ids(30, 4)}
     logits = decoder.feed(chunks)
-    rows = [row + chunk for row, chunk in zip(rows, chunks, strict=True)]
-    expected = torch.stack([_alone(model, row) for row in rows])
+    rows = {row: rows[row] + chunk for row, chunk in chunks.items()}
+    expected = torch.stack([_alone(model, row) for row in rows.values()])
     assert torch.allclose(logits, expected, atol=1e-4)
-    order, logits = decoder.advance({1: 7})  # the other is at the last position
-    assert order == [1] and torch.allclose(logits[0], _alone(model, [*rows[1], 7]), atol=1e-4)
+    logits = decoder.feed({1: [7]})  # the other is at the last position
+    assert torch.allclose(logits[0], _alone(model, [*rows[1], 7]), atol=1e-4)
 
 
 def test_a_model_that_takes_no_cache_is_refused() -> None:

@@ -25,7 +25,7 @@ from paw_train.baselines.action_form import ActionForm  # noqa: E402
 from paw_train.baselines.metering import MeteredPolicy  # noqa: E402
 from paw_train.policies.endpoint.policy import EndpointPolicy  # noqa: E402
 from paw_train.policies.endpoint.reply import finish_text  # noqa: E402
-from paw_train.policies.local.generate import respond  # noqa: E402
+from paw_train.policies.local.session import respond  # noqa: E402
 from paw_train.policies.vllm.engine import VLLMPolicy, VLLMSession  # noqa: E402
 from paw_train.rollouts.chat import ChatFormat  # noqa: E402
 from paw_train.rollouts.policy import Request, Response, Sampling, complete  # noqa: E402
@@ -179,19 +179,12 @@ class Reader:
         size = len(chat.tokenizer)
 
         class Decoder:
-            said = 0
+            said = iter(script)
 
-            def feed(self, contexts: Any) -> Any:
-                return self._logits()
+            def feed(self, chunks: Any) -> Any:
+                return torch.nn.functional.one_hot(torch.tensor([next(self.said)]), size) * 50.0
 
-            def advance(self, tokens: Any) -> Any:
-                self.said += 1
-                return [0], self._logits()
-
-            def _logits(self) -> Any:
-                return torch.nn.functional.one_hot(torch.tensor([script[self.said]]), size) * 50.0
-
-        (response,) = respond(Decoder(), [[1]], chat, SAMPLING, [0])  # type: ignore[arg-type]
+        (response,) = respond(Decoder(), {0: [1]}, chat, SAMPLING, [0])  # type: ignore[arg-type]
         return response
 
     def vllm(self, form: Form) -> Response:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -15,7 +14,6 @@ from paw_gym import Outcome, Task  # noqa: E402
 from paw_gym.functional import GeneratorEnv  # noqa: E402
 from paw_gym.pool import EnvPool  # noqa: E402
 from paw_gym.wrappers import AgentInterface  # noqa: E402
-from paw_train.policies.local.decoder import BatchDecoder  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.rollouts.chat import ChatFormat  # noqa: E402
@@ -96,26 +94,6 @@ def test_appended_observations_leave_action_logprobs_alone() -> None:
         a = policy.logprobs(full)[full.action_mask]
         b = policy.logprobs(bare)[bare.action_mask]
     assert torch.allclose(a, b, atol=1e-5)
-
-
-def test_unequal_turns_and_dropped_rows_do_not_change_what_a_row_computes() -> None:
-    policy = _policy()
-    rng = np.random.default_rng(0)
-    vocabulary = len(policy.tokenizer)
-    chunks = [[rng.integers(5, vocabulary, size=n).tolist() for n in sizes] for sizes in
-              ([5, 1, 9], [2, 11, 1], [1, 1, 7])]  # fmt: skip
-    decoder = BatchDecoder(policy.model, 3)
-    for i, part in enumerate(chunks):
-        logits = decoder.feed(part)
-        if i == 0:
-            decoder.keep([2, 0, 1])
-            chunks[1:] = [[c[2], c[0], c[1]] for c in chunks[1:]]
-    order = [2, 0, 1]
-    for place, row in enumerate(order):
-        ids = chunks[0][row] + chunks[1][place] + chunks[2][place]
-        with torch.no_grad():
-            alone = policy.model(input_ids=torch.tensor([ids])).logits[0, -1]
-        assert torch.allclose(alone, logits[place], atol=1e-4)
 
 
 def test_same_seed_same_rollout_and_another_seed_another() -> None:

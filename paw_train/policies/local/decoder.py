@@ -1,8 +1,8 @@
 """Batched decoding with a key-value cache that outlives a turn.
 
 A decoder holds growing sequences, its rows. ``feed`` appends tokens to some of them and gives what follows;
-the others are idle and cost nothing. ``BatchDecoder`` is for models whose layers are attention, with a static
-cache (``kv_cache``); ``PlainDecoder`` (``fallback``) for all others, with the cache that a model brings along.
+the others are idle. ``BatchDecoder`` is for models whose layers are attention, with a static cache
+(``kv_cache``); ``PlainDecoder`` (``fallback``) is for all others, with the cache that a model brings along.
 """
 
 from __future__ import annotations
@@ -182,11 +182,14 @@ class BatchDecoder:
         for part in self._parts({row: ids for row, ids in chunks.items() if source[row] == row}):
             found |= zip(part, self._append(part, [chunks[row] for row in part]), strict=True)
         copies = [row for row in chunks if source[row] != row]
+        for row in copies:
+            self._lengths[row] = len(chunks[row])
         if copies:
-            for row in copies:
-                self._lengths[row] = len(chunks[row])
-            places = [[self._place[row] for row in rows] for rows in (map(source.get, copies), copies)]  # type: ignore[index]
-            self.cache.copy(*places, max(len(chunks[row]) for row in copies))
+            self.cache.copy(
+                [self._place[source[row]] for row in copies],
+                [self._place[row] for row in copies],
+                max(self._lengths[row] for row in copies),
+            )
         return torch.stack([found[source[row]] for row in chunks])
 
     def _parts(self, chunks: Mapping[int, Sequence[Any]]) -> Iterator[list[int]]:

@@ -1,4 +1,8 @@
-"""Batched decoding with the cache that a model brings along: recurrent states, windows by column, flash attention."""
+"""Batched decoding with the cache that a model brings along.
+
+For recurrent states, windows that are measured in columns of the cache, keys that layers share, and flash
+attention.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +79,7 @@ class PlainDecoder:
         return torch.stack([found[row] for row in chunks])
 
     def rewind(self, lengths: Mapping[int, int]) -> dict[int, int]:
-        """As ``BatchDecoder.rewind``, but such a cache cannot go back: a row stays as it is or begins anew."""
+        """As ``BatchDecoder.rewind``, but such a cache cannot go back: a row that does begins anew."""
         held = {row: group.length for group in self._groups for row in group.rows}
         anew = [row for row, length in lengths.items() if held[row] not in (0, length)]
         if anew:

@@ -45,7 +45,8 @@ class StaticCache(Cache):
         self.room = 0
         """columns that the buffers have, or get when they are next written to"""
         self.access: Access | None = None
-        super().__init__(layers=[_StaticLayer(self) for _ in range(layers)])
+        self.static_layers = [_StaticLayer(self) for _ in range(layers)]
+        super().__init__(layers=list(self.static_layers))
 
     def reserve(self, columns: int) -> None:
         """Makes room for sequences of so many tokens, and a good few more."""
@@ -55,9 +56,10 @@ class StaticCache(Cache):
 
     def copy(self, sources: Sequence[int], targets: Sequence[int], width: int) -> None:
         """Copies the first ``width`` columns of some rows to others."""
-        for buffer in self._buffers():
-            source, target = (torch.tensor(r, device=buffer.device) for r in (sources, targets))
-            buffer[target, :, :width] = buffer[source, :, :width]
+        for layer in self.static_layers:
+            for buffer in layer.buffers:
+                source, target = (torch.tensor(r, device=buffer.device) for r in (sources, targets))
+                buffer[target, :, :width] = buffer[source, :, :width]
 
     def swap(self, some: Sequence[int], others: Sequence[int], width: int) -> None:
         """Exchanges rows ``some[i]`` and ``others[i]`` over the first ``width`` columns."""
@@ -67,15 +69,11 @@ class StaticCache(Cache):
         """Replaces all rows by the first ``width`` columns of the given ones, in smaller buffers."""
         self.rows, self.room = len(rows), 0
         self.reserve(width)
-        for layer in self.layers:
-            assert isinstance(layer, _StaticLayer)
+        for layer in self.static_layers:
             layer.buffers = [
                 _widened(buffer[torch.tensor(rows, device=buffer.device), :, :width], self.room)
                 for buffer in layer.buffers
             ]
-
-    def _buffers(self) -> list[Tensor]:
-        return [b for layer in self.layers for b in layer.buffers]  # type: ignore[attr-defined]
 
 
 class _StaticLayer(DynamicLayer):
@@ -120,7 +118,7 @@ def _widened(buffer: Tensor, room: int) -> Tensor:
 
 
 def static_cache(model: Any, rows: int) -> StaticCache | None:
-    """A cache for a model whose layers are attention that takes a mask for each pair of tokens, else ``None``.
+    """A cache for a model whose attention takes a mask for each pair of tokens, else ``None``.
 
     Layers with a sliding window keep everything as well; the mask hides what is too far. A window that is
     measured in columns (``attention_types`` of GPT-Neo), states, and keys that layers share do not fit.

@@ -153,5 +153,7 @@ def _whole_logprobs(model: Any, context: Sequence[int], ids: Sequence[int]) -> l
     """Log-probabilities of ``ids`` after a context, by one plain forward pass over both."""
     tokens = torch.tensor([[*context, *ids]], device=next(model.parameters()).device)
     hidden = model.get_decoder()(input_ids=tokens[:, :-1]).last_hidden_state[0, -len(ids) :]
-    chosen = logits_of(model, hidden).log_softmax(-1)[torch.arange(len(ids)), tokens[0, -len(ids) :]]
+    chosen = logits_of(model, hidden).log_softmax(-1)[
+        torch.arange(len(ids)), tokens[0, -len(ids) :]
+    ]
     return [float(value) for value in chosen]
