@@ -21,8 +21,7 @@ from gpu_model import MAX_RETURN, policy_of, qwen2, sampled, trajectory, words
 from paw_train.algorithms.experience import collect, prepare
 from paw_train.algorithms.update import Updater
 from paw_train.losses.objective import ObjectiveSettings
-from paw_train.policies.local.policy import LocalPolicy
-from paw_train.policies.local.recomputation import enable_recomputation
+from paw_train.policies.local.policy import LocalPolicy, enable_recomputation
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.settings import (
     AlgorithmSettings,

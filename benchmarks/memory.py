@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_iter
 
 from paw_train.losses import lm_head_logprobs
 from paw_train.losses.lm_head_logprobs import TokenScorer, logits_scores
-from paw_train.policies.local.recomputation import enable_recomputation, recomputed
+from paw_train.policies.local.policy import enable_recomputation, recomputed
 from paw_train.training.memory import LOGITS_AT_A_TIME
 from paw_train.training.model_shape import KNOWN, ModelShape
 

@@ -15,10 +15,8 @@ import torch
 from torch import Tensor
 
 from paw_train.policies.local.attention_blocks import layout
-from paw_train.policies.local.guarded_step import GuardedStep
-from paw_train.policies.local.mixed_precision import MasterWeights
-from paw_train.policies.local.policy import LocalPolicy
-from paw_train.policies.local.recomputation import recomputed
+from paw_train.policies.local.guarded_step import GuardedStep, MasterWeights
+from paw_train.policies.local.policy import LocalPolicy, recomputed
 from paw_train.rollouts.scoring import batches
 from paw_train.rollouts.tokens import TokenBatch, TokenRow
 from paw_train.settings import CriticSettings

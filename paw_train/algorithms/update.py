@@ -19,8 +19,7 @@ from paw_train.losses.objective import (
     combined_loss,
     merge_metrics,
 )
-from paw_train.policies.local.guarded_step import GuardedStep
-from paw_train.policies.local.mixed_precision import MasterWeights
+from paw_train.policies.local.guarded_step import GuardedStep, MasterWeights
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.reference import Reference
 from paw_train.rollouts.scoring import batches

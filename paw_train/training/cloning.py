@@ -18,8 +18,7 @@ from paw_gym.raised import reason_of
 from paw_train.environments import has_solver, make_pool
 from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
-from paw_train.policies.local.guarded_step import GuardedStep
-from paw_train.policies.local.mixed_precision import MasterWeights
+from paw_train.policies.local.guarded_step import GuardedStep, MasterWeights
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import spells
 from paw_train.rollouts.chat import ChatFormat

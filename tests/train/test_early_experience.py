@@ -47,7 +47,7 @@ def tiny_policy() -> LocalPolicy:
         texts += [
             x for t in episode.transitions for x in (t.prompt, t.response, t.next_observation)
         ]
-    tokenizer = word_tokenizer(texts, ("<action>", "</action>", "<think>", "</think>"))
+    tokenizer = word_tokenizer(texts)
     small = ScratchModelSettings(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=32)
     return LocalPolicy(scratch_model(small, len(tokenizer), 0), tokenizer)
 

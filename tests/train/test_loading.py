@@ -57,16 +57,26 @@ def test_dtype_and_attention_are_taken(tmp_path: Path) -> None:
         load_model(folder, "bfloat61")
 
 
-@pytest.mark.parametrize(("dtype", "kept"), [("bfloat16", "32"), ("float32", None)])
-def test_half_precision_on_a_cpu_keeps_few_compiled_kernels(
-    dtype: str, kept: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("dtype", "native", "kept"),
+    [("bfloat16", True, "32"), ("bfloat16", False, "32"), ("float32", False, None)],
+)
+def test_half_precision_on_a_cpu_keeps_few_kernels_and_is_warned_of_if_it_is_slow(
+    dtype: str,
+    native: bool,
+    kept: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """oneDNN's own variables; what the user has set stays."""
+    """The variables are oneDNN's own; what the user has set stays."""
     own, above = "ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"
     monkeypatch.delenv(own, raising=False)
     monkeypatch.setenv(above, "7")
+    monkeypatch.setattr(loading, "bfloat16_is_native", lambda: native)
     LocalPolicy.load(_saved(tmp_path / "m"), dtype=dtype)
     assert (os.environ.get(own), os.environ[above]) == (kept, "7")
+    assert ("model.dtype=float32" in caplog.text) == (dtype == "bfloat16" and not native)
     os.environ.pop(own, None)
 
 

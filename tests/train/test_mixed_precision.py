@@ -9,9 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from paw_train.algorithms.critic import Critic  # noqa: E402
-from paw_train.policies.local.mixed_precision import MasterWeights  # noqa: E402
-from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.policies.local.recomputation import enable_recomputation  # noqa: E402
+from paw_train.policies.local.guarded_step import MasterWeights  # noqa: E402
+from paw_train.policies.local.policy import LocalPolicy, enable_recomputation  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.rollouts.tokens import StepSpans, TokenRow  # noqa: E402
 from paw_train.settings import CriticSettings  # noqa: E402

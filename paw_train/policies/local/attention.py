@@ -7,8 +7,6 @@ become rows of one query: the same numbers, the cache read once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,8 +21,6 @@ _MANY_KEYS = 2**17
 kernel in bfloat16 on a CPU"""
 _LARGEST_SCORE = 64.0
 """up to which rounding a score to bfloat16 changes it by at most 1/8; some models' are in the hundreds"""
-_STRETCH = 64
-"""new tokens of a row that attend to its cache at once on a CPU"""
 
 
 def grouped_attention(
@@ -43,8 +39,8 @@ def grouped_attention(
         key: [B, K, L, D] with H a multiple of K.
         value: [B, K, L, D].
         attention_mask: [B, 1, t, L], or ``None`` for plain causal attention.
-        kwargs: ``scaling`` and what else the stock function takes; ``blocks`` (``AttentionBlocks`` or
-            ``CachedRows``) of sequences that are joined into one row, in place of a mask.
+        kwargs: ``scaling`` and what else the stock function takes; ``blocks`` (``AttentionBlocks``)
+            of sequences that are joined into one row, in place of a mask.
 
     Returns:
         [B, t, H, D], and no weights.
@@ -120,56 +116,6 @@ def _whole(part: Tensor) -> Tensor:
     if room < length or not whole_rows or part.storage_offset() % (room * width):
         return part
     return part.as_strided((batch, heads, room, width), part.stride())
-
-
-@dataclass(frozen=True, slots=True)
-class CachedRows:
-    """New tokens of several rows of a key-value cache, joined into one row."""
-
-    spans: list[tuple[int, int, int]]
-    """of each stretch: its place in the cache, its row's tokens up to its last, and how many are new"""
-    masks: list[Tensor | None]
-    """[1, 1, new, all] bool of each stretch; ``None``: nothing precedes the new ones"""
-
-    @classmethod
-    def of(cls, rows: Sequence[tuple[int, int, int]], device: torch.device) -> CachedRows:
-        """Of rows in the order in which they are joined: (place, tokens before, new tokens > 0)."""
-        spans: list[tuple[int, int, int]] = []
-        masks: list[Tensor | None] = []
-        for place, before, new in rows:
-            # a kernel that is given a mask also computes what the mask hides
-            step = _STRETCH if before and device.type == "cpu" else new
-            for first in range(before, before + new, step):
-                end = min(first + step, before + new)
-                spans.append((place, end, end - first))
-                last = torch.arange(first, end, device=device)[:, None]
-                columns = torch.arange(end, device=device)
-                masks.append((columns <= last)[None, None] if before else None)
-        return cls(spans, masks)
-
-    def attend(
-        self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **kwargs: Any
-    ) -> Tensor:
-        """Each new token sees its own row up to itself.
-
-        Args:
-            module: the attention layer.
-            query: [1, H, N, D] of all rows' new tokens.
-            key: [R, K, L, D] of the cache.
-            value: [R, K, L, D].
-            mask: not used.
-            kwargs: ``scaling`` and what else the stock function takes.
-
-        Returns:
-            [1, N, H, D]
-        """
-        found, start = [], 0
-        for (place, end, new), seen in zip(self.spans, self.masks, strict=True):
-            row = slice(place, place + 1)
-            k, v = key[row, :, :end], value[row, :, :end]
-            found.append(_attend(module, query[:, :, start : start + new], k, v, seen, **kwargs))
-            start += new
-        return torch.cat(found, 1)
 
 
 def use_grouped_attention(model: Any) -> None:

@@ -1,13 +1,98 @@
-"""The optimizer step of everything that learns: policy, critic, warm start and world model."""
+"""The optimizer step of everything that learns: policy, critic, warm start and world model.
+
+bfloat16 has 8 bits of precision: a step of less than about 1/256 of a weight is rounded away, and
+reinforcement learning takes steps of a millionth. The optimizer therefore works on float32 copies of narrow
+weights, and the model's weights are these, rounded (Micikevicius et al. 2018, section 3.1).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
-from paw_train.policies.local.mixed_precision import MasterWeights
+_NARROW = (torch.bfloat16, torch.float16)
+
+
+class MasterWeights:
+    """What an optimiser steps instead of a model's parameters.
+
+    Gradients of narrow parameters are moved to their copies as each backward pass ends with them, so
+    that sums over micro-batches are taken in float32. Parameters that are wide already stand for
+    themselves; without narrow ones, nothing here does anything.
+
+    Args:
+        parameters: those that are trained.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self.parameters = list(parameters)
+        self.masters = [_master(p) for p in self.parameters]
+        """one for each parameter: give these to the optimiser, and clip the gradients of these"""
+        self._hooks: list[RemovableHandle] = []
+        for parameter, master in self._pairs():
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(_mover(master)))
+
+    def _pairs(self) -> list[tuple[Tensor, Tensor]]:
+        both = zip(self.parameters, self.masters, strict=True)
+        return [(p, m) for p, m in both if p is not m]
+
+    @torch.no_grad()
+    def write_back(self) -> None:
+        """Rounds the copies into the model: call it after each optimiser step."""
+        for parameter, master in self._pairs():
+            parameter.copy_(master)
+
+    @torch.no_grad()
+    def read(self) -> None:
+        """Takes the model's weights as they are: call it when something else has set them."""
+        for parameter, master in self._pairs():
+            master.copy_(parameter)
+
+    def state_dict(self) -> list[Tensor]:
+        """The copies themselves, which go on changing; empty where nothing is narrow.
+
+        As in PyTorch's own state dicts, so that saving them takes no second set of them on the GPU.
+        """
+        return [master.detach() for _, master in self._pairs()]
+
+    def load_state_dict(self, state: Sequence[Tensor]) -> None:
+        """Inverse of ``state_dict``; the model's weights follow."""
+        pairs = self._pairs()
+        if len(state) != len(pairs):
+            raise ValueError(
+                f"The state has float32 copies of {len(state)} weights, the model has {len(pairs)} "
+                "weights of less precision: model.dtype differs."
+            )
+        with torch.no_grad():
+            for (_, master), saved in zip(pairs, state, strict=True):
+                master.copy_(saved)
+        self.write_back()
+
+    def close(self) -> None:
+        """Leaves the model's parameters to themselves."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+
+def _master(parameter: Tensor) -> Tensor:
+    if parameter.dtype not in _NARROW:
+        return parameter
+    return parameter.detach().float().requires_grad_()
+
+
+def _mover(master: Tensor) -> Callable[[Tensor], None]:
+    def move(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        wide = parameter.grad.float()
+        master.grad = wide if master.grad is None else master.grad.add_(wide)
+        parameter.grad = None
+
+    return move
 
 
 class TrainingDivergedError(ValueError):

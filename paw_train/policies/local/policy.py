@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -14,13 +16,10 @@ from paw_train.losses.lm_head_logprobs import TokenScorer
 from paw_train.policies.local import lora
 from paw_train.policies.local.attention import use_grouped_attention
 from paw_train.policies.local.attention_blocks import layout
-from paw_train.policies.local.kernel_caches import bound_kernel_caches
 from paw_train.policies.local.kv_cache import static_cache, window_of
 from paw_train.policies.local.loading import load_model, no_progress_bars, read_weights
 from paw_train.policies.local.lora import Base
 from paw_train.policies.local.probes import takes_blocks
-from paw_train.policies.local.processor import warn_of_slow_type
-from paw_train.policies.local.recomputation import enable_recomputation, recomputed
 from paw_train.policies.local.reference import AdapterReference, CopyReference, Reference
 from paw_train.policies.local.scoring import LocalScoringSession
 from paw_train.policies.local.session import LocalSession
@@ -101,9 +100,7 @@ class LocalPolicy:
                 lora.attach(model, wanted, seed)
         if gradient_checkpointing:
             enable_recomputation(model)
-        warn_of_slow_type(model.to(torch.device(device)))
-        bound_kernel_caches(torch.device(device), model.dtype)
-        return cls(model, tokenizer, base)
+        return cls(model.to(torch.device(device)), tokenizer, base)
 
     @property
     def pad_id(self) -> int:
@@ -227,6 +224,36 @@ class LocalPolicy:
         if lora.has_adapter(self.model):
             return AdapterReference(self)
         return CopyReference(LocalPolicy(copy.deepcopy(self.model), self.tokenizer), offload)
+
+
+def enable_recomputation(model: Any) -> None:
+    """Lets the decoder layers of a model keep their inputs alone for the backward pass.
+
+    Activations are computed again there (gradient checkpointing; Chen et al. 2016).
+    """
+    # the name changed in transformers 5
+    for name in ("activation_checkpointing_enable", "gradient_checkpointing_enable"):
+        if hasattr(model, name):
+            getattr(model, name)({"use_reentrant": False})
+            return
+
+
+@contextmanager
+def recomputed(model: Any) -> Iterator[None]:
+    """Activates recomputation while dropout stays off.
+
+    A layer recomputes only while its own ``training`` flag is set; the modules inside it keep theirs,
+    so dropout stays off. Without a gradient to compute, nothing is recomputed.
+    """
+    layers = [m for m in model.modules() if getattr(m, "gradient_checkpointing", False)]
+    flags = [layer.training for layer in layers]
+    for layer in layers:
+        layer.training = torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        for layer, flag in zip(layers, flags, strict=True):
+            layer.training = flag
 
 
 def _load_adapted(

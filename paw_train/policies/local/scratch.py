@@ -28,9 +28,9 @@ CHAT_TEMPLATE = (
     "{% if m.role != 'user' %}<end>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<agent>{% endif %}"
 )
-
-
 _SPECIAL = ("<pad>", "<unk>", "<user>", "<agent>", "<end>")
+_TAGS = ("<action>", "</action>")
+"""one token each"""
 
 
 def scratch_tokenizer(settings: ScratchModelSettings, texts: Iterable[str]) -> Any:
@@ -46,7 +46,6 @@ def scratch_tokenizer(settings: ScratchModelSettings, texts: Iterable[str]) -> A
 
 def word_tokenizer(
     texts: Iterable[str],
-    tags: Iterable[str] = ("<action>", "</action>"),
     entities: bool = False,
     spells: bool = False,
 ) -> Any:
@@ -54,7 +53,6 @@ def word_tokenizer(
 
     Args:
         texts: samples of all the language the environment speaks: prompts, observations, actions.
-        tags: strings that are one token each and mark the parts of a response.
         entities: whether a word and the number behind it are one token. A word that was seen with
             numbers up to n is known with those up to 2n, six at least.
         spells: whether an unknown word is spelled, byte by byte, with 256 tokens behind those of the words.
@@ -84,7 +82,7 @@ def word_tokenizer(
         core = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
         core.pre_tokenizer = splitter
         core.decoder = decoders.Fuse()
-    return _for_dialogues(core, tags, spells=spells)
+    return _for_dialogues(core, spells=spells)
 
 
 def spells(tokenizer: Any) -> bool:
@@ -118,7 +116,6 @@ def _more_entities(words: Iterable[str]) -> Iterator[str]:
 def piece_tokenizer(
     texts: Iterable[str],
     size: int,
-    tags: Iterable[str] = ("<action>", "</action>"),
     entities: bool = False,
 ) -> Any:
     """A byte-level BPE tokenizer (Sennrich et al., 2016) that joins pieces within words only.
@@ -126,7 +123,6 @@ def piece_tokenizer(
     Args:
         texts: samples of the environment's language; their frequent words become one token each.
         size: of the vocabulary, at least 512.
-        tags: strings that are one token each and mark the parts of a response.
         entities: whether a word and the number behind it are one token, beside the ``size`` pieces, for
             the numbers that ``word_tokenizer`` has.
 
@@ -152,7 +148,7 @@ def piece_tokenizer(
     )
     texts = list(texts)
     core.train_from_iterator(texts, trainer)
-    return _for_dialogues(_joined(core, texts) if entities else core, tags)
+    return _for_dialogues(_joined(core, texts) if entities else core)
 
 
 def _joined(core: Any, texts: Iterable[str]) -> Any:
@@ -177,12 +173,12 @@ def _byte_level() -> Any:
     return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
 
-def _for_dialogues(core: Any, tags: Iterable[str], **kept: Any) -> Any:
+def _for_dialogues(core: Any, **kept: Any) -> Any:
     from tokenizers import AddedToken
     from transformers import PreTrainedTokenizerFast
 
     core.add_special_tokens([AddedToken(name, special=True) for name in _SPECIAL])
-    core.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in tags])
+    core.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in _TAGS])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=core,
         pad_token="<pad>",
