@@ -3,13 +3,15 @@
 Zhang et al. 2025, "Agent Learning via Early Experience" (arXiv 2510.08558), section 4: at each state s_i of
 the expert's episodes K other actions a_i^j are carried out, and the states s_i^j that follow are kept. No
 reward is read. The environment goes back to s_i exactly (``AgentInterface.save_state``), so that what an
-action does is seen in the very state in which the expert took another one.
+action does is seen in the very state in which the expert took another one. In a run's folder,
+``world_model/early_experience.jsonl`` holds the expert's episodes with their alternatives.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,9 +20,20 @@ import numpy as np
 
 from paw_gym.files import json_text, write_text
 from paw_gym.pool import EnvPool, Slot, Snapshot, cannot_branch
+from paw_gym.prompts import PromptTemplate
 from paw_gym.transition import Episode, Transition
 from paw_gym.wrappers import AgentInterface
+from paw_train.environments import agent_env_maker, make_pool
+from paw_train.evaluation.terminal import Display
+from paw_train.policies.local.policy import LocalPolicy
+from paw_train.rollouts.policy import Request, Sampling, response_seed
 from paw_train.rollouts.rollout import demonstrations
+from paw_train.rollouts.rows import recorded_row
+from paw_train.rollouts.tokens import TokenRow
+from paw_train.settings import Settings
+
+_TASKS, _PROPOSALS = 14, 15
+"""parts of the seeds of these, so that they differ"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +126,53 @@ def admissible_proposals(
     return propose
 
 
+def policy_proposals(
+    policy: LocalPolicy,
+    template: PromptTemplate,
+    alternatives: int,
+    sampling: Sampling,
+    seed: int,
+    limit: int | None = None,
+    prefill_tokens: int = 8192,
+) -> Proposals:
+    """Responses that the policy samples, each action once, the expert's left out.
+
+    Args:
+        policy: proposes.
+        template: reads the action in a response.
+        alternatives: K samples in each state; equal ones leave fewer actions.
+        sampling: temperature, limit of tokens, stop texts.
+        seed: of sampling; a proposal depends on it, the state's episode and step, and its number alone.
+        limit: most tokens of a prompt (``RolloutSettings.max_prompt_tokens``).
+        prefill_tokens: most padded context tokens of one forward pass.
+    """
+
+    def propose(states: Sequence[ExpertState]) -> list[list[str]]:
+        requests = [request for state in states for request in _requests(state)]
+        session = policy.session(sampling, False, prefill_tokens)
+        texts = [response.text for response in session.respond(requests)]
+        parts = [texts[i : i + alternatives] for i in range(0, len(texts), alternatives)]
+        return [_different(state, part) for state, part in zip(states, parts, strict=True)]
+
+    def _requests(state: ExpertState) -> Iterator[Request]:
+        episode = state.snapshot.episode
+        messages = episode.messages(state.step)
+        ids = policy.chat.context(messages, episode.instruction, limit)
+        for number in range(alternatives):
+            name = f"{episode.episode_id}/{state.step}.{number}"
+            yield Request(name, response_seed(seed, name, 0), messages, ids)
+
+    def _different(state: ExpertState, texts: Sequence[str]) -> list[str]:
+        by_action: dict[str, str] = {}
+        for text in texts:
+            by_action.setdefault(template.read_response(text).action, text)
+        for action in ("", state.expert.action):  # none at all, and the expert's
+            by_action.pop(action, None)
+        return list(by_action.values())
+
+    return propose
+
+
 def early_experience(
     pool: EnvPool,
     env: AgentInterface,
@@ -188,3 +248,96 @@ def read_experience(path: Path) -> list[ExpertExperience]:
     """Inverse of ``write_experience``."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return [ExpertExperience.from_dict(json.loads(line)) for line in lines]
+
+
+@dataclass
+class EarlyExperience:
+    """The parts of world-model learning that begin in the expert's states.
+
+    Args:
+        settings: of the run.
+        folder: of the run.
+        policy: the start policy.
+        display: shows progress.
+    """
+
+    settings: Settings
+    folder: Path
+    policy: LocalPolicy
+    display: Display
+
+    def __post_init__(self) -> None:
+        self.own = self.settings.world_model_learning
+        self.place = self.folder / "world_model"
+
+    def collected(self) -> list[ExpertExperience]:
+        """The expert's episodes and what else could have been done, from the file where they are already."""
+        path = self.place / "early_experience.jsonl"
+        if path.exists():
+            return read_experience(path)
+        # as in the warm start: the limit of steps of training is no limit for the expert
+        env, count = self.settings.only_env, self.own.episodes
+        pool = make_pool(env, env.train_split, 1, 1, self._seed(_TASKS))
+        rng = np.random.default_rng([self.settings.seed, _TASKS])
+        tasks = pool.tasks.ids
+        ids = [tasks[int(i)] for i in rng.choice(len(tasks), count, count > len(tasks))]
+        with self._env() as other, self.display.task("early experience", count) as advance:
+            propose = self._proposals(other)
+            found = early_experience(pool, other, ids, propose, progress=advance)
+        pool.close()
+        if not any(row for one in found for row in one.alternatives):
+            raise ValueError(
+                f"Early experience found nothing: of {count} tasks the expert solved {len(found)}, and in "
+                "none of their states was another action tried (world_model_learning.early.proposals)."
+            )
+        self.place.mkdir(parents=True, exist_ok=True)
+        write_experience(path, found)
+        tried = sum(len(row) for one in found for row in one.alternatives)
+        states = sum(len(one.alternatives) for one in found)
+        self.display.say(
+            f"{tried} other actions tried in {states} states of {len(found)} episodes."
+        )
+        return found
+
+    def rows(self, experience: Sequence[ExpertExperience]) -> list[TokenRow]:
+        """The expert's episodes of the experience for imitation, if there was no warm start."""
+        if self.settings.cloning.episodes:
+            return []
+        with self._env() as env:
+            shown, limit = env.text_env.prompt_observation, self.settings.rollout.max_prompt_tokens
+            return [
+                recorded_row(self.policy.chat, one.episode, step, shown, env.template, limit)
+                for one in experience
+                for step in range(len(one.episode.transitions))
+            ]
+
+    # --- parts ---------------------------------------------------------------------------------------
+
+    def _proposals(self, env: AgentInterface) -> Proposals:
+        early, rollout = self.own.early, self.settings.rollout
+        if early.proposals == "admissible":
+            rng = np.random.default_rng([self.settings.seed, _PROPOSALS])
+            return admissible_proposals(env, early.alternatives, rng)
+        sampling = Sampling(
+            early.temperature, rollout.max_response_tokens, tuple(env.template.closing_tags)
+        )
+        return policy_proposals(
+            self.policy,
+            env.template,
+            early.alternatives,
+            sampling,
+            self._seed(_PROPOSALS),
+            rollout.max_prompt_tokens,
+            rollout.prefill_tokens,
+        )
+
+    @contextmanager
+    def _env(self) -> Iterator[AgentInterface]:
+        env = agent_env_maker(self.settings.only_env, self.settings.only_env.train_split)()
+        try:
+            yield env
+        finally:
+            env.close()
+
+    def _seed(self, part: int) -> int:
+        return int(np.random.SeedSequence([self.settings.seed, part]).generate_state(1)[0])

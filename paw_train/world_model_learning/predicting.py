@@ -1,13 +1,18 @@
-"""A policy predicts the next observations of transitions, by sampling."""
+"""Sampled predictions of observations, their similarity to the true ones, and the filter of easy ones."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from paw_train.evaluation.world_model import Embed
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Request, Response, Sampling, response_seed
+from paw_train.settings.world_model_learning import EasyFilterSettings
 from paw_train.world_model_learning.examples import Example, ending
 
 
@@ -73,3 +78,81 @@ def predict(
 def _guess(chat: ChatFormat, response: Response, end: int | None) -> Guess:
     complete = response.ids[-1] == end or response.ids[-1] in chat.end_ids
     return Guess(response, chat.raw(response.ids[:-1] if complete else response.ids), complete)
+
+
+class Similarity:
+    """The similarity of predicted and realised observations, and the reward made from it.
+
+    Args:
+        embed: texts -> [N, D] vectors of length 1.
+        threshold: largest cosine distance at which a prediction is right.
+        binary: whether the reward is 1 or 0 by the threshold, or the similarity itself.
+    """
+
+    def __init__(self, embed: Embed, threshold: float = 0.2, binary: bool = True) -> None:
+        self.embed, self.threshold, self.binary = embed, threshold, binary
+
+    def __call__(self, predicted: Sequence[str], realised: Sequence[str]) -> np.ndarray:
+        """[N] cosines in [-1, 1], to four digits; a blank prediction has -1, whatever its embedding."""
+        vectors = self.embed([*predicted, *realised])
+        ours, theirs = vectors[: len(predicted)], vectors[len(predicted) :]
+        # an embedding's last digits depend on its batch, and a resumed run has other batches: four
+        # digits suffice for a reward, and are equal
+        cosines = np.clip((ours * theirs).sum(1).round(4), -1.0, 1.0)
+        blank = np.array([not text.strip() for text in predicted], bool)
+        return np.where(blank, -1.0, cosines)
+
+    def right(self, cosines: np.ndarray) -> np.ndarray:
+        """[N] bool: within the threshold."""
+        return (1.0 - cosines).round(4) <= self.threshold
+
+    def rewards(self, cosines: np.ndarray) -> np.ndarray:
+        """[N] float64: 1 or 0 (``binary``), or the cosines."""
+        return self.right(cosines).astype(np.float64) if self.binary else cosines
+
+
+def solved_shares(
+    guesses: Sequence[Sequence[Guess]], examples: Sequence[Example], similarity: Similarity
+) -> np.ndarray:
+    """[N] share of each example's predictions that are right."""
+    each = len(guesses[0])
+    flat = [guess.text for group in guesses for guess in group]
+    truth = [example.text for example in examples for _ in range(each)]
+    right: np.ndarray = similarity.right(similarity(flat, truth))
+    shares: np.ndarray = right.reshape(len(examples), each).mean(1)
+    return shares
+
+
+def kept(shares: np.ndarray, settings: EasyFilterSettings, rng: np.random.Generator) -> np.ndarray:
+    """[N] bool: the hard ones, and each easy one with probability ``settings.keep``.
+
+    Args:
+        shares: [N] of ``solved_shares``.
+        settings: which ones are easy.
+        rng: gives one number for each of the N.
+    """
+    retained = rng.random(len(shares)) < settings.keep
+    result: np.ndarray = (shares < settings.solved) | retained
+    return result
+
+
+def balanced(texts: Sequence[str], max_share: float, rng: np.random.Generator) -> np.ndarray:
+    """[N] bool: as many of each text, at random, as keep its share of the kept ones at ``max_share``.
+
+    Where there are too few different texts for that share, as many of each as of the rarest.
+    """
+    counts = Counter(texts)
+    largest = max(counts.values(), default=0)
+
+    def fits(most: int) -> bool:
+        kept = [min(count, most) for count in counts.values()]
+        return max(kept) <= max_share * sum(kept)
+
+    most = next((c for c in range(largest, 0, -1) if fits(c)), min(counts.values(), default=0))
+    result = np.zeros(len(texts), bool)
+    left = dict.fromkeys(counts, most)
+    for i in rng.permutation(len(texts)):
+        if left[texts[i]]:
+            left[texts[i]] -= 1
+            result[i] = True
+    return result

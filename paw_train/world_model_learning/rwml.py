@@ -18,8 +18,7 @@ from paw_train.settings import Settings
 from paw_train.settings.world_model import WorldModelSettings
 from paw_train.world_model_learning.examples import Example
 from paw_train.world_model_learning.learner import Learner, stage_optimizer
-from paw_train.world_model_learning.predicting import Guess, predict
-from paw_train.world_model_learning.similarity import Similarity
+from paw_train.world_model_learning.predicting import Guess, Similarity, predict
 
 
 class RWMLLearner(Learner):

@@ -32,14 +32,18 @@ from paw_train.rollouts.rollout import rollout
 from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import EnvSettings, Settings
 from paw_train.settings.sharing import shared_transitions
-from paw_train.world_model_learning.early_stage import EarlyExperience
-from paw_train.world_model_learning.easy import balanced, kept, solved_shares
+from paw_train.world_model_learning.early_experience import EarlyExperience
 from paw_train.world_model_learning.examples import Example, examples_of, unique
 from paw_train.world_model_learning.learner import Learner
-from paw_train.world_model_learning.predicting import predict
+from paw_train.world_model_learning.predicting import (
+    Similarity,
+    balanced,
+    kept,
+    predict,
+    solved_shares,
+)
 from paw_train.world_model_learning.rwml import RWMLLearner
 from paw_train.world_model_learning.sft import SFTLearner
-from paw_train.world_model_learning.similarity import Similarity
 
 METRICS_FILE = "world_model.jsonl"
 """in a run's folder: one line an update of the second stage"""

@@ -24,11 +24,11 @@ from paw_train.world_model_learning.early_experience import (
     ExpertExperience,
     admissible_proposals,
     early_experience,
+    policy_proposals,
     read_experience,
     write_experience,
 )
 from paw_train.world_model_learning.examples import examples_of, packed
-from paw_train.world_model_learning.proposals import policy_proposals
 
 K = 3
 HOUSE = EnvSettings(

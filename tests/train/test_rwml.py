@@ -27,7 +27,7 @@ from paw_train.rollouts.policy import Response  # noqa: E402
 from paw_train.rollouts.rollout import demonstrations  # noqa: E402
 from paw_train.settings import EnvSettings, Settings, load_settings  # noqa: E402
 from paw_train.settings.world_model_learning import EasyFilterSettings  # noqa: E402
-from paw_train.world_model_learning import easy, rwml, sft  # noqa: E402
+from paw_train.world_model_learning import predicting, rwml, sft  # noqa: E402
 from paw_train.world_model_learning.examples import (  # noqa: E402
     Example,
     ending,
@@ -35,8 +35,11 @@ from paw_train.world_model_learning.examples import (  # noqa: E402
     packed,
     unique,
 )
-from paw_train.world_model_learning.predicting import Guess, predict  # noqa: E402
-from paw_train.world_model_learning.similarity import Similarity  # noqa: E402
+from paw_train.world_model_learning.predicting import (  # noqa: E402
+    Guess,
+    Similarity,
+    predict,
+)
 
 TOKENIZER = hostile.byte_tokenizer()
 
@@ -214,7 +217,7 @@ def test_what_is_easy_is_what_the_start_policy_gets_right() -> None:
     similarity = Similarity(Embedder(TableEncoder(vectors)), 0.2)
     examples = [Example((1,), (0, 1), (2,), "a", 0)] * 3
     guesses = [[_guess(t) for t in group] for group in ("aaaa", "aabb", "bbbb")]
-    shares = easy.solved_shares(guesses, examples, similarity)
+    shares = predicting.solved_shares(guesses, examples, similarity)
     assert shares.tolist() == [1.0, 0.5, 0.0]
 
 
@@ -223,7 +226,7 @@ def test_hard_transitions_stay_and_easy_ones_stay_with_the_given_probability() -
 
     def keep(**changes: float) -> np.ndarray:
         settings = EasyFilterSettings(samples=4, **changes)  # type: ignore[arg-type]
-        return easy.kept(shares, settings, np.random.default_rng(0))
+        return predicting.kept(shares, settings, np.random.default_rng(0))
 
     default = keep(solved=0.75, keep=0.1)
     assert default[shares < 0.75].all()
@@ -245,7 +248,7 @@ def test_no_observation_has_more_than_its_share(
     counts: list[int], max_share: float, seed: int
 ) -> None:
     texts = [str(i) for i, count in enumerate(counts) for _ in range(count)]
-    wanted = easy.balanced(texts, max_share, np.random.default_rng(seed))
+    wanted = predicting.balanced(texts, max_share, np.random.default_rng(seed))
     left = Counter(text for text, keep in zip(texts, wanted, strict=True) if keep)
     assert set(left) == set(texts)  # none is lost altogether
     assert len({n for text, n in left.items() if n < counts[int(text)]}) <= 1  # cut to one height
@@ -379,7 +382,7 @@ def test_learning_by_likelihood_ends_in_predictions_that_are_right() -> None:
     assert [group[0].text for group in guesses] == [e.text for e in examples]
     assert all(group[0].complete for group in guesses)
     similarity = Similarity(make_embedder("words"), 0.0)
-    assert easy.solved_shares(guesses, examples, similarity).tolist() == [1.0, 1.0]
+    assert predicting.solved_shares(guesses, examples, similarity).tolist() == [1.0, 1.0]
 
 
 def test_closed_it_leaves_a_policy_of_narrow_weights_to_the_next(policy: LocalPolicy) -> None:

