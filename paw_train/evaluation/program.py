@@ -43,7 +43,7 @@ from paw_train.settings.recipes import choose_environment
 from paw_train.settings.run import read_recorded
 
 if TYPE_CHECKING:
-    from paw_train.policies.endpoint.budget import Budget
+    from paw_train.policies.endpoint.transport import Budget
 
 _ALL = 10**9
 """a panel size that takes every task"""

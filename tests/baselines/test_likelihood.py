@@ -24,7 +24,7 @@ from paw_train.baselines.likelihood import Choice  # noqa: E402
 from paw_train.baselines.metering import MeteredPolicy  # noqa: E402
 from paw_train.evaluation import agent_env_maker  # noqa: E402
 from paw_train.policies.endpoint.policy import EndpointPolicy  # noqa: E402
-from paw_train.policies.endpoint.retry import EndpointError  # noqa: E402
+from paw_train.policies.endpoint.transport import EndpointError  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.rollouts.chat import ChatFormat  # noqa: E402
 from paw_train.rollouts.policy import ScoreRequest  # noqa: E402

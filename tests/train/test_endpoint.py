@@ -21,10 +21,9 @@ import fake_endpoint as fake
 from hostile import byte_tokenizer
 
 from paw_train.evaluation import evaluate_from_args
-from paw_train.policies.endpoint.cache import AnswerCache, request_key
+from paw_train.policies.endpoint.answers import AnswerCache, finish_text, request_key
 from paw_train.policies.endpoint.policy import EndpointPolicy
-from paw_train.policies.endpoint.reply import finish_text
-from paw_train.policies.endpoint.retry import (
+from paw_train.policies.endpoint.transport import (
     Backoff,
     EndpointError,
     Pace,

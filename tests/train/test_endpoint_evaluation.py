@@ -29,9 +29,9 @@ from paw_train.baselines.action_form import ActionForm, ask_for_tools, problem_o
 from paw_train.baselines.metering import Spent, exchanges
 from paw_train.evaluation.comparison import load_result, reasons_against
 from paw_train.evaluation.terminal import EvaluationBar, result_lines
-from paw_train.policies.endpoint.budget import Budget, BudgetReached
+from paw_train.policies.endpoint.answers import context_tokens
 from paw_train.policies.endpoint.failures import Fallbacks, hint
-from paw_train.policies.endpoint.reply import context_tokens
+from paw_train.policies.endpoint.transport import Budget, BudgetReached, Use
 from paw_train.rollouts.policy import Request, Response
 from paw_train.settings.endpoint import EndpointSettings
 
@@ -160,13 +160,13 @@ def test_a_budget_is_never_exceeded_and_waits_for_what_is_under_way() -> None:
 
         async def request(name: str) -> None:
             try:
-                claim = await budget.enter(20, 30)
+                await budget.enter(claim := Use(20, 30))
             except BudgetReached as reached:
                 log.append(f"{name}: {reached}")
                 return
             log.append(f"{name} in")
             await asyncio.sleep(0)
-            await budget.leave(claim, 20, 5)
+            await budget.leave(claim, Use(20, 5))
 
         await asyncio.gather(*(request(name) for name in "abcd"))
         return log
@@ -182,7 +182,8 @@ def test_a_budget_of_time_ends_at_its_hour() -> None:
     budget = Budget(EndpointSettings(budget_minutes=1), lambda: now[0])
 
     async def enter() -> None:
-        await budget.leave(await budget.enter(1, 1), 1, 1)
+        await budget.enter(claim := Use(1, 1))
+        await budget.leave(claim, claim)
 
     asyncio.run(enter())
     now[0] = 60.0

@@ -72,9 +72,9 @@ for agent, settings in jobs.items():
 """
 
 KILLS = [
-    ("paw_train.policies.endpoint.cache:AnswerCache:put", 30),
+    ("paw_train.policies.endpoint.answers:AnswerCache:put", 30),
     ("paw_train.evaluation.result_folder:EpisodeLog:add", 6),
-    ("paw_train.policies.endpoint.cache:AnswerCache:put", 50),
+    ("paw_train.policies.endpoint.answers:AnswerCache:put", 50),
     ("paw_gym.files:write_json", 0),
     ("", 0),
 ]

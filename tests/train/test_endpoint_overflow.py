@@ -11,7 +11,7 @@ pytest.importorskip("openai")
 import httpx
 import openai
 
-from paw_train.policies.endpoint.overflow import is_overflow, overflow_limit
+from paw_train.policies.endpoint.failures import is_overflow, overflow_limit
 
 OPENAI = {"type": "invalid_request_error", "param": "messages", "code": "context_length_exceeded"}
 BAD = {"type": "BadRequestError", "param": None, "code": 400}

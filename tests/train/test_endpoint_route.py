@@ -13,8 +13,7 @@ pytest.importorskip("openai")
 import fake_endpoint as fake
 
 from paw_train.policies.endpoint.policy import EndpointPolicy
-from paw_train.policies.endpoint.retry import EndpointError
-from paw_train.policies.endpoint.route import route_to
+from paw_train.policies.endpoint.transport import EndpointError, route_to
 from paw_train.rollouts.policy import Sampling, complete
 from paw_train.settings.endpoint import EndpointSettings
 

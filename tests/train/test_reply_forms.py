@@ -23,8 +23,8 @@ from paw_gym.replies import read_chat, split_thought  # noqa: E402
 from paw_train.baselines import make_agent  # noqa: E402
 from paw_train.baselines.action_form import ActionForm  # noqa: E402
 from paw_train.baselines.metering import MeteredPolicy  # noqa: E402
+from paw_train.policies.endpoint.answers import finish_text  # noqa: E402
 from paw_train.policies.endpoint.policy import EndpointPolicy  # noqa: E402
-from paw_train.policies.endpoint.reply import finish_text  # noqa: E402
 from paw_train.policies.local.session import respond  # noqa: E402
 from paw_train.policies.vllm.engine import VLLMPolicy, VLLMSession  # noqa: E402
 from paw_train.rollouts.chat import ChatFormat  # noqa: E402

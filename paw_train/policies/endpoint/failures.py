@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from paw_gym.replies import MalformedAnswer
-from paw_train.policies.endpoint.overflow import error_text, is_overflow, overflow_limit
+from paw_gym.replies import MalformedAnswer, ReportedError
+
+if TYPE_CHECKING:
+    from paw_train.policies.endpoint.transport import Route
 
 _LOG = logging.getLogger("paw_train.endpoint")
 _REFUSED = frozenset({400, 422})
@@ -180,7 +183,80 @@ def hint(
     return None
 
 
-def is_proxy_s(error: Exception, proxied: bool) -> bool:
+# --- failures of the whole run ------------------------------------------------------------------------
+
+_PASSING = frozenset({408, 409, 425, 429})
+_OF_THE_RUN = frozenset({401, 402, 403, 404, 407})
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether the same request may succeed later."""
+    import openai
+
+    if isinstance(error, openai.APIStatusError):
+        if _code(error) == "insufficient_quota":
+            return False
+        return error.status_code in _PASSING or error.status_code >= 500
+    kinds = (openai.APIConnectionError, openai.APIResponseValidationError, json.JSONDecodeError)
+    return isinstance(error, (*kinds, MalformedAnswer))
+
+
+def _concerns_the_run(error: Exception) -> bool:
+    """Whether every other request would fail as this one did."""
+    import openai
+
+    if not isinstance(error, openai.APIStatusError):
+        return False
+    return error.status_code in _OF_THE_RUN or _code(error) == "insufficient_quota"
+
+
+def _code(error: Any) -> str | None:
+    code = getattr(error, "code", None)
+    return code if isinstance(code, str) else None
+
+
+def run_failure(
+    error: Exception, route: Route, first_contact: bool, said: str, refusal: Mapping[int, str]
+) -> str | None:
+    """Why no request of a run can succeed, in words; ``None``: others may.
+
+    Args:
+        error: of a request.
+        route: that the request went.
+        first_contact: nothing was ever answered there, and asking again did not help.
+        said: the error in words.
+        refusal: what refusals mean, by status.
+    """
+    import httpx
+
+    url, proxy = route.shown, route.proxy_name
+    directly = f"NO_PROXY={route.host} asks the server directly."
+    cause = error.__cause__
+    if isinstance(cause, httpx.ConnectError | httpx.ProxyError) and first_contact:
+        if proxy:
+            return f"Nothing answers at {url} by {proxy}: {cause}. {directly}"
+        return (
+            f"Nothing answers at {url} ({cause}). Is the server running, and does the address end in /v1 "
+            "(endpoint.url=...)?"
+        )
+    malformed = isinstance(error, MalformedAnswer) and not isinstance(error, ReportedError)
+    if malformed and first_contact:
+        return (
+            f"{url} answers, but not as an OpenAI-compatible API: {error}. "
+            f"{hint(error) or 'Is endpoint.url right? It usually ends in /v1.'}"
+        )
+    if _is_proxy_s(error, proxy is not None) and (first_contact or not is_passing(error)):
+        return (
+            f"{proxy or 'A proxy or firewall'} answers in place of {url}. "
+            f"{directly if proxy else ''} Its message: {said}"
+        )
+    if _concerns_the_run(error):
+        advice = refusal.get(getattr(error, "status_code", 0), "The account's quota is used up.")
+        return f"{url} refuses: {advice} Its message: {said}"
+    return None
+
+
+def _is_proxy_s(error: Exception, proxied: bool) -> bool:
     """Whether an answer is a proxy's or a firewall's page in place of the server's.
 
     Args:
@@ -194,3 +270,91 @@ def is_proxy_s(error: Exception, proxied: bool) -> bool:
     page = "html" in headers.get("content-type", "")
     marked = "squid" in headers.get("server", "") or "x-squid-error" in headers
     return page and status in (403, 502, 503, 504) and (proxied or marked or status == 403)
+
+
+# --- contexts that are too long -----------------------------------------------------------------------
+
+_CODES = frozenset({
+    "context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded",
+    "request_too_large", "tokens_limit_reached",
+})  # fmt: skip
+"""codes and types of OpenAI and its followers, llama.cpp, Z.ai, Anthropic, GitHub"""
+_OTHER_STATUS = frozenset({401, 402, 403, 404, 407})
+"""statuses of refusals that are never about length, whatever their text says"""
+_CONTEXT = re.compile(
+    r"context.?(length|window|size|limit)|n_ctx|max_(model|seq)_len|max_num_tokens"
+    r"|(range of |maximum )?input length|prompt length|token limit|too many (input |prompt )?tokens"
+    r"|reduce the length|request too large"
+    r"|\b(prompt|inputs?|messages|sequence|conversation)\b[^.]{0,40}(too (long|large)|超长)"
+    r"|\b(prompt|inputs?|tokens?)\b[^.]{0,80}(exceed|longer than)[^.]{0,60}(max|limit|length|tokens)"
+    r"|\b(inputs?|tokens)\b[^.]{0,60}must (be <=|have less than)"
+)
+_RATE = re.compile(r"per (minute|hour|day)|rate.?limit|quota|too many requests")
+_RESPONSE = re.compile(r"maximum output for|max tokens must be|maximum tokens you requested")
+"""texts on the length of responses"""
+
+_NUMBER = r"(?<![\w.-])(\d[\d,]{2,})(?:\.0)?(?!\w)"
+_COMPARED = re.compile(
+    rf"\d{{3,}}(?: tokens?)?\s*>=?\s*{_NUMBER}|<=\s*{_NUMBER}|\[\d+,\s*{_NUMBER}\]"
+    rf"|\d{{3,}}\s*/\s*{_NUMBER}|exceeds {_NUMBER}"
+)
+"""``210000 tokens > 200000``, ``must be <= 4096``, ``[1, 30720]``, ``5000/4096``"""
+_WORD = (
+    r"(?:context.?(?:length|window|size|limit)|n_ctx|max(?:imum)?(?!_tokens|_new|_completion)"
+    r"|limit|at most|up to|less than|(?:not|cannot) exceed|only)(?![a-z])"
+)
+"""words of a limit"""
+_AFTER = re.compile(rf"(?=(?P<word>{_WORD})(?P<gap>\D{{0,40}}?){_NUMBER})")
+_BEFORE = re.compile(rf"(?={_NUMBER}(?P<gap>[\s(-]*(?:tokens?)?[\s)-]*){_WORD})")
+_OF_OTHERS = re.compile(
+    r"[.;]\s|too large"
+    r"|(?<![a-z])(by|requested|given|received|resulted|contains?|however|but|has|have|you|sent|got"
+    r"|keep|exceed(s|ed)?|current|code|status)(?![a-z])"
+)
+"""between a limit's word and a number, it says that the number is another one: the request's own length"""
+
+
+def is_overflow(error: Exception) -> bool:
+    """Whether a server refused a context for its length."""
+    status = getattr(error, "status_code", None)
+    if status in _OTHER_STATUS:
+        return False
+    if status == 413 or any(str(getattr(error, key, "")) in _CODES for key in ("code", "type")):
+        return True
+    text = error_text(error)
+    if "request too large" in text:  # for any minute of the account: no wait would help
+        return True
+    if status == 429 or _RATE.search(text) or _RESPONSE.search(text):
+        return False
+    return bool(_CONTEXT.search(text))
+
+
+def overflow_limit(error: Exception) -> int | None:
+    """The context limit that such a refusal names, in tokens: of several numbers the limit's."""
+    body = getattr(error, "body", None)
+    if isinstance(body, Mapping) and isinstance(body.get("n_ctx"), int):  # llama.cpp's
+        return int(body["n_ctx"])
+    text = error_text(error).replace("exceeds limit (2013)", "")  # the error's number, of MiniMax
+    compared = _COMPARED.search(text)
+    if compared is not None:
+        return _int(next(group for group in compared.groups() if group))
+    found = min(_beside(text), default=None)
+    return None if found is None else found[1]
+
+
+def _beside(text: str) -> Iterator[tuple[int, int]]:
+    """(characters to the nearest word of a limit, the number) of each number that may be the limit."""
+    for pattern in (_AFTER, _BEFORE):
+        for match in pattern.finditer(text):
+            if not _OF_OTHERS.search(match["gap"]):
+                number = next(g for g in match.groups() if g and re.fullmatch(r"\d[\d,]*", g))
+                yield len(match["gap"]), _int(number)
+
+
+def _int(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def error_text(error: Exception) -> str:
+    """What a server said in an error, in lower case, without the client's own words."""
+    return str(getattr(error, "body", None) or error).lower()

@@ -17,33 +17,34 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paw_gym.replies import MalformedAnswer, ReportedError
-from paw_train.policies.endpoint.budget import Budget, BudgetReached
-from paw_train.policies.endpoint.cache import AnswerCache, request_key
-from paw_train.policies.endpoint.failures import Fallbacks, hint, is_proxy_s
-from paw_train.policies.endpoint.overflow import is_overflow, overflow_limit
-from paw_train.policies.endpoint.reply import (
+from paw_train.policies.endpoint.answers import (
+    AnswerCache,
     context_tokens,
     cut_in_thought,
     finish_text,
     may_be_in_thought,
+    read_echo,
     read_reply,
+    read_scores,
+    request_key,
 )
-from paw_train.policies.endpoint.retry import (
+from paw_train.policies.endpoint.failures import (
+    Fallbacks,
+    hint,
+    is_overflow,
+    is_passing,
+    overflow_limit,
+    run_failure,
+)
+from paw_train.policies.endpoint.transport import (
     LONGEST_ASKED,
     Backoff,
+    BudgetReached,
     EndpointError,
-    Gate,
+    Limits,
+    Use,
     asked_wait,
-    concerns_the_run,
-    is_passing,
-)
-from paw_train.policies.endpoint.route import route_to
-from paw_train.policies.endpoint.scoring import (
-    EndpointScoring,
-    read_echo,
-    read_scores,
-    scoring_body,
+    route_to,
 )
 from paw_train.rollouts.policy import (
     Message,
@@ -124,7 +125,8 @@ class EndpointPolicy:
         self._counter = tokenized
         self.usage = Usage()
         self.fallbacks = Fallbacks(self.settings.token_limit_field)
-        self.budget = Budget(self.settings)
+        self._limits = Limits(self.settings)
+        self.budget = self._limits.budget
         """what this policy has used, and may"""
         self.stopped: str | None = None
         """the budget that is used up; it then is the error of every request"""
@@ -133,7 +135,7 @@ class EndpointPolicy:
         self._cache = _cache_of(self.settings)
         self._backoff = Backoff(self.settings)
         self._thread = _LoopThread()
-        self._client, self._gate = self._thread.run(self._connect())
+        self._client = self._thread.run(self._connect())
         self._under_way: dict[str, asyncio.Task[dict[str, Any]]] = {}
         self._reached = False
         self._thought_opened = self.chat is not None and self.chat.thought_opened
@@ -142,19 +144,19 @@ class EndpointPolicy:
         self._reported = 0.0
         """until when a wait has been reported, in monotonic seconds"""
 
-    async def _connect(self) -> tuple[Any, Gate]:
+    async def _connect(self) -> Any:
         from openai import AsyncOpenAI
 
         azure = self._key and "api-version" in dict(self._route.query)
-        client = AsyncOpenAI(
+        return AsyncOpenAI(
             api_key=self._key or "none",
             base_url=self._route.base,
             default_headers={"api-key": self._key} if azure else None,
             timeout=self.settings.timeout,
-            max_retries=0,  # ours count, pace and share the waits
+            # the client's own retries pass by limits and budgets, and heed no wait above a minute
+            max_retries=0,
             http_client=self._route.client(),
         )
-        return client, Gate(self.settings)
 
     @property
     def context_tokens(self) -> int | None:
@@ -180,10 +182,10 @@ class EndpointPolicy:
         Raises:
             EndpointError: no request of this run can succeed.
         """
-        return self._all([self._answer(request, sampling) for request in requests])
+        return self._thread.run(self._gather([self._answer(r, sampling) for r in requests]))
 
-    def scoring(self, growing: bool, prefill_tokens: int = PREFILL_TOKENS) -> EndpointScoring:
-        """Opens a session that scores given responses (see ``ScoringPolicy``).
+    def scoring(self, growing: bool, prefill_tokens: int = PREFILL_TOKENS) -> EndpointPolicy:
+        """Opens a session that scores given responses (see ``ScoringPolicy``); it keeps nothing.
 
         Raises:
             ValueError: the API that was chosen cannot.
@@ -193,19 +195,19 @@ class EndpointPolicy:
                 "A chat endpoint gives no log-probabilities of given texts. A server that echoes prompts "
                 "(vLLM, for example) does: endpoint.api=completions endpoint.tokenizer=NAME."
             )
-        return EndpointScoring(self)
+        return self
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
-        """The log-probabilities of each request's continuations, by echoed prompts.
+        """The log-probabilities of each request's continuations.
+
+        ``/completions`` with ``echo`` and ``logprobs`` gives them of every token of a prompt (vLLM). Prompts
+        are sent as tokens, so it is known which of them are a continuation's. All continuations of a step go
+        in one request.
 
         Raises:
             EndpointError: no request of this run can succeed, or the server does not echo prompts.
         """
-        return self._all([self._score(request) for request in requests])
-
-    def _all(self, work: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
-        """The results of some requests, sent together."""
-        return self._thread.run(self._gather(work))
+        return self._thread.run(self._gather([self._score(request) for request in requests]))
 
     async def _gather(self, work: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
         tasks = [asyncio.ensure_future(one) for one in work]
@@ -224,11 +226,25 @@ class EndpointPolicy:
         return self._response(answer, sampling)
 
     async def _score(self, request: ScoreRequest) -> Scores:
-        body = scoring_body(self.model, request, self.settings.token_limit_field)
+        body = {
+            "model": self.model,
+            "prompt": [[*request.ids, *continuation] for continuation in request.continuations],
+            self.settings.token_limit_field: 1,  # servers refuse 0
+            "temperature": 0.0,
+            "echo": True,
+            "logprobs": 1,
+        }
         answer = await self._fetch(body | self.settings.extra, None)
         if "error" in answer:
             return Scores(error=str(answer["error"]))
-        return read_scores(answer, request, self._route.shown)
+        scores = read_scores(answer, request)
+        if scores is None:
+            raise EndpointError(
+                f"{self._route.shown} does not give the log-probabilities of a prompt's tokens (echo and "
+                "logprobs at /completions), so actions cannot be chosen by likelihood there. vLLM does; else "
+                "run the model in this process."
+            )
+        return scores
 
     async def _fetch(self, body: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
         """The answer to a body, from disk if it is there; ``{"error": ...}`` where none came."""
@@ -318,7 +334,7 @@ class EndpointPolicy:
             return answer
 
     def _is_doubtful(self, answer: Mapping[str, Any], sent: Mapping[str, Any]) -> bool:
-        """Whether an answer may have ended at a stop text in its thought: one without is then asked for."""
+        """Tells if an answer may have ended at a stop text in its thought: one without is then asked for."""
         stops = sent.get("stop")
         if not stops or cut_in_thought(answer, self._thought_opened):
             return bool(stops)
@@ -356,8 +372,8 @@ class EndpointPolicy:
                 "%s: %s Trying again %s.", self._route.shown, self._in_words(error, 1), when
             )
         self.usage.retries += 1
-        if asked and _is_overload(error):
-            self._gate.pause(asked)
+        if asked and getattr(error, "status_code", None) in (429, 503):
+            self._limits.pause(asked)
         await self.budget.in_time(self._backoff.wait(failures, error))
 
     def _is_news(self, asked: float | None) -> bool:
@@ -380,26 +396,22 @@ class EndpointPolicy:
 
     async def _try(self, body: Mapping[str, Any]) -> dict[str, Any]:
         chat = self.settings.api == "chat"
-        prompt, most = _estimate(body, self.settings.token_limit_field)
-        used = (0.0, 0.0, 0.0)  # a request that fails is taken to be free
-        await self._gate.enter(prompt + most, self.budget.in_time)
-        try:
-            claim = await self.budget.enter(prompt, most)
-            try:
-                # the raw call: the typed one would check field names, and servers have their own
-                reply = await self._client.post(
-                    "/chat/completions" if chat else "/completions", body=dict(body), cast_to=object
-                )
-                answer = read_reply(reply, chat)
-                if body.get("echo"):
-                    answer["echoed"] = read_echo(reply, body["prompt"])
-                counted = (answer["prompt_tokens"], answer["completion_tokens"])
-                used = (*(counted if any(counted) else (prompt, most)), answer["cached_tokens"])
-                return answer
-            finally:
-                await self.budget.leave(claim, *used)
-        finally:
-            self._gate.leave(sum(used[:2]) - prompt - most)
+        estimate = _estimate(body, self.settings.token_limit_field)
+        async with self._limits.request(estimate) as used:
+            # the raw call: the typed one would check field names, and servers have their own
+            reply = await self._client.post(
+                "/chat/completions" if chat else "/completions", body=dict(body), cast_to=object
+            )
+            answer = read_reply(reply, chat)
+            if body.get("echo"):
+                answer["echoed"] = read_echo(reply, body["prompt"])
+            counted = answer if answer["prompt_tokens"] or answer["completion_tokens"] else None
+            used.prompt_tokens = counted["prompt_tokens"] if counted else estimate.prompt_tokens
+            used.completion_tokens = (
+                counted["completion_tokens"] if counted else estimate.completion_tokens
+            )
+            used.cached_tokens = answer["cached_tokens"]
+            return answer
 
     async def _ask_context_tokens(self) -> int | None:
         """The model's context limit by the server's report, if it gives one."""
@@ -424,44 +436,19 @@ class EndpointPolicy:
             return limit
 
     def _raise_if_hopeless(self, error: Exception, failures: int) -> None:
-        import httpx
-
         enough = min(_FIRST_CONTACT_RETRIES, self.settings.retries)
         first_contact = not self._reached and failures > enough
-        url, proxy = self._route.shown, self._route.proxy_name
-        directly = f"NO_PROXY={self._route.host} asks the server directly."
-        cause = error.__cause__
-        if isinstance(cause, httpx.ConnectError | httpx.ProxyError) and first_contact:
-            raise EndpointError(
-                f"Nothing answers at {url} by {proxy}: {cause}. {directly}"
-                if proxy
-                else f"Nothing answers at {url} ({cause}). Is the server running, and does the address "
-                "end in /v1 (endpoint.url=...)?"
-            ) from error
-        malformed = isinstance(error, MalformedAnswer) and not isinstance(error, ReportedError)
-        if malformed and first_contact:
-            raise EndpointError(
-                f"{url} answers, but not as an OpenAI-compatible API: {error}. "
-                f"{hint(error) or 'Is endpoint.url right? It usually ends in /v1.'}"
-            ) from error
-        if is_proxy_s(error, proxy is not None) and (first_contact or not is_passing(error)):
-            raise EndpointError(
-                f"{proxy or 'A proxy or firewall'} answers in place of {url}. "
-                f"{directly if proxy else ''} Its message: {self._in_words(error, 1)}"
-            ) from error
-        if concerns_the_run(error):
-            raise EndpointError(self._run_error(error)) from error
-
-    def _run_error(self, error: Any) -> str:
-        hints = {
+        refusal = {
             401: f"The key in {self.settings.api_key_env} is missing or wrong.",
             402: "The account is empty.",
             403: f"The key in {self.settings.api_key_env} may not use this model.",
             404: f"There is no model {self.model!r} there, or the address is not that of an "
             "OpenAI-compatible API (it usually ends in /v1).",
         }
-        advice = hints.get(error.status_code, "The account's quota is used up.")
-        return f"{self._route.shown} refuses: {advice} Its message: {self._in_words(error, 1)}"
+        said = self._in_words(error, 1)
+        reason = run_failure(error, self._route, first_contact, said, refusal)
+        if reason is not None:
+            raise EndpointError(reason) from error
 
     def _in_words(self, error: Exception, tries: int) -> str:
         """An error in words, without the key."""
@@ -525,17 +512,13 @@ class EndpointSession:
         return self.policy.answer(requests, self.sampling)
 
 
-def _estimate(body: Mapping[str, Any], limit_field: str) -> tuple[float, float]:
-    """(prompt tokens, by about four characters each; the longest response) that a request may take."""
+def _estimate(body: Mapping[str, Any], limit_field: str) -> Use:
+    """The most that a request may use; the tokens of messages by about four characters each."""
     most = next(float(body[n]) for n in (limit_field, "max_completion_tokens") if n in body)
     if "prompt" in body:
         parts = body["prompt"] if body.get("echo") else [body["prompt"]]
-        return float(sum(map(len, parts))), most * len(parts)
-    return sum(len(str(m["content"] or "")) for m in body["messages"]) / 4, most
-
-
-def _is_overload(error: Exception) -> bool:
-    return getattr(error, "status_code", None) in (429, 503)
+        return Use(float(sum(map(len, parts))), most * len(parts))
+    return Use(sum(len(str(m["content"] or "")) for m in body["messages"]) / 4, most)
 
 
 def _tokenizer_format(settings: EndpointSettings) -> ChatFormat | None:

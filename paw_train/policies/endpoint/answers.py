@@ -1,10 +1,15 @@
-"""The contents of a server's reply that are kept, and where a response ends; its context limit."""
+"""Answers of an endpoint: read from its replies, finished at their stop texts, and kept on disk."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import sqlite3
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from paw_gym.cache import private_file
 from paw_gym.replies import (
     MalformedAnswer,
     answers,
@@ -15,11 +20,14 @@ from paw_gym.replies import (
     thoughts,
     truncate,
 )
+from paw_train.rollouts.policy import ScoreRequest, Scores
 
 _CACHED_FIELDS = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
 """of ``usage`` or its ``prompt_tokens_details``: OpenAI's and its followers', DeepSeek's, Anthropic's"""
 _CONTEXT_FIELDS = ("max_model_len", "context_length", "context_window", "max_context_length")
 """of an entry of ``/v1/models``: vLLM's; OpenRouter's and others', Groq's, Mistral's"""
+_FORMAT = 3
+"""of a recorded answer; requests with answers in another format are sent again"""
 
 
 def read_reply(reply: Any, chat: bool) -> dict[str, Any]:
@@ -166,3 +174,121 @@ def context_tokens(reply: Any, model: str) -> int | None:
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
                 return value
     return None
+
+
+# --- log-probabilities of given responses -------------------------------------------------------------
+
+
+def read_echo(reply: Any, prompts: Sequence[Sequence[int]]) -> list[list[float | None]] | None:
+    """Of each prompt its tokens' log-probabilities (and perhaps a written token's).
+
+    Args:
+        reply: the decoded body.
+        prompts: the tokens that were sent.
+
+    Returns:
+        ``None`` where the server gives none.
+    """
+    choices = sorted(reply["choices"], key=lambda choice: choice.get("index") or 0)
+    if len(choices) != len(prompts):
+        return None
+    found: list[list[float | None]] = []
+    for choice, ids in zip(choices, prompts, strict=True):
+        entries = choice.get("prompt_logprobs") or []
+        values = [_of_token(entry, token) for entry, token in zip(entries, ids, strict=False)]
+        values = values or list((choice.get("logprobs") or {}).get("token_logprobs") or [])
+        if len(values) < len(ids):
+            return None
+        found.append(values)
+    return found
+
+
+def _of_token(entry: Mapping[str, Any] | None, token: int) -> float | None:
+    """A prompt's own token, which vLLM lists among more likely ones."""
+    known = (entry or {}).get(str(token))
+    return None if known is None else float(known["logprob"])
+
+
+def read_scores(answer: Mapping[str, Any], request: ScoreRequest) -> Scores | None:
+    """The scores in an answer; ``None``: the server does not echo log-probabilities of prompts."""
+    echoed, start = answer.get("echoed"), len(request.ids)
+    parts = [
+        values[start : start + len(ids)]
+        for values, ids in zip(echoed or [], request.continuations, strict=False)
+    ]
+    whole = echoed is not None and not any(None in part for part in parts)
+    if not whole:
+        return None
+    used = (answer.get("prompt_tokens", 0), answer.get("completion_tokens", 0))
+    return Scores(
+        [[float(v or 0.0) for v in part] for part in parts], usage=used if any(used) else None
+    )
+
+
+# --- on disk ------------------------------------------------------------------------------------------
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    # the endpoint's thread uses it, one call at a time
+    found = sqlite3.connect(
+        private_file(path), timeout=60.0, check_same_thread=False, isolation_level=None
+    )
+    try:
+        found.execute("PRAGMA journal_mode=WAL")
+        found.execute("PRAGMA synchronous=NORMAL")
+        found.execute("CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, answer TEXT)")
+    except sqlite3.DatabaseError:
+        found.close()
+        raise
+    return found
+
+
+class AnswerCache:
+    """Answers by request in one SQLite file; several processes may share it.
+
+    An answer is on disk as soon as ``put`` returns, so a killed run loses nothing that was paid for.
+
+    Args:
+        path: the file; made, with its folder, when it is not there.
+
+    Raises:
+        ValueError: the file is something else, or damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._db = _opened(path)
+        except (sqlite3.DatabaseError, OSError) as error:
+            raise ValueError(
+                f"{path} is no cache of answers, or damaged ({error}). Delete it, or name another "
+                "file (endpoint.cache=FILE) or none (endpoint.cache=null)."
+            ) from error
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        """The answer to a request; ``None``: there is none, or a damaged one, which is asked for again."""
+        query = (
+            "SELECT CAST(answer AS BLOB) FROM answers WHERE key = ?"  # bytes: text may be damaged
+        )
+        row = self._db.execute(query, (key,)).fetchone()
+        try:
+            answer = json.loads(row[0]) if row else None
+        except (ValueError, TypeError):
+            answer = None
+        return answer if isinstance(answer, dict) else None
+
+    def put(self, key: str, answer: Mapping[str, Any]) -> None:
+        """Keeps an answer."""
+        text = json.dumps(answer)  # ASCII: SQLite refuses lone surrogates, models print them
+        self._db.execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", (key, text))
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._db.close()
+
+
+def request_key(url: str, kind: str, body: Mapping[str, Any], seed: int | None) -> str:
+    """Names a request: all that decides its answer, wherever the run is."""
+    whole = json.dumps([_FORMAT, url, kind, body, seed], sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,341 @@
+"""The way of a request: the endpoint's address, a proxy in between, waits between tries, pace and budgets."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import ipaddress
+import random
+import re
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+from paw_train.settings.endpoint import EndpointSettings
+
+if TYPE_CHECKING:
+    import httpx
+
+LONGEST_ASKED = 600.0
+"""seconds; a server that asks for a longer pause (an account's day is over) ends the run as a budget does"""
+_PATHS = re.compile(r"/(chat/)?completions/?$")
+
+
+class EndpointError(ValueError):
+    """The endpoint cannot serve this run at all: wrong key, model or address, or an empty account."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The way to an endpoint."""
+
+    base: str
+    """the address, to which paths such as ``/chat/completions`` are appended"""
+    query: tuple[tuple[str, str], ...]
+    """goes behind each path (``api-version`` of Azure)"""
+    shown: str
+    """the address for messages and results: without a password and without the query"""
+    proxy: str | None = None
+    """the proxy's address; ``None``: the server is asked directly"""
+    proxy_name: str | None = None
+    """the proxy for messages, with the environment variable that names it"""
+    host: str = ""
+    """the server's, as ``NO_PROXY`` would name it"""
+
+    def client(self) -> httpx.AsyncClient:
+        """A client that goes this way.
+
+        Raises:
+            EndpointError: the proxy's address cannot be read, or it needs a package that is not there.
+        """
+        import httpx
+        from openai import DefaultAsyncHttpxClient
+        from openai._constants import DEFAULT_CONNECTION_LIMITS
+
+        try:
+            transport = httpx.AsyncHTTPTransport(proxy=self.proxy, limits=DEFAULT_CONNECTION_LIMITS)
+        except (ValueError, ImportError, httpx.InvalidURL) as error:
+            raise EndpointError(
+                f"{self.shown} cannot be asked by {self.proxy_name}: {error} "
+                f"NO_PROXY={self.host} asks it directly."
+            ) from error
+        # a transport of its own: httpx else reads the proxies itself, and fails on entries of NO_PROXY
+        return DefaultAsyncHttpxClient(transport=transport, params=self.query)
+
+
+def route_to(url: str) -> Route:
+    """The way to an address.
+
+    Raises:
+        EndpointError: it is not an address.
+    """
+    import httpx
+
+    try:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+            raise ValueError("a scheme or a host is missing")
+        httpx.URL(url)
+    except (ValueError, httpx.InvalidURL) as error:
+        raise EndpointError(
+            f"endpoint.url={url!r} is not an address ({error}): expected http://HOST:PORT/v1 or "
+            "https://HOST/v1."
+        ) from error
+    bare = parts._replace(path=_PATHS.sub("", parts.path).rstrip("/"), query="", fragment="")
+    proxy, variable = _proxy(parts)
+    name = f"the proxy {_without_password(proxy)} ({variable})" if proxy else None
+    base, query = bare.geturl(), tuple(parse_qsl(parts.query, keep_blank_values=True))
+    return Route(base, query, _without_password(base), proxy, name, parts.hostname or "")
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"//[^/]*@", "//", url)
+
+
+def _proxy(parts: SplitResult) -> tuple[str | None, str]:
+    """The proxy that the environment names for an address, if it is to be used, and its variable."""
+    proxies = urllib.request.getproxies()
+    key = parts.scheme if parts.scheme in proxies else "all"
+    proxy = proxies.get(key)
+    if not proxy or _direct(parts, proxies.get("no", "")):
+        return None, ""
+    return (proxy if "://" in proxy else f"http://{proxy}"), f"{key}_proxy"
+
+
+def _direct(parts: SplitResult, exempt: str) -> bool:
+    """Whether an address is asked without a proxy: on loopback always, else by ``NO_PROXY``.
+
+    ``NO_PROXY`` names hosts, domains, addresses and networks; what is none of these is passed over.
+    """
+    host = parts.hostname or ""
+    if host == "localhost" or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return address.is_loopback or any(address in network for network in _networks(exempt))
+
+
+def _networks(exempt: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+    found = []
+    for entry in exempt.split(","):
+        try:
+            found.append(ipaddress.ip_network(re.sub(r"[\[\]\s]", "", entry), strict=False))
+        except ValueError:
+            continue  # a name
+    return found
+
+
+# --- waits and pace -----------------------------------------------------------------------------------
+
+
+def asked_wait(error: Exception, now: float) -> float | None:
+    """Seconds that the server asks to wait (``Retry-After``: seconds or a date), or ``None``."""
+    headers: Mapping[str, str] = getattr(getattr(error, "response", None), "headers", None) or {}
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            return max(0.0, float(headers.get(name, "")) * unit)
+        except ValueError:
+            continue
+    try:
+        date = email.utils.parsedate_to_datetime(headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    return max(0.0, date.timestamp() - now)
+
+
+class Backoff:
+    """Waits between the tries of requests: exponential with full jitter, or as long as the server asks.
+
+    Full jitter (a uniform number below the exponential bound) keeps requests that failed together
+    from coming back together (M. Brooker, "Exponential Backoff and Jitter", AWS 2015).
+    """
+
+    def __init__(self, settings: EndpointSettings, seed: int = 0) -> None:
+        self.settings = settings
+        self._random = random.Random(seed)
+
+    def wait(self, failures: int, error: Exception) -> float:
+        """Seconds to wait after this many failures of a request."""
+        s = self.settings
+        bound = min(s.longest_wait, s.first_wait * 2.0 ** (failures - 1))
+        asked = asked_wait(error, time.time())
+        own = self._random.uniform(0.0, bound)
+        # requests with the same waiting time would return at the same moment: jitter separates them
+        return own if asked is None else asked + self._random.uniform(0.0, min(bound, 1.0))
+
+
+class Pace:
+    """Spaces something out to at most so much a minute.
+
+    Args:
+        per_minute: the limit; ``None``: none.
+        clock: seconds, growing.
+    """
+
+    def __init__(
+        self, per_minute: float | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._seconds_each = 60.0 / per_minute if per_minute else 0.0
+        self._clock = clock
+        self._free = clock()
+
+    def reserve(self, amount: float) -> float:
+        """Takes an amount and returns the seconds to wait before using it."""
+        now = self._clock()
+        self._free = max(self._free, now)
+        wait = self._free - now
+        self._free += amount * self._seconds_each
+        return wait
+
+    def correct(self, amount: float) -> None:
+        """More (or, negative, less) was used than was taken."""
+        self._free += amount * self._seconds_each
+
+    def pause(self, seconds: float) -> None:
+        """Nothing more for so long: the server asked for it."""
+        self._free = max(self._free, self._clock() + seconds)
+
+
+# --- budgets ------------------------------------------------------------------------------------------
+
+
+class BudgetReached(Exception):
+    """A budget leaves no room for a further request. The run stops; the same command goes on."""
+
+
+@dataclass(slots=True)
+class Use:
+    """A request's use of money and tokens: the most that it may take, then what it took."""
+
+    prompt_tokens: float
+    completion_tokens: float
+    cached_tokens: float = 0.0
+
+    @property
+    def tokens(self) -> float:
+        """Of prompt and response."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+class Budget:
+    """Lets a request through only if all that it may take still fits.
+
+    A request that fits once others under way have taken less than they might waits for them.
+
+    Args:
+        settings: the limits and prices.
+        clock: seconds, growing.
+    """
+
+    def __init__(
+        self, settings: EndpointSettings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._settings, self._clock = settings, clock
+        minutes = settings.budget_minutes
+        self._deadline = None if minutes is None else clock() + 60.0 * minutes
+        self._requests = 0
+        self._tokens = 0.0
+        self._cost = 0.0
+        self._claims: list[Use] = []
+        self._freed = asyncio.Condition()
+
+    def continue_from(self, earlier: Budget) -> None:
+        """Counts what an earlier model of the same command has used."""
+        self._deadline, self._requests = earlier._deadline, earlier._requests
+        self._tokens, self._cost = earlier._tokens, earlier._cost
+
+    async def enter(self, claim: Use) -> None:
+        """Waits until a request fits, and reserves the most that it may take.
+
+        Raises:
+            BudgetReached: it does not fit, even if the requests under way take nothing.
+        """
+        async with self._freed:
+            while (reached := self._reached([*self._claims, claim])) is not None:
+                if self._reached([claim]) is not None:
+                    raise BudgetReached(f"{reached} leaves no room for a further request.")
+                await self._freed.wait()
+            self._requests += 1
+            self._claims.append(claim)
+
+    async def leave(self, claim: Use, used: Use) -> None:
+        """Replaces a claim by what was used."""
+        async with self._freed:
+            self._claims = [other for other in self._claims if other is not claim]
+            self._tokens += used.tokens
+            self._cost += self._cost_of(used)
+            self._freed.notify_all()
+
+    async def in_time(self, wait: float) -> None:
+        """Waits so many seconds.
+
+        Raises:
+            BudgetReached: at once, if the time runs out before.
+        """
+        if wait and self._deadline is not None and self._clock() + wait >= self._deadline:
+            raise BudgetReached(f"{self._of_time()} leaves no room for a wait of {wait:,.1f} s.")
+        await asyncio.sleep(wait)
+
+    def _of_time(self) -> str:
+        return f"endpoint.budget_minutes={self._settings.budget_minutes:g}"
+
+    def _cost_of(self, use: Use) -> float:
+        return self._settings.cost(use.prompt_tokens, use.completion_tokens, use.cached_tokens)
+
+    def _reached(self, claims: Sequence[Use]) -> str | None:
+        """The setting that these claims would exceed beside all that was used."""
+        s = self._settings
+        uses: tuple[tuple[str, float | None, float], ...] = (
+            ("budget_requests", s.budget_requests, self._requests + 1),
+            ("budget_tokens", s.budget_tokens, self._tokens + sum(c.tokens for c in claims)),
+            ("budget_cost", s.budget_cost, self._cost + sum(map(self._cost_of, claims))),
+        )
+        for name, limit, use in uses:
+            if limit is not None and use > limit:
+                return f"endpoint.{name}={limit:g}"
+        if self._deadline is not None and self._clock() >= self._deadline:
+            return self._of_time()
+        return None
+
+
+class Limits:
+    """Lets requests through: so many at a time, so many and so many tokens a minute, within a budget."""
+
+    def __init__(self, settings: EndpointSettings) -> None:
+        self.budget = Budget(settings)
+        self._places = asyncio.Semaphore(settings.concurrency)
+        self._requests = Pace(settings.requests_per_minute)
+        self._tokens = Pace(settings.tokens_per_minute)
+
+    @asynccontextmanager
+    async def request(self, claim: Use) -> AsyncIterator[Use]:
+        """Waits until a request may be sent; the value is to be set to what it has used.
+
+        Args:
+            claim: an estimate of the most that it may use.
+
+        Raises:
+            BudgetReached: it does not fit.
+        """
+        used = Use(0.0, 0.0)  # a request that fails is taken to be free
+        async with self._places:
+            wait = max(self._requests.reserve(1), self._tokens.reserve(claim.tokens))
+            await self.budget.in_time(wait)
+            try:
+                await self.budget.enter(claim)
+                try:
+                    yield used
+                finally:
+                    await self.budget.leave(claim, used)
+            finally:
+                self._tokens.correct(used.tokens - claim.tokens)
+
+    def pause(self, seconds: float) -> None:
+        """Holds back requests that have not started."""
+        self._requests.pause(seconds)
