@@ -18,6 +18,13 @@ from paw_gym.registry import Registry
 from paw_train.environments import is_split, panel_name
 from paw_train.settings import EnvSettings
 
+_CHANGED = " (changed)"
+_REWARDS = ("reward", "invalid_penalty", "invalid_when")
+"""settings that rewards depend on, beside the environment's arguments"""
+_PART = re.compile(r"\[\d+\]$")
+_PLACES = ("data_dir", "corpus")
+"""arguments that locate data, and do not change the tasks"""
+
 
 @dataclass(frozen=True)
 class Panel:
@@ -41,12 +48,8 @@ def make_panel(
     chosen = np.random.default_rng(seed).permutation(len(tasks))[:count]
     ids = tuple(tasks.ids[int(i)] for i in sorted(chosen))
     note = None if base is None else base.difference(tasks)
-    return Panel(name, ids, panel_hash(tasks, ids), note)
-
-
-def panel_hash(tasks: TaskSet, task_ids: Sequence[str]) -> str:
-    """The hash of a panel of these tasks."""
-    return hashlib.sha256("\n".join([tasks.fingerprint, *task_ids]).encode()).hexdigest()
+    digest = hashlib.sha256("\n".join([tasks.fingerprint, *ids]).encode()).hexdigest()
+    return Panel(name, ids, digest, note)
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,12 @@ class PanelSpec:
     """of that sample"""
     dataset: str | None = None
     """the data set it needs (``paw data list``); ``None``: nothing to download"""
-    hash: str | None = None
-    """the panel's hash where nothing but this program decides it: another one is another panel"""
+    hash: str = ""
+    """beginning of the panel's hash where nothing but this program decides it; empty: not known"""
     published: Mapping[str, int] = field(default_factory=dict)
     """tasks of the split as it was published, by type; empty: not known"""
-    ids: str | None = None
-    """sha256 over their sorted ids, one a line; ``None``: not known"""
+    ids: str = ""
+    """beginning of the sha256 over their sorted ids, one a line; empty: not known"""
 
     @property
     def count(self) -> int | None:
@@ -77,10 +80,11 @@ class PanelSpec:
         return min(known, default=None)
 
     def is_published(self, ids: Sequence[str]) -> bool:
-        """Whether a split with these task ids is the published one, as far as that is known."""
+        """Tells if a split with these task ids is the published one, as far as that is known."""
         if self.published and len(ids) != sum(self.published.values()):
             return False
-        return self.ids in (None, hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest())
+        digest = hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()
+        return digest.startswith(self.ids)
 
     def difference(self, tasks: TaskSet) -> str | None:
         """A sentence on how tasks differ from the published ones; ``None``: they do not."""
@@ -119,7 +123,7 @@ _OWN: Mapping[str, PanelSpec] = {
         "valid_seen",
         dataset="alfworld",
         published=dict(zip(TASK_TYPES, (35, 13, 27, 16, 25, 24), strict=True)),
-        ids="cc3d2e964ba360c43049c459137d04711d8ef1ac8fc2ecdf704af677f6f20304",
+        ids="cc3d2e964ba360c4",
     ),
     "alfworld/valid_unseen": PanelSpec(
         _ALFWORLD,
@@ -127,12 +131,7 @@ _OWN: Mapping[str, PanelSpec] = {
         dataset="alfworld",
         published=dict(zip(TASK_TYPES, (24, 18, 31, 23, 21, 17), strict=True)),
     ),
-    "alfworld/procedural": PanelSpec(
-        _ALFWORLD,
-        "valid_unseen",
-        200,
-        hash="75942ef6e414c761e78421ef00d34e744f7aeb486d1af9832aee9d2a5ddef6dc",
-    ),
+    "alfworld/procedural": PanelSpec(_ALFWORLD, "valid_unseen", 200, hash="75942ef6e414c761"),
     "webshop/test500": PanelSpec(_WEBSHOP, "test", 500, {"goals": "human"}, dataset="webshop"),
     "webshop/test500_synthetic": PanelSpec(
         _WEBSHOP,
@@ -142,20 +141,11 @@ _OWN: Mapping[str, PanelSpec] = {
         dataset="webshop",
         # of the 6,910 goals of the 1,000 products
         published={"fashion": 1_194, "garden": 393, "electronics": 33, "beauty": 26, "grocery": 4},
-        ids="da92ec899b84ac06aad95ba2297c0f372abd0a3cee875a40fbfc588a38df248b",
+        ids="da92ec899b84ac06",
     ),
-    "webshop/generated": PanelSpec(
-        _WEBSHOP,
-        "test",
-        200,
-        hash="fc47d745e8d4ae2fe53f78743efaff45cbcd98dcc68e65ada4fbf21df1dc704f",
-    ),
+    "webshop/generated": PanelSpec(_WEBSHOP, "test", 200, hash="fc47d745e8d4ae2f"),
     "search_qa/synthetic": PanelSpec(
-        _SEARCH,
-        "test",
-        200,
-        {"dataset": "synthetic"},
-        hash="f016f03164bf5501878a9e3149e9f6047f154e929dec50d090d6916dd10f5adf",
+        _SEARCH, "test", 200, {"dataset": "synthetic"}, hash="f016f03164bf5501"
     ),
     **{
         f"search_qa/{name}": PanelSpec(
@@ -163,57 +153,18 @@ _OWN: Mapping[str, PanelSpec] = {
         )
         for name, count in _BENCHMARKS.items()
     },
-    "sokoban/test": PanelSpec(
-        "paw_gym/Sokoban-v0",
-        "test",
-        200,
-        hash="0286323cf810c7fabb666450a2ceb7f8d5d207eb58d137464dc5f4f5186fe7f8",
-    ),
-    "sudoku/4x4": PanelSpec(
-        "paw_gym/Sudoku-v0",
-        "test",
-        200,
-        hash="225d8fe5b917cbf2cdbed4e54175b1884d17db907c8429ddc9a15a1899924511",
-    ),
-    "sudoku/9x9": PanelSpec(
-        "paw_gym/Sudoku-v0",
-        "test",
-        200,
-        {"size": 9},
-        hash="2c4b14dc35d86b9941062552e50de3c08bf11a410507d37d07a7fb81fab21b45",
-    ),
-    "2048/test": PanelSpec(
-        "paw_gym/2048-v0",
-        "test",
-        200,
-        hash="80e7dbea17f16c42d532e78cf66722fd3695409c9b9e7a8fcf32bf1602aa78bb",
-    ),
+    "sokoban/test": PanelSpec("paw_gym/Sokoban-v0", "test", 200, hash="0286323cf810c7fa"),
+    "sudoku/4x4": PanelSpec("paw_gym/Sudoku-v0", "test", 200, hash="225d8fe5b917cbf2"),
+    "sudoku/9x9": PanelSpec("paw_gym/Sudoku-v0", "test", 200, {"size": 9}, hash="2c4b14dc35d86b99"),
+    "2048/test": PanelSpec("paw_gym/2048-v0", "test", 200, hash="80e7dbea17f16c42"),
     "babyai/go_to_local": PanelSpec("paw_gym/BabyAI-v0", "test", 200),
-    "toy_text/frozen_lake": PanelSpec(
-        _TOY_TEXT,
-        "test",
-        200,
-        hash="19c0e88edb68023ae12135cb20c21b59c19f9258360c4f1a9501f46e1372dc99",
-    ),
+    "toy_text/frozen_lake": PanelSpec(_TOY_TEXT, "test", 200, hash="19c0e88edb68023a"),
     "toy_text/frozen_lake_slippery": PanelSpec(
-        _TOY_TEXT,
-        "test",
-        200,
-        {"slippery": True},
-        hash="68d9cc053ef21f7f7911ce48c7a77340481b0952d0cc4b24a2d7240c404250dd",
+        _TOY_TEXT, "test", 200, {"slippery": True}, hash="68d9cc053ef21f7f"
     ),
-    "toy_text/taxi": PanelSpec(
-        _TOY_TEXT,
-        "test",
-        kwargs={"game": "taxi"},
-        hash="609a9eb069999ddda069ee721ee13751bfb1227b6861704a715e87b457e252e3",
-    ),
+    "toy_text/taxi": PanelSpec(_TOY_TEXT, "test", kwargs={"game": "taxi"}, hash="609a9eb069999ddd"),
     "toy_text/blackjack": PanelSpec(
-        _TOY_TEXT,
-        "test",
-        200,
-        {"game": "blackjack"},
-        hash="e103a37bae52507f8b049e91264abffd016ef0895f9fe884f4364ff6f8be4646",
+        _TOY_TEXT, "test", 200, {"game": "blackjack"}, hash="e103a37bae52507f"
     ),
     # of each of the thirty tasks the first variations, as published results have it, and the very first
     "scienceworld/test": PanelSpec("paw_gym/ScienceWorld-v0", "test", 200, {"variations": 10}),
@@ -251,24 +202,6 @@ def panel_spec(name: str) -> PanelSpec:
         ValueError: there is none of that name; names the nearest.
     """
     return PANELS[name]
-
-
-def require_known_hash(name: str, panel: Panel) -> None:
-    """Raises ``ValueError`` where a panel's tasks are not those that its name has always meant."""
-    spec = PANELS.get(name)
-    if spec is not None and spec.hash is not None and panel.hash != spec.hash:
-        raise ValueError(
-            f"The panel {name} has the hash {panel.hash[:12]}, but it was fixed with "
-            f"{spec.hash[:12]}: this version generates other tasks. Results on it could not be compared."
-        )
-
-
-_CHANGED = " (changed)"
-_REWARDS = ("reward", "invalid_penalty", "invalid_when")
-"""settings that rewards depend on, beside the environment's arguments"""
-_PART = re.compile(r"\[\d+\]$")
-_PLACES = ("data_dir", "corpus")
-"""arguments that locate data, and do not change the tasks"""
 
 
 def panel_title(
@@ -320,8 +253,11 @@ def titled_panel(
     """
     title = panel_title(base, env, split, size, seed, tasks.ids)
     panel = make_panel(tasks, title, size, seed, panel_spec(base) if base else None)
-    if base == title:
-        require_known_hash(title, panel)
+    if base == title and not panel.hash.startswith(known := panel_spec(base).hash):
+        raise ValueError(
+            f"The panel {base} has the hash {panel.hash[:12]}, but it was fixed with {known[:12]}: this "
+            "version generates other tasks. Results on it could not be compared."
+        )
     return panel
 
 

@@ -256,7 +256,7 @@ class TestPanels:
             "    if s.hash:\n"
             "        env = EnvSettings(id=s.env_id, kwargs=dict(s.kwargs))\n"
             "        tasks = agent_env_maker(env, s.split)().tasks\n"
-            "        print(name, make_panel(tasks, 'x', s.size or len(tasks), s.seed).hash)\n"
+            "        print(name, make_panel(tasks, 'x', s.size or len(tasks), s.seed).hash[:16])\n"
         )
         places = {"PYTHONHASHSEED": "1", "PYTHONPATH": str(ROOT), "PAW_CACHE_DIR": str(tmp_path)}
         answer = subprocess.run(
@@ -289,12 +289,12 @@ class TestPanels:
         assert played["panel"] == f"{name}[1]"
         assert played["environment"]["behaviour"]
         spec = PANELS[name]
-        if spec.hash is not None:
+        if spec.hash:
             probe = agent_env_maker(
                 EnvSettings(id=spec.env_id, kwargs=dict(spec.kwargs)), spec.split
             )()
             size = spec.size or len(probe.tasks)
-            assert make_panel(probe.tasks, name, size, spec.seed).hash == spec.hash
+            assert make_panel(probe.tasks, name, size, spec.seed).hash.startswith(spec.hash)
 
     def test_a_panel_in_another_environment_is_not_that_panel(self, tmp_path: Path) -> None:
         def play(out: str, *changes: str) -> dict[str, Any]:
