@@ -23,7 +23,7 @@ from paw_gym.envs.alfworld.games import parse_game
 from paw_gym.envs.alfworld.native.goal import parse_goal
 from paw_gym.envs.alfworld.native.pddl import parse_problem
 from paw_gym.envs.alfworld.native.rules import recognise_grammar
-from paw_gym.envs.search_qa.datasets import read_questions
+from paw_gym.envs.search_qa.questions import read_questions
 from paw_gym.envs.webshop.goals import given_goals, given_prices
 from paw_gym.export import read_episodes
 from paw_gym.prompts import PromptTemplate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from math import cos, pi, sin
 
-from paw_gym.envs.webshop.records import Product
+from paw_gym.envs.webshop.catalogue import Product
 
 
 def picture(product: Product) -> str:

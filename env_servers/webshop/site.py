@@ -17,9 +17,9 @@ from env_servers.sessions import UnknownSessionError
 from env_servers.webshop.addresses import address, visit_of_item, visit_of_results
 from env_servers.webshop.pictures import picture
 from env_servers.webshop.store import Store, Visitor
+from paw_gym.envs.webshop.goals import SPLITS
 from paw_gym.envs.webshop.pages import DonePage, ItemPage, SubPage
 from paw_gym.envs.webshop.shop import Visit
-from paw_gym.envs.webshop.tasks import SPLITS
 
 _MAX_FORM = 20_000
 """bytes of a form"""

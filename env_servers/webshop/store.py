@@ -10,9 +10,9 @@ from env_servers.problems import ProblemError
 from env_servers.sessions import Client, Session, SessionStore
 from paw_gym.core import Task, TaskSet
 from paw_gym.envs.webshop.env import ShopSettings, open_shop
+from paw_gym.envs.webshop.goals import SPLITS
 from paw_gym.envs.webshop.pages import Page
 from paw_gym.envs.webshop.shop import Shop, Visit
-from paw_gym.envs.webshop.tasks import SPLITS
 
 
 @dataclass(eq=False, kw_only=True)

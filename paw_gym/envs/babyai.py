@@ -44,11 +44,7 @@ class MinigridMissingError(ImportError):
 
 @lru_cache(maxsize=1)
 def levels() -> dict[str, str]:
-    """By name (``GoToLocal``), the id in Gymnasium of each level that has an expert.
-
-    Raises:
-        MinigridMissingError: minigrid is not installed.
-    """
+    """By name (``GoToLocal``), the id in Gymnasium of each level that has an expert."""
     if util.find_spec("minigrid") is None:
         raise MinigridMissingError(
             f"paw_gym/BabyAI-v0 needs the package minigrid, which is not installed: {INSTALL}"

@@ -57,13 +57,7 @@ def possible(board: Board) -> dict[str, Board]:
 
 
 def spawn(board: Board, seed: int, number: int) -> Board:
-    """The board with one more tile.
-
-    Args:
-        board: has an empty cell.
-        seed: of the game.
-        number: of the tile in the game; seed and number choose cell and tile.
-    """
+    """The board with one more tile."""
     rng = random.Random(f"2048/{seed}/{number}")
     return _with_tile(board, *rng.choice(_empty(board)), 2 if rng.random() < _TWO else 4)
 

@@ -85,12 +85,6 @@ def generate_level(split: str, number: int, size: int, boxes: int) -> Level:
 
     Levels belong to the split that the hash of their text says, the same for their rotations and
     reflections: no level of one split is in another, whatever the seeds.
-
-    Args:
-        split: ``train``, ``valid`` or ``test``.
-        number: same arguments, same level.
-        size: rows and columns, walls around included.
-        boxes: how many.
     """
     rng = random.Random(f"sokoban {GENERATOR}|{split}|{size}|{boxes}|{number}")
     while True:

@@ -52,12 +52,7 @@ def candidates(grid: Grid, cell: int) -> list[int]:
 
 
 def solutions(grid: Grid, rng: random.Random | None = None) -> Iterator[Grid]:
-    """All solutions, by depth-first search that fills the cell with the fewest candidates first.
-
-    Args:
-        grid: a puzzle.
-        rng: shuffles the order of digits; ``None``: ascending.
-    """
+    """All solutions, by depth-first search that fills the cell with the fewest candidates first."""
     if 0 not in grid:
         yield grid
         return

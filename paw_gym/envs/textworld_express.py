@@ -28,11 +28,7 @@ _reading = Lock()
 
 
 def new_engine() -> Any:
-    """An engine that holds one game; it shares the process's virtual machine with the others.
-
-    Raises:
-        JavaMissingError: the extra is not installed.
-    """
+    """An engine that holds one game; it shares the process's virtual machine with the others."""
     classes = jvm.gateway(
         "textworld_express", "textworld-express.jar", "paw_gym/TextWorldExpress-v0", "jvm"
     )

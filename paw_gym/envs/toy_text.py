@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.envs.toy_text import blackjack
@@ -47,29 +47,31 @@ class Step(NamedTuple):
     success: bool = False
 
 
-class Game(Protocol):
+class Game(ABC):
     """One of the worlds."""
 
-    @property
-    def instruction(self) -> str:
-        """The task."""
+    instruction: str
+    """the task"""
+    actions: Sequence[str]
+    """every action, in Gymnasium's order"""
 
-    @property
-    def actions(self) -> Sequence[str]:
-        """Every action, in Gymnasium's order."""
-
+    @abstractmethod
     def show(self, state: Any) -> str:
         """The state as the agent sees it."""
 
+    @abstractmethod
     def useful(self, state: Any) -> list[str]:
         """The actions that can change something."""
 
+    @abstractmethod
     def step(self, state: Any, action: str, rng: np.random.Generator) -> Step:
         """Takes an action; what is random is sampled from ``rng``."""
 
+    @abstractmethod
     def solution(self, state: Any, rng: np.random.Generator, budget: int) -> list[str]:
-        """Actions that succeed, by looking ahead in ``rng``; empty where none do within the budget."""
+        """Actions that succeed, by looking ahead in ``rng``; empty if none do within the budget."""
 
+    @abstractmethod
     def advice(self, state: Any) -> str:
         """A good action for those who do not know what will be sampled."""
 
@@ -78,22 +80,12 @@ class Game(Protocol):
 
 
 @dataclass(eq=False)
-class TabularGame(ABC):
-    """A world whose states are numbers, as Gymnasium's table of transitions has it.
-
-    Args:
-        instruction: the task.
-        actions: names, in Gymnasium's order.
-        table: by state and action: (probability, next state, reward, whether the episode ends).
-    """
+class TabularGame(Game):
+    """A world whose states are numbers, as Gymnasium's table of transitions has it."""
 
     instruction: str
     actions: Sequence[str]
     table: Table
-
-    @abstractmethod
-    def show(self, state: int) -> str:
-        """See ``Game``."""
 
     @abstractmethod
     def event(self, before: int, action: str, after: int, reward: float) -> str:
@@ -112,22 +104,20 @@ class TabularGame(ABC):
         return over and not self.lost(state)
 
     def useful(self, state: int) -> list[str]:
-        """See ``Game``."""
         return [self.actions[number] for number in self.model.useful(state)]
 
     def step(self, state: int, action: str, rng: np.random.Generator) -> Step:
-        """See ``Game``; samples one number, whatever the action."""
+        """Samples one number, whatever the action."""
         number = self.actions.index(action)
         after, reward, over = self.model.sample(state, number, float(rng.random()))
         event = self.event(state, action, after, reward)
         return Step(after, event, reward, over, self._won(after, reward, over))
 
     def solution(self, state: int, rng: np.random.Generator, budget: int) -> list[str]:
-        """See ``Game``."""
         return [self.actions[n] for n in self.model.foreseen(state, rng, budget, self._won)]
 
     def advice(self, state: int) -> str:
-        """See ``Game``: the action with the greatest probability of success, discounted by its steps."""
+        """The action with the greatest probability of success, discounted by its steps."""
         return self.actions[self.model.best(state)]
 
 
@@ -233,7 +223,7 @@ Hands = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(eq=False)
-class Blackjack:
+class Blackjack(Game):
     """A deal of Gymnasium's blackjack: its rules, with the cards in the order of a deck.
 
     Args:
@@ -253,17 +243,16 @@ class Blackjack:
         return self.deck[2:4], self.deck[:2]
 
     def show(self, state: Hands) -> str:
-        """See ``Game``; the dealer's other cards stay hidden until the end."""
+        """The dealer's other cards stay hidden until the end."""
         (player, dealer), total = state, blackjack.sum_hand(list(state[0]))
         ace = ", an ace as 11" if blackjack.usable_ace(list(player)) else ""
         return f"Your cards: {_cards(player)} ({total}{ace}). The dealer shows {dealer[0]}."
 
     def useful(self, state: Hands) -> list[str]:
-        """See ``Game``."""
         return list(self.actions)
 
     def step(self, state: Hands, action: str, rng: np.random.Generator | None) -> Step:
-        """See ``Game``; the deck decides, not ``rng``."""
+        """The deck decides, not ``rng``."""
         player, dealer = state
         dealt = len(player) + len(dealer)
         if action == "hit":
@@ -280,7 +269,7 @@ class Blackjack:
         return Step((player, dealer), event, reward, True, reward > 0)
 
     def solution(self, state: Hands, rng: np.random.Generator | None, budget: int) -> list[str]:
-        """See ``Game``: so many cards, then stick."""
+        """So many cards, then stick."""
         hits: list[str] = []
         while len(hits) < budget:
             if self.step(state, "stick", rng).success:
@@ -292,7 +281,7 @@ class Blackjack:
         return []
 
     def advice(self, state: Hands) -> str:
-        """See ``Game``: the best policy for these rules (Sutton and Barto 2018, figure 5.2)."""
+        """The best policy for these rules (Sutton and Barto 2018, figure 5.2)."""
         (player, dealer), total = state, blackjack.sum_hand(list(state[0]))
         shown = dealer[0]
         if blackjack.usable_ace(list(player)):

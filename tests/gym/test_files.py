@@ -97,7 +97,7 @@ PAGE = b"\n<!DOCTYPE html>\n<html><head><title>Sign in</title></head></html>"
 
 
 def _question(path: Path) -> None:
-    from paw_gym.envs.search_qa.datasets import read_questions
+    from paw_gym.envs.search_qa.questions import read_questions
 
     read_questions(path)
 

@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 
 import paw_gym
-from paw_gym.envs.search_qa.datasets import (
+from paw_gym.envs.search_qa.questions import (
     BENCHMARKS,
+    QuestionError,
     benchmark_tasks,
     dataset_names,
-    domain_averages,
     question_file,
     read_questions,
 )
-from paw_gym.envs.search_qa.questions import QuestionError
 from paw_gym.registration import make_text_env
 
 # name of the file, its content, and the (id, answers) that it holds
@@ -221,14 +220,6 @@ def test_each_benchmark_has_a_split_of_its_own_to_evaluate(tmp_path: Path) -> No
     found = [question_file(tmp_path, d, "eval").stem for d in ("nq", "musique", "popqa")]
     assert found == ["nq_test", "musique_dev", "popqa_dev"]
     assert question_file(tmp_path, "nq", "dev").stem == "nq_dev"
-
-
-def test_averages_count_each_data_set_once() -> None:
-    scores = dict.fromkeys(BENCHMARKS, 0.5) | {"nq": 1.0, "bamboogle": 0.0, "synthetic": 9.0}
-    means = domain_averages(scores)
-    assert means == pytest.approx({"in_domain": 0.75, "out_of_domain": 0.4, "average": 3.5 / 7})
-    assert domain_averages({"popqa": 0.25}) == {"out_of_domain": 0.25, "average": 0.25}
-    assert domain_averages({}) == {}
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from paw_gym.envs.search_qa.synthetic import DIFFICULTIES, SPLITS, Entity, World
-from paw_gym.envs.search_qa.wording import names_of
+from paw_gym.envs.search_qa.synthetic import DIFFICULTIES, SPLITS, Entity, World, names_of
 from paw_gym.registration import make_text_env
 
 SIZE = 400

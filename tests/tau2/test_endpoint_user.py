@@ -134,7 +134,7 @@ def test_it_is_told_what_the_packages_own_simulator_is_told(
     from tau2.user.user_simulator import UserSimulator
 
     from paw_gym.envs.tau2.domains import package_task
-    from paw_gym.envs.tau2.endpoint_user import system_prompt
+    from paw_gym.envs.tau2.users import system_prompt
 
     for domain, tools in (("airline", None), ("telecom", [])):
         record = make(domain).tasks[3].data

@@ -117,8 +117,8 @@ class TestReward:
         from tau2.data_model.simulation import SimulationRun
         from tau2.evaluator.evaluator import EvaluationType, evaluate_simulation
 
+        from paw_gym.envs.tau2.conversation import to_package
         from paw_gym.envs.tau2.domains import package_task
-        from paw_gym.envs.tau2.messages import to_package
 
         env = make(domain)
         seen = set()

@@ -9,9 +9,8 @@ import pytest
 
 pytest.importorskip("textworld", reason="make test-original")
 
-from paw_gym.envs.textworld import games
-from paw_gym.envs.textworld.env import TextWorldEnv, textworld_tasks
-from paw_gym.envs.textworld.games import checked_settings, game_file
+from paw_gym.envs import textworld
+from paw_gym.envs.textworld import TextWorldEnv, checked_settings, game_file, textworld_tasks
 
 pytestmark = pytest.mark.original
 
@@ -55,7 +54,7 @@ def test_a_game_in_the_cache_is_not_made_again(
         asked.append(json.loads(request))
         (folder / "game.z8").touch()
 
-    monkeypatch.setattr(games, "_make_in_own_process", make)
+    monkeypatch.setattr(textworld, "_make_in_own_process", make)
     first, other = game_file(COOKING), game_file({**COOKING, "seed": 8})
     assert first.is_file() and first != other and game_file(COOKING) == first
     assert [request["seed"] for request in asked] == [7, 8]
@@ -123,7 +122,7 @@ def test_the_seeds_of_a_split_are_in_no_other(monkeypatch: pytest.MonkeyPatch) -
         asked.append((str(request["split"]), int(str(request["seed"]))))
         raise LookupError
 
-    monkeypatch.setattr("paw_gym.envs.textworld.env.game_file", file)
+    monkeypatch.setattr("paw_gym.envs.textworld.game_file", file)
     for split in ("train", "valid", "test"):
         tasks = textworld_tasks("custom", split, (("rooms", 9),), True, 60)
         for task_id in tasks.ids:
@@ -147,6 +146,6 @@ def test_wrong_arguments_are_named() -> None:
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(games.util, "find_spec", lambda name: None)
-    with pytest.raises(games.TextWorldMissingError, match=r"pip install '.\[textworld\]'"):
+    monkeypatch.setattr(textworld.util, "find_spec", lambda name: None)
+    with pytest.raises(textworld.TextWorldMissingError, match=r"pip install '.\[textworld\]'"):
         TextWorldEnv("custom", "train", {"rooms": 3})

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paw_gym.envs.webshop.records import Product
+from paw_gym.envs.webshop.catalogue import Product
 
 
 @pytest.fixture(scope="session")

@@ -17,11 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paw_gym.envs.webshop import data_folder
-from paw_gym.envs.webshop.catalogue import Catalogue, compile_catalogue, is_compiled
-from paw_gym.envs.webshop.data_folder import DataFolder, read_json_list
+from paw_gym.envs.webshop.catalogue import Catalogue, Product, compile_catalogue, is_compiled
+from paw_gym.envs.webshop.data_folder import DataFolder, parse_product, read_json_list
 from paw_gym.envs.webshop.env import WebShopEnv
 from paw_gym.envs.webshop.generate import generate_products
-from paw_gym.envs.webshop.records import Product, parse_product
 
 
 def test_products_come_back_as_they_were(tmp_path: Path) -> None:

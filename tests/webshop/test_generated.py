@@ -11,8 +11,7 @@ from paw_gym import check_text_env, make_agent_env
 from paw_gym.envs.webshop.env import WebShopEnv
 from paw_gym.envs.webshop.expert import Wish
 from paw_gym.envs.webshop.generate import generate_products
-from paw_gym.envs.webshop.nouns import rule_nouns
-from paw_gym.envs.webshop.reward import normalize_color
+from paw_gym.envs.webshop.reward import normalize_color, rule_nouns
 
 
 def play(env: WebShopEnv) -> dict[str, Any]:

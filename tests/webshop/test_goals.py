@@ -17,16 +17,17 @@ from paw_gym.envs.webshop.env import WebShopEnv
 from paw_gym.envs.webshop.goals import (
     LIMITS,
     NO_LIMIT,
+    SPLITS,
     Goal,
     count_combinations,
     human_goal,
     sample_limit,
     sample_price,
     seeded,
+    split_of,
     synthetic_goal,
 )
-from paw_gym.envs.webshop.nouns import spacy_model
-from paw_gym.envs.webshop.tasks import SPLITS, split_of
+from paw_gym.envs.webshop.reward import spacy_model
 
 _IDS = """
 import hashlib, json

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 
-from paw_gym.envs.webshop.nouns import spacy_model
+from paw_gym.envs.webshop.reward import spacy_model
 from paw_gym.retrieval.lucene import java_class
 
 

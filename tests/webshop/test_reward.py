@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from paw_gym.envs.webshop.generate import generate_products
 from paw_gym.envs.webshop.goals import NO_LIMIT, Goal, count_combinations, synthetic_goal
-from paw_gym.envs.webshop.nouns import rule_nouns
-from paw_gym.envs.webshop.reward import normalize_color, score_purchase, token_set_ratio
+from paw_gym.envs.webshop.reward import normalize_color, rule_nouns, score_purchase, token_set_ratio
 
 GOAL = Goal(
     asin="B000000001",

@@ -13,13 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paw_gym.envs.webshop.actions import parse_action
 from paw_gym.envs.webshop.catalogue import Catalogue, compile_catalogue
 from paw_gym.envs.webshop.goals import Goal
-from paw_gym.envs.webshop.nouns import rule_nouns
 from paw_gym.envs.webshop.pages import ItemPage, ResultsPage
+from paw_gym.envs.webshop.reward import rule_nouns
 from paw_gym.envs.webshop.search import Bm25Search
-from paw_gym.envs.webshop.shop import Shop, Visit
+from paw_gym.envs.webshop.shop import Shop, Visit, parse_action
 
 GOAL = Goal(
     asin="B000000003",

@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv
+from paw_gym.envs.alfworld.experts import SweepExpert
+from paw_gym.envs.alfworld.games import GameIndex, load_compiled, load_game
 from paw_gym.envs.alfworld.native.compiled import CompiledGame
 from paw_gym.envs.alfworld.native.engine import Engine, NativeEngine
+from paw_gym.envs.alfworld.procedural import generate
+from paw_gym.envs.alfworld.procedural.plan import solve
 from paw_gym.generated import taking_turns, values_of
 from paw_gym.naming import require_choice
 
@@ -142,8 +146,6 @@ class ALFWorldEnv(TextEnv):
 
     def reference_solution(self) -> list[str]:
         """A short solution by an expert that sees the whole state."""
-        from paw_gym.envs.alfworld.procedural.plan import solve
-
         return solve(self._native())
 
     def _native(self) -> NativeEngine:
@@ -159,22 +161,17 @@ class ALFWorldEnv(TextEnv):
 
     def expert(self) -> Callable[[], str]:
         """An expert that acts on the text alone, as a policy must: the source of demonstrations."""
-        from paw_gym.envs.alfworld.experts import SweepExpert
-
         expert = SweepExpert()
         expert.reset(self._last.observation)
 
         def act() -> str:
-            return expert.act(self._last.observation, self._admissible())
+            return expert.act(self._last.observation, self._last.admissible_actions or [])
 
         return act
 
-    def _admissible(self) -> list[str]:
-        return list(self._last.admissible_actions or [])
-
 
 class ProceduralGame:
-    """A procedural game, made when it is needed."""
+    """A procedural game, made when it is needed: ``generate_game`` with these arguments."""
 
     def __init__(
         self,
@@ -189,9 +186,7 @@ class ProceduralGame:
 
     def json(self) -> dict[str, Any]:
         """The content of its ``game.tw-pddl``."""
-        from paw_gym.envs.alfworld.procedural.generate import generate_game
-
-        return generate_game(*self.arguments)  # type: ignore[arg-type]
+        return generate.generate_game(*self.arguments)  # type: ignore[arg-type]
 
     def compiled(self) -> CompiledGame:
         """The game as the native engine plays it; recent ones are kept."""
@@ -200,9 +195,7 @@ class ProceduralGame:
 
 @lru_cache(maxsize=1024)
 def _compiled(arguments: tuple[Any, ...]) -> CompiledGame:
-    from paw_gym.envs.alfworld.procedural.generate import generate_game
-
-    return CompiledGame.from_json(generate_game(*arguments))
+    return CompiledGame.from_json(generate.generate_game(*arguments))
 
 
 @lru_cache(maxsize=64)
@@ -213,21 +206,7 @@ def procedural_tasks(
     num_tasks: int | None = None,
     receptacles: int | None = None,
 ) -> TaskSet:
-    """The tasks of a procedural split, task types taking turns.
-
-    Args:
-        split: ``train``, ``valid_seen`` or ``valid_unseen``.
-        grammar: ``put`` or ``move``.
-        variation: ``real``, ``modified``, ``mixed``; ``None``: the split's default.
-        num_tasks: how many; ``None``: ``PROCEDURAL_TASKS``.
-        receptacles: of each (modified) room; ``None``: as sampled.
-
-    Raises:
-        ValueError: an unknown split, grammar or variation, names the nearest; or a wrong number of
-            receptacles.
-    """
-    from paw_gym.envs.alfworld.procedural import generate
-
+    """The tasks of a procedural split, task types taking turns; other arguments as of ``ALFWorldEnv``."""
     for name, value, valid in (
         ("split", split, generate.SPLITS),
         ("grammar", grammar, ("put", "move")),
@@ -259,25 +238,15 @@ class OfficialGame:
 
     def json(self) -> dict[str, Any]:
         """Its content."""
-        from paw_gym.envs.alfworld.games import load_game
-
         return load_game(self.path)
 
     def compiled(self) -> CompiledGame:
         """The game as the native engine plays it; recent ones are kept."""
-        from paw_gym.envs.alfworld.games import load_compiled
-
         return load_compiled(self.path)
 
 
 def official_tasks(split: str, data_dir: Path) -> TaskSet:
-    """The playable games of a split of the official data.
-
-    Raises:
-        FileNotFoundError: the folder is missing or half extracted; states what to do.
-    """
-    from paw_gym.envs.alfworld.games import GameIndex
-
+    """The playable games of a split of the official data."""
     index = GameIndex.shared(data_dir, split)
 
     def load(task_id: str) -> Task:

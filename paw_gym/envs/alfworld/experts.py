@@ -37,11 +37,7 @@ _TREAT = re.compile(rf"You (?:clean|heat|cool) the {_NAME} using the {_NAME}\.")
 
 
 def parse_task(text: str) -> Goal:
-    """The goal that a task sentence states, alone or at the end of an opening text.
-
-    Raises:
-        ValueError: the sentence is none of ALFWorld's templates (human annotations are not).
-    """
+    """The goal that a task sentence states, alone or at the end of an opening text."""
     found = _TASK.search(text)
     sentence = (found.group(1) if found else text).strip().removesuffix(".")
     for task_type, pattern in _patterns():

@@ -40,13 +40,7 @@ Stamp = tuple[int, int, int]
 
 
 def load_game(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The JSON content of a game file.
-
-    Raises:
-        DataFolderError: there is no such file.
-        GameFileError: it is not the JSON of a game.
-        UnsolvableGameError: it says ``solvable: false``.
-    """
+    """The JSON content of a game file."""
     path = Path(path)
     try:
         raw = path.read_bytes()
@@ -59,11 +53,7 @@ def load_game(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def parse_game(raw: bytes, name: str) -> dict[str, Any]:
-    """Decodes a game file's bytes and checks that the keys of a game are there.
-
-    Raises:
-        GameFileError: naming ``name`` and what is wrong with it.
-    """
+    """Decodes a game file's bytes and checks that the keys of a game are there."""
     try:
         data = json.loads(raw)
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -89,12 +79,7 @@ def parse_game(raw: bytes, name: str) -> dict[str, Any]:
 
 
 def load_compiled(path: str | os.PathLike[str]) -> CompiledGame:
-    """The compiled game of a file, shared in the process; a file that changes on disk is read again.
-
-    Raises:
-        DataFolderError, GameFileError, UnsolvableGameError, UnsupportedGameError: see ``load_game``
-            and ``CompiledGame.from_json``; a note on the error names the file.
-    """
+    """The compiled game of a file, shared in the process; a file that changes on disk is read again."""
     try:
         stat = os.stat(path)
     except OSError as error:
@@ -115,11 +100,7 @@ def _compiled(path: str, modified_ns: int, size: int) -> CompiledGame:
 
 
 def find_root(data_dir: str | os.PathLike[str]) -> Path:
-    """The folder that holds the splits.
-
-    Raises:
-        DataFolderError: there is none at or below ``data_dir``.
-    """
+    """The folder that holds the splits."""
     given = Path(data_dir).expanduser()
     if not given.is_dir():
         raise DataFolderError(f"the ALFWorld data folder {given} does not exist. {_DOWNLOAD}")

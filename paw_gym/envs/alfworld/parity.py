@@ -37,15 +37,7 @@ class ParityError(AssertionError):
 
 
 def compare(native: Engine, original: Engine, walker: Walker) -> int:
-    """Play both engines with the same commands from the start.
-
-    Returns:
-        Number of steps compared. At each: the observation, whether the game is won, and the admissible
-        commands, all exactly.
-
-    Raises:
-        ParityError: at the first difference.
-    """
+    """Play both engines with the same commands from the start."""
     commands: list[str] = []
     _same("opening text", native.reset(), original.reset(), commands)
     while True:
@@ -95,11 +87,7 @@ def script_walker(commands: Sequence[str]) -> Walker:
 
 
 def winning_commands(game: CompiledGame) -> list[str]:
-    """A walk to the goal that looks, checks the inventory and examines all it can at every stop.
-
-    Raises:
-        NoPlanError: when the game cannot be won.
-    """
+    """A walk to the goal that looks, checks the inventory and examines all it can at every stop."""
     engine = NativeEngine(game)
     walk: list[str] = []
     for command in solve(engine):
@@ -111,12 +99,6 @@ def winning_commands(game: CompiledGame) -> list[str]:
 
 
 def with_newer_grammar(data: Mapping[str, Any], domain: str, grammar: str) -> dict[str, Any]:
-    """The same game with another domain and grammar, its own task text put in.
-
-    Args:
-        data: JSON content of a game.
-        domain: text of ``alfred.pddl``.
-        grammar: text of ``alfred.twl2``, with "UNKNOWN GOAL" where the task goes.
-    """
+    """The same game with another domain and grammar, its own task text put in."""
     task = CompiledGame.from_json(data).task.removesuffix(".")
     return {**data, "pddl_domain": domain, "grammar": grammar.replace("UNKNOWN GOAL", task)}

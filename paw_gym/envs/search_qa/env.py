@@ -3,29 +3,117 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv
-from paw_gym.envs.search_qa import observations
-from paw_gym.envs.search_qa.datasets import DOMAINS, benchmark_tasks, dataset_names
-from paw_gym.envs.search_qa.engine import find_corpus, shared_retriever
-from paw_gym.envs.search_qa.questions import Question
+from paw_gym.envs.search_qa.questions import DOMAINS, Question, benchmark_tasks, dataset_names
 from paw_gym.envs.search_qa.scoring import Scores, score
 from paw_gym.envs.search_qa.synthetic import Riddle, synthetic_tasks, world_corpus
+from paw_gym.files import file_version
 from paw_gym.naming import require_choice
 from paw_gym.retrieval.base import (
+    Passage,
     Retriever,
     RetrieverError,
     SearchContext,
     check_top_k,
     wants_contexts,
 )
+from paw_gym.retrieval.corpus import Corpus
 from paw_gym.retrieval.dense import require_index_of_file
-from paw_gym.retrieval.factory import require_retriever
+from paw_gym.retrieval.factory import make_retriever, needs_corpus, require_retriever
+
+
+def information(passages: Sequence[Passage]) -> str:
+    """The passages that were found, numbered, inside ``<information>`` tags."""
+    if not passages:
+        return _inside("No passage matches this query.")
+    return _inside(
+        "\n".join(
+            f"Doc {number} (Title: {p.title}) {p.text}" if p.title else f"Doc {number} {p.text}"
+            for number, p in enumerate(passages, start=1)
+        )
+    )
+
+
+def _inside(text: str) -> str:
+    return f"<information>\n{text}\n</information>"
+
+
+UNREACHABLE = _inside("The search engine did not answer. You may search again or answer.")
+"""after a search that failed"""
+RECORDED = "The answer is recorded."
+"""after an answer: it does not show whether the answer is right"""
+
+
+def refusal(reason: str) -> str:
+    """After an action that is neither a search nor an answer."""
+    return (
+        f"This is no valid action: {reason}. Write <search>your query</search> to search, or "
+        "<answer>your answer</answer> to answer."
+    )
+
+
+_SHARED: dict[str, Retriever] = {}
+"""by name, corpus and settings; 128 environments must not hold 128 indices"""
+_LOCK = threading.Lock()
+
+
+def find_corpus(data_dir: Path, datasets: Sequence[str], corpus: str | Path | None) -> Path:
+    """The corpus file: as given, or ``corpus.jsonl`` beside the questions, or above them."""
+    if corpus is not None:
+        return Path(corpus).expanduser()
+    folders = [data_dir / datasets[0]] if len(datasets) == 1 else []
+    for folder in (*folders, data_dir):
+        if (folder / "corpus.jsonl").is_file():
+            return folder / "corpus.jsonl"
+    raise FileNotFoundError(
+        f"There is no corpus.jsonl in {data_dir}: put the passages to search there, or give "
+        "corpus=PATH, or the address of a retrieval server as the retriever."
+    )
+
+
+def shared_retriever(
+    retriever: str | Retriever,
+    corpus: Callable[[], Path | Corpus],
+    settings: Mapping[str, Any] | None = None,
+) -> Retriever:
+    """The retriever of that name over that corpus, made when it is first asked for."""
+    if not isinstance(retriever, str):
+        return make_retriever(retriever)
+    chosen = dict(settings or {})
+    if needs_corpus(retriever) and "corpus" not in chosen:
+        chosen["corpus"] = corpus()
+    key = repr([retriever, sorted((name, _identity(value)) for name, value in chosen.items())])
+    with _LOCK:
+        if key not in _SHARED:
+            _SHARED[key] = make_retriever(retriever, **chosen)
+        return _SHARED[key]
+
+
+def _identity(value: Any) -> str:
+    """The identity of a setting's value; a file or an index counts as another one once it was changed."""
+    if isinstance(value, Corpus):
+        return value.fingerprint
+    file = _file_of(value) if isinstance(value, str | os.PathLike) else None
+    return repr(value) if file is None else file_version(file)
+
+
+def _file_of(value: str | os.PathLike[str]) -> Path | None:
+    """The file that a value names, of an index its note; ``None`` for any other text, such as a token."""
+    try:
+        path = Path(value).expanduser()
+        file = path / "index.json" if path.is_dir() else path
+        return file if file.is_file() else None
+    except (OSError, RuntimeError, ValueError):  # too long for a path, or no user of that name
+        return None
+
 
 REWARDS = ("exact_match", "f1")
 MAX_QUERY = 1_000
@@ -164,7 +252,7 @@ class SearchQAEnv(TextEnv):
         return self._search(text) if tag == "search" else self._answer(text)
 
     def _invalid(self, reason: str) -> Outcome:
-        return self._outcome(observations.refusal(reason), action_is_valid=False)
+        return self._outcome(refusal(reason), action_is_valid=False)
 
     def _search(self, query: str) -> Outcome:
         if len(query) > MAX_QUERY:
@@ -178,13 +266,13 @@ class SearchQAEnv(TextEnv):
         except RetrieverError as error:
             _log.warning("A search failed in task %s: %s", self.task.id, error)
             self.state["failed"] = True
-            return self._outcome(observations.UNREACHABLE, error=str(error))
+            return self._outcome(UNREACHABLE, error=str(error))
         self.state["seen"] += [hit.id for hit in hits if hit.id not in self.state["seen"]]
-        return self._outcome(observations.information(hits), retrieved=[hit.id for hit in hits])
+        return self._outcome(information(hits), retrieved=[hit.id for hit in hits])
 
     def _answer(self, answer: str) -> Outcome:
         scores = score(answer, self.question.golden_answers)
-        return self._outcome(observations.RECORDED, scores=scores, terminated=True)
+        return self._outcome(RECORDED, scores=scores, terminated=True)
 
     def _outcome(
         self,

@@ -1,13 +1,21 @@
-"""A question with its golden answers, whatever form it was published in."""
+"""The questions of the seven benchmarks, and of any other file in the same forms."""
 
 from __future__ import annotations
 
 import ast
+import csv
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
+
+from paw_gym.core import Task, TaskSet
+from paw_gym.files import DAMAGED, file_version, open_text, require_data
+from paw_gym.naming import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +42,6 @@ def parse_question(record: Mapping[str, Any], fallback_id: str) -> Question | No
     (``answer`` as a list), TriviaQA (``Question``, ``Answer`` with ``Aliases``), PopQA
     (``possible_answers``), HotpotQA and 2WikiMultihopQA (``_id``, ``answer``, ``supporting_facts``),
     MuSiQue (``answer_aliases``, ``paragraphs``) and Bamboogle (``Question``, ``Answer``).
-
-    Args:
-        record: the record.
-        fallback_id: its id where it has none.
-
-    Returns:
-        The question; ``None`` for one that the benchmark marks as not answerable.
-
-    Raises:
-        QuestionError: there is no question, or no answer, or a field is of another form.
     """
     if not isinstance(record, Mapping):
         raise QuestionError(f"a question is an object, got {type(record).__name__}")
@@ -96,11 +94,7 @@ def _text(value: Any, field: str) -> str:
 
 
 def texts(record: Mapping[str, Any], field: str) -> list[str]:
-    """The texts of a field: one, a list of them, or a list that was written as text; null is none.
-
-    Raises:
-        QuestionError: it holds another thing, such as lists or NaN; names the field.
-    """
+    """The texts of a field: one, a list of them, or a list that was written as text; null is none."""
     value = record.get(field)
     if isinstance(value, str):
         value = _unpacked(value, field)
@@ -155,3 +149,239 @@ def _supporting(record: Mapping[str, Any]) -> list[str]:
     else:
         titles = []
     return list(dict.fromkeys(_text(title, "supporting titles") for title in titles))
+
+
+BENCHMARKS = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
+IN_DOMAIN = ("nq", "hotpotqa")
+"""what Search-R1 and PaW train on; the other benchmarks are out of domain"""
+DOMAINS: Mapping[str, tuple[str, ...]] = {
+    "in_domain": IN_DOMAIN,
+    "out_of_domain": tuple(name for name in BENCHMARKS if name not in IN_DOMAIN),
+    "average": BENCHMARKS,
+}
+"""what papers average over, each data set counting once"""
+MIXES = {"train_mix": IN_DOMAIN, "all": BENCHMARKS}
+"""names that stand for several benchmarks"""
+
+EVAL = "eval"
+"""split that stands for the one that papers report: ``test``, where its answers are public, else ``dev``"""
+_TESTED = ("nq", "triviaqa", "popqa", "bamboogle")
+"""benchmarks whose test answers are public"""
+
+_ALIASES = "id_aliases.json"
+"""beside the questions of 2WikiMultihopQA: other names of their answers"""
+_PACKINGS = ("", ".gz", ".zst", ".xz")
+_SUFFIXES = (".parquet", *(s + p for s in (".jsonl", ".json", ".tsv", ".csv") for p in _PACKINGS))
+_PUBLISHED = {
+    "nq": ("NQ-open.{split}.jsonl", "nq-{split}.qa.csv", "nq-{split}.csv"),
+    "triviaqa": (
+        "wikipedia-{split}.json",
+        "unfiltered-web-{split}.json",
+        "web-{split}.json",
+        "trivia-{split}.qa.csv",
+    ),
+    "popqa": ("popQA.tsv", "PopQA.tsv"),
+    "hotpotqa": (
+        "hotpot_{split}_distractor_v1.json",
+        "hotpot_{split}_fullwiki_v1.json",
+        "hotpot_{split}_v1.1.json",
+    ),
+    "musique": ("musique_ans_v1.0_{split}.jsonl",),
+    "bamboogle": ("Bamboogle Prerelease - Sheet1.csv", "bamboogle.csv"),
+}
+"""names that the sources give their files"""
+
+
+def dataset_names(dataset: str | Sequence[str]) -> tuple[str, ...]:
+    """The data sets that a name stands for: itself, ``a+b``, a list, ``train_mix`` or ``all``.
+
+    >>> dataset_names("train_mix"), dataset_names("nq+popqa")
+    (('nq', 'hotpotqa'), ('nq', 'popqa'))
+    """
+    if not isinstance(dataset, str):
+        return tuple(dataset)
+    return MIXES.get(dataset) or tuple(dataset.split("+"))
+
+
+def question_file(data_dir: Path, dataset: str, split: str) -> Path:
+    """The file of a split: ``<dataset>/<split>.jsonl``, ``<dataset>_<split>.jsonl``, or as published.
+
+    The split ``eval`` is each benchmark's own: ``test`` or ``dev``.
+    """
+    if not data_dir.is_dir():
+        raise FileNotFoundError(
+            f"There is no folder {data_dir}. data_dir is the folder that holds "
+            "<dataset>/<split>.jsonl and corpus.jsonl."
+        )
+    chosen = [split]
+    if split == EVAL:
+        chosen = ["test", "dev"] if dataset in _TESTED else ["dev", "test"]
+    for one in chosen:
+        for path in _places(data_dir, dataset, one):
+            if path.is_file():
+                return path
+    raise FileNotFoundError(_nothing_there(data_dir, dataset, split))
+
+
+def _places(data_dir: Path, dataset: str, split: str) -> list[Path]:
+    """Where the file of a split may lie, the likeliest first."""
+    folder = data_dir / dataset
+    named = [folder / f"{split}{suffix}" for suffix in _SUFFIXES]
+    named += [data_dir / f"{dataset}_{split}{suffix}" for suffix in _SUFFIXES]
+    for form in _PUBLISHED.get(dataset, ()):
+        for packing in _PACKINGS:
+            name = form.format(split=split) + packing
+            named += [folder / name, data_dir / name]
+    return named
+
+
+def _nothing_there(data_dir: Path, dataset: str, split: str) -> str:
+    folder = data_dir / dataset
+    if folder.is_dir():
+        files = {p.name: next(filter(p.name.endswith, _SUFFIXES), None) for p in folder.iterdir()}
+        splits = sorted({name.removesuffix(s) for name, s in files.items() if s} - {"corpus"})
+        return f"{folder} has no split {split!r}. {did_you_mean(split, splits)}"
+    here = sorted(p.name for p in data_dir.iterdir() if p.is_dir())
+    return (
+        f"{data_dir} has no data set {dataset!r}. {did_you_mean(dataset, here)} "
+        "Expected <dataset>/<split>.jsonl, or the file as its source publishes it."
+    )
+
+
+def read_questions(path: Path) -> list[Question]:
+    """The questions of a file in any published form (see ``parse_question``)."""
+    try:
+        return _questions_in(path)
+    except QuestionError:
+        raise
+    except csv.Error as error:
+        raise QuestionError(f"{path} cannot be read as a table ({error}).") from error
+    except UnicodeDecodeError as error:
+        raise QuestionError(f"{path} is not text in UTF-8 ({error}): convert it.") from error
+    except DAMAGED as error:
+        raise QuestionError(
+            str(error) if str(path) in str(error) else f"{path} is cut off or damaged ({error})."
+        ) from error
+
+
+def _questions_in(path: Path) -> list[Question]:
+    aliases = _wiki_aliases(path.with_name(_ALIASES))
+    questions = []
+    for number, record in _records(path):
+        try:
+            question = parse_question(record, f"{path.parent.name}_{number}")
+        except QuestionError as error:
+            raise QuestionError(f"{path}, record {number}: {error}.") from error
+        if question is not None:
+            more = aliases.get(str(record.get("answer_id")), ())
+            answers = tuple(dict.fromkeys((*question.golden_answers, *more)))
+            questions.append(replace(question, golden_answers=answers))
+    if not questions:
+        raise QuestionError(f"{path} holds no question.")
+    return questions
+
+
+def _records(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Numbered records; lines count from 1."""
+    if require_data(path).startswith(b"PAR1"):
+        yield from enumerate(_rows(path), start=1)
+        return
+    with open_text(path) as file:
+        name = path.name.lower()
+        for packing in _PACKINGS[1:]:
+            name = name.removesuffix(packing)
+        if name.endswith(".jsonl"):
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, _json_value(line, path, number)
+        elif name.endswith(".json"):
+            data = _json_value(file.read(), path, 1, whole=True)
+            listed = data.get("Data", data.get("data")) if isinstance(data, Mapping) else data
+            if not isinstance(listed, list):
+                raise QuestionError(f"{path} holds neither a list nor an object with 'Data'.")
+            yield from enumerate(listed, start=1)
+        else:
+            yield from _table(file, path)
+
+
+def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    import pyarrow.parquet as pq
+
+    for batch in pq.ParquetFile(path).iter_batches():
+        yield from batch.to_pylist()
+
+
+def _json_value(text: str, path: Path, number: int, whole: bool = False) -> Any:
+    try:
+        value = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        where = str(path) if whole else f"{path}, line {number}"
+        raise QuestionError(f"{where}: not valid JSON ({error}).") from error
+    if not whole and not isinstance(value, Mapping):
+        raise QuestionError(f"{path}, line {number}: expected an object.")
+    return value
+
+
+def _table(file: IO[str], path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    first = file.readline()
+    rows = csv.reader(chain([first], file), delimiter="\t" if "\t" in first else ",")
+    header = next(rows, [])
+    if {name.lower() for name in header} & {"question"}:
+        for number, row in enumerate(rows, start=2):
+            if not _is_blank(row):
+                yield number, dict(zip(header, row, strict=False))
+        return
+    for number, row in enumerate([header, *rows], start=1):  # DPR: question, list of answers
+        if _is_blank(row):
+            continue
+        if len(row) != 2 or not row[1].startswith("["):
+            raise QuestionError(
+                f"{path}, line {number}: expected a header with 'question', or a question and a "
+                "list of answers."
+            )
+        yield number, {"question": row[0], "golden_answers": row[1]}
+
+
+def _is_blank(row: Sequence[str]) -> bool:
+    """Whether a row is an empty line, or one of empty cells, as spreadsheets leave at the end."""
+    return not any(cell.strip() for cell in row)
+
+
+def _wiki_aliases(path: Path) -> Mapping[str, tuple[str, ...]]:
+    """2WikiMultihopQA keeps other names of its answers in a file of their own."""
+    if not path.is_file():
+        return {}
+    found = {}
+    with open_text(path) as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                entry = _json_value(line, path, number)
+                try:
+                    names = [name for key in ("aliases", "demonyms") for name in texts(entry, key)]
+                except QuestionError as error:
+                    raise QuestionError(f"{path}, line {number}: {error}.") from error
+                found[str(entry.get("Q_id"))] = tuple(names)
+    return found
+
+
+def benchmark_tasks(datasets: tuple[str, ...], split: str, data_dir: Path) -> TaskSet:
+    """The questions of one or several data sets as tasks; the type of a task is its data set.
+
+    They are read once a process, and anew where a file was changed.
+    """
+    files = tuple(question_file(data_dir, dataset, split) for dataset in datasets)
+    read = [*files, *(path.with_name(_ALIASES) for path in files)]
+    versions = tuple(file_version(path) for path in read if path.is_file())
+    return _tasks(datasets, split, files, versions)
+
+
+@lru_cache(maxsize=16)
+def _tasks(
+    datasets: tuple[str, ...], split: str, files: tuple[Path, ...], versions: tuple[str, ...]
+) -> TaskSet:
+    tasks = []
+    for dataset, path in zip(datasets, files, strict=True):
+        for question in read_questions(path):
+            name = f"{dataset}/{split}/{question.id}"
+            tasks.append(Task(name, question.question, dataset, question))
+    return TaskSet.from_tasks(tasks, split)

@@ -3,32 +3,102 @@
 People, places, companies and works are invented from a seed, with facts that link them. Each has a
 passage; others mention several at once and answer nothing (distractors). A question follows a chain
 of facts ("Where was the author of The Silver Door born?"); its entities all belong to one split, so no
-fact that a held-out question asks for occurs in a question of training.
+fact that a held-out question asks for occurs in a question of training. Names are made of few parts in
+many combinations: a held-out name is new, its words are not.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib import resources
+from itertools import product
+from typing import Any
 
 from paw_gym.core import Task, TaskSet
 from paw_gym.envs.search_qa.questions import Question
-from paw_gym.envs.search_qa.wording import (
-    ASKED,
-    DISTRACTORS,
-    FILLERS,
-    RELATIONS,
-    Relation,
-    names_of,
-    value_of,
-)
 from paw_gym.generated import shared_sets
 from paw_gym.naming import require_choice
 from paw_gym.retrieval.base import Passage
 from paw_gym.retrieval.corpus import Corpus
+
+_WORDS: Mapping[str, Any] = tomllib.loads(
+    (resources.files("paw_gym.envs.search_qa") / "encyclopedia.toml").read_text(encoding="utf-8")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A kind of fact."""
+
+    of: str
+    """kind of the subject"""
+    to: str
+    """kind of the object; ``value`` for a plain word or a year"""
+    keyword: str
+    """what one would type to find it"""
+    described: str
+    """the object, by way of the subject ``{x}``"""
+    stated: Sequence[str]
+    """sentences that state it of ``{s}`` and ``{o}``"""
+    asked: Sequence[str]
+    """questions for the object"""
+
+
+RELATIONS = {name: Relation(**relation) for name, relation in _WORDS["relations"].items()}
+
+
+def value_of(relation: str, rng: random.Random) -> str:
+    """A plain value for a relation: a word of its list, or a year."""
+    if relation in _WORDS["values"]:
+        return str(rng.choice(_WORDS["values"][relation]))
+    return str(rng.randint(1700, 1990))
+
+
+def _syllables(rng: random.Random, count: int, number: int) -> list[str]:
+    """Different invented words of some syllables."""
+    made: dict[str, None] = {}
+    while len(made) < number:
+        parts = [rng.choice(_WORDS["onsets"]) + rng.choice(_WORDS["vowels"]) for _ in range(count)]
+        made.setdefault(("".join(parts) + rng.choice(_WORDS["codas"])).capitalize())
+    return list(made)
+
+
+def names_of(kind: str, count: int, rng: random.Random) -> list[tuple[str, str]]:
+    """``count`` names of a kind with an alias each, all different.
+
+    Each part of a name occurs in several of them, so a held-out name holds hardly a new word.
+    """
+    if kind == "work":
+        plain = _titles(count, rng)
+    elif kind == "person":
+        first, last = _syllables(rng, 1, 60), _syllables(rng, 2, max(40, count // 8))
+        plain = [(f"{f} {s}", f"{s} of the House of {f}") for f, s in product(first, last)]
+    else:
+        roots = _syllables(rng, 2, max(20, count // 6 + 1))
+        plain = [
+            (f"{root} {suffix}", _WORDS["alias"][kind][suffix].format(root))
+            for root, suffix in product(roots, _WORDS["suffixes"][kind])
+        ]
+    rng.shuffle(plain)
+    return plain[:count]
+
+
+def _titles(count: int, rng: random.Random) -> list[tuple[str, str]]:
+    """Titles of works; from 900 on they name a place as well."""
+    pairs = list(product(_WORDS["adjectives"], _WORDS["nouns"]))
+    titles = [(f"The {a} {n}", f"The {n} of the {a} Cycle") for a, n in pairs]
+    if count > len(titles):
+        for root in _syllables(rng, 2, count // len(pairs) * 2):
+            titles += [
+                (f"The {a} {n} of {root}", f"The {n} of the {a} {root} Cycle") for a, n in pairs
+            ]
+    return titles
+
 
 SPLITS = {"train": 0.6, "dev": 0.2, "test": 0.2}
 """share of the entities of each split"""
@@ -126,15 +196,7 @@ class World:
         return passages
 
     def riddles(self, split: str, count: int | None = None) -> list[Riddle]:
-        """Questions of a split, in a fixed order; chains of each length take turns.
-
-        Args:
-            split: ``train``, ``dev`` or ``test``.
-            count: how many; ``None``: as many as there are, up to 2000.
-
-        Raises:
-            ValueError: unknown split, or fewer questions than asked for.
-        """
+        """Questions of a split, in a fixed order; chains of each length take turns."""
         require_choice("split", split, SPLITS)
         rng = random.Random(f"{self.key}/{split}")
         stacks = []
@@ -161,7 +223,7 @@ class World:
             if number < len(path):
                 described = RELATIONS[name].described.format(x=described)
                 entity = entity.facts[name]  # type: ignore[assignment]
-        text = rng.choice(ASKED[path[-1]]).format(x=described)
+        text = rng.choice(RELATIONS[path[-1]].asked).format(x=described)
         answer = entity.facts[path[-1]]
         golden = (answer.name, answer.alias) if isinstance(answer, Entity) else (answer,)
         titles = tuple(self._title(hop.passage) for hop in hops)
@@ -225,38 +287,27 @@ def _chains(start: Entity, hops: int) -> Iterator[tuple[Entity, tuple[str, ...]]
     return ((start, path) for path in walk((start,), ()))
 
 
-def _said(value: Entity | str) -> str:
-    return value.name if isinstance(value, Entity) else value
-
-
 def _about(rng: random.Random, entity: Entity, fillers: int) -> tuple[str, str]:
     """Title and text of an entity's passage: what it is, its facts in some order, small talk."""
-    opening = RELATIONS_OPENING[entity.kind].format(name=entity.name, alias=entity.alias)
+    opening = _WORDS["openings"][entity.kind].format(name=entity.name, alias=entity.alias)
     sentences = []
     for name, value in entity.facts.items():
-        relation: Relation = RELATIONS[name]
-        sentences.append(rng.choice(relation.stated).format(s=entity.name, o=_said(value)))
-    sentences += rng.sample(FILLERS[entity.kind], fillers)
+        said = value.name if isinstance(value, Entity) else value
+        sentences.append(rng.choice(RELATIONS[name].stated).format(s=entity.name, o=said))
+    sentences += rng.sample(_WORDS["fillers"][entity.kind], fillers)
     rng.shuffle(sentences)
     return entity.name, " ".join([opening, *sentences])
 
 
-RELATIONS_OPENING = {
-    "person": "{name}, called {alias}, is a person in this encyclopedia.",
-    "place": "{name}, also known as {alias}, is a town.",
-    "company": "{name}, or {alias} for short, is a company.",
-    "work": "{name}, sometimes listed as {alias}, is a work of art.",
-}
-"""first sentence of a passage, which gives both names"""
-
-
 def _distractor(rng: random.Random, entities: Sequence[Entity], number: int) -> tuple[str, str]:
     """A passage that names entities and says nothing that is asked for."""
-    title, *sentences = rng.choice(DISTRACTORS)
+    page = rng.choice(_WORDS["distractors"])
     a, b, c = (entity.name for entity in rng.sample(list(entities), 3))
     year = rng.randint(1700, 1990)
     values = {"a": a, "b": b, "c": c, "year": year, "n": number}
-    return title.format(**values), " ".join(s.format(**values) for s in sentences)
+    return page["title"].format(**values), " ".join(
+        sentence.format(**values) for sentence in page["sentences"]
+    )
 
 
 @lru_cache(maxsize=4)

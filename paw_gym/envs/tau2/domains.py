@@ -10,8 +10,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from paw_gym.core import Task, TaskSet
-from paw_gym.envs.tau2.messages import from_record, to_package
-from paw_gym.envs.tau2.package import data_folder, tau2_module
+from paw_gym.envs.tau2.conversation import data_folder, from_record, tau2_module, to_package
 from paw_gym.envs.tau2.tables import copy_database, database_hash, reading
 from paw_gym.generated import shared_sets
 from paw_gym.naming import require_choice
@@ -38,12 +37,7 @@ class Domain:
 
 @lru_cache(maxsize=len(DOMAINS))
 def load_domain(name: str) -> Domain:
-    """A domain.
-
-    Raises:
-        ValueError: there is none of that name; names the nearest.
-        Tau2MissingError: the extra is not installed.
-    """
+    """A domain."""
     require_choice("domain", name, DOMAINS)
     original = _original(name)
     return Domain(
@@ -128,12 +122,7 @@ def _repeatable_charge(kind: Any) -> Callable[..., Any]:
 
 @shared_sets(maxsize=32)
 def domain_tasks(name: str, split: str) -> TaskSet:
-    """The tasks of a split; ``data`` of a task is its record in the package.
-
-    Raises:
-        ValueError: unknown domain or split; names the nearest.
-        Tau2MissingError: the extra is not installed.
-    """
+    """The tasks of a split; ``data`` of a task is its record in the package."""
     require_choice("domain", name, DOMAINS)
     records = _records(_folder(name))
     splits = _splits(name)
@@ -221,13 +210,7 @@ def history(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def world_after(domain: Domain, task: Any, messages: Sequence[Mapping[str, Any]]) -> Any:
-    """The package's environment as it is after the tool calls of ``messages``.
-
-    Args:
-        domain: the domain.
-        task: as of ``package_task``.
-        messages: the whole conversation, with what the task begins with.
-    """
+    """The package's environment as it is after the tool calls of ``messages``."""
     world = domain.new_world()
     initial = task.initial_state
     world.set_state(

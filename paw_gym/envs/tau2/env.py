@@ -9,9 +9,8 @@ from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TextEnv
 from paw_gym.encoding import encodable
-from paw_gym.envs.tau2 import messages as talk
-from paw_gym.envs.tau2 import oracle
-from paw_gym.envs.tau2.actions import Call, Refused, parse_action
+from paw_gym.envs.tau2 import conversation as talk
+from paw_gym.envs.tau2.conversation import Call, Refused, parse_action, tau2_module
 from paw_gym.envs.tau2.domains import (
     DOMAINS,
     domain_tasks,
@@ -20,11 +19,10 @@ from paw_gym.envs.tau2.domains import (
     package_task,
     world_after,
 )
-from paw_gym.envs.tau2.endpoint_user import EndpointUser
-from paw_gym.envs.tau2.evaluation import Verdict, evaluate
-from paw_gym.envs.tau2.package import tau2_module
+from paw_gym.envs.tau2.evaluation import Verdict, evaluate, next_action, plan
 from paw_gym.envs.tau2.users import (
     USERS,
+    EndpointUser,
     ScriptedUser,
     Situation,
     User,
@@ -293,7 +291,7 @@ class Tau2Env(TextEnv):
 
     def reference_solution(self) -> list[str]:
         """The expected actions that are left, and what is to be said, with the scripted user."""
-        return oracle.plan(
+        return plan(
             self.task.data, self.state["messages"], self.state["begun_with"], self.domain.user_tools
         )
 
@@ -302,9 +300,7 @@ class Tau2Env(TextEnv):
 
         It has read the task's solution: the ceiling, and no example of how to find it.
         """
-        return lambda: oracle.next_action(
-            self.task.data, self.state["messages"], self.state["begun_with"]
-        )
+        return lambda: next_action(self.task.data, self.state["messages"], self.state["begun_with"])
 
 
 def _make_user(

@@ -14,7 +14,7 @@ import json
 import mmap
 from array import array
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paw_gym.envs.webshop.records import Product
 from paw_gym.files import new_folder, write_json
 from paw_gym.retrieval.base import Passage
 from paw_gym.retrieval.bm25_index import ARRAYS, BM25Index, build_index
@@ -31,6 +30,68 @@ FORMAT = 1
 """of compiled catalogues; a folder of another format is compiled anew"""
 _META, _SEARCH = "catalogue.json", "search"
 _KEPT_PRODUCTS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product of the shop."""
+
+    asin: str
+    title: str
+    description: str
+    features: tuple[str, ...]
+    """the bullet points"""
+    price_tag: str
+    """as shown: ``$9.99`` or ``$9.99 to $19.99``"""
+    prices: tuple[float, ...]
+    """one price in dollars, or the two ends of a range"""
+    category: str
+    query: str
+    """the search that the product was found by when the catalogue was made; its fine category"""
+    product_category: str
+    """path of categories, joined by ``›``"""
+    options: tuple[tuple[str, tuple[str, ...]], ...]
+    """names and values in lower case"""
+    attributes: tuple[str, ...]
+    image: str = ""
+    instruction: str | None = None
+    """of synthetic goals: what to look for, without options and price"""
+    instruction_attributes: tuple[str, ...] = ()
+
+    def pack(self) -> bytes:
+        """A compact form, for the compiled catalogue."""
+        return json.dumps(astuple(self), ensure_ascii=False, separators=(",", ":")).encode()
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Product:
+        """The product that ``pack`` wrote."""
+        fields = json.loads(data)
+        for place in (3, 5, 10, 13):
+            fields[place] = tuple(fields[place])
+        fields[9] = tuple((name, tuple(values)) for name, values in fields[9])
+        return cls(*fields)
+
+    @property
+    def search_text(self) -> str:
+        """The text that the search engine indexes."""
+        options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in self.options)
+        first = self.features[0] if self.features else ""
+        return f"{self.title} {self.description} {first} {options}".lower()
+
+
+def text(value: Any, field: str) -> str:
+    """A field that holds a text."""
+    if not isinstance(value, str):
+        raise TypeError(f"{field} is {value!r:.60}, expected text")
+    return value
+
+
+def texts(value: Any, field: str) -> tuple[str, ...]:
+    """A field that holds a list of texts; null is an empty one."""
+    listed = [] if value is None else value
+    if not isinstance(listed, list | tuple) or not all(isinstance(one, str) for one in listed):
+        raise TypeError(f"{field} is {value!r:.60}, expected a list of texts")
+    return tuple(listed)
 
 
 class Catalogue:
@@ -82,11 +143,7 @@ class Catalogue:
         return Product.unpack(self._data[self._offsets[number] : self._offsets[number + 1]])
 
     def number_of(self, asin: str) -> int:
-        """The place of a product.
-
-        Raises:
-            KeyError: there is none with this asin.
-        """
+        """The place of a product."""
         code = asin.encode()
         place = int(np.searchsorted(self._asins, code))
         if place == len(self._asins) or self._asins[place] != code:
@@ -99,11 +156,7 @@ class Catalogue:
         return place < len(self._asins) and bool(self._asins[place] == code)
 
     def by_asin(self, asin: str) -> Product:
-        """The product with this asin.
-
-        Raises:
-            KeyError: there is none.
-        """
+        """The product with this asin."""
         return self[self.number_of(asin)]
 
 
@@ -145,9 +198,6 @@ def compile_catalogue(products: Iterable[Product], folder: Path) -> Path:
     """Writes the compiled form of products; the folder appears when it is whole.
 
     Of products with the same asin the first one counts.
-
-    Raises:
-        ValueError: there is no product.
     """
     with new_folder(folder, is_compiled) as staging:
         _write_products(products, staging)

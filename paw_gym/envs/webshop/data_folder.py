@@ -1,4 +1,4 @@
-"""The official data on disk: which files a folder holds, read without holding them in memory whole."""
+"""Products, and the official data on disk, read without holding it in memory whole."""
 
 from __future__ import annotations
 
@@ -8,18 +8,124 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from paw_gym.cache import cache_dir, private_folder
-from paw_gym.envs.webshop.catalogue import FORMAT, Catalogue, compile_catalogue, is_compiled
-from paw_gym.envs.webshop.records import Product, parse_product, text, texts
+from paw_gym.envs.webshop.catalogue import (
+    FORMAT,
+    Catalogue,
+    Product,
+    compile_catalogue,
+    is_compiled,
+    text,
+    texts,
+)
 from paw_gym.files import DAMAGED, file_version, open_text
+
+NO_ATTRIBUTES = ("DUMMY_ATTR",)
+"""what the original gives a product that its attribute file lacks; it takes part in fuzzy matching"""
+DEFAULT_PRICE = 100.0
+"""dollars, where a record gives none"""
+_LONGEST_ASIN = 10
+_NOT_A_NUMBER = re.compile(r"[^\d.]")
+
+
+def parse_product(
+    record: Mapping[str, Any], attributes: Mapping[str, Mapping[str, Any]]
+) -> Product | None:
+    """A product from a raw record, or ``None`` where the original drops it (an asin that is none)."""
+    if not isinstance(record, Mapping):
+        raise ValueError(f"A product is an object, got {type(record).__name__}: {record!r:.40}.")
+    try:
+        asin = record["asin"]
+        if asin == "nan" or len(asin) > _LONGEST_ASIN:
+            return None
+        bullets, listed = record["small_description"], attributes.get(asin)
+        extra = {} if listed is None else listed
+        if not isinstance(extra, Mapping):
+            raise TypeError(f"its entry of attributes is {extra!r:.60}, expected an object")
+        own = extra.get("attributes")
+        tag, prices = _parse_pricing(record.get("pricing"))
+        return Product(
+            asin=text(asin, "asin"),
+            title=text(record["name"], "name"),
+            description=text(record["full_description"] or "", "full_description"),
+            features=texts(bullets, "small_description")
+            if isinstance(bullets, list)
+            else (text(bullets or "", "small_description"),),
+            price_tag=tag,
+            prices=prices,
+            category=text(record["category"], "category"),
+            query=text(record["query"], "query").lower().strip(),
+            product_category=text(record["product_category"], "product_category"),
+            options=_parse_options(record["customization_options"]),
+            attributes=NO_ATTRIBUTES if own is None else texts(own, "attributes"),
+            image=_first_image(record.get("images")),
+            instruction=None
+            if extra.get("instruction") is None
+            else text(extra["instruction"], "instruction"),
+            instruction_attributes=texts(
+                extra.get("instruction_attributes"), "instruction_attributes"
+            ),
+        )
+    except KeyError as error:
+        raise ValueError(
+            f"Product {record.get('asin', '(no asin)')!r} lacks the field {error}; "
+            "expected a record of the official items_shuffle form."
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"Product {record.get('asin', '(no asin)')!r} is not of the official form: {error}."
+        ) from error
+
+
+def _first_image(images: Any) -> str:
+    if not isinstance(images, list | None):
+        raise TypeError(f"images is {images!r:.60}, expected a list")
+    return text((images or [""])[0] or "", "images")
+
+
+def _parse_pricing(pricing: Any) -> tuple[str, tuple[float, ...]]:
+    """Price tag and prices of ``$1,234.50`` or ``$19.99 - $27.99``, or of a number, in dollars."""
+    if pricing is None or pricing == "":
+        return f"${DEFAULT_PRICE}", (DEFAULT_PRICE,)
+    if type(pricing) in (int, float) and 0 <= pricing < float("inf"):
+        return f"${float(pricing)}", (float(pricing),)
+    try:
+        parts = text(pricing, "pricing").split("$")[1:]
+        prices = tuple(float(_NOT_A_NUMBER.sub("", part)) for part in parts)
+    except ValueError:
+        prices = ()
+    if not prices:
+        raise TypeError(f"pricing is {pricing!r:.60}, expected a price such as $9.99")
+    if len(prices) == 1:
+        return f"${prices[0]}", prices
+    return f"${prices[0]} to ${prices[1]}", prices[:2]
+
+
+def _parse_options(raw: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    options: dict[str, tuple[str, ...]] = {}
+    try:
+        for name, contents in (raw or {}).items():
+            if contents is not None:
+                values = [text(content["value"], f"the value of {name!r}") for content in contents]
+                options[name.lower()] = tuple(
+                    value.strip().replace("/", " | ").lower() for value in values
+                )
+    except (AttributeError, KeyError, TypeError) as error:
+        raise TypeError(
+            f"customization_options is {raw!r:.60}, expected name -> list of objects with 'value' "
+            f"({error})"
+        ) from error
+    return tuple(options.items())
+
 
 SMALL = 1000
 """products in the small official set"""
@@ -132,12 +238,7 @@ class DataFolder:
                 yield product
 
     def human_instructions(self) -> dict[str, list[dict[str, Any]]]:
-        """By asin, what people wrote.
-
-        Raises:
-            FileNotFoundError: the folder has no such file.
-            ValueError: it is not of the official form; names the product and the field.
-        """
+        """By asin, what people wrote."""
         path = self.human_file
         if path is None:
             raise FileNotFoundError(
@@ -193,11 +294,7 @@ def _remove(folder: Path, process: int) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file, compressed or not.
-
-    Raises:
-        ValueError: it is damaged, or no JSON.
-    """
+    """The content of a JSON file, compressed or not."""
     with open_text(path) as file:
         try:
             return json.load(file)
@@ -216,11 +313,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def read_json_list(path: Path) -> Iterator[Any]:
-    """The elements of a JSON list, one after the other: the full set would fill the memory.
-
-    Raises:
-        ValueError: it is no list, or damaged.
-    """
+    """The elements of a JSON list, one after the other: the full set would fill the memory."""
     decoder, buffer, at, begun = json.JSONDecoder(), "", 0, False
     with open_text(path) as file:
         while True:

@@ -12,9 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv
-from paw_gym.envs.webshop.actions import SEARCH_ACTION, parse_action
+from paw_gym.envs.webshop.data_folder import DataFolder
+from paw_gym.envs.webshop.expert import Shopper, solve
+from paw_gym.envs.webshop.generate import generated_catalogue
+from paw_gym.envs.webshop.goals import (
+    SPLITS,
+    given_goals,
+    given_prices,
+    given_tasks,
+    human_tasks,
+    synthetic_tasks,
+)
 from paw_gym.envs.webshop.pages import DonePage, Page
-from paw_gym.envs.webshop.shop import Shop, Visit
+from paw_gym.envs.webshop.reward import choose_tagger, tagger
+from paw_gym.envs.webshop.search import search_engine
+from paw_gym.envs.webshop.shop import SEARCH_ACTION, Shop, Visit, parse_action
 from paw_gym.files import file_version
 from paw_gym.naming import require_choice
 
@@ -193,14 +205,10 @@ class WebShopEnv(TextEnv):
 
     def reference_solution(self) -> list[str]:
         """A purchase with score 1, by an expert that knows the goal's product."""
-        from paw_gym.envs.webshop.expert import solve
-
         return solve(self.shop, self.task.data)
 
     def expert(self) -> Callable[[], str]:
         """A shopper that acts on the text alone, as a policy must: the source of demonstrations."""
-        from paw_gym.envs.webshop.expert import Shopper
-
         shopper = Shopper(self.task.instruction)
 
         def act() -> str:
@@ -236,6 +244,13 @@ class ShopSettings:
     def __post_init__(self) -> None:
         require_choice("search", self.search, ENGINES)
 
+    @property
+    def folder(self) -> DataFolder | None:
+        """The official data; ``None``: the products are generated."""
+        if self.data_dir is None:
+            return None
+        return DataFolder(Path(self.data_dir).expanduser(), self.num_products)
+
 
 def _frozen(value: Any) -> str | None:
     """Goals or prices in a form that can be compared: JSON, a path, or a kind."""
@@ -245,96 +260,51 @@ def _frozen(value: Any) -> str | None:
 
 
 def open_shop(settings: ShopSettings, split: str) -> tuple[Shop, TaskSet]:
-    """The shop and the tasks of a split, made once a process, and anew where a file was changed.
-
-    Raises:
-        ValueError: unknown settings; names the nearest.
-        FileNotFoundError: files are missing; states which.
-        ImportError: an optional package is missing; states how to install it.
-    """
-    from paw_gym.envs.webshop.tasks import SPLITS
-
+    """The shop and the tasks of a split, made once a process, and anew where a file was changed."""
     require_choice("split", split, SPLITS)
-    return _opened(settings, split, _versions(settings))
-
-
-def _versions(settings: ShopSettings) -> tuple[str, ...]:
-    """What tells the files that a shop and its tasks are made of from those of another time or place."""
-    folder = _folder(settings)
+    folder = settings.folder
     files = [] if folder is None else [*folder.files]
     for given in (settings.goals, settings.prices):
         if given is not None and not given.lstrip().startswith(("[", "{")):
             files.append(Path(given).expanduser())
-    return tuple(file_version(path) for path in files if path.is_file())
+    return _opened(settings, split, tuple(file_version(path) for path in files if path.is_file()))
 
 
 @lru_cache(maxsize=8)
 def _opened(settings: ShopSettings, split: str, versions: tuple[str, ...]) -> tuple[Shop, TaskSet]:
-    from paw_gym.envs.webshop.tasks import given_tasks, human_tasks, synthetic_tasks
-
     shop, tagger_name = _shop(settings, versions)
     parts = [shop.catalogue.fingerprint, tagger_name, settings.price_seed, shop.given_prices]
     fingerprint = json.dumps(parts, sort_keys=True)
-    kind = settings.goals
+    folder, kind = settings.folder, settings.goals
     if kind is not None and kind not in GOAL_KINDS:
-        return shop, given_tasks(_goals(kind), fingerprint)
-    folder = _folder(settings)
+        if kind.isidentifier() and not Path(kind).exists():
+            require_choice("kind of goals", kind, GOAL_KINDS)
+        return shop, given_tasks(given_goals(kind), fingerprint)
     if kind is None:
         kind = "human" if folder is not None and folder.has_human_goals else "synthetic"
+    of = (split, shop.price, settings.price_seed, fingerprint)
     if kind == "synthetic":
-        return shop, synthetic_tasks(
-            shop.catalogue, split, shop.price, settings.price_seed, fingerprint
-        )
+        return shop, synthetic_tasks(shop.catalogue, *of)
     if folder is None:
         raise ValueError("goals='human' needs data_dir: the generated products have none.")
-    return shop, human_tasks(
-        shop.catalogue,
-        folder.human_instructions(),
-        split,
-        shop.price,
-        settings.price_seed,
-        fingerprint,
-    )
-
-
-def _goals(text: str) -> list[Any]:
-    from paw_gym.envs.webshop.goals import given_goals
-
-    if text.isidentifier() and not Path(text).exists():
-        require_choice("kind of goals", text, GOAL_KINDS)
-    return given_goals(text)
-
-
-def _folder(settings: ShopSettings) -> Any:
-    from paw_gym.envs.webshop.data_folder import DataFolder
-
-    if settings.data_dir is None:
-        return None
-    return DataFolder(Path(settings.data_dir).expanduser(), settings.num_products)
+    return shop, human_tasks(shop.catalogue, folder.human_instructions(), *of)
 
 
 @lru_cache(maxsize=8)
 def _shop(settings: ShopSettings, versions: tuple[str, ...]) -> tuple[Shop, str]:
-    from paw_gym.envs.webshop.goals import given_prices
-    from paw_gym.envs.webshop.nouns import choose_tagger, tagger
-    from paw_gym.envs.webshop.search import search_engine
-
-    folder = _folder(settings)
+    folder = settings.folder
     if folder is None:
-        from paw_gym.envs.webshop.generate import generated_catalogue
-
         catalogue = generated_catalogue(settings.num_products)
         # the same reward on every machine, whatever is installed
         name = choose_tagger(settings.nouns or "rules")
     else:
         catalogue = folder.catalogue()
         name = choose_tagger(settings.nouns)
-    prices = None if settings.prices is None else given_prices(settings.prices)
     shop = Shop(
         catalogue,
         search_engine(settings.search, catalogue),
         tagger(name),
-        prices,
+        None if settings.prices is None else given_prices(settings.prices),
         settings.price_seed,
         settings.show_attributes,
     )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
-from paw_gym.envs.webshop.actions import SEARCH_ACTION
 from paw_gym.envs.webshop.goals import NO_LIMIT, Goal
 from paw_gym.envs.webshop.pages import PAGE_SIZE, SEPARATOR
-from paw_gym.envs.webshop.shop import RESULTS, Shop
+from paw_gym.envs.webshop.shop import RESULTS, SEARCH_ACTION, Shop
 
 _PRICE = re.compile(r",? and price lower than ([\d.]+) dollars\.?$")
 _OPTION = re.compile(r"(?:^|, and )([a-z][a-z ]*): ")
@@ -26,11 +25,7 @@ _LOOKS = 4
 
 
 def solve(shop: Shop, goal: Goal) -> list[str]:
-    """A way to the goal's product and through its options.
-
-    Raises:
-        RuntimeError: no search brings the product up.
-    """
+    """A way to the goal's product and through its options."""
     product = shop.catalogue.by_asin(goal.asin)
     number = shop.catalogue.number_of(goal.asin)
     for words in (goal.query, product.title, f"{product.title} {goal.query}", goal.instruction):
@@ -81,13 +76,7 @@ class Shopper:
         """asin and title of the product to open or to buy"""
 
     def act(self, observation: str, admissible: Sequence[str], chosen: Collection[str]) -> str:
-        """The next action.
-
-        Args:
-            observation: the page.
-            admissible: what can be done on it.
-            chosen: values of options that were clicked since the product was opened.
-        """
+        """The next action."""
         clicks, parts = set(admissible), observation.split(SEPARATOR)
         if SEARCH_ACTION in clicks:
             return f"search[{' '.join(self.wish.words)}]"

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
-from paw_gym.envs.webshop.catalogue import FORMAT, Catalogue
+from paw_gym.envs.webshop.catalogue import FORMAT, Catalogue, Product
+from paw_gym.envs.webshop.data_folder import cached_catalogue
 from paw_gym.envs.webshop.goals import seeded
-from paw_gym.envs.webshop.records import Product
 
 SEED = 7
 """of the catalogue that is used when no other is asked for"""
@@ -60,31 +61,17 @@ def _assortment() -> tuple[tuple[Kind, ...], dict[str, tuple[str, ...]], tuple[s
     source = resources.files("paw_gym.envs.webshop") / "assortment.toml"
     text = source.read_text(encoding="utf-8")
     data = tomllib.loads(text)
-    kinds = tuple(
-        Kind(
-            code=kind["code"],
-            category=kind["category"],
-            path=kind["path"],
-            query=kind["query"],
-            nouns=tuple(kind["nouns"]),
-            price=(kind["price"][0], kind["price"][1]),
-            is_=tuple(kind["is"]),
-            has=tuple(kind["has"]),
-            options=tuple(kind["options"]),
-        )
+    listed: list[dict[str, Any]] = [
+        {key: tuple(value) if isinstance(value, list) else value for key, value in kind.items()}
         for kind in data["kinds"]
-    )
+    ]
+    kinds = tuple(Kind(is_=kind.pop("is"), **kind) for kind in listed)
     values = {name: tuple(choices) for name, choices in data["options"].items()}
     return kinds, values, tuple(data["makers"]), hashlib.sha256(text.encode()).hexdigest()
 
 
 def generate_products(count: int = NUM_PRODUCTS, seed: int = SEED) -> Iterator[Product]:
-    """Products of all kinds in turns; the same for the same arguments, on every machine.
-
-    Args:
-        count: how many.
-        seed: another seed gives other products.
-    """
+    """Products of all kinds in turns; the same for the same arguments, on every machine."""
     kinds = _assortment()[0]
     for number in range(count):
         kind = kinds[number % len(kinds)]
@@ -154,16 +141,7 @@ def _values(choices: tuple[str, ...], rng: random.Random) -> tuple[str, ...]:
 
 
 def generated_catalogue(num_products: int | None = None) -> Catalogue:
-    """The generated products, compiled into the cache folder at first use.
-
-    Args:
-        num_products: how many; ``None``: ``NUM_PRODUCTS``.
-
-    Raises:
-        ValueError: there cannot be so many.
-    """
-    from paw_gym.envs.webshop.data_folder import cached_catalogue
-
+    """The generated products, compiled into the cache folder at first use."""
     count = NUM_PRODUCTS if num_products is None else num_products
     limit = len(_assortment()[0]) * 1_000_000
     if not 1 <= count <= limit:

@@ -1,4 +1,8 @@
-"""Goals of shoppers, of either kind: their prices, limits and splits."""
+"""Goals of shoppers, of either kind: their prices and limits, and the task sets of them.
+
+A split holds products, not goals: all goals of a product are in the split that the hash of its asin
+says, so no split knows a product that another one asks for.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,13 @@ import hashlib
 import json
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paw_gym.envs.webshop.records import Product, text, texts
+from paw_gym.core import Task, TaskSet, split_of_key
+from paw_gym.envs.webshop.catalogue import Catalogue, Product, text, texts
 from paw_gym.files import open_text
 
 NO_LIMIT = 1_000_000.0
@@ -45,11 +50,7 @@ class Goal:
 
     @classmethod
     def from_original(cls, goal: Mapping[str, Any]) -> Goal:
-        """A goal in the form of the original program (``goal_options``, ``instruction_text``, ...).
-
-        Raises:
-            ValueError: a field is missing or of another kind; names it.
-        """
+        """A goal in the form of the original program (``goal_options``, ``instruction_text``, ...)."""
         try:
             raw = goal.get("goal_options")
             if isinstance(raw, Mapping):
@@ -173,11 +174,7 @@ def human_goal(
 
 
 def load_given(value: Any, what: str) -> Any:
-    """Goals or prices as given: the value itself, or the path of a JSON file, or JSON text.
-
-    Raises:
-        ValueError: neither; states what was expected.
-    """
+    """Goals or prices as given: the value itself, or the path of a JSON file, or JSON text."""
     if not isinstance(value, str | Path):
         return value
     content = str(value)
@@ -221,11 +218,7 @@ def given_prices(value: Any) -> dict[str, float]:
 
 
 def dollars(value: Any, field: str) -> float:
-    """A price of 0 or more, as a number or as the text of one.
-
-    Raises:
-        TypeError: it is none; names the field.
-    """
+    """A price of 0 or more, as a number or as the text of one."""
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -242,3 +235,78 @@ def digest_of(parts: Iterable[object]) -> str:
         digest.update(json.dumps(part, sort_keys=True, default=repr).encode())
         digest.update(b"\x1e")
     return digest.hexdigest()
+
+
+SPLITS = {"train": 0.8, "valid": 0.1, "test": 0.1}
+"""share of the products"""
+_SALT = "webshop split 1"
+Price = Callable[[str], float]
+
+
+def split_of(asin: str) -> str:
+    """The split that a product belongs to; depends on its asin alone.
+
+    >>> split_of("B0743JKHBV")
+    'train'
+    """
+    return split_of_key(f"{_SALT}/{asin}", SPLITS)
+
+
+def _task(task_id: str, goal: Goal) -> Task:
+    return Task(task_id, goal.instruction, goal.category or "default", goal)
+
+
+def given_tasks(goals: Sequence[Goal], fingerprint: str) -> TaskSet:
+    """Goals that the user gives, in their order: ``goal/0``, ``goal/1``, ..."""
+    ids = [f"goal/{number}" for number in range(len(goals))]
+
+    def load(task_id: str) -> Task:
+        return _task(task_id, goals[int(task_id.partition("/")[2])])
+
+    given = [goal.to_original() for goal in goals]
+    return TaskSet(ids, load, digest_of(["given", fingerprint, given]))
+
+
+def synthetic_tasks(
+    catalogue: Catalogue, split: str, price: Price, seed: int, fingerprint: str
+) -> TaskSet:
+    """A goal for each choice of options of each product that has an instruction."""
+    ids = []
+    for product in catalogue:
+        count = count_combinations(product)
+        if count and split_of(product.asin) == split:
+            ids += [f"synthetic/{product.asin}/{number}" for number in range(count)]
+
+    def load(task_id: str) -> Task:
+        _, asin, number = task_id.split("/")
+        product = catalogue.by_asin(asin)
+        return _task(task_id, synthetic_goal(product, int(number), price(asin), seed))
+
+    return TaskSet(ids, load, digest_of(["synthetic", split, seed, fingerprint]), split)
+
+
+def human_tasks(
+    catalogue: Catalogue,
+    entries: Mapping[str, Sequence[Mapping[str, Any]]],
+    split: str,
+    price: Price,
+    seed: int,
+    fingerprint: str,
+) -> TaskSet:
+    """The instructions that people wrote for products of the catalogue (those that name attributes)."""
+    ids = [
+        f"human/{asin}/{number}"
+        for asin, written in entries.items()
+        if split_of(asin) == split and asin in catalogue
+        for number, entry in enumerate(written)
+        if entry.get("instruction_attributes")
+    ]
+
+    def load(task_id: str) -> Task:
+        _, asin, number = task_id.split("/")
+        product, place = catalogue.by_asin(asin), int(number)
+        return _task(task_id, human_goal(product, entries[asin][place], place, price(asin), seed))
+
+    return TaskSet(
+        ids, load, digest_of(["human", split, seed, fingerprint, sorted(entries.items())]), split
+    )

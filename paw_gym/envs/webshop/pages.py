@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from paw_gym.envs.webshop.records import Product
+from paw_gym.envs.webshop.catalogue import Product
 from paw_gym.envs.webshop.reward import Score
 
 SEPARATOR = " [SEP] "

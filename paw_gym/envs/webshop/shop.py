@@ -1,16 +1,14 @@
-"""The shop's rules: where an action leads from a page. Pure functions over a small plain state."""
+"""The shop's rules: what an action says, and where it leads from a page."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from paw_gym.envs.webshop.actions import Action
 from paw_gym.envs.webshop.catalogue import Catalogue
 from paw_gym.envs.webshop.goals import Goal, sample_price
-from paw_gym.envs.webshop.nouns import Nouns
 from paw_gym.envs.webshop.pages import (
     ATTRIBUTES,
     BACK,
@@ -26,7 +24,40 @@ from paw_gym.envs.webshop.pages import (
     SearchPage,
     SubPage,
 )
-from paw_gym.envs.webshop.reward import Score, score_purchase
+from paw_gym.envs.webshop.reward import Nouns, Score, score_purchase
+
+SEARCH_ACTION = "search[...]"
+"""stands in the list of admissible actions for every search"""
+
+
+class Action(NamedTuple):
+    """A parsed action."""
+
+    verb: str
+    argument: str
+    """in lower case; empty where the action is malformed"""
+
+
+def parse_action(text: str) -> Action:
+    """Reads an action; one that is not of the form ``verb[argument]`` has an empty argument.
+
+    The original's reading, which takes the last bracket for the opening one and does not mind what
+    follows the closing one, except that an argument may hold brackets itself.
+
+    >>> parse_action("click[Buy Now]")
+    Action(verb='click', argument='buy now')
+    """
+    for verb in ("search", "click"):
+        if text.startswith(f"{verb}[") and text.endswith("]") and "\n" not in text:
+            inner = text[len(verb) + 1 : -1]
+            if inner:
+                return Action(verb, inner.lower())
+    # the greedy (.+)\\[(.+)\\] of the original, in linear time
+    line = text.partition("\n")[0]
+    end = line.rfind("]")
+    start = line.rfind("[", 1, max(end - 1, 0))
+    return Action(line[:start], line[start + 1 : end].lower()) if start > 0 else Action(text, "")
+
 
 RESULTS = 50
 """hits that a search gives at most"""
@@ -92,11 +123,7 @@ class Shop:
         self._lock = threading.Lock()
 
     def price(self, asin: str) -> float:
-        """The price of a product, in dollars.
-
-        Raises:
-            ValueError: prices were given, but not this one.
-        """
+        """The price of a product, in dollars."""
         if self.given_prices is None:
             return sample_price(self.catalogue.by_asin(asin), self._price_seed)
         if asin not in self.given_prices:

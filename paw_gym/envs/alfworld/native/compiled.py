@@ -144,15 +144,7 @@ class CompiledGame:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CompiledGame:
-        """Compile the JSON content of a ``game.tw-pddl``.
-
-        Args:
-            data: needs ``pddl_domain``, ``grammar`` and ``pddl_problem``.
-
-        Raises:
-            GameFileError: when a key is missing or the PDDL does not parse.
-            UnsupportedGameError: when domain, grammar or goal is not one of the known ones.
-        """
+        """Compile the JSON content of a ``game.tw-pddl``."""
         for key in GAME_KEYS:
             if not isinstance(data.get(key), str):
                 raise GameFileError(f"the game has no text under the key {key!r}")
@@ -206,9 +198,6 @@ def display_names(ids: Iterable[str]) -> dict[str, str]:
     Ids are sorted and numbered downward within a name, so the first id gets the highest number.
     "basin" anywhere in an id is appended to its name ("sink..." becomes "sinkbasin 1"). An id
     without "_bar_" has no number, and the original then leaves a space at the end.
-
-    Args:
-        ids: lower-case PDDL ids of everything that the initial facts mention, types included.
     """
     ordered = sorted(ids)
     numbered = {entity: _base_name(entity) for entity in ordered if "_bar_" in entity}

@@ -62,11 +62,7 @@ def display_type(pddl_type: str) -> str:
 
 
 def parse_goal(expression: Expression) -> Goal:
-    """Recognises one of the six goal shapes.
-
-    Raises:
-        UnsupportedGameError: the goal has any other shape, or asks for things of two types.
-    """
+    """Recognises one of the six goal shapes."""
     shape = _shape(expression)
     for task_type, known in _SHAPES.items():
         if shape == known:

@@ -31,11 +31,7 @@ class Problem:
 
 
 def parse_expression(text: str) -> Expression:
-    """Parse one parenthesised expression; comments dropped, words in lower case.
-
-    Raises:
-        GameFileError: when the parentheses do not match or something follows the expression.
-    """
+    """Parse one parenthesised expression; comments dropped, words in lower case."""
     root: Expression = []
     stack = [root]
     for token in _TOKEN.findall(_COMMENT.sub("", text).lower()):
@@ -57,11 +53,7 @@ def parse_expression(text: str) -> Expression:
 
 
 def parse_problem(text: str) -> Problem:
-    """Parse a ``(define (problem ...) (:objects ...) (:init ...) (:goal ...))``.
-
-    Raises:
-        GameFileError: when a section is missing or malformed.
-    """
+    """Parse a ``(define (problem ...) (:objects ...) (:init ...) (:goal ...))``."""
     sections: dict[str, Expression] = {}
     for part in parse_expression(text)[1:]:
         if isinstance(part, list) and part and isinstance(part[0], str):

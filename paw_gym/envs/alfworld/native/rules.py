@@ -63,11 +63,7 @@ _GRAMMARS = {
 
 
 def recognise_domain(pddl_domain: str) -> Domain:
-    """Find the known domain; comments, letter case and spacing do not matter.
-
-    Raises:
-        UnsupportedGameError: when it is none of the known ones.
-    """
+    """Find the known domain; comments, letter case and spacing do not matter."""
     code = " ".join(_COMMENT.sub("", pddl_domain).lower().split())
     domain = _DOMAINS.get(_digest(code))
     if domain is None:
@@ -76,15 +72,7 @@ def recognise_domain(pddl_domain: str) -> Domain:
 
 
 def recognise_grammar(grammar: str) -> tuple[Grammar, str]:
-    """Find the known grammar, the task text embedded in it aside.
-
-    Returns:
-        The grammar and the task: what follows "Your task is to: ".
-
-    Raises:
-        GameFileError: when there is no task text in the grammar.
-        UnsupportedGameError: when the grammar is unknown or the task holds grammar syntax.
-    """
+    """Find the known grammar, the task text embedded in it aside."""
     task = task_text(grammar)
     if task is None:
         raise GameFileError('the grammar holds no text "Your task is to: ..."')

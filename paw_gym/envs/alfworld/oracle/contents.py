@@ -75,11 +75,7 @@ class Known:
         return Known(self.where, self.seen, receptacle)
 
     def read(self, kind: str, number: int) -> Known:
-        """After the listing's next thing.
-
-        Raises:
-            ValueError: no listing is being read, or the thing stands elsewhere.
-        """
+        """After the listing's next thing."""
         if self.reading is None:
             raise ValueError("No listing is being read: call begin() first.")
         numbers = {**self.where.get(kind, {})}

@@ -108,9 +108,6 @@ class Observer:
         """Of a task's data (``Task.data``) in ``paw_gym/ALFWorld-v0``.
 
         Where splits are mixed, the observer is told that the room is a modified one.
-
-        Raises:
-            ValueError: the game is no procedural one, or its room is an official one as it is.
         """
         arguments = getattr(game, "arguments", None)
         if arguments is None:

@@ -84,11 +84,7 @@ def _game_of(episode: Episode) -> ProceduralGame:
 
 
 def _candidates(task_id: str) -> Iterator[ProceduralGame]:
-    """The games that an id can mean: of each kind of room, in either grammar.
-
-    Raises:
-        UnknownLawError: it is no id of a procedural game.
-    """
+    """The games that an id can mean: of each kind of room, in either grammar."""
     try:
         _, split, task_type, *size, number = task_id.split("/")
         receptacles = int(size[0]) if size else None

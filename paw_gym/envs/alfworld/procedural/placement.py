@@ -79,14 +79,7 @@ def real_receptacles(room: Room) -> tuple[Receptacle, ...]:
 def modified_receptacles(
     room: Room, goal: SceneGoal, rng: random.Random, count: int | None = None
 ) -> tuple[Receptacle, ...]:
-    """A subset of the room's receptacles, moved, with what the goal needs among them.
-
-    Args:
-        room: that they are of.
-        goal: of the game.
-        rng: samples them.
-        count: how many, as far as the room has them; ``None``: as sampled.
-    """
+    """A subset of the room's receptacles, moved, with what the goal needs among them."""
     chosen = _needed(room, goal, rng)
     rest = [fitting for fitting in room.fittings if fitting not in chosen]
     wanted = rng.randint(*MODIFIED_RECEPTACLES) if count is None else count
@@ -155,9 +148,6 @@ def lay_things(
     For tasks without a change of state, no thing of the goal's type starts in the target type; the
     others may, as in the official games, where it then is not yet clean, hot or cool. Things of
     the goal's type that start in a fridge are cool, as there.
-
-    Args:
-        most: about how many things to lay out, those of the goal apart; None: all types.
     """
     where = _Where(receptacles)
     taken: set[str] = set()

@@ -72,11 +72,7 @@ class World:
 
 
 def solve(engine: NativeEngine) -> list[str]:
-    """A short way to the goal from an engine's present state, which stays as it is.
-
-    Raises:
-        NoPlanError: the goal is out of reach from here.
-    """
+    """A short way to the goal from an engine's present state, which stays as it is."""
     return plan(world_of_engine(engine), engine.game.goal)
 
 

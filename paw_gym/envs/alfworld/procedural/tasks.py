@@ -43,11 +43,7 @@ hand), with kitchens raised to a fifth where they are rare. Types left out have 
 
 
 def sample_room(task_type: str, unseen: bool, lamp_in_place: bool, rng: random.Random) -> Room:
-    """Sample the kind of room, then a room of that kind in which the task can be set.
-
-    Args:
-        lamp_in_place: for look_at_obj_in_light, only rooms that have a desk lamp of their own.
-    """
+    """Sample the kind of room, then a room of that kind in which the task can be set."""
     weights = KIND_WEIGHTS.get(task_type, {"kitchen": 1})
     kind = rng.choices(list(weights), list(weights.values()))[0]
     return rng.choice(rooms_for(task_type, kind, unseen, lamp_in_place))

