@@ -1,11 +1,16 @@
-"""The folder for what can be rebuilt, such as indices of data on disk; other users cannot read it."""
+"""The folder for what can be rebuilt, such as indices of data on disk; other users cannot read it.
+
+It also keeps the tokens of the servers that this user has started: their clients need not be told them.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 
 def cache_dir() -> Path:
@@ -33,14 +38,37 @@ def private_folder(name: str) -> Path:
 
 
 def private_file(path: Path) -> Path:
-    """Makes a file that this user alone can read, or has one that is there be such a file.
-
-    Raises:
-        OSError: it is another user's, or a link, or its folder cannot be written.
-    """
+    """Makes a file that this user alone can read, or has one that is there be such a file."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
     try:
         path.chmod(0o600)
     finally:
         os.close(descriptor)
     return path
+
+
+def kept_path(url: str, suffix: str = "token") -> Path:
+    """Where something of the server at an address is kept, for as long as it runs."""
+    parts = urlsplit(url)
+    return private_folder("servers") / f"{parts.hostname}-{parts.port}.{suffix}".replace(":", "_")
+
+
+def own_token(url: str) -> str | None:
+    """The token of this user's server at exactly this address; ``None``: there is none.
+
+    ``localhost`` is not ``127.0.0.1``: somebody else may listen at another of its addresses.
+    """
+    try:
+        return kept_path(url).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+
+
+@contextmanager
+def kept(path: Path, text: str) -> Iterator[None]:
+    """Keeps a text where this user alone can read it, until the block ends."""
+    private_file(path).write_text(text, encoding="utf-8")
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)

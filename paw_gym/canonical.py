@@ -16,15 +16,7 @@ _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
 
 
 def canonical(value: Any) -> str:
-    """The text of a value; of JSON values it is their JSON with sorted keys.
-
-    Args:
-        value: JSON values, mappings with any keys, sets, bytes, arrays, dataclasses, functions and
-            classes, in any nesting, and objects whose ``repr`` tells what they hold.
-
-    Raises:
-        TypeError: an object is told apart only by where it lies in memory.
-    """
+    """The text of a value; of JSON values it is their JSON with sorted keys."""
     try:
         return json.dumps(value, sort_keys=True)  # the fast way, for what is JSON already
     except TypeError:

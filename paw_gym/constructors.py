@@ -17,11 +17,7 @@ from paw_gym.naming import did_you_mean
 
 
 def registered_id(name: str) -> str:
-    """The id in ``id`` or ``module:id``, with the module imported.
-
-    Raises:
-        ValueError: there is no such module, or it does not register that id; names the nearest.
-    """
+    """The id in ``id`` or ``module:id``, with the module imported."""
     from gymnasium.envs.registration import registry
 
     module, _, env_id = name.rpartition(":")
@@ -38,9 +34,6 @@ def import_named(module: str) -> Any:
     """Imports a module that the user names, installed or a file of the current folder, and returns it.
 
     Nothing else is imported from the current folder, which may be full of other people's files.
-
-    Raises:
-        ValueError: there is no such module.
     """
     if not all(part.isidentifier() for part in module.split(".")):
         raise ValueError(
@@ -101,15 +94,7 @@ def defaults_of(name: str) -> dict[str, Any]:
 
 
 def class_defaults(name: str, kwargs: Mapping[str, Any]) -> Any:
-    """What has the attributes of an environment's class: ``agent``, ``held_out_splits``, ``small_template``.
-
-    Args:
-        name: id of the environment.
-        kwargs: its arguments. Of one that is played elsewhere they say what to ask for, and where.
-
-    Returns:
-        The class, or what has its attributes; ``TextEnv`` for what has none.
-    """
+    """What has the attributes of an environment's class: ``agent``, ``held_out_splits``, ``small_template``."""
     from paw_gym.core import TextEnv
 
     creator: Any = creator_of(name)
@@ -154,13 +139,7 @@ def takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
 
 
 def check_arguments(name: str, arguments: Iterable[str], where: str = "") -> None:
-    """Raises ``ValueError`` for an argument that the environment does not take; names the nearest.
-
-    Args:
-        name: ``id`` or ``module:id``.
-        arguments: their names.
-        where: the setting that holds them, such as ``env.kwargs``, for the message.
-    """
+    """Raises ``ValueError`` for an argument that the environment does not take; names the nearest."""
     parameters = parameters_of(name)
     if parameters is None:
         return
@@ -175,12 +154,7 @@ def check_arguments(name: str, arguments: Iterable[str], where: str = "") -> Non
 
 
 def check_required(env_id: str, arguments: Iterable[str]) -> None:
-    """Raises ``ValueError`` where an argument without a default is missing; names all that are.
-
-    Args:
-        env_id: of a registered environment.
-        arguments: the names of those that are given.
-    """
+    """Raises ``ValueError`` where an argument without a default is missing; names all that are."""
     from gymnasium.envs.registration import registry
 
     creator = creator_of(env_id)

@@ -19,21 +19,13 @@ _KEPT = ("_np_random", "_np_random_seed", "observation_space", "action_space")
 
 
 def copied(env: TextEnv) -> TextEnv:
-    """An independent copy, in mid-episode too. It shares the arguments that the original was made with.
-
-    Raises:
-        TypeError: this environment cannot be copied; states which, and why.
-    """
+    """An independent copy, in mid-episode too. It shares the arguments that the original was made with."""
     make, args, kwargs = env._made_with
     return _restored(make, args, kwargs, _snapshot(env))
 
 
 def reduced(env: TextEnv) -> tuple[Callable[..., TextEnv], tuple[Any, ...]]:
-    """The form in which ``pickle`` stores an environment: how to construct it again, and its state.
-
-    Raises:
-        TypeError: this environment cannot be pickled; states which, and why.
-    """
+    """The form in which ``pickle`` stores an environment: how to construct it again, and its state."""
     contents = (*env._made_with, _snapshot(env))
     try:
         pickle.dumps(

@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 
-import paw_gym.shared_text  # noqa: F401  (the spaces below in subprocesses)
 from paw_gym import copying, validation
 from paw_gym.canonical import canonical
 from paw_gym.naming import UnknownTaskError, did_you_mean, nearest
@@ -99,13 +98,7 @@ class TaskSet(Sequence[Task]):
         return (key.id if isinstance(key, Task) else key) in self._known
 
     def __getitem__(self, key: int | str | slice) -> Any:
-        """The task of an id or of an index.
-
-        Raises:
-            KeyError: no such id; the message names the closest ones.
-            IndexError: no such index; the message gives the range.
-            EnvDefinitionError: the task that is loaded has another id.
-        """
+        """The task of an id or of an index."""
         if isinstance(key, slice):
             return [self._loaded(task_id) for task_id in self.ids[key]]
         if isinstance(key, str):

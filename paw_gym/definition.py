@@ -20,17 +20,7 @@ _OWN_OPTIONS = ("tasks", "max_steps", "solve", "description", "replace")
 def checked_entry_point(
     id: Any, entry_point: Any, options: Mapping[str, Any], kwargs: Mapping[str, Any]
 ) -> tuple[str | Callable[..., Any], dict[str, Any]]:
-    """The callable by which Gymnasium makes the environment, and its arguments.
-
-    Args:
-        id: the id to register.
-        entry_point: a class, its ``"module:Class"`` string, or a generator function.
-        options: ``tasks``, ``max_steps`` and ``solve``, as far as they were given.
-        kwargs: defaults of the environment's arguments.
-
-    Raises:
-        EnvDefinitionError: something is wrong; names the environment and what was expected.
-    """
+    """The callable by which Gymnasium makes the environment, and its arguments."""
     try:
         _check_id(id)
         if isinstance(entry_point, str):

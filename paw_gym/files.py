@@ -46,11 +46,7 @@ def imposture(head: bytes) -> str | None:
 
 
 def require_data(path: Path) -> bytes:
-    """The first bytes of a data file.
-
-    Raises:
-        ValueError: it holds a Git LFS pointer or a web page in place of its data.
-    """
+    """The first bytes of a data file."""
     with path.open("rb") as file:
         head = file.read(512)
     if instead := imposture(head):
@@ -68,11 +64,7 @@ def packed_by(head: bytes) -> str | None:
 
 
 def open_text(path: Path) -> IO[str]:
-    """Opens a text file in UTF-8, compressed or not, without its byte order mark; newlines as they are.
-
-    Raises:
-        ValueError: it is no text by its first bytes; says what it is instead.
-    """
+    """Opens a text file in UTF-8, compressed or not, without its byte order mark; newlines as they are."""
     head = require_data(path)
     for magic, kind in _ARCHIVES.items():
         if head.startswith(magic):
@@ -184,12 +176,7 @@ def append_jsonl(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def truncate_jsonl(path: Path, key: str, below: int) -> list[int]:
-    """Drops the lines of ``path`` whose ``key`` is ``below`` or more: what a resumed run writes again.
-
-    Returns:
-        the numbers (from 1) of lines that cannot be read, which are dropped as well: a kill or a full
-        disk cut them short.
-    """
+    """Drops the lines of ``path`` whose ``key`` is ``below`` or more: what a resumed run writes again."""
     if not path.exists():
         return []
     kept, damaged = [], []
@@ -206,11 +193,7 @@ def truncate_jsonl(path: Path, key: str, below: int) -> list[int]:
 
 @contextmanager
 def naming_full_disk(folder: Path) -> Iterator[None]:
-    """Turns the error of any library that finds the disk full into one that names the folder.
-
-    Raises:
-        OSError: there is no space left.
-    """
+    """Turns the error of any library that finds the disk full into one that names the folder."""
     try:
         yield
     except Exception as error:  # safetensors and torch have exceptions of their own for it

@@ -74,11 +74,7 @@ def require_idle(folder: Path) -> None:
 
 @contextmanager
 def only_process(folder: Path) -> Iterator[None]:
-    """Keeps a folder, which is made if need be, to this process; an empty one does not stay.
-
-    Raises:
-        ValueError: another process has it.
-    """
+    """Keeps a folder, which is made if need be, to this process; an empty one does not stay."""
     absent = [place for place in (folder, *folder.absolute().parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     lock = ProcessLock(folder)

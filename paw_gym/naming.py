@@ -53,13 +53,7 @@ def _either(names: list[str]) -> str:
 
 
 def require_choice(what: str, value: object, valid: Iterable[str]) -> None:
-    """Raises ``ValueError`` for a value that is not among the valid ones, or no name; names the nearest.
-
-    Args:
-        what: the setting, for the message.
-        value: what was given.
-        valid: the names to choose from.
-    """
+    """Raises ``ValueError`` for a value that is not among the valid ones, or no name; names the nearest."""
     names = list(valid)
     if value not in names:
         given = value if isinstance(value, str) else ""

@@ -1,4 +1,4 @@
-"""Names and texts of models, tasks and files, shown so that they can do nothing where they are shown."""
+"""Texts of models, tasks and files: shown so that they can do nothing, and as UTF-8 can hold them."""
 
 from __future__ import annotations
 
@@ -62,3 +62,8 @@ def _picture(match: re.Match[str]) -> str:
     if code < 0x20:
         return chr(0x2400 + code)
     return "\u2421" if code == 0x7F else "\ufffd"
+
+
+def encodable(text: str) -> str:
+    """The text with each half of a surrogate pair, which JSON can carry and UTF-8 cannot, as a ``?``."""
+    return text.encode("utf-8", "replace").decode("utf-8")

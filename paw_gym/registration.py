@@ -298,7 +298,7 @@ def _require_constructed(env: Any) -> None:
 
 def _why_not_made(name: str, kwargs: Iterable[str], error: Exception) -> str:
     """One sentence; the values of arguments may be secrets, and are left out."""
-    from paw_gym.raised import with_place
+    from paw_gym.validation import with_place
 
     # Gymnasium raises a TypeError again, with the arguments and without the place
     if " was raised from the environment creator for " in str(error) and error.__context__:

@@ -37,11 +37,7 @@ class Registry(Generic[T]):
         self._loaded: dict[str, T] = {}
 
     def add(self, name: str, value: T) -> T:
-        """Adds one by name and returns it.
-
-        Raises:
-            ValueError: the name is taken by another object.
-        """
+        """Adds one by name and returns it."""
         known = self._loaded.get(name)
         if (known is not None and not _same(known, value)) or name in self._places:
             raise ValueError(
@@ -78,12 +74,7 @@ class Registry(Generic[T]):
         return [(name, self[name]) for name in self.names()]
 
     def __getitem__(self, name: str) -> T:
-        """The object of a name.
-
-        Raises:
-            ValueError: there is none; names the nearest.
-            ImportError: the package that announces it cannot be imported; names the package.
-        """
+        """The object of a name."""
         if name in self._loaded:
             return self._loaded[name]
         if name in self._places:

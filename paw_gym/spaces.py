@@ -1,11 +1,27 @@
-"""The space of Unicode strings, used for observations and actions alike."""
+"""The space of Unicode strings, and its texts in the shared memory of ``gymnasium.vector.AsyncVectorEnv``.
+
+Gymnasium's functions for ``Text`` write codes of a fixed character set, padded to the longest text,
+and read them once, when the vector environment is made. These write any text as UTF-8 behind its
+length. What is read is a view: copying it, as the vector environment does after every step, gives the
+present texts. Pages of shared memory that nobody wrote to take no memory.
+"""
 
 from __future__ import annotations
 
+import os
 import string
-from typing import Any
+import struct
+import weakref
+from collections.abc import Sequence
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any, overload
 
 from gymnasium.spaces import Text
+from gymnasium.vector.utils import (
+    create_shared_memory,
+    read_from_shared_memory,
+    write_to_shared_memory,
+)
 
 MAX_LENGTH = 2**24
 """characters; far beyond any prompt, so that the environment, not a space, rejects a long answer"""
@@ -42,3 +58,100 @@ class UnicodeText(Text):
 
     def __repr__(self) -> str:
         return f"UnicodeText({self.max_length})"
+
+
+_LENGTH = struct.Struct("<q")
+_MOST_BYTES = 4
+"""bytes of a character in UTF-8"""
+
+
+class TextMemory:
+    """Shared memory for one text of each environment; it pickles by its name.
+
+    Args:
+        space: the texts' space.
+        count: number of environments.
+    """
+
+    def __init__(self, space: UnicodeText, count: int) -> None:
+        self.slot = _LENGTH.size + _MOST_BYTES * space.max_length
+        self.block = SharedMemory(create=True, size=count * self.slot)
+        weakref.finalize(self, _release, self.block, os.getpid())
+
+    @property
+    def _buffer(self) -> memoryview:
+        buffer = self.block.buf
+        assert buffer is not None  # it is until the block is closed
+        return buffer
+
+    def write(self, index: int, text: str) -> None:
+        """Puts an environment's text in its place."""
+        data = text.encode("utf-8", "surrogatepass")
+        begin = index * self.slot
+        buffer = self._buffer
+        _LENGTH.pack_into(buffer, begin, len(data))
+        begin += _LENGTH.size
+        buffer[begin : begin + len(data)] = data
+
+    def read(self, index: int) -> str:
+        """The text in an environment's place; empty before the first."""
+        begin = index * self.slot
+        buffer = self._buffer
+        (length,) = _LENGTH.unpack_from(buffer, begin)
+        begin += _LENGTH.size
+        return bytes(buffer[begin : begin + length]).decode("utf-8", "surrogatepass")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"slot": self.slot, "block": self.block}
+
+
+def _release(block: SharedMemory, process: int) -> None:
+    block.close()
+    if os.getpid() == process:  # the processes of the environments only borrow it
+        block.unlink()
+
+
+class TextsView(Sequence[str]):
+    """The present texts of all environments; a deep copy is a tuple of them.
+
+    Args:
+        memory: where they are.
+        count: number of environments.
+    """
+
+    def __init__(self, memory: TextMemory, count: int) -> None:
+        self._memory = memory
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        if isinstance(index, slice):
+            return tuple(self._memory.read(i) for i in range(self._count)[index])
+        return self._memory.read(range(self._count)[index])
+
+    def __deepcopy__(self, memo: Any) -> tuple[str, ...]:
+        return tuple(self)
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+@create_shared_memory.register(UnicodeText)
+def _create(space: UnicodeText, n: int = 1, ctx: Any = None) -> TextMemory:
+    return TextMemory(space, n)
+
+
+@read_from_shared_memory.register(UnicodeText)
+def _read(space: UnicodeText, shared_memory: TextMemory, n: int = 1) -> TextsView:
+    return TextsView(shared_memory, n)
+
+
+@write_to_shared_memory.register(UnicodeText)
+def _write(space: UnicodeText, index: int, values: str, shared_memory: TextMemory) -> None:
+    shared_memory.write(index, values)

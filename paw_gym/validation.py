@@ -1,12 +1,17 @@
-"""Checks of the values that an environment's code hands over: the first mistake, in one sentence."""
+"""Checks of the values that an environment's code hands over, and what that code raised, in one sentence."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from paw_gym.task import Outcome, Task
@@ -116,12 +121,7 @@ _TASK: tuple[_Rule, ...] = (
 
 
 def check_outcome(outcome: Outcome, when: str) -> None:
-    """Raises ``EnvDefinitionError`` unless an outcome is one, with fields of their types.
-
-    Args:
-        outcome: what ``_start``, ``_act`` or a generator gave.
-        when: what was done, for the message.
-    """
+    """Raises ``EnvDefinitionError`` unless an outcome is one, with fields of their types."""
     if not isinstance(outcome, Outcome):
         raise EnvDefinitionError(
             f"{when} gave {found(outcome)}; expected an Outcome, such as "
@@ -232,15 +232,7 @@ def check_max_steps(max_steps: object) -> None:
 
 
 def listed_tasks(tasks: Any, where: str = "tasks") -> list[Any]:
-    """The tasks of ``tasks=...`` as a checked list.
-
-    Args:
-        tasks: an iterable of tasks.
-        where: the argument, for messages.
-
-    Raises:
-        EnvDefinitionError: no iterable of good tasks; names the first that is wrong.
-    """
+    """The tasks of ``tasks=...`` as a checked list."""
     hint = "expected a list of Task objects, such as [Task('easy/3', 'Find the key.')]"
     if isinstance(tasks, Mapping | str | bytes) or not isinstance(tasks, Iterable):
         raise EnvDefinitionError(f"{where} is {found(tasks)}; {hint}.", "tasks")
@@ -252,13 +244,66 @@ def listed_tasks(tasks: Any, where: str = "tasks") -> list[Any]:
 
 
 def checked_actions(actions: Any, what: str) -> list[str]:
-    """A solver's answer as a list of actions.
-
-    Raises:
-        EnvDefinitionError: it is no sequence of str.
-    """
+    """A solver's answer as a list of actions."""
     if actions is None or not _is_listing(actions):
         raise EnvDefinitionError(
             f"{what} gave {found(actions)}; expected a list of actions (str).", "solve"
         )
     return list(actions)
+
+
+_HERE = Path(__file__).parent
+_OURS = [_HERE, _HERE.with_name("paw_train"), Path(gymnasium.__file__).parent]
+"""folders of code that an environment's author has not written"""
+_STANDARD = Path(sysconfig.get_path("stdlib"))
+_LONGEST = 500
+
+
+class EnvironmentRaisedError(ValueError):
+    """Code of an environment's author raised an exception; the message says which, and where."""
+
+
+@contextmanager
+def naming_authors_line(what: str) -> Iterator[None]:
+    """Raises ``EnvironmentRaisedError`` for what an author's own code raises; our code speaks for itself."""
+    try:
+        yield
+    except (EnvDefinitionError, NotImplementedError):
+        raise
+    except Exception as error:
+        if _place(error) is None:
+            raise
+        text = f"{what}: the environment raised {with_place(error)}."
+        raise EnvironmentRaisedError(text) from error
+
+
+def with_place(error: BaseException) -> str:
+    """An exception, with the line of the environment's own code that it comes from, if it does."""
+    text, place = f"{type(error).__name__}: {error}", _place(error)
+    return f"{text} ({place[0].name}, line {place[1]})" if place else text
+
+
+def _place(error: BaseException) -> tuple[Path, int | None] | None:
+    """The innermost line of the environment's own code that an exception passed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [(Path(f.filename), f.lineno) for f in frames if not f.filename.startswith("<")]
+    written = [(path, number) for path, number in lines if _is_the_environments(path)]
+    return written[-1] if written else None
+
+
+def _is_the_environments(path: Path) -> bool:
+    standard = path.is_relative_to(_STANDARD) and not {"site-packages", "dist-packages"} & {
+        *path.parts
+    }
+    return not standard and not any(path.is_relative_to(folder) for folder in _OURS)
+
+
+def reason_of(error: str) -> str:
+    """An episode's error in one line: of a traceback its exception, with all lines of the message."""
+    lines = error.splitlines()
+    frames = [i for i, line in enumerate(lines) if line.lstrip().startswith('File "')]
+    rest = lines[frames[-1] + 1 :] if frames else lines
+    while frames and rest and rest[0].startswith(" "):  # the source of the last frame
+        rest = rest[1:]
+    reason = " ".join(" ".join(rest).split()) or "unknown"
+    return reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}..."

@@ -7,7 +7,7 @@ from typing import Any
 
 from paw_gym.constructors import check_arguments, class_defaults, has_splits, registered_id
 from paw_gym.pool import EnvPool
-from paw_gym.raised import naming_authors_line
+from paw_gym.validation import naming_authors_line
 from paw_gym.wrappers import AgentInterface, make_agent_env
 from paw_train.settings import EnvSettings
 from paw_train.settings.secrets import asked_with, with_secrets

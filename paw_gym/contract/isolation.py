@@ -39,14 +39,6 @@ def run_isolated(work: Work, names: Sequence[str], limit: float) -> Iterator[Che
 
     Where one does not come within the limit, the process and all that it started are ended; that
     check has failed, and those after it are skipped.
-
-    Args:
-        work: called in the subprocess: makes the environment, then checks it, one result a name.
-        names: the names of its results, in order.
-        limit: seconds for making the environment, and for each check.
-
-    Raises:
-        Exception: what ``work`` raised before its first result: at once, not when results are taken.
     """
     runner = _Runner(work, limit)
     try:
@@ -108,12 +100,7 @@ class _Runner:
         theirs.close()
 
     def receive(self) -> Any:
-        """The next thing that it sends.
-
-        Raises:
-            TimeoutError: nothing came within the limit; the process was ended.
-            EOFError: it is gone.
-        """
+        """The next thing that it sends."""
         if self._answers.poll(self.limit) or self._ends_late():
             return self._answers.recv()
         self.end()

@@ -88,11 +88,7 @@ class Subject:
         self.solver_task_ids = list(task_set.ids) if small else self.task_ids
 
     def make_wrapped(self) -> Any:
-        """A fresh environment as ``gymnasium.make`` (or the function) gives it.
-
-        Raises:
-            ValueError: unknown id, or not a text environment.
-        """
+        """A fresh environment as ``gymnasium.make`` (or the function) gives it."""
         if isinstance(self.env, str):
             from paw_gym.registration import make_text_env
 

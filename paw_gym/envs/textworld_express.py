@@ -10,11 +10,11 @@ from importlib import metadata
 from threading import Lock
 from typing import Any
 
-from paw_gym import jvm
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet
-from paw_gym.encoding import encodable
+from paw_gym.envs import jvm
 from paw_gym.generated import require_count, shared_sets
 from paw_gym.naming import require_choice
+from paw_gym.printable import encodable
 from paw_gym.replayed import ReplayedEnv
 
 GAMES = ("cookingworld", "twc", "coin", "mapreader", "arithmetic", "simonsays", "peckingorder")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paw_gym.actions import parse_response
+from paw_gym.replies import parse_response
 
 plain = st.text().filter(lambda text: "<" not in text)
 soup = st.lists(

@@ -87,8 +87,7 @@ def test_agents_in_processes(box_env: Any) -> None:
 def test_shared_memory_is_given_back() -> None:
     from multiprocessing.shared_memory import SharedMemory
 
-    from paw_gym.shared_text import TextMemory
-    from paw_gym.spaces import UnicodeText
+    from paw_gym.spaces import TextMemory, UnicodeText
 
     memory = TextMemory(UnicodeText(100), 3)
     memory.write(2, "text")

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("scienceworld", reason="pip install '.[jvm]'")
 
-from paw_gym import jvm
+from paw_gym.envs import jvm
 from paw_gym.envs.scienceworld import Engine, ScienceWorldEnv, _instruction, science_tasks
 
 SPLITS = ("train", "valid", "test")

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("textworld_express", reason="pip install '.[jvm]'")
 
-from paw_gym import jvm
+from paw_gym.envs import jvm
 from paw_gym.envs.textworld_express import GAMES, TextWorldExpressEnv, express_tasks, new_engine
 
 

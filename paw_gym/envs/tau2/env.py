@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TextEnv
-from paw_gym.encoding import encodable
 from paw_gym.envs.tau2 import conversation as talk
 from paw_gym.envs.tau2.conversation import Call, Refused, parse_action, tau2_module
 from paw_gym.envs.tau2.domains import (
@@ -30,6 +29,7 @@ from paw_gym.envs.tau2.users import (
     UserSetupError,
 )
 from paw_gym.naming import require_choice
+from paw_gym.printable import encodable
 
 MAX_ERRORS = 10
 """failed tool calls that end an episode: tau2-bench's own setting"""
