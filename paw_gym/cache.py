@@ -48,7 +48,7 @@ def private_file(path: Path) -> Path:
 
 
 def kept_path(url: str, suffix: str = "token") -> Path:
-    """Where something of the server at an address is kept, for as long as it runs."""
+    """The file that keeps something of the server at an address, for as long as it runs."""
     parts = urlsplit(url)
     return private_folder("servers") / f"{parts.hostname}-{parts.port}.{suffix}".replace(":", "_")
 

@@ -61,7 +61,7 @@ def _fields(value: Any) -> dict[str, Any] | None:
 
 
 def is_json(value: Any) -> bool:
-    """Whether JSON can hold a value."""
+    """True if JSON can hold a value."""
     try:
         json.dumps(value)
     except TypeError:

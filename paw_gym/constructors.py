@@ -72,7 +72,7 @@ def creator_of(name: str) -> Callable[..., Any] | None:
 
 
 def parameters_of(name: str) -> Mapping[str, inspect.Parameter] | None:
-    """The keyword arguments of an environment; ``None`` where they cannot be known.
+    """The keyword arguments of an environment; ``None`` if they cannot be known.
 
     That is an unknown id, or a constructor that takes ``**kwargs``.
     """
@@ -94,7 +94,7 @@ def defaults_of(name: str) -> dict[str, Any]:
 
 
 def class_defaults(name: str, kwargs: Mapping[str, Any]) -> Any:
-    """What has the attributes of an environment's class: ``agent``, ``held_out_splits``, ``small_template``."""
+    """An object with the attributes of an environment's class: ``agent``, ``held_out_splits``, ..."""
     from paw_gym.core import TextEnv
 
     creator: Any = creator_of(name)
@@ -104,12 +104,12 @@ def class_defaults(name: str, kwargs: Mapping[str, Any]) -> Any:
 
 
 def names_another(name: str, kwargs: Mapping[str, Any]) -> bool:
-    """Whether the arguments name the environment of a server that an environment stands for."""
+    """True if the arguments name the environment of a server that an environment stands for."""
     return hasattr(creator_of(name), "defaults") and {"url", "remote_id"} <= kwargs.keys()
 
 
 def has_splits(name: str, kwargs: Mapping[str, Any] | None = None) -> bool:
-    """Whether an environment is made with a ``split``; one that is not registered may be.
+    """True if an environment is made with a ``split``; one that is not registered may be.
 
     ``kwargs`` as of ``class_defaults``; without them an environment that is played elsewhere may be, too.
     """
@@ -134,7 +134,7 @@ def parameters_in(creator: Any) -> dict[str, inspect.Parameter]:
 
 
 def takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
-    """Whether there is a ``**kwargs`` among them."""
+    """True if there is a ``**kwargs`` among them."""
     return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
 
 

@@ -256,7 +256,7 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
         self.observation_space = UnicodeText()
         self.action_space = UnicodeText()
         self.state: Any = None
-        """what ``_start`` and ``_act`` keep between calls; copied by ``save_state``"""
+        """kept by ``_start`` and ``_act`` between calls; copied by ``save_state``"""
         self.progress: float | None = None
         """share of training that is done, 0 to 1; ``None``: nobody trains here (see ``set_progress``)"""
         self._task: Task | None = None
@@ -301,7 +301,7 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
         return lambda: next(iter(self.reference_solution()))
 
     def list_actions(self) -> Sequence[str] | None:
-        """What would be accepted now; ``None`` where it cannot be listed.
+        """The actions that would be accepted now; ``None`` if they cannot be listed.
 
         The same as ``info["admissible_actions"]``, but for an environment that takes long to list them: it
         leaves them out there and overrides this, so that only those pay who ask.
@@ -309,7 +309,7 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
         return self._last.admissible_actions
 
     def is_admissible(self, action: str) -> bool:
-        """Whether an action would be accepted now, as far as the listed actions show.
+        """True if an action would be accepted now, as far as the listed actions show.
 
         For an environment whose list cannot name every action: it overrides this.
         """
@@ -488,7 +488,7 @@ class TextEnv(gym.Env[str, str], metaclass=_Construction):
 
     @property
     def last_outcome(self) -> Outcome:
-        """What the environment answered last, at the start or to an action."""
+        """The environment's last answer, at the start or to an action."""
         return self._last
 
     @property

@@ -1,4 +1,4 @@
-"""Whether what is registered can become an environment: its id, its entry point, its options."""
+"""Checks of what is registered: its id, its entry point, its options."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def sha256_of(path: Path) -> str:
 
 
 def file_version(path: Path) -> str:
-    """What tells a file from another one, or from itself before a change: its path, size and time."""
+    """A text that differs when a file does: its path, size and time."""
     stat = path.stat()
     return f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}"
 

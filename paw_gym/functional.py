@@ -105,7 +105,7 @@ class GeneratorEnv(TextEnv):
         return next((ending for ending in endings if self._leads_to_success(ending)), [])
 
     def _leads_to_success(self, actions: list[str]) -> bool:
-        """Whether the episode would end in success, tried on a second generator."""
+        """True if the episode would end in success, tried on a second generator."""
         episode = self._play(self.task, np.random.default_rng(self.state["seed"]))
         outcome = next(episode, None)
         for action in [*self.state["actions"], *actions]:

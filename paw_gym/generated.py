@@ -194,7 +194,7 @@ def shared_sets(maxsize: int) -> Callable[[Callable[..., TaskSet]], Callable[...
 
 
 def is_whole(value: object) -> bool:
-    """Whether a value is a whole number, numpy's too; ``True`` and ``False`` are none."""
+    """True if a value is a whole number, numpy's too; ``True`` and ``False`` are none."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 

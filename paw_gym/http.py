@@ -49,7 +49,7 @@ class _FailedError(Exception):
         self.pause = pause
         """seconds that the server asks to be left alone (``Retry-After``); 0: it does not say"""
         self.may_pass = may_pass
-        """whether another attempt may fare better"""
+        """true if another attempt may fare better"""
 
     @property
     def reason(self) -> str:

@@ -56,7 +56,7 @@ class ProcessLock:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process holds the lock."""
+    """True if a process holds the lock."""
     if not path.exists():
         return False
     lock = ProcessLock(path)

@@ -95,11 +95,11 @@ class PromptTemplate:
     opening: str | None = None
     """stands for o_0 in the history, where ``first`` shows it no more; ``None``: o_0 itself"""
     actions: str = ""
-    """what ``{actions}`` stands for where the environment lists its actions; elsewhere that is nothing"""
+    """text for ``{actions}`` if the environment lists its actions; else that is nothing"""
     ask: str = ""
-    """what ``{ask}`` stands for: how to answer"""
+    """text for ``{ask}``: how to answer"""
     ask_directly: str | None = None
-    """what ``{ask}`` stands for where no reasoning is wanted (``without_reasoning``)"""
+    """text for ``{ask}`` if no reasoning is wanted (``without_reasoning``)"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "own_tags", tuple(self.own_tags))
@@ -286,7 +286,7 @@ class PromptTemplate:
     def turn_span(
         self, instruction: str, observation: str, admissible: Sequence[str] | None, step: int
     ) -> tuple[int, int]:
-        """Where ``render_turn`` puts the observation: [start, end) in characters."""
+        """The place of the observation in ``render_turn``'s text: [start, end) in characters."""
         head = self.turn[: self.turn.index("{observation}")]
         filled = fill(
             head,

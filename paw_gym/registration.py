@@ -172,7 +172,7 @@ def _require_free(id: str, entry_point: Any, kwargs: dict[str, Any]) -> None:
 
 
 def _defined_anew(spec: Any, entry_point: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether it is the same definition, run again: a notebook's cell, or a module that is reloaded."""
+    """True if it is the same definition, run again: a notebook's cell, or a module that is reloaded."""
     if isinstance(entry_point, str):
         return bool(spec.entry_point == entry_point and spec.kwargs == kwargs)
     before = getattr(spec.entry_point, "play", spec.entry_point)

@@ -105,7 +105,7 @@ class Registry(Generic[T]):
 
 
 def _same(known: object, value: object) -> bool:
-    """Whether a module that is executed twice (a notebook's cell, a reload) adds its own again."""
+    """True if a module that is executed twice (a notebook's cell, a reload) adds its own again."""
     places = [
         (getattr(x, "__module__", None), getattr(x, "__qualname__", None)) for x in (known, value)
     ]

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
-"""where servers put a thought that they give apart from the content (vLLM, DeepSeek; OpenRouter; Ollama)"""
+"""fields of a thought that servers give apart from the content (vLLM, DeepSeek; OpenRouter; Ollama)"""
 FINISHED = {
     "length": "length", "max_tokens": "length", "model_length": "length",
     "model_context_window_exceeded": "length", "max_output_tokens": "length",
@@ -25,7 +25,7 @@ FINISHED = {
     "function_call": "tool_calls",
     "error": "error",
 }  # fmt: skip
-"""what servers call the ends of a reply that is cut, filtered, a call or broken; every other word, and none,
+"""servers' words for the ends of a reply that is cut, filtered, a call or broken; every other word, and none,
 is one that the model has ended itself"""
 _FENCE = re.compile(r"\s*```\w*\s*(.*?)\s*```\s*", re.DOTALL)
 _WRITTEN_CALL = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|\Z)", re.DOTALL)
@@ -46,7 +46,7 @@ class ReportedError(MalformedAnswer):
 
 @dataclass(frozen=True, slots=True)
 class Thoughts:
-    """Where a text is thought."""
+    """The thoughts in a text."""
 
     spans: list[tuple[int, int]]
     """[start, end) of each, in order, with its marks and the white space behind it"""
@@ -54,7 +54,7 @@ class Thoughts:
     """the last one does not end"""
 
     def hold(self, at: int) -> bool:
-        """Whether a character is in one of them."""
+        """True if a character is in one of them."""
         return any(start <= at < end for start, end in self.spans)
 
 
@@ -148,7 +148,7 @@ def stop_end(
     opened: bool = False,
     sampling: bool = False,
 ) -> int | None:
-    """Where the first stop text outside a thought ends, in characters; ``None``: there is none."""
+    """The end of the first stop text outside a thought, in characters; ``None``: there is none."""
     if not any(stop in text for stop in stops):
         return None
     found = thoughts(text, opened, sampling=sampling)
@@ -389,7 +389,7 @@ def parse_response(
     Args:
         response: what the model wrote.
         action_tag: tag around the action.
-        think_tag: tag that must be there as well, or ``None`` where the template asks for none.
+        think_tag: tag that must be there as well, or ``None`` if the template asks for none.
         own_tags: tags that belong to the environment's actions (``search``, ``answer``). If there are
             any, the action is the first complete block of one of them, its tags included, and
             ``action_tag`` plays no part.

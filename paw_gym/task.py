@@ -32,7 +32,7 @@ class Outcome:
     """quality in [0, 1]; ``None`` means 1 on success, else 0"""
     action_is_valid: bool = True
     admissible_actions: Sequence[str] | None = None
-    """what would be accepted next; ``None`` where it cannot be listed"""
+    """actions that would be accepted next; ``None`` if they cannot be listed"""
     info: Mapping[str, Any] = field(default_factory=dict)
     """more for ``info``; plain JSON values"""
     truncated: bool = False

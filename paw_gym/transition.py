@@ -32,9 +32,9 @@ class Transition:
     observation: str | None
     """o_t as the environment printed it; ``None`` in a record that does not hold it"""
     response: str
-    """what the agent answered, raw"""
+    """the agent's answer, raw"""
     action: str
-    """what the environment was given"""
+    """the action that the environment was given"""
     reward: float
     next_observation: str
     """o_{t+1} as the environment printed it"""
@@ -92,7 +92,7 @@ class Episode:
 
     @property
     def success(self) -> bool:
-        """Whether the last step was a success."""
+        """True if the last step was a success."""
         return bool(self.transitions and self.transitions[-1].info.get("success"))
 
     @property
@@ -102,7 +102,7 @@ class Episode:
 
     @property
     def finished(self) -> bool:
-        """Whether the episode ended by the rules or by its step budget."""
+        """True if the episode ended by the rules or by its step budget."""
         last = self.transitions[-1] if self.transitions else None
         return last is not None and (last.terminated or last.truncated)
 

@@ -83,7 +83,7 @@ class _Runner:
     def __init__(self, work: Work, limit: float) -> None:
         self.limit = limit
         self.stack = ""
-        """where it was when its time was up, as ``faulthandler`` writes it"""
+        """its place when its time was up, as ``faulthandler`` writes it"""
         self._folder = tempfile.TemporaryDirectory(prefix="paw-check-")
         self._dump = Path(self._folder.name) / "stack.txt"
         # forking keeps what was registered or defined in this process: functions, local classes

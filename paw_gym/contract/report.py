@@ -25,9 +25,9 @@ class CheckResult:
     name: str
     status: Literal["passed", "failed", "skipped"]
     detail: str
-    """what was looked at, why it failed, or why it was skipped"""
+    """a line on what was looked at, why it failed, or why it was skipped"""
     traceback: str = ""
-    """where it failed"""
+    """of the failure"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class ContractReport:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing failed."""
+        """True if nothing failed."""
         return not self.failures
 
     @property

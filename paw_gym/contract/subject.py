@@ -42,7 +42,7 @@ class Moment(NamedTuple):
 
     @property
     def over(self) -> bool:
-        """Whether the episode has ended."""
+        """True if the episode has ended."""
         return self.terminated or self.truncated
 
 

@@ -136,7 +136,7 @@ def _played_through(subject: Subject, seed: int, task_id: str) -> tuple[int, str
 
 
 def _is_stochastic(subject: Subject, seed: int, task_id: str) -> bool:
-    """Whether other seeds change what the reference solution, or a walk, meets."""
+    """True if other seeds change what the reference solution, or a walk, meets."""
     env = subject.make()
     start(env, seed, task_id)
     actions = tuple(env.reference_solution() or subject.walk(seed, task_id))

@@ -168,7 +168,7 @@ class Bot:
 
     @property
     def suggestion(self) -> str | None:
-        """The action that it would take; ``None`` where it knows none."""
+        """The action that it would take; ``None`` if it knows none."""
         known = self._suggested is not None and self._suggested < len(ACTIONS) and not self.over
         return ACTIONS[self._suggested] if known else None  # type: ignore[index]
 
@@ -291,7 +291,7 @@ class BabyAIEnv(ReplayedEnv):
         )
 
     def reference_solution(self) -> list[str]:
-        """What the bot does from here; empty where it has given up."""
+        """The bot's actions from here; empty if it has given up."""
         return self._following(None).finish(_LONGEST)
 
     def _following(self, bot: Bot | None) -> Bot:

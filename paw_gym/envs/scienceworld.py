@@ -24,7 +24,7 @@ SIMPLIFICATIONS = (
     *("easy", "teleportAction", "openDoors", "openContainers"),
     *("noElectricalAction", "selfWateringFlowerPots"),
 )
-"""what ``simplifications`` may name; ``easy``: those of them that the engine thinks fit for a task"""
+"""names for ``simplifications``; ``easy``: those of them that the engine thinks fit for a task"""
 _REFUSALS = ("No known action matches", "Unknown action.", "ERROR:")
 """how the engine's answer to a text begins that is no action"""
 _ALWAYS = re.compile(r"\d+$|teleport ")
@@ -86,7 +86,7 @@ class Engine:
         return observation.strip(), points, points < 0 or bool(self.game.getCompleted())
 
     def valid_actions(self) -> list[str]:
-        """What the engine takes now, with objects filled in: hundreds. Asking changes nothing."""
+        """The actions that the engine takes now, with objects filled in: hundreds."""
         with self._at_work(self._java.java.util.Random(0)):
             # as one text: a list would cost a round trip for each of its thousands of strings
             listed = json.loads(self.game.getValidActionObjectCombinationsJSON())["validActions"]
@@ -240,12 +240,12 @@ class ScienceWorldEnv(ReplayedEnv):
         )
 
     def list_actions(self) -> list[str]:
-        """What the engine would take now: asking takes longer than a step."""
+        """The actions that the engine would take now: asking takes longer than a step."""
         self.catch_up()
         assert self._engine is not None
         return [] if self._last.terminated else sorted(set(self._engine.valid_actions()))
 
     def reference_solution(self) -> list[str]:
-        """What remains of the engine's gold path; after other actions, an end of it that still succeeds."""
+        """The rest of the engine's gold path; after other actions, an end of it that still succeeds."""
         plan = gold_path(self.task.type, self.task.data, self.simplifications)
         return self.remaining_of(list(plan))

@@ -54,7 +54,7 @@ class Level:
         return {"up": -self.width, "down": self.width, "left": -1, "right": 1}
 
     def after(self, state: State, move: str) -> State | None:
-        """The state after a move; ``None`` where a wall or a second box is in the way."""
+        """The state after a move; ``None`` if a wall or a second box is in the way."""
         (player, boxes), by = state, self.moves[move]
         target, beyond = player + by, player + 2 * by
         if target not in self.floor:

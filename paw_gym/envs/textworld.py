@@ -234,7 +234,7 @@ class TextWorldEnv(ReplayedEnv):
         return self._outcome(self._now.feedback, self._now.score - before, valid)
 
     def _is_command(self, action: str) -> bool:
-        """Whether the game gets it: not what speaks to the interpreter (``quit``, ``undo``, ``save``)."""
+        """True if the game gets it: not what speaks to the interpreter (``quit``, ``undo``, ``save``)."""
         verb = action.partition(" ")[0]
         return verb in self._now.verbs and _COMMAND.fullmatch(action) is not None
 

@@ -184,6 +184,6 @@ class TextWorldExpressEnv(ReplayedEnv):
         )
 
     def reference_solution(self) -> list[str]:
-        """What remains of the game's gold path; after other actions, an end of it that still wins."""
+        """The rest of the game's gold path; after other actions, an end of it that still wins."""
         plan = gold_path(self.game, self.split, self.params, self.task.data)
         return self.remaining_of(list(plan))

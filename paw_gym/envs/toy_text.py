@@ -92,7 +92,7 @@ class TabularGame(Game):
         """A sentence about a step."""
 
     def lost(self, state: int) -> bool:
-        """Whether an episode that ends in this state has failed."""
+        """True if an episode that ends in this state has failed."""
         return False
 
     @cached_property

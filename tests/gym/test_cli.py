@@ -97,9 +97,6 @@ class TestErrors:
         assert done.exit_code == 2
         assert f"There is no command '{typed}'. Did you mean '{meant}'" in flat(done.stderr)
 
-    def test_an_unknown_command_of_a_group_too(self, paw: Paw) -> None:
-        assert "Did you mean 'download'" in flat(paw("data", "downlaod").stderr)
-
     def test_an_ambiguous_name_is_asked_back(self, paw: Paw, box_env: Any) -> None:
         register_text_env("others/Boxes-v0", box_env)
         done = paw("check", "boxes")
@@ -171,11 +168,6 @@ class TestPlay:
         assert "You look around." in done.output
         assert "step 3 of 20" in done.output
         assert "Recorded 1 episode in e.jsonl" in done.output
-
-    def test_what_is_not_accepted_is_marked(self, paw: Paw) -> None:
-        done = self.play(paw, "dance")
-        assert "not accepted" in done.output
-        assert not self.episodes()[0].transitions[0].action_is_valid
 
     def test_numbers_out_of_the_list_are_no_action(self, paw: Paw) -> None:
         done = self.play(paw, "0", "99", "look")
@@ -399,7 +391,3 @@ class TestData:
         assert done.exit_code == 0
         assert "alfworld-2.1.2" in done.output
         assert "MIT" in done.output
-
-    def test_two_sources_at_once_are_refused(self, paw: Paw) -> None:
-        done = paw("data", "download", "alfworld", "--mirror", "http://x", "--from-folder", ".")
-        assert "either --mirror or --from-folder" in done.stderr

@@ -7,7 +7,6 @@ import pickle
 import random
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -151,20 +150,6 @@ class TestRefusals:
 
         with pytest.raises(ValueError, match=r"'tests/Gone-v0' in this process: import the module"):
             registered_factory("tests/Gone-v0", "json")
-
-
-def test_copies_are_made_beside_a_running_thread() -> None:
-    """An environment that holds a lock of its own copies it by making its own."""
-
-    class Locked(GeneratorEnv):
-        def __init__(self) -> None:
-            super().__init__(once, [Task("a", "x")])
-            self.lock = threading.Lock()
-
-    env = Locked()
-    env.reset(seed=0)
-    with env.lock:
-        assert not copy.deepcopy(env).lock.locked()
 
 
 def once(task: Task, rng: Any) -> Any:

@@ -63,27 +63,6 @@ def test_continuations_of_branches_are_equal_to_the_byte(
     pool.close()
 
 
-@pytest.mark.slow
-def test_a_thousand_branches_continue_as_their_root(own_env: tuple[str, dict[str, Any]]) -> None:
-    env_id, kwargs = own_env
-    pool = EnvPool(env_id, 1, 1, seed=5, mode="conversation", max_steps=12, **kwargs)
-    made, seed = 0, 0
-    while made < 1000:
-        (root,) = pool.reset()
-        walk(pool, [root], seed, seed % 5)
-        if root in pool.active:
-            before = pool.snapshot(root)
-            branches = pool.fork(root, 250)
-            walk(pool, [root, *branches], 1000 + seed, 4)
-            expected = [t.to_dict() for t in root.episode.transitions[before.steps :]]
-            for step in expected:
-                del step["episode_id"], step["parent"]
-            assert all(own_steps(branch.episode) == expected for branch in branches)
-            made += len(branches)
-        seed += 1
-    pool.close()
-
-
 def noisy(task: Any, rng: Any) -> Any:
     for _ in range(6):
         yield Outcome(f"noise {rng.integers(10**9)}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium as gym
 import pytest
 
 from paw_gym import AgentInterface, EnvPool
@@ -48,12 +47,6 @@ def test_chosen_tasks_and_sizes_are_played(pool: Make) -> None:
     slots = some.reset(["boxes/4", "boxes/9", "boxes/4"], group_size=2)
     assert [slot.info["task_id"] for slot in slots[::2]] == ["boxes/4", "boxes/9", "boxes/4"]
     assert len(some.reset()) == 1
-
-
-def test_more_groups_than_tasks_repeat_some(pool: Make) -> None:
-    slots = pool(40, 1).reset()
-    assert len(slots) == 40
-    assert len({slot.info["task_id"] for slot in slots}) <= 12
 
 
 def test_finished_episodes_leave_the_batch(pool: Make) -> None:
@@ -166,26 +159,6 @@ def test_an_id_with_settings_makes_the_environments(box_env: Any) -> None:
     assert some.env_of(slot).text_env.max_steps == 3
     assert slot.episode.context_mode == "conversation"
     some.close()
-
-
-@pytest.mark.parametrize("mode", ["sync", "async"])
-def test_gymnasiums_own_vectors_work(box_env: Any, mode: str) -> None:
-    register_text_env("tests/Boxes-v0", box_env)
-    options = {"shared_memory": False} if mode == "async" else {}
-    vector = gym.make_vec(
-        "tests/Boxes-v0", 3, vectorization_mode=mode, vector_kwargs=options, max_steps=2
-    )
-    try:
-        observations, infos = vector.reset(seed=4)
-        singles = [box_env(max_steps=2) for _ in range(3)]
-        assert list(observations) == [e.reset(seed=4 + i)[0] for i, e in enumerate(singles)]
-        assert list(infos["task_id"]) == [e.task.id for e in singles]
-        observations, _, _, truncations, _ = vector.step(("look", "dance", "open box 1"))
-        assert list(observations)[:2] == ["You look around.", "You cannot do that."]
-        assert not truncations.any()
-        assert vector.step(("look",) * 3)[3].all()
-    finally:
-        vector.close()
 
 
 def test_planned_seeds_do_not_depend_on_what_was_played_before(box_env: Any) -> None:

@@ -30,10 +30,6 @@ def test_the_first_prompt_fills_its_slots() -> None:
     assert text == "Task: win See: a room Can: look\ngo"
 
 
-def test_actions_that_cannot_be_listed_leave_their_slot_empty() -> None:
-    assert template().render_first("win", "a room", None).endswith("Can: ")
-
-
 def test_a_list_of_actions_has_its_heading_only_where_there_is_a_list() -> None:
     mine = template(first="{instruction}{actions} End", actions=" Can ({admissible_actions})")
     assert mine.render_first("win", "", ["{ask}", "go"]) == "win Can ({ask}\ngo) End"
@@ -70,10 +66,6 @@ def test_the_window_shows_the_latest_steps(length: int | None, shown: int, items
 def test_the_opening_stands_for_the_first_observation_alone() -> None:
     text = template(opening="(start)").render_step("win", PAST[:2], None, "now", [])
     assert "[1: (start) -> a0]\n[2: o1 -> a1]" in text
-
-
-def test_a_turn_shows_what_is_new() -> None:
-    assert template().render_turn("win", "a door", None, 3) == "Answer: a door"
 
 
 @given(observation=st.text(), action=st.text())

@@ -83,22 +83,6 @@ class TestGeneratorFunctions:
         env.reset(seed=0)
         assert env.step("four")[4]["action_is_valid"] is False
 
-    def test_the_step_budget_holds(self) -> None:
-        env = self.make()
-        env.reset(seed=0)
-        assert [env.step("zero")[3] for _ in range(3)] == [False, False, True]
-        assert self.make(max_steps=7).max_steps == 7
-
-    def test_a_restored_state_goes_on_the_same(self) -> None:
-        env = self.make(max_steps=9)
-        env.reset(seed=3)
-        env.step("zero")
-        state = env.save_state()
-        expected = [env.step(n)[:2] for n in ("9", "8")]
-        other = self.make(max_steps=9)
-        other.restore_state(state)
-        assert [other.step(n)[:2] for n in ("9", "8")] == expected
-
     def test_it_registers_as_a_decorator(self) -> None:
         @register_text_env("tests/Once-v0", tasks=[Task("a", "Say anything.")], description="once")
         def once(task: Task, rng: Any) -> Any:
@@ -120,12 +104,6 @@ class TestGeneratorFunctions:
             ValueError, match="stops: stops returned without a last Outcome: yield one"
         ):
             env.step("x")
-
-    def test_functions_of_another_kind_are_refused(self) -> None:
-        with pytest.raises(ValueError, match="neither a class nor a generator function"):
-            register_text_env("tests/Bad-v0", lambda: None, tasks=[Task("a", "x")])
-        with pytest.raises(ValueError, match=r"needs tasks=\[Task"):
-            register_text_env("tests/Bad-v0", guess)
 
 
 def test_unknown_ids_name_the_nearest(box_env: Any) -> None:

@@ -46,15 +46,6 @@ class TestGoldActions:
                 failed[task_id] = info["reward_parts"] or info["ended_by"]
         assert failed == {}, f"{len(failed)} of {len(env.tasks)}"
 
-    @pytest.mark.parametrize("domain", FULL_REWARD)
-    def test_they_are_the_packages_own(self, make: Make, domain: str) -> None:
-        env = make(domain)
-        for task_id in env.tasks.ids[::7]:
-            start(env, task_id)
-            expected = env.task.data["evaluation_criteria"].get("actions") or []
-            said = "\n".join(env.reference_solution())
-            assert all(action["name"] in said for action in expected)
-
     def test_the_expert_follows_the_episode(self, make: Make) -> None:
         env = make("retail")
         start(env, "retail/2")
@@ -80,12 +71,6 @@ class TestReward:
         extra = call("create_task", user_id="user_1", title="Lunch")
         info = play(env, "mock/update_task_1", [extra, *env.reference_solution()])[4]
         assert info["checks"]["actions"] == [True] and info["reward_parts"]["DB"] == 0.0
-
-    def test_looking_things_up_does_not(self, make: Make) -> None:
-        env = make()
-        start(env, "mock/update_task_1")
-        actions = [call("get_users"), *env.reference_solution()]
-        assert play(env, "mock/update_task_1", actions)[1] == 1.0
 
     def test_what_the_user_had_to_hear(self, make: Make) -> None:
         env = make("retail")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -176,11 +175,6 @@ def test_reading_takes_linear_time() -> None:
 )
 def test_reading_actions(text: str, expected: tuple[str, str]) -> None:
     assert parse_action(text) == expected
-
-
-def test_a_visit_survives_pickling_and_json() -> None:
-    visit = Visit("item", "mug", 2, 7, (("color", "red"),))
-    assert pickle.loads(pickle.dumps(visit)) == visit
 
 
 def test_an_asin_may_have_lower_case(tmp_path: Path, make_product: Any) -> None:

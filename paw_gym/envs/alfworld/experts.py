@@ -114,7 +114,7 @@ class SweepExpert:
         self._events: deque[Event] = deque(maxlen=WINDOW + 1)
         self._place: str | None = None
         self._treated = False
-        """whether the thing in hand is clean, hot or cool, as the goal asks"""
+        """true if the thing in hand is clean, hot or cool, as the goal asks"""
         self._begun: str | None = None
         """the target receptacle in which the first of two things lies"""
 
@@ -162,7 +162,7 @@ class SweepExpert:
         return self._onward(self._order, self._search_start(), options)
 
     def _barred(self, place: str) -> bool:
-        """Where not to look: what lies in the target already is done, unless it needs treatment."""
+        """True for a place not to look in: things in the target are done, unless they need treatment."""
         return self.goal.state is None and type_of(place) == self.goal.receptacle_type
 
     def _search_start(self) -> int:

@@ -137,7 +137,7 @@ def _expressions(logic: Any) -> Iterator[str]:
 
 
 def _is_plain(expression: str) -> bool:
-    """Whether an expression is made of names, dotted names and texts, joined by ``+`` or ``or``."""
+    """True if an expression is made of names, dotted names and texts, joined by ``+`` or ``or``."""
     try:
         nodes = list(ast.walk(ast.parse(expression.strip(), mode="eval")))
     except (SyntaxError, ValueError, RecursionError):

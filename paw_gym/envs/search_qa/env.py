@@ -226,7 +226,7 @@ class SearchQAEnv(TextEnv):
 
     @property
     def nondeterministic(self) -> bool:
-        """Whether the same actions may lead elsewhere: where a language model writes what a search finds."""
+        """True if the same actions may lead elsewhere: where a language model writes what a search finds."""
         return wants_contexts(self._open())
 
     # --- playing -------------------------------------------------------------------------------

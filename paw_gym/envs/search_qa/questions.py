@@ -153,13 +153,13 @@ def _supporting(record: Mapping[str, Any]) -> list[str]:
 
 BENCHMARKS = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
 IN_DOMAIN = ("nq", "hotpotqa")
-"""what Search-R1 and PaW train on; the other benchmarks are out of domain"""
+"""data of training in Search-R1 and PaW; the other benchmarks are out of domain"""
 DOMAINS: Mapping[str, tuple[str, ...]] = {
     "in_domain": IN_DOMAIN,
     "out_of_domain": tuple(name for name in BENCHMARKS if name not in IN_DOMAIN),
     "average": BENCHMARKS,
 }
-"""what papers average over, each data set counting once"""
+"""the means that papers report, each data set counting once"""
 MIXES = {"train_mix": IN_DOMAIN, "all": BENCHMARKS}
 """names that stand for several benchmarks"""
 
@@ -224,7 +224,7 @@ def question_file(data_dir: Path, dataset: str, split: str) -> Path:
 
 
 def _places(data_dir: Path, dataset: str, split: str) -> list[Path]:
-    """Where the file of a split may lie, the likeliest first."""
+    """The places of a split's file, the likeliest first."""
     folder = data_dir / dataset
     named = [folder / f"{split}{suffix}" for suffix in _SUFFIXES]
     named += [data_dir / f"{dataset}_{split}{suffix}" for suffix in _SUFFIXES]
@@ -343,7 +343,7 @@ def _table(file: IO[str], path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]
 
 
 def _is_blank(row: Sequence[str]) -> bool:
-    """Whether a row is an empty line, or one of empty cells, as spreadsheets leave at the end."""
+    """True if a row is an empty line, or one of empty cells, as spreadsheets leave at the end."""
     return not any(cell.strip() for cell in row)
 
 

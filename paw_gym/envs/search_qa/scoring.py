@@ -33,7 +33,7 @@ def _normalized(golden_answers: Iterable[str]) -> list[str]:
 
 
 def exact_match(prediction: str, golden_answers: Iterable[str]) -> bool:
-    """Whether the prediction equals one of the golden answers after normalisation."""
+    """True if the prediction equals one of the golden answers after normalisation."""
     return normalize(prediction) in _normalized(golden_answers)
 
 
@@ -54,7 +54,7 @@ def _f1(said: list[str], golden: list[str]) -> float:
 
 
 def contains(prediction: str, golden_answers: Iterable[str]) -> bool:
-    """Whether a golden answer stands in the prediction after normalisation.
+    """True if a golden answer stands in the prediction after normalisation.
 
     A golden answer of which nothing is left ("The") stands only in an empty prediction.
     """

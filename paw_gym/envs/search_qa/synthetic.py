@@ -40,7 +40,7 @@ class Relation:
     to: str
     """kind of the object; ``value`` for a plain word or a year"""
     keyword: str
-    """what one would type to find it"""
+    """words that one would type to find it"""
     described: str
     """the object, by way of the subject ``{x}``"""
     stated: Sequence[str]

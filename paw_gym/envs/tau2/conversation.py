@@ -52,13 +52,13 @@ def _silence() -> None:
 
 
 def data_folder() -> Path:
-    """Where the package keeps its domains and the guidelines for user simulators."""
+    """The package's folder of domains and of guidelines for user simulators."""
     return Path(tau2_module("utils.utils").DATA_DIR) / "tau2"
 
 
 Message = dict[str, Any]
 GREETING: Message = {"role": "assistant", "content": "Hi! How can I help you today?"}
-"""what the package lets every agent say first"""
+"""the first words of every agent, by the package"""
 STOP, TRANSFER, OUT_OF_SCOPE = "###STOP###", "###TRANSFER###", "###OUT-OF-SCOPE###"
 """with which a user ends the conversation; the package's own marks"""
 ENDINGS = {STOP: "user_stop", TRANSFER: "transfer", OUT_OF_SCOPE: "out_of_scope"}

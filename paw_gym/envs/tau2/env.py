@@ -125,7 +125,7 @@ class Tau2Env(TextEnv):
 
     @property
     def nondeterministic(self) -> bool:
-        """Whether the same actions may lead elsewhere: with any user but the scripted one."""
+        """True if the same actions may lead elsewhere: with any user but the scripted one."""
         return not isinstance(self.user, ScriptedUser)
 
     # --- playing -------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ class Tau2Env(TextEnv):
         return found
 
     def is_admissible(self, action: str) -> bool:
-        """Whether it is a well-formed call of a tool that there is, or words for the user."""
+        """True if it is a well-formed call of a tool that there is, or words for the user."""
         return not isinstance(parse_action(action, self.domain.tools), Refused)
 
     # --- the package's objects -------------------------------------------------------------------

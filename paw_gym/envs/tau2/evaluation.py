@@ -35,7 +35,7 @@ class Verdict:
     parts: Mapping[str, float]
     """the factors of the reward, by name"""
     checks: Mapping[str, Any]
-    """what was looked at, counted or not: ``db`` (bool), ``env_assertions``, ``actions``,
+    """all that was looked at, counted or not: ``db`` (bool), ``env_assertions``, ``actions``,
     ``communicate`` (a bool for each that is expected)"""
 
 
@@ -107,7 +107,7 @@ _HOW = {
         {"task_id": "task_id", "expected_status": "status"},
     )
 }
-"""what makes an assertion true, for tasks that expect a state and no action (one, in ``mock``)"""
+"""calls that make an assertion true, for tasks that expect a state and no action (one, in ``mock``)"""
 
 
 def gold_actions(record: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -117,7 +117,7 @@ def script_position(messages: Sequence[Message]) -> int:
 
 
 def _calls_since(messages: Sequence[Message], script_length: int) -> tuple[bool, bool]:
-    """Whether anyone called a tool since the end of the script, and since the user's last words."""
+    """Two flags: a tool was called since the end of the script, and since the user's last words."""
     told = last = 0
     for place, message in enumerate(messages):
         if message["role"] == "user" and "calls" not in message and not message.get("given"):

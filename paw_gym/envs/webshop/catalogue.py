@@ -171,7 +171,7 @@ def _open(folder: Path) -> Catalogue:
 
 
 def is_compiled(folder: Path) -> bool:
-    """Whether a folder holds a catalogue of the present format."""
+    """True if a folder holds a catalogue of the present format."""
     try:
         meta = json.loads((folder / _META).read_text(encoding="utf-8"))
     except (OSError, ValueError):

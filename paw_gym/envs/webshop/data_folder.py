@@ -30,7 +30,7 @@ from paw_gym.envs.webshop.catalogue import (
 from paw_gym.files import DAMAGED, file_version, open_text
 
 NO_ATTRIBUTES = ("DUMMY_ATTR",)
-"""what the original gives a product that its attribute file lacks; it takes part in fuzzy matching"""
+"""of a product that the attribute file lacks, as in the original; they take part in fuzzy matching"""
 DEFAULT_PRICE = 100.0
 """dollars, where a record gives none"""
 _LONGEST_ASIN = 10
@@ -40,7 +40,7 @@ _NOT_A_NUMBER = re.compile(r"[^\d.]")
 def parse_product(
     record: Mapping[str, Any], attributes: Mapping[str, Mapping[str, Any]]
 ) -> Product | None:
-    """A product from a raw record, or ``None`` where the original drops it (an asin that is none)."""
+    """A product from a raw record, or ``None`` if the original drops it (an asin that is none)."""
     if not isinstance(record, Mapping):
         raise ValueError(f"A product is an object, got {type(record).__name__}: {record!r:.40}.")
     try:
@@ -204,7 +204,7 @@ class DataFolder:
 
     @property
     def has_human_goals(self) -> bool:
-        """Whether people's goals are the usual ones: for the full set, of which few are in the small one."""
+        """True if people's goals are the usual ones: for the full set, of which few are in the small one."""
         products = self.products_file
         full = products is not None and products.name.startswith(_PRODUCTS[0])
         return full and self.human_file is not None

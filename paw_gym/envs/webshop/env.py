@@ -32,7 +32,7 @@ from paw_gym.naming import require_choice
 
 SHOP_ID = "paw_gym/WebShop-v0"
 CLIENT_SETTINGS = ("split", "max_steps")
-"""what a client of a server chooses; what the shop is made of is the server's choice"""
+"""settings of a client; what the shop is made of is the server's choice"""
 ENGINES = ("bm25", "lucene")
 GOAL_KINDS = ("synthetic", "human")
 _INSTRUCTION = re.compile(r"Instruction: \[SEP\] .*? \[SEP\] ", re.DOTALL)
@@ -195,7 +195,7 @@ class WebShopEnv(TextEnv):
         self.state, self._page = state, None
 
     def is_admissible(self, action: str) -> bool:
-        """Whether the page accepts an action: the list cannot hold every search."""
+        """True if the page accepts an action: the list cannot hold every search."""
         return self.shop.act(self.state, self.page, parse_action(action)) is not None
 
     def prompt_observation(self, observation: str) -> str:

@@ -12,7 +12,7 @@ from paw_gym.envs.webshop.shop import RESULTS, SEARCH_ACTION, Shop
 _PRICE = re.compile(r",? and price lower than ([\d.]+) dollars\.?$")
 _OPTION = re.compile(r"(?:^|, and )([a-z][a-z ]*): ")
 _CHOICES = re.compile(r" with (?=(?:(?! with )[a-z ])+: )")
-"""where the list of options begins"""
+"""the beginning of the list of options"""
 _WORD = re.compile(r"[a-z0-9]+")
 _DOLLARS = re.compile(r"\$([\d.]+)")
 _FILLER_TEXT = """
@@ -56,7 +56,7 @@ class Wish:
         self.options = [value.strip() for value in _OPTION.split(options)[2::2]]
         """values to choose"""
         self.words = [word for word in _WORD.findall(head.lower()) if word not in _FILLER]
-        """what the product should be"""
+        """words for the product"""
 
 
 class Shopper:

@@ -110,7 +110,7 @@ def _product(kind: Kind, number: int, rng: random.Random) -> Product:
 
 
 def _asked(is_: list[str], has: list[str], rng: random.Random) -> tuple[list[str], list[str]]:
-    """Which attributes the instruction names: mostly such as the title names too."""
+    """The attributes that the instruction names: mostly such as the title names too."""
     count = rng.randint(*_ASK_FOR)
     first = is_[: 2 if count == 3 and rng.random() < 0.5 else 1]
     return first, has[: count - len(first)]

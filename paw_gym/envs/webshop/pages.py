@@ -51,7 +51,7 @@ class Page:
 
     @property
     def has_search_bar(self) -> bool:
-        """Whether there is a field to search from."""
+        """True if there is a field to search from."""
         return False
 
     def text(self) -> str:
@@ -79,7 +79,7 @@ class Page:
 
 @dataclass(frozen=True)
 class SearchPage(Page):
-    """Where a visit begins: a field to search from."""
+    """The first page of a visit: a field to search from."""
 
     @property
     def has_search_bar(self) -> bool:
@@ -107,12 +107,12 @@ class ResultsPage(Page):
 
     @property
     def has_previous(self) -> bool:
-        """Whether a page comes before."""
+        """True if a page comes before."""
         return self.number > 1
 
     @property
     def has_next(self) -> bool:
-        """Whether a page with products comes after; the button is there in any case."""
+        """True if a page with products comes after; the button is there in any case."""
         return self.number * PAGE_SIZE < self.total
 
     def parts(self) -> Iterator[Part]:

@@ -78,7 +78,7 @@ class SearchEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """Where a shopper is: all that changes during an episode, plain and small."""
+    """Place of a shopper: all that changes during an episode, plain and small."""
 
     page: str = "search"
     """``search``, ``results``, ``item``, ``sub`` or ``done``"""
@@ -166,7 +166,7 @@ class Shop:
         )
 
     def act(self, visit: Visit, page: Page, action: Action) -> Visit | None:
-        """The visit after an action; ``None`` where the page does not accept it.
+        """The visit after an action; ``None`` if the page does not accept it.
 
         Searching is possible from every page, as in the original, also where no field is shown.
         """
@@ -188,7 +188,7 @@ class Shop:
         return replace(visit, page="item", options=tuple(options.items()))
 
     def _press(self, visit: Visit, label: str) -> Visit | None:
-        """Where a button leads, by its label: it goes before an option of the same name."""
+        """The visit after a button, by its label: it goes before an option of the same name."""
         if label == BUY.lower():
             return replace(visit, page="done")
         if label == BACK.lower():

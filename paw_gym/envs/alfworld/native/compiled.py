@@ -140,7 +140,7 @@ class CompiledGame:
     memo: dict[str, Any] = field(default_factory=dict, repr=False)
     menus: dict[Any, Any] = field(default_factory=dict, repr=False)
     views: dict[Any, str] = field(default_factory=dict, repr=False)
-    """what engines have already worked out for this game, bounded; it never changes an answer"""
+    """results that engines have already worked out for this game, bounded"""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CompiledGame:

@@ -20,7 +20,7 @@ class Engine(Protocol):
     """The interface of both engines. One engine plays one game, any number of times."""
 
     won: bool
-    """whether the goal holds now"""
+    """true if the goal holds now"""
 
     def reset(self) -> str:
         """Go back to the start; returns the opening text, which ends with the task."""
@@ -107,7 +107,7 @@ class NativeEngine:
         return text.opening(game)
 
     def action_of(self, command: str) -> Action | None:
-        """What a command does now; ``None``: it is not admissible."""
+        """The action of a command; ``None``: it is not admissible now."""
         actions = self._menu.actions
         return actions.get(command) or actions.get(command.strip())
 

@@ -38,9 +38,9 @@ class Goal:
     object_type: str
     """the object to place, or to hold under the light"""
     receptacle_type: str | None = None
-    """where `count` objects must lie, all in the same receptacle; None for the light task"""
+    """the receptacle type in which `count` objects must lie, all in one; None for the light task"""
     state: str | None = None
-    """what the placed object must be: "clean", "hot", "cool", or None"""
+    """the state that the placed object must be in: "clean", "hot", "cool", or None"""
     count: int = 1
     """distinct objects needed in one receptacle: 2 for pick_two_obj_and_place"""
     lamp_type: str | None = None

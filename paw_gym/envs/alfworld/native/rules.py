@@ -1,4 +1,4 @@
-"""Which domain and which grammar a game file brings, recognised by content.
+"""The domain and the grammar of a game file, recognised by content.
 
 ALFWorld's text and rules live inside every game file. Two domains and two grammars are in use:
 those of the published games (``json_2.1.1``) and those of the ``alfworld`` 0.4 wheel
@@ -29,7 +29,7 @@ class Domain:
     cleaning_types: frozenset[str]
     """receptacle types that clean, in PDDL spelling"""
     has_help: bool
-    """whether the action ``help`` exists"""
+    """true if the action ``help`` exists"""
 
 
 @dataclass(frozen=True)

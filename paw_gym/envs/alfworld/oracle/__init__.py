@@ -1,1 +1,1 @@
-"""What an observer who knows the generator would expect: the true distribution of the next observation."""
+"""The true distribution of the next observation, for an observer who knows the generator."""

@@ -56,7 +56,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Known:
-    """What has been seen of a room's contents at the start of the game.
+    """The part of a room's contents at the start of the game that has been seen.
 
     A listing that is being read is part of it: the kinds before ``frontier`` are all read, of the frontier's
     kind the numbers from the highest down to ``lowest``.

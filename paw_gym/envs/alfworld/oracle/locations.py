@@ -1,4 +1,4 @@
-"""Which receptacles share a place, and the numbers of places: "You arrive at loc 7."
+"""Receptacles that share a place, and the numbers of places: "You arrive at loc 7."
 
 A modified room's receptacles get places one after another; one in ten takes the place of an earlier one.
 The numbers are a random permutation, since positions are random. Who shares with whom follows from the order

@@ -31,9 +31,9 @@ _NAME = re.compile(r"[a-z]+ \d+")
 _PLACED = re.compile(r"a ([a-z]+) (\d+)")
 _ROUNDING = 1e-9
 _NO_CHANCES = frozenset({Verb.INVENTORY, Verb.HELP, Verb.EXAMINE_OBJECT})
-"""what they answer follows from what was seen"""
+"""actions whose answer follows from what was seen"""
 _SAMPLED = frozenset({"carried out", "location", "facing"})
-"""what depends on who shares a place with whom, which is summed over samples"""
+"""chances that depend on who shares a place with whom, which is summed over samples"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Chance:
 
     @property
     def estimated(self) -> bool:
-        """Whether ``p`` is an estimate over samples, which is 0 where none is like the game, or exact."""
+        """True if ``p`` is an estimate over samples, which is 0 where none is like the game, or exact."""
         return self.what in _SAMPLED
 
 

@@ -1,4 +1,4 @@
-"""What the opening text says of the room, and which receptacles can be opened.
+"""The room as the opening text tells it, and the receptacles that can be opened.
 
 The opening names every receptacle. Which of the official rooms they were taken from is not told; it
 decides the kinds of things there are, and how many of the room's cabinets are mere fronts.
@@ -27,7 +27,7 @@ from paw_gym.envs.alfworld.procedural.tasks import (
 
 @dataclass(frozen=True)
 class Openness:
-    """What has been seen: whether receptacles of a type can be opened."""
+    """The receptacles of each type that were seen to open, or not to."""
 
     openable: Counter[str]
     fixed: Counter[str]

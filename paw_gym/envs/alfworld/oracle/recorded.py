@@ -1,4 +1,4 @@
-"""What could be known of each answer in a recorded episode, and which of its tokens tell the rest."""
+"""The chances in a recorded episode's answers, and the tokens that tell them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class UnknownLawError(ValueError):
 
 
 def is_procedural(episode: Episode) -> bool:
-    """Whether an episode says that it was played in a procedural game of ALFWorld."""
+    """True if an episode says that it was played in a procedural game of ALFWorld."""
     of_ours = episode.env_id.rpartition(":")[2] == ENV_ID
     return of_ours and episode.task_id.startswith("procedural/")
 

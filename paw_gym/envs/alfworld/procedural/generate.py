@@ -29,7 +29,7 @@ from paw_gym.naming import require_choice
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
 SHARES = {"train": frozenset({0, 1}), "valid_seen": frozenset({2}), "valid_unseen": frozenset({3})}
-"""which quarters of the placement hashes belong to a split"""
+"""quarters of the placement hashes that belong to a split"""
 
 AGENT = "agent1"
 Fact = tuple[str, ...]

@@ -199,7 +199,7 @@ def _shuffled(kinds: Set[str], rng: random.Random) -> list[str]:
 
 
 class _Where:
-    """Which receptacles of one scene accept a type, and how much they attract it."""
+    """The receptacles of one scene that accept a type, and how much they attract it."""
 
     def __init__(self, receptacles: Sequence[Receptacle]) -> None:
         self._types = [receptacle.type for receptacle in receptacles]

@@ -63,7 +63,7 @@ class World:
     accepts: Mapping[str, frozenset[str]]
     """item types by place type"""
     location: int | None
-    """where the agent stands; None: where no receptacle is"""
+    """of the agent; None: no receptacle is there"""
     held: str | None
     lit: set[str]
     """lamps that are on"""

@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 Cell = tuple[int, int, int, int]
-"""Where the agent stands: x, z in 0.25 m cells, quarter turns, camera horizon in degrees."""
+"""Place of the agent: x, z in 0.25 m cells, quarter turns, camera horizon in degrees."""
 Position = tuple[float, float, float]
 """Metres in the room: x, y (height), z."""
 

@@ -15,7 +15,7 @@ from paw_gym.envs.alfworld.procedural.rooms import Cell, Position
 
 @dataclass(frozen=True, slots=True)
 class Receptacle:
-    """Where things can lie."""
+    """A place for things."""
 
     id: str
     """PDDL name, such as "Cabinet_bar__plus_00_dot_68_bar_..."; its position is part of it"""

@@ -1,4 +1,4 @@
-"""Which goals make sense in a room, how often, and how ALFWorld words them."""
+"""The goals that make sense in a room, how often, and how ALFWorld words them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAMP_PLACES: Mapping[str, float] = {
     "Shelf": 0.3,
     "CoffeeTable": 0.1,
 }
-"""where desk lamps stand in the official games (31, 22, 13, 3 and 1 of the 70 on hand)"""
+"""places of desk lamps in the official games (31, 22, 13, 3 and 1 of the 70 on hand)"""
 
 TOOLS: Mapping[str, tuple[str, str, str]] = {
     "pick_clean_then_place_in_recep": ("SinkBasin", "cleanable", "clean"),
