@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence, Set
 from types import FunctionType
@@ -82,3 +83,27 @@ def _plain_object(value: Any) -> Any:
             "or give it a __repr__ that tells what it holds"
         )
     return text
+
+
+def require_json(value: Any, where: str) -> None:
+    """Raises ``TypeError`` unless JSON gives back an equal value: tuples, NumPy types, NaN do not."""
+    if type(value) is float and not math.isfinite(value):
+        raise TypeError(f"{where} is {value}, which JSON has no number for. Use None instead.")
+    if value is None or type(value) in (bool, int, float, str):
+        return
+    if type(value) is list:
+        for i, item in enumerate(value):
+            require_json(item, f"{where}[{i}]")
+        return
+    if type(value) is dict:
+        for key, item in value.items():
+            if type(key) is not str:
+                raise TypeError(
+                    f"{where}: the key {key!r} is a {type(key).__name__}; expected a str."
+                )
+            require_json(item, f"{where}[{key!r}]")
+        return
+    raise TypeError(
+        f"{where} holds a {type(value).__name__}; expected None, bool, int, float, str, list or dict. "
+        "Convert it in the environment (for example with list(...) or float(...))."
+    )

@@ -93,16 +93,6 @@ def defaults_of(name: str) -> dict[str, Any]:
     }
 
 
-def class_defaults(name: str, kwargs: Mapping[str, Any]) -> Any:
-    """An object with the attributes of an environment's class: ``agent``, ``held_out_splits``, ..."""
-    from paw_gym.core import TextEnv
-
-    creator: Any = creator_of(name)
-    if names_another(name, kwargs):
-        return creator.defaults(**kwargs)
-    return creator if hasattr(creator, "held_out_splits") else TextEnv
-
-
 def names_another(name: str, kwargs: Mapping[str, Any]) -> bool:
     """True if the arguments name the environment of a server that an environment stands for."""
     return hasattr(creator_of(name), "defaults") and {"url", "remote_id"} <= kwargs.keys()
@@ -115,7 +105,7 @@ def has_splits(name: str, kwargs: Mapping[str, Any] | None = None) -> bool:
     """
     creator: Any = creator_of(name)
     if kwargs is not None and names_another(name, kwargs):
-        return bool(class_defaults(name, kwargs).has_splits)
+        return bool(creator.defaults(**kwargs).has_splits)
     if creator is None or getattr(creator, "arguments_elsewhere", False):
         return True
     classes = creator.__mro__ if isinstance(creator, type) else [creator]

@@ -17,7 +17,6 @@ from itertools import accumulate
 from typing import Any, ClassVar
 
 import gymnasium as gym
-import numpy as np
 
 from paw_gym import copying, validation
 from paw_gym.canonical import canonical
@@ -132,27 +131,6 @@ class TaskSet(Sequence[Task]):
         digest = hashlib.sha256("\n".join([self.fingerprint, *ids]).encode()).hexdigest()
         return TaskSet(ids, self._load, digest, split or self.split, self._explain)
 
-    def splits(self, fractions: Mapping[str, float], salt: str = "") -> dict[str, TaskSet]:
-        """Disjoint subsets by a hash of the id: a task stays in its split when others come or go.
-
-        Args:
-            fractions: share of each split; they sum to at most 1.
-            salt: a different salt gives a different division.
-        """
-        if not 0 < sum(fractions.values()) <= 1 + 1e-9:
-            raise ValueError(f"Split fractions must sum to at most 1, got {dict(fractions)}.")
-        bounds = np.cumsum(list(fractions.values()))
-        places = {i: int(np.searchsorted(bounds, _unit_hash(salt + i), "right")) for i in self.ids}
-        return {
-            name: self.subset(lambda i, k=k: places[i] == k, name)  # type: ignore[misc]
-            for k, name in enumerate(fractions)
-        }
-
-
-def _unit_hash(text: str) -> float:
-    """A number in [0, 1) that depends on the text alone."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
-
 
 def split_of_key(key: str, shares: Mapping[str, float]) -> str:
     """The split that a key belongs to; depends on the key alone.
@@ -162,7 +140,8 @@ def split_of_key(key: str, shares: Mapping[str, float]) -> str:
         shares: share of each split; they sum to 1.
     """
     bounds = zip(accumulate(shares.values()), shares, strict=True)
-    place = _unit_hash(key)
+    digest = hashlib.sha256(key.encode()).digest()
+    place = int.from_bytes(digest[:8], "big") / 2**64
     return next((split for bound, split in bounds if place < bound), list(shares)[-1])
 
 

@@ -30,7 +30,7 @@ def markdown_text(text: object) -> str:
     return _MARKDOWN.sub(r"\\\1", one_line(text)).replace("://", ":\\//")
 
 
-def harmless_console(**options: Any) -> Console:
+def safe_console(**options: Any) -> Console:
     """A console of rich that shows control characters in what it prints instead of sending them."""
     from rich.console import Console, ConsoleOptions, RenderableType, RenderHook, RenderResult
     from rich.measure import Measurement

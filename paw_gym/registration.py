@@ -140,7 +140,7 @@ def register_text_env(
         return lambda function: register_text_env(
             id, function, description=description, replace=replace, **more, **kwargs
         )
-    from paw_gym.definition import checked_entry_point
+    from paw_gym.functional import checked_entry_point
 
     options = {name: value for name, value in more.items() if value is not None}
     target, kwargs = checked_entry_point(id, entry_point, options, kwargs)
@@ -308,3 +308,14 @@ def _why_not_made(name: str, kwargs: Iterable[str], error: Exception) -> str:
         f"{name.rpartition(':')[2]} cannot be made{given}: {with_place(error)}. "
         f"Its arguments: `paw envs {name}`; the whole traceback: `paw --debug ...`."
     )
+
+
+def class_defaults(name: str, kwargs: Mapping[str, Any]) -> Any:
+    """An object with the attributes of an environment's class: ``agent``, ``held_out_splits``, ..."""
+    from paw_gym.constructors import creator_of, names_another
+    from paw_gym.core import TextEnv
+
+    creator: Any = creator_of(name)
+    if names_another(name, kwargs):
+        return creator.defaults(**kwargs)
+    return creator if hasattr(creator, "held_out_splits") else TextEnv

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paw_gym.replies import split_thought
-from paw_gym.transition import Episode
+
+if TYPE_CHECKING:
+    from paw_gym.transition import Episode
 
 _ACT, _ARGUMENT = "act", "action"
 _INSTEAD = (

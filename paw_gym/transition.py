@@ -15,6 +15,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from paw_gym.canonical import require_json
 from paw_gym.files import json_text, new_file
 
 
@@ -159,30 +160,6 @@ def _require_kinds(record: type, data: Mapping[str, Any]) -> None:
             raise TypeError(
                 f"{name} is {data[name]!r:.40}; expected {' or '.join(k.__name__ for k in kinds)}"
             )
-
-
-def require_json(value: Any, where: str) -> None:
-    """Raises ``TypeError`` unless JSON gives back an equal value: tuples, NumPy types, NaN do not."""
-    if type(value) is float and not math.isfinite(value):
-        raise TypeError(f"{where} is {value}, which JSON has no number for. Use None instead.")
-    if value is None or type(value) in (bool, int, float, str):
-        return
-    if type(value) is list:
-        for i, item in enumerate(value):
-            require_json(item, f"{where}[{i}]")
-        return
-    if type(value) is dict:
-        for key, item in value.items():
-            if type(key) is not str:
-                raise TypeError(
-                    f"{where}: the key {key!r} is a {type(key).__name__}; expected a str."
-                )
-            require_json(item, f"{where}[{key!r}]")
-        return
-    raise TypeError(
-        f"{where} holds a {type(value).__name__}; expected None, bool, int, float, str, list or dict. "
-        "Convert it in the environment (for example with list(...) or float(...))."
-    )
 
 
 def write_jsonl(path: str | Path, episodes: Iterable[Episode], append: bool = False) -> int:

@@ -14,8 +14,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from paw_gym.canonical import require_json
 from paw_gym.task import Outcome, Task
-from paw_gym.transition import require_json
 
 INFO_KEYS = (
     "task_id",

@@ -38,11 +38,11 @@ def check(
 
     from paw_gym.contract import CHECKS, iter_checks
     from paw_gym.contract.report import count_results
-    from paw_gym.printable import harmless_console
+    from paw_gym.printable import safe_console
     from paw_train.cli.arguments import environment_of
 
     env_id, settings = environment_of(env, kw)
-    console = harmless_console(highlight=False)
+    console = safe_console(highlight=False)
     console.print(f"[bold]{env_id}[/bold] {' '.join(kw or [])}")
     width = max(map(len, CHECKS))
     done: list[CheckResult] = []

@@ -14,12 +14,12 @@ def compare_results(
     second: Annotated[str, typer.Argument(help="Another result, on the same panel.")],
 ) -> None:
     """Compare two results task by task; refuse results that are not comparable, with the reason."""
-    from paw_gym.printable import harmless_console
+    from paw_gym.printable import safe_console
     from paw_train.evaluation.comparison import compare, load_result
 
     results = load_result(first), load_result(second)
     found = compare(*results)
-    console = harmless_console(highlight=False, soft_wrap=True)
+    console = safe_console(highlight=False, soft_wrap=True)
     console.print(_table(results, found))
     low, high = found.ci95
     console.print(

@@ -94,8 +94,8 @@ def report_error(error: BaseException) -> None:
     """Prints an error's message in red, to stderr, and the notes that were added to it."""
     from rich.text import Text
 
-    from paw_gym.printable import harmless_console
+    from paw_gym.printable import safe_console
 
-    console = harmless_console(stderr=True, soft_wrap=True)
+    console = safe_console(stderr=True, soft_wrap=True)
     message = " ".join([message_of(error), *getattr(error, "__notes__", ())])
     console.print(Text.assemble(("Error: ", "bold red"), (message, "red")))

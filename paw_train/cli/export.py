@@ -63,7 +63,7 @@ def export(
     """Write recorded episodes as a data set for other tools, or turn one back into episodes."""
     from paw_gym.export import read_episodes
     from paw_gym.export.exporters import EXPORTERS
-    from paw_gym.printable import harmless_console
+    from paw_gym.printable import safe_console
 
     if (to == "tokens") != (tokenizer is not None):
         raise ValueError("--to tokens and --tokenizer MODEL go together: ids are of one tokenizer.")
@@ -74,7 +74,7 @@ def export(
     with counting() as progress:
         episodes = _some(read_episodes(source, part), source)
         tally = exporter.write(out, episodes, force=force, progress=progress)
-    console = harmless_console(highlight=False, soft_wrap=True)
+    console = safe_console(highlight=False, soft_wrap=True)
     console.print(
         f"[green]Wrote[/green] {tally.transitions:,} transitions of {tally.episodes:,} episodes "
         f"({tally.successes:,} successful) to {out}"
@@ -118,10 +118,10 @@ def counting() -> Iterator[Callable[[Tally], None]]:
     """A line that counts what has been written, on a terminal."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from paw_gym.printable import harmless_console
+    from paw_gym.printable import safe_console
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    console = harmless_console(stderr=True)
+    console = safe_console(stderr=True)
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as display:

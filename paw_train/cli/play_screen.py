@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paw_gym.naming import did_you_mean
-from paw_gym.printable import harmless_console
+from paw_gym.printable import safe_console
 from paw_train.cli.play_session import PlaySession
 
 COMMANDS = {
@@ -39,7 +39,7 @@ class Screen:
     def __init__(self, title: str, interactive: bool, console: Console | None = None) -> None:
         self.title = title
         self.interactive = interactive
-        self.console = console or harmless_console(highlight=False)
+        self.console = console or safe_console(highlight=False)
 
     def run(self, session: PlaySession) -> None:
         """Reads lines until one of them is ``:quit``, or they end."""

@@ -52,7 +52,7 @@ def sft_data(
     from paw_gym.export import read_episodes
     from paw_gym.export.sft import KINDS, write_sft
     from paw_gym.naming import did_you_mean
-    from paw_gym.printable import harmless_console
+    from paw_gym.printable import safe_console
     from paw_train.cli.export import counting
 
     if only is not None and only not in KINDS:
@@ -70,7 +70,7 @@ def sft_data(
             force=force,
             progress=progress,
         )
-    console = harmless_console(highlight=False, soft_wrap=True)
+    console = safe_console(highlight=False, soft_wrap=True)
     tally = summary.tally
     console.print(f"{tally.episodes:,} episodes, {tally.successes:,} of them successful")
     for kind, count in summary.rows.items():

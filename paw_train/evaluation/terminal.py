@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from paw_gym.printable import harmless_console
+from paw_gym.printable import safe_console
 from paw_train.settings.endpoint import money
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Display:
     """
 
     def __init__(self, quiet: bool = False) -> None:
-        self.console = harmless_console(quiet=quiet, highlight=False)
+        self.console = safe_console(quiet=quiet, highlight=False)
 
     def say(self, text: str) -> None:
         """Prints a line."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from paw_gym.constructors import class_defaults, creator_of, has_splits
-from paw_gym.registration import text_env_spec
+from paw_gym.constructors import creator_of, has_splits
+from paw_gym.registration import class_defaults, text_env_spec
 from paw_train.settings.secrets import asked_with
 
 BELONGING = (

@@ -155,22 +155,6 @@ class TestTaskSet:
         ):
             TaskSet.from_tasks([Task("a", "Go.", data=[object()])])
 
-    def test_splits_are_disjoint_complete_and_stable(self) -> None:
-        whole = tasks(400)
-        parts = whole.splits({"train": 0.8, "valid": 0.2})
-        train, valid = set(parts["train"].ids), set(parts["valid"].ids)
-        assert train.isdisjoint(valid)
-        assert train | valid == set(whole.ids)
-        assert 280 <= len(train) <= 360
-        fewer = tasks(200).splits({"train": 0.8, "valid": 0.2})
-        assert set(fewer["train"].ids) == train & set(tasks(200).ids)
-        assert parts["train"].fingerprint != parts["valid"].fingerprint
-        assert set(whole.splits({"train": 0.8}, salt="other")["train"].ids) != train
-
-    def test_split_fractions_above_one_are_refused(self) -> None:
-        with pytest.raises(ValueError, match="at most 1"):
-            tasks(3).splits({"a": 0.9, "b": 0.2})
-
 
 class TestTextEnv:
     def test_the_options_do_not_shift_the_generator(self, box_env: Any) -> None:

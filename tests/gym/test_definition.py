@@ -20,10 +20,10 @@ from paw_gym import (
     register_text_env,
     text_env_ids,
 )
-from paw_gym.constructors import check_arguments, class_defaults, has_splits
+from paw_gym.constructors import check_arguments, has_splits
 from paw_gym.core import EnvDefinitionError
 from paw_gym.functional import GeneratorEnv
-from paw_gym.registration import make_text_env
+from paw_gym.registration import class_defaults, make_text_env
 
 TASKS = [Task("a", "Say a."), Task("b", "Say b.")]
 ID = "tests/Bad-v0"

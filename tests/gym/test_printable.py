@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from paw_gym.printable import harmless_console, markdown_text, one_line, printable
+from paw_gym.printable import markdown_text, one_line, printable, safe_console
 
 ESCAPES = "\x1b]0;title\x07\x1b[2J\x1b[31mred\x9b1m\u202eflip\x7f"
 
@@ -27,7 +27,7 @@ def test_no_escape_is_left_in_a_text() -> None:
 def test_a_console_sends_its_own_styles_and_nobody_elses_escapes(terminal: bool) -> None:
     out = io.StringIO()
     system: Any = "standard" if terminal else None
-    console = harmless_console(file=out, force_terminal=terminal, color_system=system, width=200)
+    console = safe_console(file=out, force_terminal=terminal, color_system=system, width=200)
     console.print(Text(ESCAPES, style="bold"))
     console.print(ESCAPES, markup=False)
     text = out.getvalue()
