@@ -81,14 +81,6 @@ _ALL = (
         optional=True,
     ),
     Metric(
-        "wm_scale",
-        _WORLD,
-        "World-model scale",
-        "factor that keeps the term's gradient at its set ratio to the policy's",
-        log=True,
-        optional=True,
-    ),
-    Metric(
         "lambda_mean",
         _WORLD,
         "Adaptive weight λ",

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paw_train.policies.local.attention_blocks import layout
 from paw_train.policies.local.guarded_step import GuardedStep, MasterWeights
 from paw_train.policies.local.policy import LocalPolicy, recomputed
 from paw_train.rollouts.scoring import batches
@@ -84,7 +83,6 @@ class Critic:
     ) -> None:
         self.settings, self.level, self.budget = settings, level, micro_batch_tokens
         self.device, self.pad_id = policy.device, policy.pad_id
-        self.can_join = policy.can_join
         self.decoder: Any = copy.deepcopy(policy.model.get_decoder())
         # the decoder may be frozen in the policy (LoRA); a critic learns in all of it
         self.decoder.requires_grad_(True)
@@ -148,9 +146,7 @@ class Critic:
     def _forward(self, batch: TokenBatch) -> Tensor:
         """[S, A] values before the action tokens of the batch's transitions (A = 1 at turn level)."""
         with recomputed(self.decoder):
-            hidden = self.decoder(
-                input_ids=batch.input_ids, use_cache=False, **layout(batch)
-            ).last_hidden_state
+            hidden = self.decoder(input_ids=batch.input_ids, use_cache=False).last_hidden_state
         before = hidden[value_places(batch, self.level)]
         values: Tensor = self.head(before.to(self.head.weight.dtype)).squeeze(-1)
         return values

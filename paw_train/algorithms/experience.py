@@ -26,7 +26,6 @@ from paw_train.losses.world_model import (
     action_entropy,
     plan_update,
 )
-from paw_train.rollouts.packing import packed
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.rollouts.rows import look_ahead, transition_keys, trimmed
 from paw_train.rollouts.tokens import StepSpans, TokenRow
@@ -203,7 +202,6 @@ def prepare(
     max_return: float | Mapping[str, RewardTerms],
     signals: Signals | None = None,
     ask: Sequence[int] = (),
-    pack_tokens: int = 0,
 ) -> Experience:
     """Advantages and world-model weights of one update.
 
@@ -216,7 +214,6 @@ def prepare(
             (``Trajectory.environment``).
         signals: what the settings need of forward passes: see ``needs``.
         ask: ids between an observation and the next response, for world-model horizons above 1.
-        pack_tokens: longest row that dialogues and their branches are packed into; 0: they are not.
 
     Raises:
         ValueError: a signal that the settings need is missing.
@@ -235,14 +232,11 @@ def prepare(
         metrics |= _by_environment(pool, plan, entropy, groups)
     keep = plan.selected | torch.full_like(plan.selected, objective.log_observations)
     horizon = world_model.horizon if world_model.enabled else 1
-    by_episode = [
-        [
-            trimmed(row, [bool(keep[step.index]) for step in row.steps])
-            for row in look_ahead(e.rows, horizon, ask, _unread(pool, world_model))
-        ]
+    rows = [
+        trimmed(row, [bool(keep[step.index]) for step in row.steps])
         for e in pool.episodes
+        for row in look_ahead(e.rows, horizon, ask, _unread(pool, world_model))
     ]
-    rows = _packed(pool, by_episode, pack_tokens)
     lengths = torch.zeros(len(pool.steps), 2, dtype=torch.long)
     for step in itertools.chain.from_iterable(row.steps for row in rows):
         lengths[step.index] = torch.tensor(step.lengths)
@@ -266,24 +260,6 @@ def _unread(pool: Pool, world_model: WorldModelSettings) -> Callable[[StepSpans]
         return lambda step: False
     malformed = pool.malformed
     return lambda step: bool(malformed[step.index])
-
-
-def _packed(pool: Pool, rows: Sequence[list[TokenRow]], limit: int) -> list[TokenRow]:
-    """The rows of all episodes, where ``limit`` is not 0 with those of branches packed into their parents'.
-
-    The rows of window mode are left as they are.
-    """
-    dialogues = [i for i, e in enumerate(pool.episodes) if e.episode.context_mode != "window"]
-    branching = any(pool.episodes[i].episode.parent is not None for i in dialogues)
-    if not limit or not branching:
-        return list(itertools.chain.from_iterable(rows))
-    numbers = {pool.episodes[i].episode.episode_id: n for n, i in enumerate(dialogues)}
-    origins = [pool.episodes[i].episode.parent for i in dialogues]
-    parents = [None if origin is None else numbers[origin] for origin in origins]
-    whole = [row for i in dialogues for row in pool.episodes[i].rows]
-    together = packed([row for i in dialogues for row in rows[i]], whole, parents, limit)
-    windows = sorted({*range(len(rows))} - {*dialogues})
-    return together + [row for i in windows for row in rows[i]]
 
 
 def sampled_entropy(pool: Pool) -> Tensor:

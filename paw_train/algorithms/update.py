@@ -164,10 +164,7 @@ class Updater:
             parts.append(self._micro_batch(batch, experience, totals, apart))
         metrics = merge_metrics(parts)
         norms = {f"grad_norm_{k}": _norm(v) for k, v in apart.items() if v}
-        if self._ratio is not None:
-            metrics["wm_scale"] = self._rescale(apart, self._ratio)
-        if self.settings.measure_gradients:
-            metrics |= norms
+        metrics |= norms
         norm = self.guarded_step()
         return {**metrics, "grad_norm": norm, "skipped": float(not math.isfinite(norm))}
 
@@ -186,30 +183,12 @@ class Updater:
             logprobs = self.policy.logprobs(batch, self.temperature)
         inputs = self._inputs(batch, experience, entropy)
         output = combined_loss(logprobs, inputs, totals, self.objective, self.world_model)
-        if self.settings.measure_gradients or self._ratio is not None:
+        if self.settings.measure_gradients:
             self._measure(output.policy_loss, apart["policy"])
             if output.wm_loss is not None:
                 self._measure(output.wm_loss, apart["wm"])
         output.loss.backward()
         return output.metrics
-
-    @property
-    def _ratio(self) -> float | None:
-        """The world-model gradient's norm as a multiple of the policy's; ``None``: left to ``coef``."""
-        return self.world_model.gradient_ratio if self.world_model.enabled else None
-
-    @torch.no_grad()
-    def _rescale(self, apart: dict[str, list[Tensor]], ratio: float) -> float:
-        """Turns `g_policy + g_wm` into `g_policy + c g_wm`, `c = ratio |g_policy| / |g_wm|`; returns c.
-
-        Where the mini-batch has no policy gradient, c is 0: nothing is learned from it.
-        """
-        size = _norm(apart["wm"])
-        scale = ratio * _norm(apart["policy"]) / size if size > 0 else 0.0
-        for master, part in zip(self.parameters, apart["wm"], strict=True):
-            if master.grad is not None:
-                master.grad += (scale - 1.0) * part
-        return scale
 
     def _inputs(
         self, batch: TokenBatch, experience: Experience, entropy: Tensor | None

@@ -315,7 +315,7 @@ def _require_available(settings: WorldModelSettings, temperature: float, process
     if not settings.enabled:
         return
     published = WorldModelSettings()
-    for name in ("entropy", "horizon", "gradient_ratio", "dedup"):
+    for name in ("entropy", "horizon", "dedup"):
         if getattr(settings, name) != getattr(published, name):
             raise ValueError(
                 f"`world_model.{name}={getattr(settings, name)}` is not available inside TRL; use "

@@ -9,7 +9,7 @@ positions only, a chunk of them at a time, and again in the backward pass; neith
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -317,7 +317,6 @@ class TokenScorer:
         tokens: Tensor,
         temperature: Tensor,
         entropies: int = 0,
-        layout: Mapping[str, Any] | None = None,
     ) -> TokenScores:
         """Scores the given tokens.
 
@@ -326,34 +325,26 @@ class TokenScorer:
             tokens: [P] numbers ``b * T + t`` of the tokens, t > 0.
             temperature: [P].
             entropies: E, of how many leading tokens the entropy is wanted.
-            layout: further keywords for the model, of packed rows; ``None``: each token follows all those
-                before it.
         """
         targets = input_ids.flatten()[tokens]
         if self.fallback_reason() is not None:
-            logits = self.logits(input_ids, tokens, layout)
+            logits = self.logits(input_ids, tokens)
             return logits_scores(logits, targets, temperature, entropies)
         lm_head = self.model.get_output_embeddings()
-        hidden = self._hidden(input_ids, tokens, layout)
+        hidden = self._hidden(input_ids, tokens)
         return linear_scores(hidden, lm_head.weight, lm_head.bias, targets, temperature, entropies)
 
-    def logits(
-        self, input_ids: Tensor, tokens: Tensor, layout: Mapping[str, Any] | None = None
-    ) -> Tensor:
+    def logits(self, input_ids: Tensor, tokens: Tensor) -> Tensor:
         """[P, V] logits that predict the given tokens (numbered as above): meant for a few."""
         if self.fallback_reason() is None:
-            logits: Tensor = self.model.get_output_embeddings()(
-                self._hidden(input_ids, tokens, layout)
-            )
+            logits: Tensor = self.model.get_output_embeddings()(self._hidden(input_ids, tokens))
             return logits
-        whole: Tensor = self.model(input_ids=input_ids, use_cache=False, **(layout or {})).logits
+        whole: Tensor = self.model(input_ids=input_ids, use_cache=False).logits
         return whole.flatten(0, 1).index_select(0, tokens - 1)
 
-    def _hidden(
-        self, input_ids: Tensor, tokens: Tensor, layout: Mapping[str, Any] | None
-    ) -> Tensor:
+    def _hidden(self, input_ids: Tensor, tokens: Tensor) -> Tensor:
         # causal attention never looks to the right, where the padding is: no mask is needed
-        output = self.model.get_decoder()(input_ids=input_ids, use_cache=False, **(layout or {}))
+        output = self.model.get_decoder()(input_ids=input_ids, use_cache=False)
         hidden: Tensor = output.last_hidden_state
         return hidden.flatten(0, 1).index_select(0, tokens - 1)
 

@@ -34,7 +34,6 @@ __all__ = [
     "clipped_mae",
     "copies",
     "cross_entropy",
-    "generalized_cross_entropy",
     "mae",
     "multi_step_loss",
     "plan_update",
@@ -124,30 +123,6 @@ def cross_entropy(logprobs: FloatArray, mask: FloatArray) -> Tensor:
     return _mean_over(-logp, tokens)
 
 
-def generalized_cross_entropy(logprobs: FloatArray, mask: FloatArray, q: float = 0.5) -> Tensor:
-    """Generalised cross-entropy `sum_i (1 - p_i^q) / (q |o|)` (Zhang and Sabuncu 2018, Eq. 6).
-
-    Its gradient is that of cross-entropy times `p^q`: at q = 1 it is `mae`, as q goes to 0
-    `cross_entropy`. In between, a token that the model knows nothing about still pulls, less than
-    under cross-entropy.
-
-    Args:
-        logprobs: [B, T] log-probabilities of the tokens, in nats.
-        mask: [B, T] 1 on next-observation tokens.
-        q: exponent, in (0, 1].
-
-    Returns:
-        [B] losses in [0, 1/q], differentiable; 0 for an empty observation.
-
-    Raises:
-        ValueError: `q` is out of range.
-    """
-    if not 0.0 < q <= 1.0:
-        raise ValueError(f"`q` is an exponent and must be in (0, 1], got {q}.")
-    logp, tokens = _masked(logprobs, mask)
-    return _mean_over(-torch.expm1(q * logp) / q, tokens)
-
-
 WorldModelLoss = Callable[[Tensor, Tensor, WorldModelSettings], Tensor]
 """(log-probabilities [B, T], mask [B, T], settings) -> losses [B], differentiable"""
 WORLD_MODEL_LOSSES: Registry[WorldModelLoss] = Registry(
@@ -157,7 +132,6 @@ WORLD_MODEL_LOSSES: Registry[WorldModelLoss] = Registry(
 WORLD_MODEL_LOSSES.add("cmae", lambda logp, mask, s: clipped_mae(logp, mask, s.rho))
 WORLD_MODEL_LOSSES.add("mae", lambda logp, mask, s: mae(logp, mask))
 WORLD_MODEL_LOSSES.add("ce", lambda logp, mask, s: cross_entropy(logp, mask))
-WORLD_MODEL_LOSSES.add("gce", lambda logp, mask, s: generalized_cross_entropy(logp, mask, s.q))
 
 
 def world_model_loss(
@@ -381,7 +355,7 @@ def plan_update(
         max_return: R_max, or [G] that of each group's environment.
         keys: [N] equal for identical transitions; needed unless `dedup` is `off`.
         lengths: [N] tokens of each next observation that are not left out; needed with
-            `weighting=token`, `filter_echoes` and `filter_patterns`, and by selections that read it.
+            `filter_echoes` and `filter_patterns`, and by selections that read it.
         warnings_only: [N] whether the next observation answers a malformed response; needed with
             `filter=warnings`.
 
@@ -412,10 +386,6 @@ def plan_update(
             eligible &= first
         else:
             shares = 1 / counts
-    if settings.weighting == "token":
-        # a share of |o| beside the loss's 1 / |o|: what is left is a mean over the group's tokens
-        tokens = _one_each(lengths, "lengths", "weighting=token", values)
-        shares = tokens if shares is None else shares * tokens
     groups = torch.as_tensor(group_ids, device=values.device)
     counted = None if lengths is None else torch.as_tensor(lengths).to(values)[eligible]
     selected = torch.zeros_like(eligible)

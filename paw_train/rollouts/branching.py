@@ -36,7 +36,6 @@ def branching_rollout(
     generator: torch.Generator | int,
     task_ids: Sequence[str] | None = None,
     progress: Progress | None = None,
-    share: bool = True,
 ) -> list[Trajectory]:
     """Runs one batch of episodes to their ends, and branches of them as ``settings.branching`` asks.
 
@@ -51,7 +50,6 @@ def branching_rollout(
         generator: as for ``rollout``.
         task_ids: as for ``rollout``.
         progress: called with (running, all) episodes after each step.
-        share: whether a branch uses what the policy computed for its parent: speed, not results.
 
     Returns:
         A trajectory for each episode: those of the groups in the pool's order, then the branches, each
@@ -62,8 +60,7 @@ def branching_rollout(
     """
     require_trainable(policy)
     require_whole_distribution(settings)
-    share = share and settings.branching.branches > 1
-    runner = EpisodeRunner(policy, pool, settings, sampling_seed(generator), share)
+    runner = EpisodeRunner(policy, pool, settings, sampling_seed(generator))
     run = _BranchingRun(runner)
     pool.reset(task_ids)
     run.level(progress)

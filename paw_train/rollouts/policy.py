@@ -100,24 +100,6 @@ class Session(Protocol):
 
 
 @runtime_checkable
-class ForkingSession(Session, Protocol):
-    """A session in which episodes branch from earlier ones, and what was computed for those is used."""
-
-    def retain(self) -> None:
-        """To be called before the first response: keep what episodes computed after they have left."""
-        ...
-
-    def fork(self, branches: Mapping[str, tuple[str, int]]) -> None:
-        """Lets branches take the place of all episodes so far.
-
-        Args:
-            branches: by name, the episode that each continues, and how many tokens of its context and
-                responses they share, at least one.
-        """
-        ...
-
-
-@runtime_checkable
 class Policy(Protocol):
     """Responds in episodes, whatever computes the responses."""
 

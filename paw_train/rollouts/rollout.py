@@ -13,7 +13,6 @@ from paw_gym.pool import EnvPool, Slot, Snapshot
 from paw_gym.transition import Episode, Transition
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import (
-    ForkingSession,
     Policy,
     Request,
     Response,
@@ -100,8 +99,6 @@ class EpisodeRunner:
         pool: the environments.
         settings: sampling and limits.
         seed: of all responses; see ``rollout``.
-        share: whether branches use what the policy computed for the episodes that the last ``run`` ran.
-            Those are then the only ones that can be forked, and their computation is kept until then.
     """
 
     def __init__(
@@ -110,12 +107,8 @@ class EpisodeRunner:
         pool: EnvPool,
         settings: RolloutSettings,
         seed: int,
-        share: bool = False,
     ) -> None:
         self.policy, self.pool, self.settings, self.seed = policy, pool, settings, seed
-        self.share = share
-        self._session: Session | None = None
-        self._forks: dict[str, tuple[str, int]] = {}
         self.recorder = TokenRecorder(policy.chat, pool) if policy.chat else None
         self.trajectories: list[Trajectory] = []
         """of every episode of the pool, in the pool's order"""
@@ -154,25 +147,14 @@ class EpisodeRunner:
         slots = self.pool.fork(state, times)
         if self.recorder:
             self.recorder.branch(slots, state.episode)
-            if state.episode.context_mode == "conversation":
-                for slot in slots:
-                    shared = len(self.recorder.context(slot))
-                    self._forks[slot.episode.episode_id] = (state.episode.episode_id, shared)
         return slots
 
     def _open(self) -> Session:
-        """A session for the active episodes: the last one, where they branch from its episodes."""
-        forks, self._forks = self._forks, {}
-        if forks and self.share and isinstance(self._session, ForkingSession):
-            self._session.fork(forks)
-            return self._session
+        """A session for the active episodes."""
         first = self.pool.env_of(self.pool.active[0])
         sampling = self.settings.sampling(first.template.closing_tags)
         growing = first.mode == "conversation"
-        self._session = self.policy.session(sampling, growing, self.settings.prefill_tokens)
-        if self.share and isinstance(self._session, ForkingSession):
-            self._session.retain()
-        return self._session
+        return self.policy.session(sampling, growing, self.settings.prefill_tokens)
 
     def _turn(self, session: Session) -> None:
         """One response for each active episode, and what the environments answer."""

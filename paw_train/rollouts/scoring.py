@@ -26,10 +26,6 @@ class Reader(Protocol):
     def pad_id(self) -> int:
         """Id that fills a batch up."""
 
-    @property
-    def can_join(self) -> bool:
-        """Whether it reads rows that are joined into one (see ``TokenBatch``)."""
-
 
 class Scorer(Reader, Protocol):
     """A policy that gives log-probabilities."""
@@ -49,7 +45,7 @@ def batches(reader: Reader, rows: Sequence[TokenRow], token_budget: int) -> Iter
         token_budget: padded tokens of one batch (one row at least): memory, not results.
     """
     for part in micro_batches(rows, token_budget):
-        yield collate(part, reader.pad_id, reader.can_join).to(reader.device)
+        yield collate(part, reader.pad_id).to(reader.device)
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 _MOST_PADDING = 0.05
-"""share of padding beyond which rows are joined: that costs copies of queries, keys and values"""
+"""share of padding beyond which a micro-batch ends"""
 
 Span = tuple[int, int]
 """[start, end) in tokens of a row"""
@@ -58,15 +58,6 @@ class StepSpans:
         return len(action), len(observation)
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """Part of a row that follows other parts of it than what stands before it (see ``packing``)."""
-
-    span: Span
-    shared: list[Span]
-    """what it follows, in order; the first dialogue of a row follows nothing"""
-
-
 @dataclass(slots=True)
 class TokenRow:
     """One sequence of the forward pass."""
@@ -75,8 +66,6 @@ class TokenRow:
     steps: list[StepSpans] = field(default_factory=list)
     prompt_tokens_cut: int = 0
     """tokens of a window-mode prompt that were left out to stay within the context limit"""
-    branches: list[Branch] = field(default_factory=list)
-    """of a packed row, in order"""
 
     def extend(self, ids: Sequence[int]) -> tuple[int, int]:
         """Appends ids and returns their span."""
@@ -87,9 +76,8 @@ class TokenRow:
 
 @dataclass(slots=True)
 class TokenBatch:
-    """Rows and, for each transition in them, where to find its tokens.
+    """Rows, padded on the right, and for each transition in them, where to find its tokens.
 
-    Rows are padded on the right, or *joined*: one behind the other in a single row (B = 1), without padding.
     ``S`` transitions in ``B`` rows; ``W`` is 1 + the most tokens (action + observations) of a
     transition. Column 0 of the ``[S, W]`` tensors is empty, as in a row whose first token nothing
     predicts.
@@ -113,11 +101,6 @@ class TokenBatch:
     """[S, W] log-probabilities at sampling time, 0 outside the action"""
     index: Tensor
     """[S] numbers in the update's pool"""
-    positions: Tensor | None = None
-    """[1, T] position of each token in its sequence, where rows are joined; else as the columns"""
-    branches: list[Branch] | None = None
-    """where rows are joined: the parts of the single row, which cover it; a token sees what its part
-    follows, and its part up to itself. Else it sees its row up to itself"""
     importance: Tensor | None = None
     """[S, W] weights of the action tokens, 1 elsewhere; ``None``: all are 1"""
 
@@ -141,8 +124,6 @@ class TokenBatch:
             self,
             input_ids=self.input_ids[:, :end],
             attention_mask=self.attention_mask[:, :end],
-            positions=None if self.positions is None else self.positions[:, :end],
-            branches=self.branches and _truncated(self.branches, end),
             column=torch.where(self.action_mask, self.column, 0),
             observation_mask=torch.zeros_like(self.observation_mask),
             horizon=torch.zeros_like(self.horizon),
@@ -157,18 +138,14 @@ class TokenBatch:
         return replace(self, **moved)
 
 
-def collate(rows: Sequence[TokenRow], pad_id: int, can_join: bool = False) -> TokenBatch:
-    """A batch of rows: joined where one is packed, or where padding would be much; else padded.
+def collate(rows: Sequence[TokenRow], pad_id: int) -> TokenBatch:
+    """A batch of rows.
 
     Args:
         rows: whose transitions it is to hold.
-        pad_id: what fills rows up.
-        can_join: whether the reader takes joined rows; it must where one is packed.
+        pad_id: fills rows up.
     """
-    joined = any(row.branches for row in rows) or (can_join and _padding(rows) > _MOST_PADDING)
-    lengths = [len(row.ids) for row in rows]
-    starts = [sum(lengths[:b]) if joined else 0 for b in range(len(rows))]
-    ids, attention = _joined_ids(rows) if joined else _padded_ids(rows, pad_id)
+    ids, attention = _padded_ids(rows, pad_id)
     steps = [(b, step) for b, row in enumerate(rows) for step in row.steps]
     places = [step.columns for _, step in steps]
     span = 1 + max((sum(map(len, columns)) for columns in places), default=0)
@@ -178,18 +155,17 @@ def collate(rows: Sequence[TokenRow], pad_id: int, can_join: bool = False) -> To
     kind = torch.full(shape, -1, dtype=torch.long)
     old, importance = torch.zeros(shape), torch.ones(shape)
     for s, (b, step) in enumerate(steps):
-        row_of[s] = 0 if joined else b
+        row_of[s] = b
         at = 1
         for number, columns in enumerate(places[s]):
             end = at + len(columns)
-            column[s, at:end] = torch.tensor(columns, dtype=torch.long) + starts[b]
+            column[s, at:end] = torch.tensor(columns, dtype=torch.long)
             kind[s, at:end] = number
             at = end
         old[s, 1 : 1 + _length(step.action)] = torch.tensor(step.logprobs)
         if step.importance:
             importance[s, 1 : 1 + _length(step.action)] = torch.tensor(step.importance)
     index = torch.tensor([step.index for _, step in steps], dtype=torch.long)
-    branches = _all_branches(rows, starts) if joined else None
     return TokenBatch(
         ids,
         attention,
@@ -200,16 +176,8 @@ def collate(rows: Sequence[TokenRow], pad_id: int, can_join: bool = False) -> To
         kind.clamp(min=0),
         old,
         index,
-        None if branches is None else _positions(branches),
-        branches,
         importance if any(step.importance for _, step in steps) else None,
     )
-
-
-def _padding(rows: Sequence[TokenRow]) -> float:
-    """Share of padding, were the rows padded."""
-    lengths = [len(row.ids) for row in rows]
-    return 1 - sum(lengths) / (len(lengths) * max(lengths))
 
 
 def _padded_ids(rows: Sequence[TokenRow], pad_id: int) -> tuple[Tensor, Tensor]:
@@ -223,53 +191,24 @@ def _padded_ids(rows: Sequence[TokenRow], pad_id: int) -> tuple[Tensor, Tensor]:
     return ids, attention
 
 
-def _joined_ids(rows: Sequence[TokenRow]) -> tuple[Tensor, Tensor]:
-    """(ids, attention mask), both [1, T]."""
-    ids = torch.tensor([[token for row in rows for token in row.ids]])
-    return ids, torch.ones_like(ids)
-
-
-def _all_branches(rows: Sequence[TokenRow], starts: Sequence[int]) -> list[Branch]:
-    """The parts of joined rows: of each its first dialogue, then its branches."""
-    found = []
-    for row, start in zip(rows, starts, strict=True):
-        first = row.branches[0].span[0] if row.branches else len(row.ids)
-        for branch in (Branch((0, first), []), *row.branches):
-            shared = [_moved(span, start) for span in branch.shared]
-            found.append(Branch(_moved(branch.span, start), shared))
-    return found
-
-
-def _positions(branches: Sequence[Branch]) -> Tensor:
-    """[1, T] position of each token in its dialogue."""
-    parts = []
-    for branch in branches:
-        before = sum(map(_length, branch.shared))
-        parts.append(torch.arange(before, before + _length(branch.span)))
-    return torch.cat(parts)[None]
-
-
-def _truncated(branches: Sequence[Branch], end: int) -> list[Branch]:
-    """The parts of a row's first ``end`` tokens; what a branch follows stands before it."""
-    return [replace(b, span=(b.span[0], min(b.span[1], end))) for b in branches if b.span[0] < end]
-
-
-def _moved(span: Span, by: int) -> Span:
-    return span[0] + by, span[1] + by
-
-
 def _length(span: Span) -> int:
     return span[1] - span[0]
 
 
 def micro_batches(rows: Sequence[TokenRow], token_budget: int) -> Iterator[list[TokenRow]]:
-    """Splits rows, longest first, into batches of at most ``token_budget`` padded tokens (one at least)."""
+    """Splits rows, longest first, into batches of at most ``token_budget`` padded tokens (one row at least).
+
+    A row that is much shorter than those before it begins the next batch: padding costs as much as tokens.
+    """
     ordered = sorted(rows, key=lambda row: len(row.ids), reverse=True)
     batch: list[TokenRow] = []
+    tokens = 0
     for row in ordered:
-        if batch and len(batch[0].ids) * (len(batch) + 1) > token_budget:
+        padded = len(batch[0].ids) * (len(batch) + 1) if batch else 0
+        tokens += len(row.ids)
+        if padded > token_budget or tokens < (1 - _MOST_PADDING) * padded:
             yield batch
-            batch = []
+            batch, tokens = [], len(row.ids)
         batch.append(row)
     if batch:
         yield batch

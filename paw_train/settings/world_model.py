@@ -49,8 +49,7 @@ class WorldModelSettings(Group):
     algorithm"""
     loss: Text = "cmae"
     """loss of an observation: `cmae`, clipped mean absolute error (Eq. 8); `mae`, the same without clipping;
-    `ce`, cross-entropy (Eq. 5); `gce`, generalized cross-entropy (our extension), which `q` places between
-    `ce` and `mae`; or one that another package adds"""
+    `ce`, cross-entropy (Eq. 5); or one that another package adds"""
     alpha: PositiveShare = 0.75
     """fraction of the update's transitions that is supervised; (0, 1]"""
     rho: PositiveShare = 0.2
@@ -70,15 +69,6 @@ class WorldModelSettings(Group):
     dedup: Annotated[Literal["off", "once", "weighted"], BeforeValidator(yaml_switch)] = "off"
     """treatment of identical (h_t, a_t, o_{t+1}) within an update (our extension): `off`, each counts;
     `once`, only the first can be selected; `weighted`, each has weight 1 / its number of copies"""
-    q: PositiveShare = 0.5
-    """`gce` only: exponent of `(1 - p^q) / q`; 1 is `mae`, toward 0 it becomes `ce`; (0, 1]"""
-    gradient_ratio: AtLeastZero | None = None
-    """ratio of the term's gradient norm to the policy term's, enforced in each optimizer step (our extension;
-    local engine); `coef` then has no effect; null: `coef` decides"""
-    weighting: Literal["transition", "token"] = "transition"
-    """weights within a group: `transition`, every selected transition of a group has the same weight, and its
-    tokens 1 / |o| each (Eq. 8); `token`, every observation token of the group's selected transitions has the
-    same weight (our extension)"""
     filter: Annotated[Literal["off", "warnings"], BeforeValidator(yaml_switch)] = "off"
     """transitions that are left out: `warnings`, those after a malformed response, where the interface
     answers instead of the environment (the filter of the published ECHO); `off`, none"""
@@ -103,15 +93,6 @@ class WorldModelSettings(Group):
             hint = did_you_mean(str(name), PRESETS)
             raise ValueError(f"world_model.preset: {name!r} is not available. {hint}")
         return {**PRESETS[name], **{k: v for k, v in data.items() if k != "preset"}}
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.weighting == "token" and self.horizon != 1:
-            raise ValueError(
-                "world_model.weighting=token counts the tokens of o_{t+1} alone: set "
-                "world_model.horizon=1 or world_model.weighting=transition."
-            )
-        return self
 
     @property
     def filters_tokens(self) -> bool:

@@ -281,13 +281,11 @@ def _batches(
 def _loss(
     policy: LocalPolicy, rows: Sequence[TokenRow], context_weight: float
 ) -> tuple[Tensor, float]:
-    batch = collate(rows, policy.pad_id, policy.can_join).to(policy.device)
+    batch = collate(rows, policy.pad_id).to(policy.device)
     if context_weight == 0:
         return _response_loss(policy, batch)
     logits = policy.whole_logits(batch)
     weights = batch.attention_mask.float() * context_weight
-    # where rows are joined, the first token of one does not follow the last of another
-    weights[0, [branch.span[0] for branch in batch.branches or [] if not branch.shared]] = 0.0
     responses = torch.zeros_like(weights, dtype=torch.bool)
     responses[batch.row[batch.action_mask], batch.column[batch.action_mask]] = True
     weights[responses] = 1.0

@@ -467,7 +467,6 @@ class Run:
             self.reward_terms,
             updater.signals(transitions),
             self.policy.chat.ask,
-            s.optimizer.micro_batch_tokens if self.policy.can_join else 0,
         )
         if s.record.every and update % s.record.every == 0:
             kept_groups = pool.recorded(sampled, s.record.groups)

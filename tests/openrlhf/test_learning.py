@@ -68,7 +68,7 @@ CASES = {
         True,
         OptimizerSettings(minibatch_size=3, micro_batch_tokens=30),
         ObjectiveSettings(kl_coef=0.05),
-        WorldModelSettings(loss="gce", weighting="token"),
+        WorldModelSettings(loss="mae"),
     ),
     "no policy term": (
         "grpo",

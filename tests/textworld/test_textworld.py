@@ -67,7 +67,7 @@ def test_a_game_that_cannot_be_made_leaves_nothing(
     wrong = {**COOKING, "kind": "treasure_hunter", "settings": {"level": 99}}
     with pytest.raises(ValueError, match="could not make the game .*level to be within"):
         game_file(wrong)
-    assert list(tmp_path.iterdir()) == []
+    assert list((tmp_path / "textworld").iterdir()) == []
 
 
 def test_an_episode(cooking: TextWorldEnv) -> None:

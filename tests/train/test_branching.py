@@ -14,17 +14,13 @@ from paw_gym import Outcome, Task  # noqa: E402
 from paw_gym.functional import GeneratorEnv  # noqa: E402
 from paw_gym.pool import EnvPool  # noqa: E402
 from paw_gym.wrappers import AgentInterface  # noqa: E402
-from paw_train.algorithms.experience import RewardTerms, collect, prepare  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.rollouts.branch_points import CRITERIA, Path, branch_points  # noqa: E402
 from paw_train.rollouts.branching import branching_rollout  # noqa: E402
 from paw_train.rollouts.policy import Request, response_seed  # noqa: E402
 from paw_train.rollouts.rollout import Trajectory, rollout, sampled_tokens  # noqa: E402
 from paw_train.settings import (  # noqa: E402
-    AlgorithmSettings,
     BranchingSettings,
-    ObjectiveSettings,
-    WorldModelSettings,
 )
 from paw_train.settings.rollout import RolloutSettings  # noqa: E402
 
@@ -56,35 +52,6 @@ def tree(
     pool = noisy_pool(mode, size)
     settings = RolloutSettings(max_response_tokens=4, branching=BranchingSettings(**branching))
     return branching_rollout(policy, pool, settings, torch.Generator().manual_seed(seed))
-
-
-def test_dialogues_and_single_turns_branch_in_one_update(policy: LocalPolicy) -> None:
-    """Of two environments one in each mode: branches are packed where they are dialogues."""
-    made: list[Trajectory] = []
-    for number, mode in enumerate(MODES):
-        for trajectory in tree(policy, mode, branches=2, points=2):
-            trajectory.environment = mode
-            trajectory.episode.group += number
-            made.append(trajectory)
-    terms = {mode: RewardTerms(1.0) for mode in MODES}
-    found = {}
-    for limit in (0, 16384):
-        rows = prepare(
-            collect(made),
-            AlgorithmSettings(name="tree_grpo"),
-            ObjectiveSettings(kl_coef=0.0),
-            WorldModelSettings(adaptive=False),
-            terms,
-            ask=policy.chat.ask,
-            pack_tokens=limit,
-        ).rows
-        found[limit] = {
-            step.index: [[row.ids[c] for c in columns] for columns in step.columns]
-            for row in rows
-            for step in row.steps
-        }
-        count = len(rows)
-    assert found[0] == found[16384] and count < sum(len(t.rows) for t in made)
 
 
 def record(trajectories: list[Trajectory]) -> list[Any]:

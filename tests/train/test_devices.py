@@ -42,7 +42,7 @@ PATHS = {
         *("objective.kl_in=reward", "world_model.entropy=full", "objective.entropy_coef=0.01"),
     ],
     "dynamic sampling, gradient ratio": [
-        *("algorithm.dynamic_sampling=1", "world_model.gradient_ratio=0.5"),
+        "algorithm.dynamic_sampling=1",
     ],
     "truncated sampling, eager": [
         *("model.attention=eager", "rollout.top_k=5", "rollout.allow_truncated_sampling=true"),

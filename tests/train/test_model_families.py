@@ -28,7 +28,7 @@ JOINING = (
     *("Llama", "Qwen2", "Qwen3", "Mistral", "Phi3", "Granite", "Olmo2", "SmolLM3", "Cohere", "Glm"),
     *("GPTNeoX", "Starcoder2", "Phi", "Gemma", "GPT2"),
 )
-"""families whose attention takes joined rows"""
+"""families whose layers all see the whole context"""
 PADDED = ("Gemma2", "StableLm", "Falcon", "Nemotron")
 """families with sliding windows or attention of their own"""
 APART = ("Mamba", "Mamba2", "Qwen3_5", "Lfm2", "GPTNeo", "Bloom")
@@ -94,11 +94,6 @@ def _alone(model: Any, ids: Sequence[int]) -> Any:
         return model(input_ids=torch.tensor([list(ids)])).logits[0, -1].float()
 
 
-def test_it_joins_where_it_should(policy: tuple[str, LocalPolicy]) -> None:
-    family, local = policy
-    assert local.can_join == (family in JOINING)
-
-
 def test_scores_and_gradients_of_a_batch_are_those_of_each_row(
     policy: tuple[str, LocalPolicy],
 ) -> None:
@@ -118,7 +113,7 @@ def test_scores_and_gradients_of_a_batch_are_those_of_each_row(
         gradient = [p.grad.flatten() for p in local.model.parameters() if p.grad is not None]
         return torch.cat([found[i] for i in sorted(found)]).detach(), torch.cat(gradient)
 
-    scores, gradient = learned([collate(rows, local.pad_id, local.can_join)])
+    scores, gradient = learned([collate(rows, local.pad_id)])
     expected, gradients = learned([collate([row], local.pad_id) for row in rows])
     assert torch.allclose(scores, expected, atol=1e-5)
     assert torch.allclose(gradient, gradients, rtol=1e-4, atol=1e-4)
@@ -271,20 +266,7 @@ def test_a_model_that_keeps_its_state_in_itself_is_refused() -> None:
         open_decoder(_model("RecurrentGemma"), 2)
 
 
-def test_rotary_embeddings_by_length_are_not_joined() -> None:
-    long = {
-        "rope_type": "longrope",
-        "rope_theta": 1e4,
-        "short_factor": [1.0] * 4,
-        "long_factor": [4.0] * 4,
-    }
-    own = {"original_max_position_embeddings": 64, "rope_parameters": long, "sliding_window": None}
-    config = transformers.Phi3Config(**SHAPE, **own)
-    assert not LocalPolicy(transformers.Phi3ForCausalLM(config).eval(), TOKENIZER).can_join
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_rounding_of_a_small_type_hinders_nothing(dtype: Any) -> None:
     model = _model("Qwen3").to(dtype)
     assert isinstance(open_decoder(model, 2), BatchDecoder)
-    assert LocalPolicy(model, TOKENIZER).can_join

@@ -212,7 +212,7 @@ class TestMicroBatches:
             fixed_length=7,
         )
         world_model = WorldModelSettings(
-            loss=data.draw(st.sampled_from(["cmae", "mae", "ce", "gce"])), rho=0.4
+            loss=data.draw(st.sampled_from(["cmae", "mae", "ce"])), rho=0.4
         )
         plan = plan_update(
             world_model,

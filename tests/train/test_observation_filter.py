@@ -35,7 +35,6 @@ CASES = {
         "filter_patterns": NOISE,
         "filter": "warnings",
     },
-    "weighed by tokens": {"filter_patterns": NOISE, "weighting": "token"},
 }
 
 
@@ -60,7 +59,7 @@ def action_in(response: str) -> str:
 def expected_loss(recording: Recording, settings: WorldModelSettings) -> float:
     """Cross-entropy with alpha 1, written out: offsets of the tokenizer, sums in float64."""
     model = recording.model("policy").double()
-    groups: dict[int, list[tuple[float, int]]] = {}
+    groups: dict[int, list[float]] = {}
     returns: dict[int, list[float]] = {}
     for episode in recording.episodes:
         returns.setdefault(episode.group, []).append(episode.total_reward)
@@ -72,15 +71,11 @@ def expected_loss(recording: Recording, settings: WorldModelSettings) -> float:
             kept = tokens_left(recording, turn, settings)
             losses = [-scores[t - 1, episode.ids[t]].item() for t in kept]
             if losses:
-                loss = sum(losses) / len(losses)
-                groups.setdefault(episode.group, []).append((loss, len(losses)))
+                groups.setdefault(episode.group, []).append(sum(losses) / len(losses))
     total = 0.0
     for group, members in groups.items():
         lam = 1 - sum(returns[group]) / len(returns[group]) / 10
-        by_token = settings.weighting == "token"
-        shares = [count if by_token else 1 for _, count in members]
-        mean = sum(s * loss for s, (loss, _) in zip(shares, members, strict=True)) / sum(shares)
-        total += lam * mean / len(returns)
+        total += lam * sum(members) / len(members) / len(returns)
     return total
 
 

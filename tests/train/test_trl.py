@@ -153,11 +153,8 @@ def our_loss(trainer: Any, trajectories: list[Any]) -> Tensor:
 
 
 @pytest.mark.parametrize("loss", ["cmae", "ce"])
-@pytest.mark.parametrize("weighting", ["transition", "token"])
-def test_one_batch_has_the_loss_and_gradient_of_our_engine(
-    tmp_path: Path, loss: str, weighting: Any
-) -> None:
-    settings = WorldModelSettings(loss=loss, alpha=0.6, rho=0.9, weighting=weighting)
+def test_one_batch_has_the_loss_and_gradient_of_our_engine(tmp_path: Path, loss: str) -> None:
+    settings = WorldModelSettings(loss=loss, alpha=0.6, rho=0.9)
     trainer = text_trainer(tmp_path, world_model=settings)
     trajectories, batch = generation(trainer)
     theirs = trainer._compute_loss(trainer.model, batch)

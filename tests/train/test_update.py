@@ -106,31 +106,6 @@ def test_minibatches_of_unequal_size_average_to_equation_11(made_up: Any) -> Non
     assert torch.allclose(*gradients, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("budget", [10**6, 1])
-def test_the_world_models_gradient_keeps_its_ratio_to_the_policys(
-    made_up: Any, budget: int
-) -> None:
-    def gradient(wm: WorldModelSettings, **changes: Any) -> tuple[Any, dict[str, float]]:
-        objective = ObjectiveSettings(kl_coef=0.0, **changes)
-        policy = _policy(torch.float64)
-        experience = prepare(collect(made_up(True)), AlgorithmSettings(), objective, wm, 10.0)
-        optimizer = OptimizerSettings(lr=0.0, max_grad_norm=1e9, micro_batch_tokens=budget)
-        updater = Updater(policy, None, optimizer, objective, wm, 1.0, 1)
-        metrics = updater.step(experience, 0, 0)
-        return torch.cat([p.grad.flatten() for p in updater.parameters]), metrics
-
-    echo = WorldModelSettings.preset("echo")
-    policy_alone, _ = gradient(WorldModelSettings.preset("off"))
-    world_alone, _ = gradient(echo, policy_coef=0.0)
-    for coef in (1.0, 0.05):  # the coefficient has no effect on it
-        kept = WorldModelSettings.preset("echo", gradient_ratio=0.25, coef=coef)
-        both, metrics = gradient(kept)
-        expected = policy_alone + 0.25 * policy_alone.norm() * world_alone / world_alone.norm()
-        assert torch.allclose(both, expected, rtol=1e-6, atol=1e-9)
-        wanted = 0.25 * policy_alone.norm() / (coef * world_alone.norm())
-        assert metrics["wm_scale"] == pytest.approx(wanted.item(), rel=1e-6)
-
-
 def test_weights_and_advantages_follow_the_definitions(made_up: Any) -> None:
     objective = ObjectiveSettings(kl_coef=0.0)
     world_model = WorldModelSettings(alpha=0.5)

@@ -16,7 +16,6 @@ from paw_train.losses.world_model import (
     adaptive_weight,
     clipped_mae,
     cross_entropy,
-    generalized_cross_entropy,
     mae,
     plan_update,
     predicted_well,
@@ -55,33 +54,6 @@ class TestTokenTerms:
         assert mae(*one_row(p)).item() == pytest.approx((1 - q).mean())
         assert cross_entropy(*one_row(p)).item() == pytest.approx(-np.log(q).mean(), abs=1e-12)
         assert predicted_well(*one_row(p), rho).sum().item() == (~below).sum()
-
-    @fast
-    @given(probabilities, st.floats(0.01, 1.0))
-    def test_generalised_cross_entropy_is_the_equation_and_so_is_its_gradient(self, p, q):
-        values = np.array(p)
-        logp, mask = one_row(p)
-        logp.requires_grad_()
-        loss = generalized_cross_entropy(logp, mask, q)
-        assert loss.item() == pytest.approx(((1 - values**q) / q).mean(), abs=1e-12)
-        loss.sum().backward()
-        # the pull on log p is that of cross-entropy, 1 / |o|, times p^q
-        assert logp.grad[0, 1:-1].tolist() == pytest.approx((-(values**q) / len(p)).tolist())
-
-    @fast
-    @given(probabilities)
-    def test_generalised_cross_entropy_lies_between_its_two_ends(self, p):
-        row = one_row(p)
-        at_one = generalized_cross_entropy(*row, 1.0).item()
-        assert at_one == pytest.approx(mae(*row).item(), abs=1e-12)
-        near_zero = generalized_cross_entropy(*row, 1e-6).item()
-        assert near_zero == pytest.approx(cross_entropy(*row).item(), abs=1e-4)
-        assert at_one - 1e-12 <= generalized_cross_entropy(*row, 0.4).item() <= near_zero + 1e-4
-
-    @pytest.mark.parametrize("q", [0.0, -1.0, 1.5])
-    def test_an_exponent_out_of_range_is_an_error(self, q):
-        with pytest.raises(ValueError, match="exponent"):
-            generalized_cross_entropy(*one_row([0.5]), q)
 
     def test_the_denominator_is_the_full_length(self):
         # Only the first of four tokens is at or below rho; the mean over kept tokens would be 0.9.
@@ -208,21 +180,6 @@ class TestGroupWeights:
 
 class TestPlan:
     entropy, ids, means = [0.3, 0.1, 0.2, 0.0], [0, 0, 1, 1], [5.0, 10.0]
-
-    def test_a_token_mean_weighs_every_token_of_a_group_alike(self):
-        lengths = [3, 22, 5, 8]
-        settings = WorldModelSettings(weighting="token", loss="ce", alpha=0.75)
-        plan = plan_update(
-            settings, self.entropy, self.ids, [5.0, 0.0], 10.0, lengths=torch.tensor(lengths)
-        )
-        rng = np.random.default_rng(0)
-        nll = [rng.random(n) for n in lengths]
-        # per group: lambda times the mean over the tokens of its selected transitions; |G| = 2
-        expected = 0.5 * np.concatenate(nll[:2]).mean() / 2 + 1.0 * nll[2].mean() / 2
-        got = sum(w * values.mean() for w, values in zip(plan.weights.tolist(), nll, strict=True))
-        assert got == pytest.approx(expected)
-        with pytest.raises(ValueError, match="`weighting=token` needs `lengths`"):
-            plan_update(settings, self.entropy, self.ids, [5.0, 0.0], 10.0)
 
     def test_the_filter_leaves_out_what_follows_a_malformed_response(self):
         settings = WorldModelSettings(filter="warnings", alpha=0.5)

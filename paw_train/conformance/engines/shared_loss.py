@@ -67,9 +67,9 @@ def _counting_padding(count: Callable[..., MiniBatchTotals]) -> Any:
 
 
 def _padded_left(collate: Callable[[Sequence[TokenRow], int], TokenBatch]) -> Any:
-    """Rows padded on the left, never joined, and a mask that does not leave the padding out."""
+    """Rows padded on the left, and a mask that does not leave the padding out."""
 
-    def changed(rows: Sequence[TokenRow], pad_id: int, can_join: bool = False) -> TokenBatch:
+    def changed(rows: Sequence[TokenRow], pad_id: int) -> TokenBatch:
         batch = collate(rows, pad_id)
         width = batch.input_ids.shape[1]
         padding = torch.tensor([width - len(row.ids) for row in rows])

@@ -28,7 +28,7 @@ def grouped_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
+    mask: Tensor | None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention for Hugging Face's attention interface.
@@ -38,22 +38,12 @@ def grouped_attention(
         query: [B, H, t, D].
         key: [B, K, L, D] with H a multiple of K.
         value: [B, K, L, D].
-        attention_mask: [B, 1, t, L], or ``None`` for plain causal attention.
-        kwargs: ``scaling`` and what else the stock function takes; ``blocks`` (``AttentionBlocks``)
-            of sequences that are joined into one row, in place of a mask.
+        mask: [B, 1, t, L], or ``None`` for plain causal attention.
+        kwargs: ``scaling`` and what else the stock function takes.
 
     Returns:
         [B, t, H, D], and no weights.
     """
-    blocks = kwargs.pop("blocks", None)
-    attend = _attend if blocks is None else blocks.attend
-    result = attend(module, query, key, value, attention_mask, **kwargs)
-    return result, None
-
-
-def _attend(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any
-) -> Tensor:
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     batch, heads, length, width = query.shape
@@ -62,15 +52,15 @@ def _attend(
     products = mask is not None and rows <= _FEW_QUERIES and _is_read_slowly(key, mask)
     if mask is None or length > _LONGEST_QUERY or (groups == 1 and not products):
         output: Tensor = sdpa_attention_forward(module, query, key, value, mask, **kwargs)[0]
-        return output
+        return output, None
     folded = query.reshape(batch, key.shape[1], rows, width)
     mask = mask[..., : key.shape[2]]
     if length > 1:
         mask = mask.repeat(1, 1, groups, 1)
-    attend = _two_products if products else _fused
-    result = attend(folded, key, value, mask, kwargs.get("scaling") or width**-0.5)
+    kernel = _two_products if products else _fused
+    result = kernel(folded, key, value, mask, kwargs.get("scaling") or width**-0.5)
     # values may be narrower than keys
-    return result.reshape(batch, heads, length, value.shape[-1]).transpose(1, 2)
+    return result.reshape(batch, heads, length, value.shape[-1]).transpose(1, 2), None
 
 
 def _fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -15,11 +14,8 @@ from torch import Tensor
 from paw_train.losses.lm_head_logprobs import TokenScorer
 from paw_train.policies.local import lora
 from paw_train.policies.local.attention import use_grouped_attention
-from paw_train.policies.local.attention_blocks import layout
-from paw_train.policies.local.kv_cache import static_cache, window_of
 from paw_train.policies.local.loading import load_model, no_progress_bars, read_weights
 from paw_train.policies.local.lora import Base
-from paw_train.policies.local.probes import takes_blocks
 from paw_train.policies.local.reference import AdapterReference, CopyReference, Reference
 from paw_train.policies.local.scoring import LocalScoringSession
 from paw_train.policies.local.session import LocalSession
@@ -151,16 +147,9 @@ class LocalPolicy:
             [S, W], one line a transition (see ``TokenBatch``), 0 where empty; with ``entropy`` also
             [S, W] entropies in nats, 0 outside the actions, with gradient.
         """
-        score = partial(self._score, layout=layout(batch))
         with recomputed(self.model):
-            result, entropies = batch_logprobs(score, batch, temperature, entropy)
+            result, entropies = batch_logprobs(self._score, batch, temperature, entropy)
         return result if entropies is None else (result, entropies)
-
-    @property
-    def can_join(self) -> bool:
-        """Whether it reads joined rows: our attention is in use, and every layer sees all."""
-        every_layer_sees_all = static_cache(self.model, 1) and not window_of(self.model.config)
-        return bool(every_layer_sees_all) and takes_blocks(self.model)
 
     def logits(self, batch: TokenBatch, tokens: Tensor) -> Tensor:
         """Logits that predict a few chosen tokens, with gradient.
@@ -172,11 +161,11 @@ class LocalPolicy:
         Returns:
             [P, V] in the model's precision.
         """
-        return self._score.logits(batch.input_ids, tokens, layout(batch))
+        return self._score.logits(batch.input_ids, tokens)
 
     def whole_logits(self, batch: TokenBatch) -> Tensor:
         """[B, T, V] logits of what follows each token, with gradient, in the model's precision."""
-        output = self.model(input_ids=batch.input_ids, use_cache=False, **layout(batch))
+        output = self.model(input_ids=batch.input_ids, use_cache=False)
         logits: Tensor = output.logits
         return logits
 

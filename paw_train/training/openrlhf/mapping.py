@@ -319,11 +319,6 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             lambda v: v == "sampled",
             "is not done here yet for the full vocabulary: use sampled, the paper's.",
         ),
-        "world_model.gradient_ratio": _only(
-            "not read",
-            lambda v: v is None,
-            "is not done here: gradients are sharded over the GPUs. Set world_model.coef instead.",
-        ),
         "world_model": _LOSS,
         "world_model_learning.method": _only(
             "not read",
