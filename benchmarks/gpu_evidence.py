@@ -7,7 +7,7 @@
 Needs no network and no installation of this project: a Python with torch and transformers, and the packages
 in ``NEEDED``. Each part runs in a process of its own with a time limit, so that none takes the others with
 it. The same command goes on where it was stopped: finished parts are kept, the training run resumes. Nothing
-is written outside the output folder. ``docs/gpu.md`` is made from the result (``scripts/gpu_page.py``).
+is written outside the output folder. The table in docs/cluster.md says what has been run.
 """
 
 from __future__ import annotations

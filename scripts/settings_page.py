@@ -19,7 +19,7 @@ import yaml
 from paw_train.settings import EndpointSettings, Settings
 from paw_train.settings.base import Group, field_kinds, groups_of, is_group
 from paw_train.settings.mixture import MixedEnvSettings
-from paw_train.settings.ranges import allowed, type_name
+from paw_train.settings.ranges import allowed
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "settings.md"
@@ -28,9 +28,9 @@ OPENING = """# Settings
 <!-- Written by scripts/settings_page.py from the code; change the docstrings there. -->
 
 Every setting of `paw train` and `paw eval`, by its name in a recipe and on the command line
-(`paw train embedded optimizer.lr=1e-4`), with its type, its default, and what it does. `null` means that
-no value is set. A [recipe](recipes.md) contains only what differs from these defaults; an unknown name is an
-error that suggests the nearest one.
+(`paw train embedded optimizer.lr=1e-4`), with its default, what it does, and the values that it may
+have; `null`: none is set. A [recipe](train.md#recipes) contains only what differs. Those that matter are on
+[one screen](train.md#the-settings-that-matter).
 
 Settings of prompting agents (`agent.KEY`) are listed with [the agents](baselines.md), arguments of an
 environment (`env.kwargs.KEY`) on the environment's page.
@@ -66,10 +66,10 @@ def _section(path: str, cls: type[Group]) -> str:
             groups.append(f"[`{name}`](#{anchor(name)})")
             continue
         default = as_yaml(cls.model_fields[key].get_default())
-        cells = (f"`{name}`", kind_of(kind), f"`{default}`", text_of(cls, key))
+        cells = (f"`{name}`", f"`{default}`", text_of(cls, key) + values_of(kind))
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     head = f"## {title} {{ #{anchor(path)} }}\n\n{about}\n"
-    table = ["| setting | type | default | |", "| --- | --- | --- | --- |", *rows]
+    table = ["| setting | default | |", "| --- | --- | --- |", *rows]
     more = f"\nGroups: {', '.join(groups)}.\n" if groups else ""
     return head + ("\n" + "\n".join(table) + "\n" if rows else "") + more
 
@@ -98,10 +98,10 @@ def _markdown(text: str) -> str:
     return "".join(p if p.startswith("`") else p.replace("<", "&lt;") for p in parts)
 
 
-def kind_of(kind: Any) -> str:
-    """A type, and the values of it that a setting may have: ``int``, 1 or more."""
-    words = allowed(kind).removesuffix(", or null")
-    return f"`{type_name(kind)}`" + (f", {words}" if words else "")
+def values_of(kind: Any) -> str:
+    """The values that a setting may have, in brackets: ``(1 or more)``."""
+    words = allowed(kind).removesuffix(", or null").removeprefix("not empty")
+    return f" ({words})" if words else ""
 
 
 def as_yaml(value: Any) -> str:
@@ -111,12 +111,9 @@ def as_yaml(value: Any) -> str:
     return text.removesuffix("...").strip()
 
 
-def files() -> dict[Path, str]:
-    """The page, and its text."""
-    return {PAGE: page()}
-
-
 if __name__ == "__main__":
-    from generated import write_or_check
-
-    sys.exit(write_or_check(__doc__, files()))
+    text = page()
+    if PAGE.read_text(encoding="utf-8") != text:
+        if "--check" in sys.argv:
+            sys.exit(f"not current: {PAGE.relative_to(ROOT)}")
+        PAGE.write_text(text, encoding="utf-8")

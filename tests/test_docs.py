@@ -14,14 +14,14 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 NEEDS = {
-    "docs/environments/babyai.md": "minigrid",
+    "docs/environments/small.md: BabyAI": "minigrid",
+    "docs/environments/small.md: TextWorld": "textworld",
+    "docs/environments/small.md: TextWorldExpress": "textworld_express",
+    "docs/environments/small.md: ScienceWorld": "scienceworld",
     "docs/environments/tau2.md": "tau2",
-    "docs/environments/textworld.md": "textworld",
-    "docs/environments/textworld-express.md": "textworld_express",
-    "docs/environments/scienceworld.md": "scienceworld",
 }
-"""pages whose code needs a package that not everyone has"""
-ORIGINAL = {"docs/environments/textworld.md": pytest.mark.original}
+"""code that needs a package that not everyone has"""
+ORIGINAL = {"docs/environments/small.md: TextWorld": pytest.mark.original}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -35,6 +35,21 @@ def blocks(page: Path, language: str) -> list[str]:
     ]
 
 
+def programs() -> dict[str, str]:
+    """The Python of each page; of the page on small worlds, of each section."""
+    found = {}
+    for page in PAGES:
+        parts = {name(page): page.read_text(encoding="utf-8")}
+        if page.name == "small.md":
+            sections = re.split("^## ", parts.popitem()[1], flags=re.MULTILINE)[1:]
+            parts = {f"{name(page)}: {text.splitlines()[0]}": text for text in sections}
+        for title, text in parts.items():
+            code = [block for tag, block in FENCE.findall(text) if tag == "python"]
+            if code:
+                found[title] = "\n".join(code)
+    return found
+
+
 def run(command: list[str], folder: Path) -> str:
     """Runs a program in an empty folder with this clone's packages, and returns what it printed."""
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
@@ -45,15 +60,14 @@ def run(command: list[str], folder: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "page",
-    [pytest.param(p, marks=ORIGINAL.get(name(p), ())) for p in PAGES if blocks(p, "python")],
-    ids=name,
+    ("title", "code"),
+    [pytest.param(t, c, marks=ORIGINAL.get(t, ()), id=t) for t, c in programs().items()],
 )
-def test_python_of_page(page: Path, tmp_path: Path) -> None:
-    if name(page) in NEEDS:
-        pytest.importorskip(NEEDS[name(page)])
+def test_python_of_page(title: str, code: str, tmp_path: Path) -> None:
+    if title in NEEDS:
+        pytest.importorskip(NEEDS[title])
     script = tmp_path / "page.py"
-    script.write_text("\n".join(blocks(page, "python")), encoding="utf-8")
+    script.write_text(code, encoding="utf-8")
     run([sys.executable, "-W", "error::UserWarning", str(script)], tmp_path)
 
 

@@ -312,9 +312,8 @@ def test_what_is_listed_is_shown_somewhere() -> None:
         assert any(re.fullmatch(pattern, line) for line in lines), f"stale: {pattern}"
 
 
-ORIGINAL = {"docs/environments/textworld.md": pytest.mark.original}
 RUNNABLE = [
-    pytest.param(page, marks=ORIGINAL.get(name(page), ()))
+    page
     for page in PAGES
     if any(line.startswith("paw ") and reason_not_run(line) is None for line in lines_of(page))
 ]
@@ -323,9 +322,7 @@ RUNNABLE = [
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RUNNABLE, ids=name)
 def test_the_lines_of_a_page(page: Path, clean: Path, endpoint: str) -> None:
-    if name(page) == "docs/recipes.md":  # its first line trains an `embedded` of its own
-        shutil.rmtree(clean / "runs")
-    if name(page) == "docs/compare.md":
+    if name(page) == "docs/viewer.md":
         shutil.copytree(clean / "runs" / "embedded", clean / "runs" / "mine")
     for line in lines_of(page):
         needed = next((p for pattern, p in NEEDS.items() if re.fullmatch(pattern, line)), None)
@@ -386,7 +383,7 @@ def test_a_benchmark_has_the_options_that_are_shown(line: str) -> None:
 def test_a_recipe_for_gpus_has_the_settings_that_are_shown() -> None:
     from paw_train.settings import load_settings
 
-    page = ROOT / "docs" / "recipes.md"
+    page = ROOT / "docs" / "train.md"
     lines = [line for line in lines_of(page) if line.startswith("paw train alfworld_qwen")]
     assert lines
     for line in lines:

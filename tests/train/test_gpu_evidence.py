@@ -16,7 +16,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import claimed_device  # noqa: E402
-from files import load  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -245,24 +244,3 @@ def test_the_whole_program_without_a_network(tmp_path: Path) -> None:
     assert parts["throughput"]["values"]["update_tokens_per_second"].keys() == {"off", "paw"}
     assert [row["update"] for row in parts["learning"]["values"]["curve"]] == [1, 2]
     assert parts["learning"]["machine"]["torch"] == torch.__version__
-
-
-# --- the page -------------------------------------------------------------------------------------
-
-
-def _page() -> Any:
-    return load("scripts/gpu_page.py")
-
-
-def test_the_page_names_what_was_not_run(evidence: ModuleType, tmp_path: Path) -> None:
-    script = _page()
-    assert set(script.PARTS) == set(evidence.PARTS)
-    assert script.page(None).count("**Not run**") == len(evidence.PARTS)
-    request = evidence.Request(tmp_path, "cpu", True, "abc")
-    evidence._write(request.result_file("correctness"), evidence.run_part(request, "correctness"))
-    evidence.write_evidence(request)
-    text = script.page(json.loads((tmp_path / "evidence.json").read_text()))
-    assert text.count("**Not run**") == len(evidence.PARTS) - 1
-    assert "**Passed** on CPU" in text and "commit abc" in text
-    assert "| float32, kl | 0 | at most 0.0001 | passed |" in text
-    assert "Reduced sizes" in text
