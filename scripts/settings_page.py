@@ -57,21 +57,19 @@ def _section(path: str, cls: type[Group]) -> str:
     about = _markdown(inspect.getdoc(cls) or "")
     if path == "endpoint":
         about += " For `paw eval openai:MODEL`; see [where the model runs](models.md)."
-    rows, groups = [], []
+    rows = []
     for key, kind in field_kinds(cls).items():
         if any(key in getattr(base, "model_fields", {}) for base in cls.__mro__[1:]):
             continue  # stands with the class that has it
         name = f"{path}.{key}".lstrip(".")
         if is_group(kind):
-            groups.append(f"[`{name}`](#{anchor(name)})")
             continue
         default = as_yaml(cls.model_fields[key].get_default())
         cells = (f"`{name}`", f"`{default}`", text_of(cls, key) + values_of(kind))
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     head = f"## {title} {{ #{anchor(path)} }}\n\n{about}\n"
     table = ["| setting | default | |", "| --- | --- | --- |", *rows]
-    more = f"\nGroups: {', '.join(groups)}.\n" if groups else ""
-    return head + ("\n" + "\n".join(table) + "\n" if rows else "") + more
+    return head + ("\n" + "\n".join(table) + "\n" if rows else "")
 
 
 def anchor(path: str) -> str:
