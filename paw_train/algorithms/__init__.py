@@ -1,4 +1,13 @@
-"""From rewards to advantages: the estimators, and what they need of an update's transitions.
+"""The RL algorithms, a file each, and PaW; ``experience`` applies them to an update, ``update`` learns.
 
-The estimators are pure functions; ``experience`` applies them to an update, ``critic`` is PPO's.
+Importing the package registers its advantage estimators (``estimator.ADVANTAGES``).
 """
+
+from paw_train.algorithms.gigpo import gigpo
+from paw_train.algorithms.grpo import grpo
+from paw_train.algorithms.ppo import gae
+from paw_train.algorithms.reinforce_pp import reinforce_pp
+from paw_train.algorithms.rloo import rloo
+from paw_train.algorithms.tree import tree_grpo, vineppo
+
+__all__ = ["gae", "gigpo", "grpo", "reinforce_pp", "rloo", "tree_grpo", "vineppo"]

@@ -14,18 +14,15 @@ import torch
 from torch import Tensor
 
 from paw_gym.transition import Transition
-from paw_train.algorithms.estimators import (
+from paw_train.algorithms.estimator import (
     AdvantageEstimator,
     CriticView,
     UpdateView,
     advantage_estimator,
 )
-from paw_train.algorithms.trees import Tree
-from paw_train.losses.world_model import (
-    WorldModelPlan,
-    action_entropy,
-    plan_update,
-)
+from paw_train.algorithms.paw import action_entropy
+from paw_train.algorithms.selection import WorldModelPlan, plan_update
+from paw_train.algorithms.tree import Tree
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.rollouts.rows import look_ahead, transition_keys, trimmed
 from paw_train.rollouts.tokens import StepSpans, TokenRow

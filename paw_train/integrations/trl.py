@@ -21,12 +21,9 @@ from torch import Tensor
 from trl import GRPOTrainer
 
 from paw_gym.pool import EnvPool
-from paw_train.losses.world_model import (
-    WorldModelSettings,
-    action_entropy,
-    plan_update,
-    world_model_loss,
-)
+from paw_train.algorithms.paw import action_entropy
+from paw_train.algorithms.selection import plan_update
+from paw_train.losses.world_model import world_model_loss
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.observation_filter import filtered
 from paw_train.rollouts.policy import response_seed
@@ -34,6 +31,7 @@ from paw_train.rollouts.roles import token_roles
 from paw_train.rollouts.rollout import Trajectory, rollout
 from paw_train.rollouts.tokens import Span
 from paw_train.settings.rollout import RolloutSettings
+from paw_train.settings.world_model import WorldModelSettings
 
 __all__ = ["PaWTrainer", "TextRollouts", "episode_reward"]
 

@@ -2,7 +2,7 @@
 
 Echoes of the action and matches of regular expressions are found in an observation's text, and the tokens
 that they cover by the text of each token: nothing is tokenised again. Warnings, which concern whole
-transitions, are left out by ``paw_train.losses.world_model.plan_update``.
+transitions, are left out by ``paw_train.algorithms.selection.plan_update``.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from paw_gym.files import (
 from paw_gym.locks import only_process, require_idle
 from paw_gym.transition import write_jsonl
 from paw_train.algorithms.critic import Critic
-from paw_train.algorithms.estimators import advantage_estimator
+from paw_train.algorithms.estimator import advantage_estimator
 from paw_train.algorithms.experience import collect, prepare
 from paw_train.algorithms.update import Updater, update_seed
 from paw_train.evaluation import evaluate_members, evaluate_to_folder

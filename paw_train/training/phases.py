@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from paw_train.algorithms.estimators import advantage_estimator
+from paw_train.algorithms.estimator import advantage_estimator
 from paw_train.settings import Settings
 from paw_train.training.memory import Micro, critic_bytes, scoring_bytes, training_bytes
 from paw_train.training.model_shape import ModelShape

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from paw_gym.constructors import check_arguments
 from paw_gym.wrappers import AgentInterface
-from paw_train.algorithms.estimators import require_registered
+from paw_train.algorithms.estimator import require_registered
 from paw_train.environments import (
     agent_env_maker,
     has_solver,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from paw_train.algorithms.advantages import grpo
+from paw_train.algorithms import grpo
 from paw_train.algorithms.experience import Experience
 from paw_train.algorithms.update import Updater
 from paw_train.policies.local.policy import LocalPolicy

@@ -8,8 +8,9 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from paw_train.algorithms.advantages import EPS, gae, gigpo, grpo, reinforce_pp, rloo
-from paw_train.algorithms.anchors import cluster_anchors, is_similar
+from paw_train.algorithms import gae, gigpo, grpo, reinforce_pp, rloo
+from paw_train.algorithms.gigpo import cluster_anchors, is_similar
+from paw_train.algorithms.group_statistics import EPS
 
 fast = settings(max_examples=40, deadline=None)
 returns_and_groups = st.lists(

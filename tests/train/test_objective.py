@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from paw_train.algorithms.paw import wm_weights
+from paw_train.algorithms.selection import plan_update
 from paw_train.losses.objective import (
     MicroBatch,
     MiniBatchTotals,
@@ -21,8 +23,8 @@ from paw_train.losses.objective import (
     merge_metrics,
     truncated_importance,
 )
-from paw_train.losses.world_model import WorldModelSettings, plan_update, wm_weights
 from paw_train.settings import Settings
+from paw_train.settings.world_model import WorldModelSettings
 
 VOCABULARY = 23
 OFF, PAW = WorldModelSettings.preset("off"), WorldModelSettings()

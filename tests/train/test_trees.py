@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from paw_train.algorithms.advantages import grpo  # noqa: E402
+from paw_train.algorithms import grpo  # noqa: E402
 from paw_train.algorithms.experience import collect, prepare  # noqa: E402
-from paw_train.algorithms.trees import Tree, tree_grpo, vineppo  # noqa: E402
+from paw_train.algorithms.tree import Tree, tree_grpo, vineppo  # noqa: E402
 from paw_train.losses.objective import ObjectiveSettings  # noqa: E402
 from paw_train.settings import AlgorithmSettings  # noqa: E402
 from paw_train.settings.world_model import WorldModelSettings  # noqa: E402

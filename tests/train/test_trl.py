@@ -25,12 +25,12 @@ from paw_train.algorithms.update import loss_inputs, minibatch_totals
 from paw_train.integrations import trl as ours
 from paw_train.integrations.trl import PaWTrainer, TextRollouts, content_span, episode_reward
 from paw_train.losses.objective import combined_loss
-from paw_train.losses.world_model import WorldModelSettings
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import piece_tokenizer, scratch_model, word_tokenizer
 from paw_train.rollouts.scoring import batches
 from paw_train.settings import AlgorithmSettings, ObjectiveSettings, RolloutSettings
 from paw_train.settings.scratch import ScratchModelSettings
+from paw_train.settings.world_model import WorldModelSettings
 
 ENV = "tests/Echo-v0"
 SIZE = ScratchModelSettings(hidden=32, layers=1, heads=2, kv_heads=1, intermediate=64)

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from paw_train.algorithms.advantages import grpo  # noqa: E402
+from paw_train.algorithms import grpo  # noqa: E402
 from paw_train.algorithms.critic import Critic  # noqa: E402
 from paw_train.algorithms.experience import collect, prepare  # noqa: E402
 from paw_train.algorithms.update import Updater, loss_inputs  # noqa: E402

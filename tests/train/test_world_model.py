@@ -1,6 +1,7 @@
 """World-model supervision: each equation against numpy, the corners of selection and weights."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,24 +9,27 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paw_train.losses.world_model import (
-    WORLD_MODEL_LOSSES,
-    WORLD_MODEL_SELECTIONS,
-    WorldModelSettings,
+from paw_train.algorithms.paw import (
     action_entropy,
     adaptive_weight,
     clipped_mae,
-    cross_entropy,
-    mae,
-    plan_update,
-    predicted_well,
     select_top_alpha,
     wm_weights,
-    world_model_loss,
 )
+from paw_train.algorithms.selection import WORLD_MODEL_SELECTIONS, plan_update
+from paw_train.losses.world_model import WORLD_MODEL_LOSSES, predicted_well, world_model_loss
+from paw_train.settings.world_model import WorldModelSettings
 
 fast = settings(max_examples=40, deadline=None)
 probabilities = st.lists(st.floats(0.001, 1.0), min_size=1, max_size=8)
+
+
+def mae(logp: Any, mask: Any) -> torch.Tensor:
+    return world_model_loss(logp, mask, WorldModelSettings(loss="mae"))
+
+
+def cross_entropy(logp: Any, mask: Any) -> torch.Tensor:
+    return world_model_loss(logp, mask, WorldModelSettings(loss="ce"))
 
 
 def one_row(p: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -248,18 +252,17 @@ class TestLossesByName:
         monkeypatch.setattr(WORLD_MODEL_LOSSES, "_loaded", {})
 
         @WORLD_MODEL_LOSSES.register("sum")
-        def summed(logprobs, mask, settings):
-            assert mask.dtype == torch.bool
-            return -settings.q * logprobs.sum(-1)
+        def summed(logprobs, settings):
+            return -settings.rho * logprobs
 
         logp = torch.tensor([[math.log(0.5), math.nan]])
-        found = world_model_loss(logp, [[1, 0]], WorldModelSettings(loss="sum", q=0.1))
+        found = world_model_loss(logp, [[1, 0]], WorldModelSettings(loss="sum", rho=0.1))
         assert found.item() == pytest.approx(0.1 * math.log(2))
 
     def test_one_loss_for_all_rows_is_an_error(self, monkeypatch):
-        monkeypatch.setattr(WORLD_MODEL_LOSSES, "_loaded", {"mine": lambda p, m, s: p.mean()})
+        monkeypatch.setattr(WORLD_MODEL_LOSSES, "_loaded", {"mine": lambda p, s: p.mean()})
         with pytest.raises(
-            ValueError, match=r"'mine' returned Tensor of shape \(\).*each of the 1"
+            ValueError, match=r"'mine' returned Tensor of shape \(\).*for each token"
         ):
             world_model_loss(self.logp, self.mask, WorldModelSettings(loss="mine"))
 

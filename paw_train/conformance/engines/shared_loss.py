@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paw_train.algorithms import advantages
+from paw_train.algorithms import group_statistics
 from paw_train.conformance.engines.patching import patched
 from paw_train.losses import objective
 from paw_train.losses.inputs import MiniBatchTotals
@@ -27,7 +27,7 @@ def planted(fault: str, collating: Any) -> Any:
     places: dict[str, tuple[Any, str, Any]] = {
         "clip_on_wrong_side": (objective, "clipped_surrogate", _larger_of_both),
         "k1_for_k3": (objective, "k3_divergence", _k1),
-        "population_deviation": (advantages, "_deviation", _population_deviation),
+        "population_deviation": (group_statistics, "deviation", _population_deviation),
         "padding_in_mean": (MiniBatchTotals, "count", _counting_padding(MiniBatchTotals.count)),
         "attention_over_padding": (collating, "collate", _padded_left(collating.collate)),
     }
@@ -53,7 +53,7 @@ def _population_deviation(
 ) -> Tensor:
     squares = torch.zeros(int(index.max()) + 1, dtype=centred.dtype)
     squares.index_add_(0, index, centred.square() * (1.0 if weights is None else weights))
-    return (squares[index] / counts).sqrt() + advantages.EPS
+    return (squares[index] / counts).sqrt() + group_statistics.EPS
 
 
 def _counting_padding(count: Callable[..., MiniBatchTotals]) -> Any:

@@ -113,7 +113,7 @@ class Grid:
 
     def _run(self, arm: Arm, seed: int, folder: Path) -> PlannedRun:
         # loads torch, which naming grids for the shell to complete must not
-        from paw_train.algorithms.estimators import require_registered
+        from paw_train.algorithms.estimator import require_registered
 
         values: dict[str, Any] = {"threads": 1, **self.overrides, **arm.settings}
         values |= {"seed": seed, "out": str(folder), "name": run_name(arm.name, seed)}

@@ -15,7 +15,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience as OpenRLHFExperien
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from torch import Tensor
 
-from paw_train.algorithms.estimators import advantage_estimator
+from paw_train.algorithms.estimator import advantage_estimator
 from paw_train.algorithms.experience import Pool, Signals, collect, prepare, sampled_entropy
 from paw_train.algorithms.update import scheduled_rate, update_seed
 from paw_train.losses.objective import truncated_importance

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from paw_train.algorithms.estimators import advantage_estimator
+from paw_train.algorithms.estimator import advantage_estimator
 from paw_train.settings import Settings
 from paw_train.settings.base import field_kinds, groups_of, is_group
 

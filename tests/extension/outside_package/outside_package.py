@@ -2,7 +2,7 @@
 
 import torch
 
-from paw_train.algorithms.estimators import estimator
+from paw_train.algorithms.estimator import estimator
 from paw_train.baselines import Answer, TurnAgent
 
 
@@ -14,9 +14,9 @@ def beats_its_group(update):
     return torch.sign(update.returns - means[update.group])[update.episode]
 
 
-def squared_error(logprobs, mask, settings):
-    """Mean of `(1 - p)^2` over the tokens of each observation."""
-    return ((1 - logprobs.exp()).square() * mask).sum(-1) / mask.sum(-1).clamp(min=1)
+def squared_error(logprobs, settings):
+    """`(1 - p)^2` of each token of an observation."""
+    return (1 - logprobs.exp()).square()
 
 
 class FirstChoice(TurnAgent):

@@ -17,7 +17,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from paw_train.algorithms.advantages import group_deviation, grpo
+from paw_train.algorithms.estimator import ADVANTAGES, UpdateView, estimator
+from paw_train.algorithms.group_statistics import group_deviation
+from paw_train.algorithms.grpo import grpo
 from paw_train.losses.tensor_inputs import FloatArray, IdArray, as_codes, as_float, require_finite
 
 
@@ -237,3 +239,26 @@ def _roots(tree: Tree) -> tuple[list[int], list[int]]:
         if before < 0:
             groups.append(tree.group[number])
     return root, groups
+
+
+@ADVANTAGES.register("tree_grpo")
+@estimator(grouped=True, branches=True)
+def _tree_grpo(update: UpdateView) -> Tensor:
+    settings, groups = update.settings, update.group[update.episode]
+    assert update.previous is not None  # branches
+    return tree_grpo(
+        update.rewards,
+        update.previous,
+        groups,
+        update.episode,
+        settings.omega,
+        settings.normalize,
+    )
+
+
+@ADVANTAGES.register("vineppo")
+@estimator(grouped=True, branches=True)
+def _vineppo(update: UpdateView) -> Tensor:
+    assert update.previous is not None  # branches
+    groups = update.group[update.episode]
+    return vineppo(update.rewards, update.previous, groups, update.gamma)

@@ -1,7 +1,7 @@
 """Advantage estimators by name: what each declares about itself, and what it reads of an update.
 
-The formulas are pure functions in ``advantages``; here they are applied to the transitions of one
-update. A new estimator is one decorated function, here or in another package:
+An algorithm is a file of this folder: its formula as a pure function, and an estimator that applies it to the
+transitions of one update. A new estimator is one decorated function, here or in another package:
 
 ```python
 @ADVANTAGES.register("centred")
@@ -22,18 +22,9 @@ import torch
 from torch import Tensor
 
 from paw_gym.registry import Registry
-from paw_train.algorithms.advantages import (
-    episode_weights,
-    gae,
-    gigpo,
-    grpo,
-    reinforce_pp,
-    rloo,
-    standardize,
-    step_scores,
-)
-from paw_train.algorithms.trees import tree_grpo, vineppo
-from paw_train.losses.world_model import WORLD_MODEL_LOSSES, WORLD_MODEL_SELECTIONS
+from paw_train.algorithms.group_statistics import episode_weights, step_scores
+from paw_train.algorithms.selection import WORLD_MODEL_SELECTIONS
+from paw_train.losses.world_model import WORLD_MODEL_LOSSES
 from paw_train.settings import AlgorithmSettings, Settings
 
 T = TypeVar("T")
@@ -202,7 +193,7 @@ def advantage_estimator(name: str) -> AdvantageEstimator:
     if not isinstance(found, AdvantageEstimator):
         raise ValueError(
             f"algorithm.name: {name!r} is a {type(found).__name__}, which does not declare what it "
-            "needs. Decorate the function with paw_train.algorithms.estimators.estimator(...)."
+            "needs. Decorate the function with paw_train.algorithms.estimator.estimator(...)."
         )
     return found
 
@@ -251,99 +242,3 @@ def _registered(registry: Registry[T], name: str, setting: str) -> T:
         return registry[name]
     except ValueError as error:
         raise ValueError(f"{setting}: {error}") from None
-
-
-# --- the estimators -------------------------------------------------------------------------------
-
-
-@ADVANTAGES.register("grpo")
-@estimator(grouped=True, step_penalties=True)
-def _grpo(update: UpdateView) -> Tensor:
-    groups = update.group[update.episode]
-    found = grpo(update.scores, groups, update.settings.normalize, update.weights)
-    return torch.where(update.compared, found, 0.0)
-
-
-@ADVANTAGES.register("gigpo")
-@estimator(grouped=True, default_gamma=0.95, step_penalties=True)
-def _gigpo(update: UpdateView) -> Tensor:
-    settings = update.settings
-    return gigpo(
-        update.rewards,
-        update.episode,
-        update.step,
-        update.group[update.episode],
-        update.anchors,
-        update.gamma,
-        settings.omega,
-        settings.normalize,
-        settings.similarity,
-        settings.statistics,
-        settings.autojunk,
-        update.penalties,
-    )
-
-
-@ADVANTAGES.register("rloo")
-@estimator(grouped=True, step_penalties=True)
-def _rloo(update: UpdateView) -> Tensor:
-    scores, episode = update.scores, update.episode
-    share = episode_weights(episode)
-    means = torch.zeros(len(update.group), dtype=scores.dtype)
-    means.index_add_(0, episode, share * scores)
-    # exactly the episode's advantage where all of its steps have one score
-    found = rloo(means, update.group)[episode] + (scores - means[episode])
-    return torch.where(update.compared, found, 0.0)
-
-
-@ADVANTAGES.register("tree_grpo")
-@estimator(grouped=True, branches=True)
-def _tree_grpo(update: UpdateView) -> Tensor:
-    settings, groups = update.settings, update.group[update.episode]
-    assert update.previous is not None  # branches
-    return tree_grpo(
-        update.rewards,
-        update.previous,
-        groups,
-        update.episode,
-        settings.omega,
-        settings.normalize,
-    )
-
-
-@ADVANTAGES.register("vineppo")
-@estimator(grouped=True, branches=True)
-def _vineppo(update: UpdateView) -> Tensor:
-    assert update.previous is not None  # branches
-    groups = update.group[update.episode]
-    return vineppo(update.rewards, update.previous, groups, update.gamma)
-
-
-@ADVANTAGES.register("reinforce_pp")
-@estimator(step_penalties=True)
-def _reinforce_pp(update: UpdateView) -> Tensor:
-    groups = update.group[update.episode] if update.settings.group_baseline else None
-    return reinforce_pp(update.scores, groups, update.weights)
-
-
-@ADVANTAGES.register("ppo")
-@estimator(needs_critic=True)
-def _ppo(update: UpdateView) -> tuple[Tensor, Tensor]:
-    """GAE by turn, or by action token."""
-    critic = update.critic
-    assert critic is not None  # needs_critic
-    mask = critic.mask
-    # an episode truncated by its step budget ended: the budget is part of the task, nothing is
-    # bootstrapped
-    advantage, target = gae(
-        critic.rewards[mask],
-        critic.values[mask],
-        critic.last[mask].double(),
-        update.gamma,
-        update.settings.lam,
-    )
-    if update.settings.normalize:
-        advantage = standardize(advantage)
-    advantages, targets = torch.zeros_like(critic.rewards), torch.zeros_like(critic.rewards)
-    advantages[mask], targets[mask] = advantage, target
-    return (advantages[:, 0] if update.settings.level == "turn" else advantages), targets

@@ -1,0 +1,132 @@
+"""Means and deviations over groups, which every estimator of advantages uses.
+
+Every "mean and std" is the same one: `(x - mean) / (std + EPS)` with the sample standard deviation (n - 1)
+over the members of the group; a group of one member gets 0, and so does a group of equal values. Where an
+entry is one step of an episode, ``weights`` say what it counts for in its group. Everything is computed in
+float64 without gradients, and returned in the type (float32 for lists) and on the device of what was given.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paw_train.losses.tensor_inputs import FloatArray, IdArray, as_codes, as_float, require_finite
+
+EPS = 1e-6
+"""added to the standard deviation, never under the root (the GRPO implementation of verl)"""
+
+
+def standardize(values: FloatArray) -> Tensor:
+    """`(x - mean) / (std + EPS)` over all values, with the sample standard deviation (n - 1).
+
+    Args:
+        values: [S].
+
+    Returns:
+        [S]; 0 for a single value, and where all are equal.
+    """
+    found = as_values(values, "values")
+    return in_form_of(standardized(found, [0] * len(found), divide=True), values)
+
+
+def step_scores(rewards: FloatArray, penalties: FloatArray, episodes: IdArray) -> Tensor:
+    """[S] what each step is judged by where a penalty is charged to its own step.
+
+    The return of its episode without penalties, and its own penalty: the score of a step in GiGPO's
+    published code.
+
+    Args:
+        rewards: [S] rewards of the steps, penalties included.
+        penalties: [S] the part of each that is a penalty.
+        episodes: [S] episode of each step.
+    """
+    reward, own = as_values(rewards, "rewards"), as_values(penalties, "penalties")
+    index = torch.tensor(as_codes(episodes, "episodes", len(reward)), dtype=torch.long)
+    totals = torch.zeros(group_count(index), dtype=reward.dtype).index_add_(0, index, reward - own)
+    return in_form_of(totals[index] + own, rewards)
+
+
+def episode_weights(episodes: IdArray) -> Tensor:
+    """[S] float64, one over the number of steps of each step's episode."""
+    codes = as_list(episodes)
+    index = torch.tensor(as_codes(codes, "episodes", len(codes)), dtype=torch.long)
+    return 1 / torch.bincount(index)[index].double()
+
+
+def group_deviation(values: FloatArray, group_ids: IdArray) -> Tensor:
+    """[N] what `grpo` divides by: `std_g + EPS` of each value's group."""
+    found = as_values(values, "values")
+    codes = as_codes(group_ids, "group_ids", len(found))
+    index = torch.tensor(codes, dtype=torch.long)
+    return in_form_of(deviation(*centred(found, index), index), values)
+
+
+def as_values(values: FloatArray, name: str) -> Tensor:
+    tensor = as_float(values, name, ndim=1).detach().to("cpu", torch.float64)
+    require_finite(tensor, name)
+    return tensor
+
+
+def as_weights(weights: FloatArray | None, values: Tensor) -> Tensor | None:
+    if weights is None:
+        return None
+    found = as_values(weights, "weights")
+    if len(found) != len(values):
+        raise ValueError(f"`weights` must have {len(values)} entries, got {len(found)}.")
+    if (found <= 0).any():
+        raise ValueError(f"`weights` must be above 0, got {float(found.min())}.")
+    return found
+
+
+def group_count(index: Tensor) -> int:
+    """The number of groups that are numbered from 0."""
+    return int(index.max()) + 1 if len(index) else 0
+
+
+def in_form_of(result: Tensor, source: FloatArray) -> Tensor:
+    reference = torch.as_tensor(source)
+    dtype = reference.dtype if reference.dtype.is_floating_point else torch.float32
+    return result.to(reference.device, dtype)
+
+
+def as_list(ids: IdArray) -> list[Any]:
+    return ids.tolist() if hasattr(ids, "tolist") else list(ids)
+
+
+def require_share(value: float, name: str) -> None:
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"`{name}` must be in [0, 1], got {value}.")
+
+
+def centred(values: Tensor, index: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """(`values` minus the mean of their group, summed weights of their group), both [N]."""
+    groups, weight = group_count(index), torch.ones_like(values) if weights is None else weights
+    counts = torch.zeros(groups, dtype=values.dtype).index_add_(0, index, weight)
+    # Measured from the group's smallest value, so that equal values give exactly 0: rounding in the
+    # mean, divided by EPS, would otherwise become a visible advantage.
+    lowest = torch.full((groups,), torch.inf, dtype=values.dtype)
+    lowest.scatter_reduce_(0, index, values, reduce="amin")
+    shifted = values - lowest[index]
+    means = torch.zeros_like(lowest).index_add_(0, index, weight * shifted) / counts
+    return shifted - means[index], counts[index]
+
+
+def standardized(
+    values: Tensor, groups: list[int], divide: bool, weights: Tensor | None = None
+) -> Tensor:
+    index = torch.tensor(groups, dtype=torch.long)
+    differences, counts = centred(values, index, weights)
+    if not divide:
+        return differences
+    return differences / deviation(differences, counts, index, weights)
+
+
+def deviation(
+    differences: Tensor, counts: Tensor, index: Tensor, weights: Tensor | None = None
+) -> Tensor:
+    """[N] `std + EPS` of each value's group, from what `centred` returns."""
+    squares = torch.zeros(group_count(index), dtype=differences.dtype)
+    weight = torch.ones_like(differences) if weights is None else weights
+    squares.index_add_(0, index, weight * differences.square())
+    return (squares[index] / (counts - 1).clamp(min=1)).sqrt() + EPS

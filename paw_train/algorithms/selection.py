@@ -1,0 +1,153 @@
+"""What one update supervises: eligible transitions, the selection among them, and their weights.
+
+The equations are in ``paw``; here are the settings around them: filters, de-duplication, other selections.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paw_gym.registry import Registry
+from paw_train.algorithms.paw import adaptive_weight, select_top_alpha, wm_weights
+from paw_train.losses.tensor_inputs import FloatArray, as_float, as_mask
+from paw_train.settings.world_model import WorldModelSettings
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The M transitions of an update that a selection chooses from."""
+
+    entropy: Tensor
+    """[M] action entropy"""
+    group: Tensor
+    """[M] number of the group that each belongs to"""
+    lengths: Tensor | None
+    """[M] tokens of each next observation; ``None`` where nobody counted them"""
+
+
+Selection = Callable[[Candidates, WorldModelSettings], Tensor]
+"""(candidates, settings) -> [M] booleans, True for the selected"""
+WORLD_MODEL_SELECTIONS: Registry[Selection] = Registry(
+    "world-model selection", "paw_train.world_model_selections"
+)
+"""the selections by name; add yours with ``WORLD_MODEL_SELECTIONS.register``"""
+WORLD_MODEL_SELECTIONS.add("top_entropy", lambda c, s: select_top_alpha(c.entropy, s.alpha))
+
+
+def _chosen(candidates: Candidates, settings: WorldModelSettings) -> Tensor:
+    """[M] booleans of the selection that `settings.selection` names."""
+    chosen = WORLD_MODEL_SELECTIONS[settings.selection](candidates, settings)
+    wanted = candidates.entropy.shape
+    if not isinstance(chosen, Tensor) or chosen.dtype != torch.bool or chosen.shape != wanted:
+        raise ValueError(
+            f"The world-model selection {settings.selection!r} did not return a boolean tensor with one "
+            f"entry for each of the {len(candidates.entropy)} candidates."
+        )
+    return chosen
+
+
+def copies(keys: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """How often each transition of an update occurs, and whether it is the first of its kind.
+
+    Args:
+        keys: [N] equal for identical transitions.
+
+    Returns:
+        counts [N] and booleans [N].
+    """
+    numbers = Counter(keys)
+    seen: set[int] = set()
+    first = [not (key in seen or seen.add(key)) for key in keys]  # type: ignore[func-returns-value]
+    return torch.tensor([numbers[key] for key in keys]), torch.tensor(first, dtype=torch.bool)
+
+
+@dataclass(frozen=True)
+class WorldModelPlan:
+    """What one update supervises, decided once, before it is split into mini-batches."""
+
+    selected: Tensor
+    """[N] booleans (Eq. 4)."""
+    lambdas: Tensor
+    """[G] weight of each group (Eq. 10, or 1)."""
+    weights: Tensor
+    """[N] the `w_i` of `wm_weights`, without `coef`."""
+
+    def metrics(self, entropy: Tensor) -> dict[str, float]:
+        """For the training curves: share selected, the entropy threshold met, the mean weight."""
+        kept = entropy[self.selected]
+        return {
+            "selected_share": self.selected.float().mean().item() if len(self.selected) else 0.0,
+            "entropy_threshold": kept.min().item() if len(kept) else 0.0,
+            "entropy_mean": entropy.mean().item() if len(entropy) else 0.0,
+            "lambda_mean": self.lambdas.mean().item() if len(self.lambdas) else 0.0,
+        }
+
+
+def plan_update(
+    settings: WorldModelSettings,
+    entropy: FloatArray,
+    group_ids: FloatArray,
+    mean_returns: FloatArray,
+    max_return: float | FloatArray,
+    keys: Sequence[int] | None = None,
+    lengths: FloatArray | None = None,
+    warnings_only: FloatArray | None = None,
+) -> WorldModelPlan:
+    """Selection, group weights and transition weights of one update (Eq. 4, 10, 11).
+
+    Args:
+        settings: with `enabled` false nothing is selected and every weight is 0.
+        entropy: [N] action entropy of every transition of the update.
+        group_ids: [N] integers in 0..G-1.
+        mean_returns: [G] mean episode return of each group.
+        max_return: R_max, or [G] that of each group's environment.
+        keys: [N] equal for identical transitions; needed unless `dedup` is `off`.
+        lengths: [N] tokens of each next observation that are not left out; needed with
+            `filter_echoes` and `filter_patterns`, and by selections that read it.
+        warnings_only: [N] whether the next observation answers a malformed response; needed with
+            `filter=warnings`.
+
+    Raises:
+        ValueError: something does not fit, there is no such selection, or `keys`, `lengths` or
+            `warnings_only` are missing.
+    """
+    values = as_float(entropy, "entropy", ndim=1).detach()
+    means = as_float(mean_returns, "mean_returns", ndim=1)
+    lambdas = adaptive_weight(means, max_return) if settings.adaptive else torch.ones_like(means)
+    if not settings.enabled:
+        selected = torch.zeros(len(values), dtype=torch.bool, device=values.device)
+        return WorldModelPlan(selected, lambdas, wm_weights(selected, group_ids, lambdas))
+    eligible = torch.ones(len(values), dtype=torch.bool, device=values.device)
+    shares: Tensor | None = None
+    if settings.filter == "warnings":
+        left_out = _one_each(warnings_only, "warnings_only", "filter=warnings", values)
+        eligible &= ~as_mask(left_out, "warnings_only", like=values)
+    if settings.filters_tokens:
+        eligible &= _one_each(lengths, "lengths", "filter_echoes or filter_patterns", values) > 0
+    if settings.dedup != "off":
+        if keys is None or len(keys) != len(values):
+            raise ValueError(
+                f"`dedup={settings.dedup}` needs `keys`, one for each of {len(values)}."
+            )
+        counts, first = (t.to(values.device) for t in copies(keys))
+        if settings.dedup == "once":
+            eligible &= first
+        else:
+            shares = 1 / counts
+    groups = torch.as_tensor(group_ids, device=values.device)
+    counted = None if lengths is None else torch.as_tensor(lengths).to(values)[eligible]
+    selected = torch.zeros_like(eligible)
+    selected[eligible] = _chosen(Candidates(values[eligible], groups[eligible], counted), settings)
+    return WorldModelPlan(selected, lambdas, wm_weights(selected, group_ids, lambdas, shares))
+
+
+def _one_each(given: FloatArray | None, name: str, setting: str, like: Tensor) -> Tensor:
+    """What a setting needs of every transition, as floats [N]."""
+    if given is None or len(given) != len(like):
+        raise ValueError(f"`{setting}` needs `{name}`, one for each of {len(like)} transitions.")
+    return torch.as_tensor(given).to(like)
