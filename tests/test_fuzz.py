@@ -1,7 +1,7 @@
 """Whatever a file or an argument holds, each reader gives its value or its own error: never another one.
 
 Bounded: a fixed number of examples each, of at most some hundred bytes. Elsewhere: responses of models
-(tests/gym/test_actions.py), lists of products (tests/webshop/test_catalogue.py), requests to the
+(tests/gym/test_prompts.py), lists of products (tests/webshop/test_catalogue.py), requests to the
 servers (tests/env_servers), archives (tests/gym/test_unpack.py).
 """
 

@@ -1,0 +1,484 @@
+"""Names, registries, locks, files, caches, and texts of others shown safely."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+from rich.text import Text
+
+from paw_gym import locks
+from paw_gym.cache import private_file, private_folder
+from paw_gym.files import (
+    append_jsonl,
+    naming_full_disk,
+    new_folder,
+    open_text,
+    require_data,
+    write_json,
+)
+from paw_gym.locks import ProcessLock, is_held, only_process, require_idle
+from paw_gym.naming import did_you_mean, require_choice, similar
+from paw_gym.printable import markdown_text, one_line, printable, safe_console
+from paw_gym.registry import Registry
+
+
+@pytest.mark.parametrize(
+    ("typed", "valid", "offered"),
+    [
+        ("serach", ["answer", "search"], "Did you mean 'search'?"),
+        ("top", ["top_entropy", "random"], "Did you mean 'top_entropy'?"),
+        ("Boxs", ["tests/Boxes-v0", "tests/Doors-v0"], "Did you mean 'tests/Boxes-v0'?"),
+        ("variation", ["numbers", "render_mode"], "Valid: 'numbers', 'render_mode'."),
+        ("x", [], "There are none."),
+    ],
+)
+def test_only_similar_names_are_offered(typed: str, valid: list[str], offered: str) -> None:
+    assert did_you_mean(typed, valid) == offered
+
+
+def test_a_long_list_is_shortened() -> None:
+    text = did_you_mean("q", [f"name{i}" for i in range(30)])
+    assert text.endswith("'name11' and 18 more.")
+
+
+def test_several_similar_names_are_listed_as_in_a_sentence() -> None:
+    names = ["embedded", "rwml_embedded", "wm_sft_embedded"]
+    assert did_you_mean("embeded", names) == (
+        "Did you mean 'embedded', 'rwml_embedded' or 'wm_sft_embedded'?"
+    )
+    assert similar("embeded", names) == names and similar("x", names) == []
+
+
+@pytest.mark.parametrize("value", [None, 3, ["train"]])
+def test_what_is_no_name_is_refused_like_an_unknown_one(value: object) -> None:
+    with pytest.raises(ValueError, match=r"^Unknown split .*\. Valid: 'train', 'test'\.$"):
+        require_choice("split", value, ["train", "test"])
+
+
+@pytest.fixture
+def registry() -> Registry[object]:
+    return Registry("shape", "paw_tests.shapes", {"path": "pathlib:PurePosixPath"})
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installed package that announces a shape, and one that cannot be imported."""
+    (tmp_path / "round_things.py").write_text("circle = 'a circle'\n")
+    info = tmp_path / "round_things-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: round-things\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[paw_tests.shapes]\ncircle = round_things:circle\nbroken = round_things:nothing\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_own_names_are_imported_when_asked_for(registry: Registry[object]) -> None:
+    assert registry.names() == ["path"]
+    assert registry["path"] is PurePosixPath
+
+
+def test_a_decorator_adds_and_gives_back(registry: Registry[object]) -> None:
+    @registry.register("square")
+    def square() -> int:
+        return 4
+
+    assert registry["square"] is square and square() == 4
+    assert "square" in registry and registry.names() == ["path", "square"]
+
+
+def test_another_package_is_loaded_by_name_only(registry: Registry[object], package: Path) -> None:
+    assert registry.names() == ["broken", "circle", "path"]
+    assert "round_things" not in sys.modules
+    assert registry["circle"] == "a circle"
+
+
+def test_a_broken_package_is_named(registry: Registry[object], package: Path) -> None:
+    with pytest.raises(
+        ImportError, match=r"shape 'broken' of round-things .*'round_things:nothing'"
+    ):
+        registry["broken"]
+
+
+def test_an_unknown_name_offers_the_nearest(registry: Registry[object]) -> None:
+    with pytest.raises(ValueError, match="no shape 'pat'. Did you mean 'path'"):
+        registry["pat"]
+
+
+@pytest.mark.parametrize("name", ["path", "square"])
+def test_a_taken_name_is_refused(registry: Registry[object], name: str) -> None:
+    if name == "square":
+        registry.add("square", object())
+    with pytest.raises(ValueError, match=f"There is a shape '{name}' already"):
+        registry.add(name, object())
+
+
+def test_a_reloaded_module_may_add_its_own_again(registry: Registry[object]) -> None:
+    def made() -> object:
+        def square() -> int:
+            return 4
+
+        return square
+
+    first, again = made(), made()
+    registry.add("square", first)
+    assert registry.add("square", again) is again
+    assert registry["square"] is again
+
+
+pytest.importorskip("fcntl", reason="elsewhere nothing is protected")
+
+HOLDS = """
+import sys, time
+from pathlib import Path
+from paw_gym.locks import only_process
+with only_process(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
+    """A folder, and the process that holds it."""
+    folder = tmp_path / "deep" / "run"
+    command = [sys.executable, "-c", HOLDS, str(folder)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        yield folder, process
+        process.kill()
+
+
+def test_another_process_is_refused_until_the_first_is_gone(
+    held: tuple[Path, subprocess.Popen[str]],
+) -> None:
+    folder, process = held
+    assert is_held(folder)
+    with pytest.raises(ValueError, match=r"Another process is working in .*run\. Wait"):
+        require_idle(folder)
+    refused = pytest.raises(ValueError, match=r"Another process is working in .*run\. Wait")
+    with refused, only_process(folder):
+        pytest.fail("two processes have it")
+    assert folder.is_dir()
+    process.kill()
+    process.wait()
+    assert not is_held(folder)
+    require_idle(folder)
+    with only_process(folder):
+        assert is_held(folder)
+    assert not is_held(folder)
+
+
+def test_a_folder_that_stayed_empty_goes_and_a_filled_one_stays(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), only_process(tmp_path / "a" / "b"):
+        assert (tmp_path / "a" / "b").is_dir()
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+    with only_process(tmp_path / "a" / "b"):
+        (tmp_path / "a" / "b" / "file").touch()
+    assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["file"]
+    with only_process(tmp_path / "a"):
+        pass
+    assert (tmp_path / "a").is_dir()
+
+
+def test_a_child_that_inherits_a_lock_holds_it_without_its_parent(tmp_path: Path) -> None:
+    path = tmp_path / "locks" / "deep" / "one"
+    lock = ProcessLock(path)
+    assert path.is_file() and not path.stat().st_mode & 0o111 and not is_held(path)
+    assert lock.take() is True and is_held(path) is True
+    second = ProcessLock(path)
+    assert second.take() is False
+    second.close()
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"],
+        stdin=subprocess.PIPE,
+        pass_fds=lock.descriptors,
+    )
+    with child:
+        lock.close()
+        assert is_held(path)
+        child.kill()
+    assert not is_held(path)
+    assert is_held(tmp_path / "nothing") is False and not (tmp_path / "nothing").exists()
+
+
+def test_without_locks_a_run_is_better_than_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_here(file: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks on this file system")
+
+    lock = ProcessLock(tmp_path)
+    monkeypatch.setattr(locks._fcntl, "flock", none_here)
+    assert lock.take() is True
+    monkeypatch.setattr(locks, "_fcntl", None)
+    assert lock.take() is True and lock.descriptors == ()
+    lock.close()
+
+
+def _fill(folder: Path, text: str, fails: bool = False) -> None:
+    with new_folder(folder) as staging:
+        (staging / "a.txt").write_text(text, encoding="utf-8")
+        if fails:
+            raise RuntimeError("in the middle")
+
+
+def test_after_a_failure_nothing_stays(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="in the middle"):
+        _fill(tmp_path / "deep" / "down" / "data", "new", fails=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_after_a_failure_what_was_there_stays(tmp_path: Path) -> None:
+    _fill(tmp_path / "deep" / "data", "old")
+    with pytest.raises(RuntimeError, match="in the middle"):
+        _fill(tmp_path / "deep" / "data", "new", fails=True)
+    with pytest.raises(RuntimeError, match="in the middle"):
+        _fill(tmp_path / "deep" / "other" / "data", "new", fails=True)
+    left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*"))
+    assert left == ["deep", "deep/data", "deep/data/a.txt"]
+    assert (tmp_path / "deep" / "data" / "a.txt").read_text(encoding="utf-8") == "old"
+
+
+def test_the_new_one_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for text in ("old", "new"):
+        _fill(Path("deep", "data"), text)
+        assert Path("deep", "data", "a.txt").read_text(encoding="utf-8") == text
+        assert [path.name for path in Path("deep").iterdir()] == ["data"]
+
+
+def test_numbers_that_json_lacks_become_null(tmp_path: Path) -> None:
+    value = {"a": [1.5, float("nan"), {"b": float("inf")}], "c": (float("-inf"), "Infinity")}
+    expected = {"a": [1.5, None, {"b": None}], "c": [None, "Infinity"]}
+    write_json(tmp_path / "a.json", value)
+    append_jsonl(tmp_path / "a.jsonl", value)
+    append_jsonl(tmp_path / "a.jsonl", {"whole": True})
+    assert json.loads((tmp_path / "a.json").read_text()) == expected
+    lines = (tmp_path / "a.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [expected, {"whole": True}]
+
+
+def _json_to(device: Path) -> None:
+    append_jsonl(device, {"a": 1})
+
+
+def _tensors_to(device: Path) -> None:
+    torch = pytest.importorskip("torch")
+    with device.open("wb") as file:
+        torch.save(torch.zeros(10_000), file)
+
+
+def _as_safetensors_says(device: Path) -> None:
+    raise RuntimeError("I/O error: No space left on device (os error 28)")
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="no /dev/full")
+@pytest.mark.parametrize("write", [_json_to, _tensors_to, _as_safetensors_says])
+def test_a_full_disk_is_one_sentence_whoever_finds_it(
+    tmp_path: Path, write: Callable[[Path], None]
+) -> None:
+    with (
+        pytest.raises(OSError, match=rf"No space left at {tmp_path}: free some"),
+        naming_full_disk(tmp_path),
+    ):
+        write(Path("/dev/full"))
+
+
+def test_other_errors_stay_what_they_are(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nothing"), naming_full_disk(tmp_path):
+        (tmp_path / "nothing").read_text()
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+PAGE = b"\n<!DOCTYPE html>\n<html><head><title>Sign in</title></head></html>"
+
+
+def _question(path: Path) -> None:
+    from paw_gym.envs.search_qa.questions import read_questions
+
+    read_questions(path)
+
+
+def _corpus(path: Path) -> None:
+    from paw_gym.retrieval.corpus import Corpus
+
+    Corpus.open(path)
+
+
+def _shop(path: Path) -> None:
+    from paw_gym.envs.webshop.data_folder import read_json
+
+    read_json(path)
+
+
+def _game(path: Path) -> None:
+    from paw_gym.envs.alfworld.games import load_game
+
+    load_game(path)
+
+
+@pytest.mark.parametrize("read", [require_data, _question, _corpus, _shop, _game])
+@pytest.mark.parametrize(
+    ("content", "says"), [(POINTER, "is a Git LFS pointer.*git lfs pull"), (PAGE, "is a web page")]
+)
+def test_what_stands_in_place_of_the_data_is_named(
+    tmp_path: Path, read: Callable[[Path], object], content: bytes, says: str
+) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"data.jsonl {says}"):
+        read(path)
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04....", b"BZh9...."])
+def test_an_archive_under_the_name_of_a_text_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"data.jsonl is .*: unpack it"):
+        open_text(path)
+
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes are those of POSIX")
+
+
+def _endpoint(root: Path) -> None:
+    policy = pytest.importorskip("paw_train.policies.endpoint.policy")
+    from paw_train.settings.endpoint import EndpointSettings
+
+    cache = policy._cache_of(EndpointSettings(cache="auto"))
+    cache.put("a request", {"an": "answer"})
+    cache.close()
+
+
+def _viewer(root: Path) -> None:
+    from paw_train.viewer.index import RunIndex
+
+    RunIndex(root).refresh()
+
+
+def _fills_corpus_cache(root: Path) -> None:
+    from paw_gym.retrieval import corpus
+
+    file = root / "corpus.jsonl"
+    file.write_text('{"id": "a", "contents": "text"}\n')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus, "_CACHED_FROM", 0)
+        corpus.Corpus.open(file)
+
+
+def _fills_shop_cache(root: Path) -> None:
+    from paw_gym.envs.webshop.env import ShopSettings, open_shop
+
+    open_shop(ShopSettings(num_products=5), "test")
+
+
+@pytest.mark.parametrize("fill", [_endpoint, _viewer, _fills_corpus_cache, _fills_shop_cache])
+def test_a_cache_is_its_users_own(
+    fill: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "cache"
+    monkeypatch.setenv("PAW_CACHE_DIR", str(root))
+    before = os.umask(0)  # of the least careful user
+    try:
+        fill(tmp_path)
+    finally:
+        os.umask(before)
+    folders = list(root.iterdir())
+    assert folders
+    for folder in (root, *folders):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    for file in root.rglob("*.sqlite*"):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_what_others_could_read_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAW_CACHE_DIR", str(tmp_path))
+    (tmp_path / "servers").mkdir(mode=0o755)
+    assert stat.S_IMODE(private_folder("servers").stat().st_mode) == 0o700
+    open_file = tmp_path / "file"
+    open_file.touch(0o644)
+    assert stat.S_IMODE(private_file(open_file).stat().st_mode) == 0o600
+    (tmp_path / "link").symlink_to(open_file)
+    with pytest.raises(OSError, match="link"):
+        private_file(tmp_path / "link")
+
+
+ESCAPES = "\x1b]0;title\x07\x1b[2J\x1b[31mred\x9b1m\u202eflip\x7f"
+
+
+def obeyed(text: str) -> set[str]:
+    return {c for c in text if ord(c) < 32 or 127 <= ord(c) < 160 or c == "\u202e"} - {"\n", "\t"}
+
+
+def test_no_escape_is_left_in_a_text() -> None:
+    assert obeyed(printable(ESCAPES)) == set()
+    assert one_line(f"a\n{ESCAPES}\r\nb").count("\n") == 0
+    assert printable("a\tb\nc") == "a\tb\nc"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_console_sends_its_own_styles_and_nobody_elses_escapes(terminal: bool) -> None:
+    out = io.StringIO()
+    system: Any = "standard" if terminal else None
+    console = safe_console(file=out, force_terminal=terminal, color_system=system, width=200)
+    console.print(Text(ESCAPES, style="bold"))
+    console.print(ESCAPES, markup=False)
+    text = out.getvalue()
+    for foreign in ("\x1b]0", "\x1b[2J", "\x1b[31m", "\x07", "\x9b", "\u202e", "\x7f"):
+        assert foreign not in text
+    assert ("\x1b[1m" in text) == terminal
+
+
+def test_markdown_shows_a_name_as_it_is() -> None:
+    name = "[click](http://x) ![p](http://y) <b>|</b> `c` *i* _j_ a_b"
+    shown = markdown_text(name)
+    for live in ("](", " <b", "* ", " _j", " | "):
+        assert live not in shown.replace("\\" + live[0], "").replace(live[0] + "\\", ""), live
+    assert "a_b" in shown and "http://" not in shown
+
+
+RESULT: dict[str, Any] = {
+    "panel": f"p[red]{ESCAPES}", "panel_hash": "0" * 64, "model": f"m[bold]{ESCAPES}|<img src=x>",
+    "agent": "policy", "n": 1, "tasks": 1, "success_rate": 1.0, "ci95": [0.2, 1.0], "complete": True,
+    "by_type": {f"t[blink]{ESCAPES}": {"n": 1, "success_rate": 1.0, "ci95": [0.2, 1.0]}},
+    "score": {"mean": 1.0, "ci95": [1.0, 1.0]}, "mean_steps": 1.0, "invalid_rate": 0.0, "seconds": 1.0,
+    "errors": 1, "first_error": f"boom {ESCAPES}",
+}  # fmt: skip
+
+
+def test_a_result_with_such_names_is_a_table_of_plain_texts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from paw_train.evaluation.terminal import Display
+
+    display = Display()
+    display.say(f"evaluating m[bold]{ESCAPES}")
+    display.result(RESULT)
+    text = capsys.readouterr().out
+    assert obeyed(text) == set()
+    for name in ("p[red]", "m[bold]", "t[blink]", "boom"):
+        assert name in text
+
+
+def test_tables_of_results_are_harmless() -> None:
+    from paw_train.evaluation.comparison import as_csv, as_markdown
+
+    assert obeyed(as_csv([RESULT])) == set()
+    text = as_markdown([RESULT])
+    assert obeyed(text) == set()
+    assert "\\<img" in text and "\\|" in text
