@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from paw_gym.files import write_json
+from paw_gym.internals.files import write_json
 from paw_train.reporting.run.data import load_run
 
 BLUE, GREY, ORANGE = "#1f5fbf", "#98a2ae", "#bf5413"

@@ -18,12 +18,12 @@ from typing import Any, ClassVar
 
 import gymnasium as gym
 
-from paw_gym import copying, validation
-from paw_gym.canonical import canonical
-from paw_gym.naming import UnknownTaskError, did_you_mean, nearest
+from paw_gym.internals import copying, validation
+from paw_gym.internals.canonical import canonical
+from paw_gym.internals.naming import UnknownTaskError, did_you_mean, nearest
+from paw_gym.internals.validation import INFO_KEYS, EnvDefinitionError
 from paw_gym.spaces import UnicodeText
 from paw_gym.task import Outcome, Task
-from paw_gym.validation import INFO_KEYS, EnvDefinitionError
 
 __all__ = [
     "INFO_KEYS",

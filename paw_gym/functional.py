@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from gymnasium.envs.registration import ENV_ID_RE
 
-from paw_gym import validation
-from paw_gym.constructors import parameters_in, takes_any
 from paw_gym.core import Outcome, Task, TaskSet, TextEnv
-from paw_gym.naming import did_you_mean, nearest
-from paw_gym.validation import EnvDefinitionError, check_max_steps, found
+from paw_gym.internals import validation
+from paw_gym.internals.constructors import parameters_in, takes_any
+from paw_gym.internals.naming import did_you_mean, nearest
+from paw_gym.internals.validation import EnvDefinitionError, check_max_steps, found
 
 Play = Callable[[Task, np.random.Generator], Generator[Outcome, str, None]]
 Solve = Callable[[Task, np.random.Generator], Iterable[str]]

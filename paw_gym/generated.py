@@ -10,8 +10,8 @@ from numbers import Integral
 from typing import Any, TypeVar
 
 from paw_gym.core import Task, TaskSet, split_of_key
-from paw_gym.naming import require_choice
-from paw_gym.validation import EnvDefinitionError, found
+from paw_gym.internals.naming import require_choice
+from paw_gym.internals.validation import EnvDefinitionError, found
 
 SPLITS = {"train": 0.8, "valid": 0.1, "test": 0.1}
 """share of everything that a generator can make, by a hash of its content"""

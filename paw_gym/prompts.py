@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from importlib import resources
 from pathlib import Path
 
-from paw_gym.naming import did_you_mean
-from paw_gym.replies import ParsedResponse, parse_response
+from paw_gym.internals.naming import did_you_mean
+from paw_gym.internals.replies import ParsedResponse, parse_response
 
 SLOTS = {
     "first": {"instruction", "observation", "admissible_actions", "actions", "ask"},

@@ -158,7 +158,7 @@ def register_text_env(
 def _require_free(id: str, entry_point: Any, kwargs: dict[str, Any]) -> None:
     from gymnasium.envs.registration import registry
 
-    from paw_gym.validation import EnvDefinitionError
+    from paw_gym.internals.validation import EnvDefinitionError
 
     if id not in registry or _defined_anew(registry[id], entry_point, kwargs):
         return
@@ -230,7 +230,7 @@ def text_env_spec(id: str) -> TextEnvSpec:
     Raises:
         ValueError: no such id; names the nearest.
     """
-    from paw_gym.naming import did_you_mean, similar
+    from paw_gym.internals.naming import did_you_mean, similar
 
     if id not in _REGISTERED:
         hint, known = _not_installed(id), text_env_ids()
@@ -268,7 +268,7 @@ def make_text_env(id: str, **kwargs: Any) -> Any:
     """
     import gymnasium as gym
 
-    from paw_gym.constructors import check_required, registered_id
+    from paw_gym.internals.constructors import check_required, registered_id
 
     env_id = registered_id(id)
     if ":" not in id:
@@ -298,7 +298,7 @@ def _require_constructed(env: Any) -> None:
 
 def _why_not_made(name: str, kwargs: Iterable[str], error: Exception) -> str:
     """One sentence; the values of arguments may be secrets, and are left out."""
-    from paw_gym.validation import with_place
+    from paw_gym.internals.validation import with_place
 
     # Gymnasium raises a TypeError again, with the arguments and without the place
     if " was raised from the environment creator for " in str(error) and error.__context__:
@@ -312,8 +312,8 @@ def _why_not_made(name: str, kwargs: Iterable[str], error: Exception) -> str:
 
 def class_defaults(name: str, kwargs: Mapping[str, Any]) -> Any:
     """An object with the attributes of an environment's class: ``agent``, ``held_out_splits``, ..."""
-    from paw_gym.constructors import creator_of, names_another
     from paw_gym.core import TextEnv
+    from paw_gym.internals.constructors import creator_of, names_another
 
     creator: Any = creator_of(name)
     if names_another(name, kwargs):

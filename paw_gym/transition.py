@@ -15,8 +15,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from paw_gym.canonical import require_json
-from paw_gym.files import json_text, new_file
+from paw_gym.internals.canonical import require_json
+from paw_gym.internals.files import json_text, new_file
 
 
 @dataclass(frozen=True, slots=True)

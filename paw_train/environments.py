@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from paw_gym.constructors import check_arguments, has_splits, registered_id
+from paw_gym.internals.constructors import check_arguments, has_splits, registered_id
+from paw_gym.internals.validation import naming_authors_line
 from paw_gym.pool import EnvPool
 from paw_gym.registration import class_defaults
-from paw_gym.validation import naming_authors_line
 from paw_gym.wrappers import AgentInterface, make_agent_env
 from paw_train.settings import EnvSettings
 from paw_train.settings.secrets import asked_with, with_secrets

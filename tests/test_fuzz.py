@@ -252,7 +252,7 @@ class TestTraining:
     @given(st.binary(max_size=200))
     def test_training_states(self, place: Path, raw: bytes) -> None:
         pytest.importorskip("torch")
-        from paw_gym.files import truncate_jsonl
+        from paw_gym.internals.files import truncate_jsonl
         from paw_train.policies.checkpoints import STATE_FILE
         from paw_train.policies.local.checkpoint import _read_state
 

@@ -41,7 +41,7 @@ ALLOWED = {
     ("paw_gym/contract/state.py", "pickle"),
     ("paw_gym/contract/state.py", "S301"),
     # pickle.dumps alone, so that an environment that cannot be pickled is named; nothing is loaded
-    ("paw_gym/copying.py", "pickle"),
+    ("paw_gym/internals/copying.py", "pickle"),
     # the name of the error that torch's safe loader raises
     ("paw_train/policies/local/checkpoint.py", "pickle"),
 }

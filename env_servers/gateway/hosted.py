@@ -12,8 +12,8 @@ from typing import Any
 
 from env_servers.gateway.frames import OK
 from env_servers.problems import ProblemError
-from paw_gym.constructors import has_splits
 from paw_gym.core import TextEnv
+from paw_gym.internals.constructors import has_splits
 from paw_gym.prompts import builtin_templates
 from paw_gym.remote.generator_state import generator_text, set_generator
 

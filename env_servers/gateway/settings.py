@@ -9,7 +9,7 @@ from typing import Any
 
 from env_servers.problems import ProblemError
 from env_servers.service import DRAIN_SECONDS
-from paw_gym.naming import did_you_mean
+from paw_gym.internals.naming import did_you_mean
 
 SAFE_KWARGS = frozenset(
     {

@@ -22,7 +22,7 @@ from typing import Any
 from env_servers.gateway.frames import OK, READY, FrameReader, frame
 from env_servers.gateway.hosted import Host
 from env_servers.gateway.progress import Progress
-from paw_gym.constructors import import_named
+from paw_gym.internals.constructors import import_named
 
 _FLUSH = 0.005
 """seconds that an answer may wait for others to be sent with it"""

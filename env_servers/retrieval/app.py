@@ -18,7 +18,7 @@ from env_servers.application import Many, Whole, json_answer, new_app, read, ref
 from env_servers.gate import MAX_BODY, Gate, Metrics
 from env_servers.problems import ProblemError
 from env_servers.retrieval.batching import Batcher
-from paw_gym.printable import encodable
+from paw_gym.internals.printable import encodable
 from paw_gym.retrieval.base import (
     Hit,
     Retriever,

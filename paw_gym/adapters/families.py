@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from paw_gym.canonical import canonical, is_json
+from paw_gym.internals.canonical import canonical, is_json
 
 
 def family_name(package: str, env: str, arguments: Mapping[str, Any]) -> str:

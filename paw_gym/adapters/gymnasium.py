@@ -18,8 +18,8 @@ import numpy as np
 from paw_gym.adapters.families import family_name
 from paw_gym.core import AgentDefaults, Outcome, Task
 from paw_gym.generated import sampled_tasks
+from paw_gym.internals.tabular import TransitionTable
 from paw_gym.replayed import ReplayedEnv
-from paw_gym.tabular import TransitionTable
 
 
 class FromGymnasium(ReplayedEnv):

@@ -18,7 +18,7 @@ from typing import Any
 from paw_gym.adapters.families import family_name
 from paw_gym.core import AgentDefaults, Outcome, Task
 from paw_gym.generated import sampled_tasks
-from paw_gym.naming import require_choice
+from paw_gym.internals.naming import require_choice
 from paw_gym.replayed import ReplayedEnv
 
 _LONGEST = 1_000

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paw_gym.constructors import creator_of, has_splits
+from paw_gym.internals.constructors import creator_of, has_splits
 from paw_gym.pool import EnvPool, Slot
 from paw_gym.transition import Episode
 from paw_gym.wrappers import make_agent_env

@@ -16,8 +16,8 @@ from paw_gym.contract import episodes, gymnasium_api, state, tasks_and_solver
 from paw_gym.contract.isolation import TIME_LIMIT, run_isolated
 from paw_gym.contract.report import CheckResult, ContractReport, ContractViolation, run_check
 from paw_gym.contract.subject import Subject, require_positive
-from paw_gym.naming import did_you_mean
-from paw_gym.validation import EnvDefinitionError
+from paw_gym.internals.naming import did_you_mean
+from paw_gym.internals.validation import EnvDefinitionError
 
 __all__ = [
     "CHECKS",

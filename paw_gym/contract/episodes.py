@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from paw_gym.canonical import require_json
 from paw_gym.contract.report import CheckSkipped, ContractViolation, require
 from paw_gym.contract.subject import JUNK, Moment, Script, Subject, choose, replay, start
 from paw_gym.core import INFO_KEYS, TextEnv
+from paw_gym.internals.canonical import require_json
 from paw_gym.transition import Episode, read_jsonl, read_parquet, write_jsonl, write_parquet
 
 _TYPES: dict[str, type] = {

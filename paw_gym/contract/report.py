@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from paw_gym.validation import EnvDefinitionError, with_place
+from paw_gym.internals.validation import EnvDefinitionError, with_place
 
 
 class ContractViolation(AssertionError):

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paw_gym.cache import cache_dir
 from paw_gym.data.fetch import DownloadError, Progress, fetch, fetch_checksums
 from paw_gym.data.manifest import DataFile, Manifest
 from paw_gym.data.unpack import FileRecord, unpack_zip
-from paw_gym.files import new_folder, sha256_of, write_json
+from paw_gym.internals.cache import cache_dir
+from paw_gym.internals.files import new_folder, sha256_of, write_json
 
 RECEIPT = "paw_receipt.json"
 """in the data folder: what it was made of, and the checksum of every file"""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym.data.manifest import DataFile
-from paw_gym.files import sha256_of
+from paw_gym.internals.files import sha256_of
 
 CHUNK = 1 << 18
 """bytes read at a time"""

@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from paw_gym.naming import did_you_mean
+from paw_gym.internals.naming import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet
 from paw_gym.generated import generated_tasks, sample_of_split, shared_sets
-from paw_gym.naming import require_choice
+from paw_gym.internals.naming import require_choice
 from paw_gym.replayed import ReplayedEnv
 
 GENERATOR = 1

@@ -16,8 +16,8 @@ from typing import Any
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet
 from paw_gym.envs import jvm
 from paw_gym.generated import require_count, shared_sets
-from paw_gym.naming import require_choice
-from paw_gym.printable import encodable
+from paw_gym.internals.naming import require_choice
+from paw_gym.internals.printable import encodable
 from paw_gym.replayed import ReplayedEnv
 
 SIMPLIFICATIONS = (

@@ -21,7 +21,7 @@ from paw_gym.generated import (
     taking_turns,
     values_of,
 )
-from paw_gym.naming import require_choice
+from paw_gym.internals.naming import require_choice
 
 SIZES, BOXES = range(5, 11), range(1, 4)
 GENERATOR = 1

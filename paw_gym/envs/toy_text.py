@@ -22,8 +22,8 @@ from gymnasium.envs.toy_text.taxi import MAP, TaxiEnv
 
 from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv, split_of_key
 from paw_gym.generated import SPLITS, TASKS, require_count, require_in, shared_sets
-from paw_gym.naming import require_choice
-from paw_gym.tabular import Table, TransitionTable
+from paw_gym.internals.naming import require_choice
+from paw_gym.internals.tabular import Table, TransitionTable
 
 GAMES = ("frozen_lake", "taxi", "cliff_walking", "blackjack")
 SIZES = range(4, 11)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from paw_gym.internals.validation import naming_authors_line
 from paw_gym.transition import Episode
-from paw_gym.validation import naming_authors_line
 from paw_gym.wrappers import AgentInterface, make_agent_env
 
 

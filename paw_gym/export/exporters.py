@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from paw_gym.export.staging import Tally, require_file, with_clean_texts
-from paw_gym.registry import Registry
+from paw_gym.internals.registry import Registry
 from paw_gym.transition import Episode, write_jsonl, write_parquet
 
 

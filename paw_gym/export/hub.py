@@ -11,7 +11,7 @@ from pathlib import Path
 
 from paw_gym.export.exporters import Exporter
 from paw_gym.export.staging import Tally, require_absent, with_clean_texts, yaml_text
-from paw_gym.files import new_folder
+from paw_gym.internals.files import new_folder
 from paw_gym.transition import Episode, write_parquet
 
 SHARD = 50_000

@@ -19,7 +19,7 @@ import numpy as np
 
 from paw_gym.export.exporters import Exporter
 from paw_gym.export.staging import Tally, require_absent, with_clean_texts
-from paw_gym.files import new_folder
+from paw_gym.internals.files import new_folder
 from paw_gym.transition import Episode, Transition
 
 _NAME = re.compile(r"[-_\w]+?-v\d+")

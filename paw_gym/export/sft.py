@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym.export.staging import Tally, require_absent, with_clean_texts, yaml_text
-from paw_gym.files import new_folder
-from paw_gym.naming import require_choice
-from paw_gym.tool_calls import call_messages, in_tags, tool_schemas, tools_of
+from paw_gym.internals.files import new_folder
+from paw_gym.internals.naming import require_choice
+from paw_gym.internals.tool_calls import call_messages, in_tags, tool_schemas, tools_of
 from paw_gym.transition import Episode
 
 QUESTION = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from paw_gym.naming import did_you_mean
+from paw_gym.internals.naming import did_you_mean
 from paw_gym.transition import Episode, read_jsonl, read_parquet
 
 PARTS = {

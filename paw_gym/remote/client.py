@@ -12,10 +12,10 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any
 
-from paw_gym.cache import own_token
 from paw_gym.core import Task, TaskSet
-from paw_gym.http import BUSY, HttpError, JsonClient
-from paw_gym.naming import UnknownTaskError
+from paw_gym.internals.cache import own_token
+from paw_gym.internals.http import BUSY, HttpError, JsonClient
+from paw_gym.internals.naming import UnknownTaskError
 from paw_gym.remote.errors import (
     RemoteError,
     ServerUnavailableError,

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import gymnasium as gym
 
 from paw_gym.core import INFO_KEYS, Outcome, Task, TextEnv
-from paw_gym.printable import encodable
+from paw_gym.internals.printable import encodable
 from paw_gym.remote.client import GatewayClient, client_for
 from paw_gym.remote.defaults import EnvDefaults
 from paw_gym.remote.errors import (
@@ -64,7 +64,7 @@ class RemoteEnv(TextEnv):
     """
 
     arguments_elsewhere: ClassVar[bool] = True
-    """the signature below does not name them all: see ``paw_gym.constructors``"""
+    """the signature below does not name them all: see ``paw_gym.internals.constructors``"""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from paw_gym.files import new_file, write_json
+from paw_gym.internals.files import new_file, write_json
 from paw_gym.retrieval.analysis import term_of, words
 from paw_gym.retrieval.corpus import Corpus
 from paw_gym.retrieval.index_files import (

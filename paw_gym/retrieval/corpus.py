@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from paw_gym.cache import private_folder
-from paw_gym.files import file_version, new_file, packed_by, require_data, write_json
+from paw_gym.internals.cache import private_folder
+from paw_gym.internals.files import file_version, new_file, packed_by, require_data, write_json
 from paw_gym.retrieval.base import (
     Hit,
     Passage,

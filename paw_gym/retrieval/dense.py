@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from paw_gym.files import write_json
+from paw_gym.internals.files import write_json
 from paw_gym.retrieval.base import Hit, SearchContext, check_queries, check_top_k
 from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource
 from paw_gym.retrieval.encoders import Encoder, make_encoder

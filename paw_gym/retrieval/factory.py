@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from paw_gym.constructors import parameters_in
-from paw_gym.naming import did_you_mean
-from paw_gym.registry import Registry
+from paw_gym.internals.constructors import parameters_in
+from paw_gym.internals.naming import did_you_mean
+from paw_gym.internals.registry import Registry
 from paw_gym.retrieval.base import Retriever
 
 RETRIEVERS: Registry[Callable[..., Retriever]] = Registry(

@@ -96,7 +96,7 @@ def make_hybrid(
         rank_constant: see ``HybridRetriever``.
         depth: see ``HybridRetriever``.
     """
-    from paw_gym.naming import did_you_mean
+    from paw_gym.internals.naming import did_you_mean
     from paw_gym.retrieval.factory import make_retriever
 
     chosen = dict(settings or {})

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from paw_gym.files import write_json
-from paw_gym.locks import ProcessLock
+from paw_gym.internals.files import write_json
+from paw_gym.internals.locks import ProcessLock
 
 Progress = Callable[[str, int, int | None], None]
 """called with (what is being done, done so far, in all)"""

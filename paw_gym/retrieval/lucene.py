@@ -15,8 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from paw_gym.files import new_folder
-from paw_gym.printable import encodable
+from paw_gym.internals.files import new_folder
+from paw_gym.internals.printable import encodable
 from paw_gym.retrieval.base import need
 from paw_gym.retrieval.corpus import Corpus, CorpusRetriever, CorpusSource, Ranked
 from paw_gym.retrieval.index_files import IndexMismatchError

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from paw_gym.cache import own_token
-from paw_gym.http import HttpError, JsonClient
+from paw_gym.internals.cache import own_token
+from paw_gym.internals.http import HttpError, JsonClient
 from paw_gym.retrieval.base import (
     Hit,
     RetrieverError,

@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from paw_gym.http import HttpError, JsonClient
-from paw_gym.naming import require_choice
-from paw_gym.replies import read_chat, split_thought
+from paw_gym.internals.http import HttpError, JsonClient
+from paw_gym.internals.naming import require_choice
+from paw_gym.internals.replies import read_chat, split_thought
 from paw_gym.retrieval.base import (
     Hit,
     RetrieverError,

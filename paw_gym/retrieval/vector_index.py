@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from paw_gym.files import new_file
-from paw_gym.naming import require_choice
+from paw_gym.internals.files import new_file
+from paw_gym.internals.naming import require_choice
 from paw_gym.retrieval.base import need
 from paw_gym.retrieval.index_files import DamagedIndexError
 from paw_gym.retrieval.vectors import STORAGES, VectorStore

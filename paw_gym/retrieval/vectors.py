@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from paw_gym.files import new_file
-from paw_gym.naming import require_choice
+from paw_gym.internals.files import new_file
+from paw_gym.internals.naming import require_choice
 from paw_gym.retrieval.corpus import Corpus
 from paw_gym.retrieval.encoders import Encoder
 from paw_gym.retrieval.index_files import Progress, claim

@@ -21,7 +21,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from paw_gym.registry import Registry
+from paw_gym.internals.registry import Registry
 from paw_train.algorithms.group_statistics import episode_weights, step_scores
 from paw_train.algorithms.selection import WORLD_MODEL_SELECTIONS
 from paw_train.losses.world_model import WORLD_MODEL_LOSSES

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paw_gym.registry import Registry
+from paw_gym.internals.registry import Registry
 from paw_train.algorithms.paw import adaptive_weight, select_top_alpha, wm_weights
 from paw_train.losses.tensor_inputs import FloatArray, as_float, as_mask
 from paw_train.settings.world_model import WorldModelSettings

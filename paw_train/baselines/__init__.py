@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from paw_gym.registry import Registry
+from paw_gym.internals.registry import Registry
 from paw_train.baselines.protocol import Agent, Answer, Responder, TurnAgent, View
 from paw_train.rollouts.policy import Policy
 from paw_train.settings.rollout import RolloutSettings

@@ -14,9 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paw_gym.prompts import PromptTemplate
-from paw_gym.replies import split_thought, tool_argument, tool_name, written_calls
-from paw_gym.tool_calls import (
+from paw_gym.internals.replies import split_thought, tool_argument, tool_name, written_calls
+from paw_gym.internals.tool_calls import (
     argument_of,
     call_for,
     call_id,
@@ -24,6 +23,7 @@ from paw_gym.tool_calls import (
     tool_names,
     tool_schemas,
 )
+from paw_gym.prompts import PromptTemplate
 from paw_train.rollouts.policy import Message, Request, Response
 
 FORMATS = ("tags", "tools")

@@ -7,9 +7,9 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from paw_gym.internals.replies import fill_blank
 from paw_gym.pool import EnvPool
 from paw_gym.prompts import PromptTemplate
-from paw_gym.replies import fill_blank
 from paw_gym.transition import Episode
 from paw_train.baselines.protocol import Agent, Answer, Done, Responder, TurnAgent, View
 from paw_train.rollouts.policy import response_seed

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from paw_gym.internals.replies import fill_blank
 from paw_gym.prompts import PromptTemplate
-from paw_gym.replies import fill_blank
 from paw_train.baselines.dialogue import Dialogues
 from paw_train.baselines.examples import ExampleSource
 from paw_train.baselines.protocol import Answer, Responder, TurnAgent, View

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from paw_gym.internals.replies import split_thought
 from paw_gym.prompts import PromptTemplate, fill
-from paw_gym.replies import split_thought
 from paw_train.baselines.dialogue import Dialogues
 from paw_train.baselines.direct import require_reasoning
 from paw_train.baselines.examples import ExampleSource, write_examples

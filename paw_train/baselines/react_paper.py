@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from paw_gym.internals.replies import split_thought
 from paw_gym.prompts import PromptTemplate, fill
-from paw_gym.replies import split_thought
 from paw_train.baselines.dialogue import Dialogues
 from paw_train.baselines.examples import ExampleSource, WrittenExample, matching, read_examples
 from paw_train.baselines.paper_forms import (

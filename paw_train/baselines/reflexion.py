@@ -10,9 +10,9 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from paw_gym.internals.replies import split_thought
 from paw_gym.pool import EnvPool
 from paw_gym.prompts import fill
-from paw_gym.replies import split_thought
 from paw_gym.transition import Episode
 from paw_train.baselines.examples import CHARACTERS_A_TOKEN, shortened
 from paw_train.baselines.protocol import Agent, Done, Responder, note, run_turns

@@ -41,7 +41,7 @@ def import_modules(names: Sequence[str] | None) -> None:
     Raises:
         ValueError: there is no such module.
     """
-    from paw_gym.constructors import import_named
+    from paw_gym.internals.constructors import import_named
 
     for name in names or []:
         import_named(name)
@@ -55,7 +55,7 @@ def full_env_id(name: str) -> str:
     Raises:
         ValueError: there is no such module or id, or there are several; names them.
     """
-    from paw_gym.constructors import registered_id
+    from paw_gym.internals.constructors import registered_id
     from paw_gym.registration import text_env_ids, text_env_spec
 
     if ":" in name:
@@ -103,7 +103,7 @@ def environment_of(name: str, pairs: Sequence[str] | None) -> tuple[str, dict[st
     Raises:
         ValueError: an unknown environment, or a setting that it does not take; names the nearest.
     """
-    from paw_gym.constructors import check_arguments
+    from paw_gym.internals.constructors import check_arguments
 
     env_id, settings = full_env_id(name), parse_settings(pairs)
     check_arguments(env_id, settings)

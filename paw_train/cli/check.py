@@ -38,7 +38,7 @@ def check(
 
     from paw_gym.contract import CHECKS, iter_checks
     from paw_gym.contract.report import count_results
-    from paw_gym.printable import safe_console
+    from paw_gym.internals.printable import safe_console
     from paw_train.cli.arguments import environment_of
 
     env_id, settings = environment_of(env, kw)

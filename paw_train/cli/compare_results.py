@@ -14,7 +14,7 @@ def compare_results(
     second: Annotated[str, typer.Argument(help="Another result, on the same panel.")],
 ) -> None:
     """Compare two results task by task; refuse results that are not comparable, with the reason."""
-    from paw_gym.printable import safe_console
+    from paw_gym.internals.printable import safe_console
     from paw_train.evaluation.comparison import compare, load_result
 
     results = load_result(first), load_result(second)

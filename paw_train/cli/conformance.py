@@ -40,7 +40,7 @@ def conformance(
 
     from rich.console import Console
 
-    from paw_gym.naming import require_choice
+    from paw_gym.internals.naming import require_choice
     from paw_train.conformance.faults import FAULTS
     from paw_train.conformance.suite import run, trainer_of
 

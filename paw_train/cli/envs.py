@@ -46,7 +46,7 @@ def _describe(name: str) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from paw_gym.constructors import creator_of, registered_id
+    from paw_gym.internals.constructors import creator_of, registered_id
     from paw_gym.registration import text_env_spec
     from paw_train.cli.arguments import full_env_id
 

@@ -47,7 +47,7 @@ class CommandGroup(TyperGroup):
         """Finds the command; an unknown one is an error that names the nearest."""
         name = args[0] if args else ""
         if name and not name.startswith("-") and self.get_command(ctx, name) is None:
-            from paw_gym.naming import did_you_mean
+            from paw_gym.internals.naming import did_you_mean
 
             ctx.fail(f"There is no command {name!r}. {did_you_mean(name, self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
@@ -94,7 +94,7 @@ def report_error(error: BaseException) -> None:
     """Prints an error's message in red, to stderr, and the notes that were added to it."""
     from rich.text import Text
 
-    from paw_gym.printable import safe_console
+    from paw_gym.internals.printable import safe_console
 
     console = safe_console(stderr=True, soft_wrap=True)
     message = " ".join([message_of(error), *getattr(error, "__notes__", ())])

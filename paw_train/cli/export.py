@@ -63,7 +63,7 @@ def export(
     """Write recorded episodes as a data set for other tools, or turn one back into episodes."""
     from paw_gym.export import read_episodes
     from paw_gym.export.exporters import EXPORTERS
-    from paw_gym.printable import safe_console
+    from paw_gym.internals.printable import safe_console
 
     if (to == "tokens") != (tokenizer is not None):
         raise ValueError("--to tokens and --tokenizer MODEL go together: ids are of one tokenizer.")
@@ -118,7 +118,7 @@ def counting() -> Iterator[Callable[[Tally], None]]:
     """A line that counts what has been written, on a terminal."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from paw_gym.printable import safe_console
+    from paw_gym.internals.printable import safe_console
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     console = safe_console(stderr=True)

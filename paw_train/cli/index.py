@@ -50,7 +50,7 @@ def build(
     from rich.console import Console
     from rich.progress import MofNCompleteColumn
 
-    from paw_gym.naming import did_you_mean
+    from paw_gym.internals.naming import did_you_mean
     from paw_gym.retrieval.corpus import Corpus
     from paw_train.cli.progress import progress_bars
 

@@ -11,8 +11,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from paw_gym.naming import did_you_mean
-from paw_gym.printable import safe_console
+from paw_gym.internals.naming import did_you_mean
+from paw_gym.internals.printable import safe_console
 from paw_train.cli.play_session import PlaySession
 
 COMMANDS = {

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 
 from paw_gym.core import TextEnv
-from paw_gym.validation import naming_authors_line
+from paw_gym.internals.validation import naming_authors_line
 from paw_gym.wrappers import RecordTransitions
 
 

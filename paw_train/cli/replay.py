@@ -41,7 +41,7 @@ def replay(
     """
     import secrets
 
-    from paw_gym.printable import one_line
+    from paw_gym.internals.printable import one_line
     from paw_train.evaluation.replay import replay as play
 
     import_modules(modules)

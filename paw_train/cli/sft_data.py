@@ -51,8 +51,8 @@ def sft_data(
     """Write demonstrations and world-model pairs that TRL's SFTTrainer takes as they are."""
     from paw_gym.export import read_episodes
     from paw_gym.export.sft import KINDS, write_sft
-    from paw_gym.naming import did_you_mean
-    from paw_gym.printable import safe_console
+    from paw_gym.internals.naming import did_you_mean
+    from paw_gym.internals.printable import safe_console
     from paw_train.cli.export import counting
 
     if only is not None and only not in KINDS:
@@ -85,8 +85,8 @@ def sft_data(
 def _expert(
     env: str, episodes: int, seed: int, split: str, mode: str, kw: list[str] | None
 ) -> Iterator[Episode]:
-    from paw_gym.constructors import has_splits
     from paw_gym.export.expert import expert_episodes
+    from paw_gym.internals.constructors import has_splits
     from paw_train.cli.arguments import environment_of
 
     env_id, settings = environment_of(env, kw)

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from paw_gym.constructors import import_named
+from paw_gym.internals.constructors import import_named
 from paw_train.conformance.checks import (
     Deviation,
     expected_rows,

@@ -154,7 +154,7 @@ def evaluate_to_folder(
     folder: Path, result: Mapping[str, Any], episodes: Sequence[Episode]
 ) -> Path:
     """Writes ``result.json`` and ``episodes.jsonl`` and returns the path of the result."""
-    from paw_gym.files import write_json
+    from paw_gym.internals.files import write_json
     from paw_gym.transition import write_jsonl
 
     folder.mkdir(parents=True, exist_ok=True)

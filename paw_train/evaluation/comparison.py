@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paw_gym.printable import markdown_text, one_line
+from paw_gym.internals.printable import markdown_text, one_line
 from paw_train.evaluation.statistics import (
     crossed_difference_interval,
     difference_interval,

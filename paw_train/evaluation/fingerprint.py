@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym import __version__
-from paw_gym.constructors import defaults_of, registered_id
 from paw_gym.core import TextEnv
-from paw_gym.replies import BLANK
+from paw_gym.internals.constructors import defaults_of, registered_id
+from paw_gym.internals.replies import BLANK
 from paw_gym.wrappers import AgentInterface
 from paw_train.environments import is_split
 from paw_train.evaluation.panels import Panel

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from paw_gym.files import write_json
+from paw_gym.internals.files import write_json
 from paw_gym.transition import Episode, read_jsonl
 from paw_train.evaluation import agent_env_maker
 from paw_train.losses.noise_gradients import CharSpan, gradient_shares, labeller_for, noisy_tokens

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from paw_gym.constructors import defaults_of
 from paw_gym.core import TaskSet
 from paw_gym.envs.alfworld.native.goal import TASK_TYPES
-from paw_gym.registry import Registry
+from paw_gym.internals.constructors import defaults_of
+from paw_gym.internals.registry import Registry
 from paw_train.environments import is_split, panel_name
 from paw_train.settings import EnvSettings
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paw_gym.files import naming_full_disk
-from paw_gym.locks import only_process
+from paw_gym.internals.files import naming_full_disk
+from paw_gym.internals.locks import only_process
 from paw_train.baselines import agent_class
 from paw_train.environments import (
     agent_env_maker,

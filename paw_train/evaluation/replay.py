@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from paw_gym.constructors import creator_of, defaults_of
+from paw_gym.internals.constructors import creator_of, defaults_of
 from paw_gym.transition import Episode, Transition
 from paw_gym.wrappers import AgentInterface
 from paw_train.environments import agent_env_maker

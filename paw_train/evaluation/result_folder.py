@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paw_gym.files import json_text, write_text
+from paw_gym.internals.files import json_text, write_text
 from paw_gym.transition import Episode
 
 LOG = "unfinished.jsonl"

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from paw_gym import __version__
+from paw_gym.internals.validation import reason_of
 from paw_gym.transition import Episode
-from paw_gym.validation import reason_of
 from paw_gym.wrappers import AgentInterface
 from paw_train.baselines import agent_class, make_agent
 from paw_train.baselines.action_form import FORMATS, ActionForm, ask_for_tools

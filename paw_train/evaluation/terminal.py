@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from paw_gym.printable import safe_console
+from paw_gym.internals.printable import safe_console
 from paw_train.settings.endpoint import money
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from paw_gym.constructors import registered_id
-from paw_gym.files import write_json
+from paw_gym.internals.constructors import registered_id
+from paw_gym.internals.files import write_json
 from paw_gym.transition import Episode, read_jsonl
 from paw_train.environments import agent_env_maker, own_history_length
 from paw_train.evaluation import world_model
@@ -67,7 +67,7 @@ def evaluate_from_args(
     Raises:
         ValueError: the model is behind an endpoint, or something that is named is not there.
     """
-    from paw_gym.naming import did_you_mean
+    from paw_gym.internals.naming import did_you_mean
 
     if source_of(model) is not None:
         raise ValueError(

@@ -12,8 +12,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from paw_gym.constructors import import_named
-from paw_gym.naming import did_you_mean
+from paw_gym.internals.constructors import import_named
+from paw_gym.internals.naming import did_you_mean
 
 CharSpan = tuple[int, int]
 """[start, end) in characters of an observation"""

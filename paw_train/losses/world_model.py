@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from paw_gym.registry import Registry
+from paw_gym.internals.registry import Registry
 from paw_train.losses.tensor_inputs import FloatArray, as_float, as_mask
 from paw_train.settings.world_model import WorldModelSettings
 

@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from paw_gym.printable import printable
+from paw_gym.internals.printable import printable
 
 _FOLDER = Path(__file__).parent / "templates"
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 from uuid import uuid4
 
-from paw_gym.files import write_json
-from paw_gym.registry import Registry
+from paw_gym.internals.files import write_json
+from paw_gym.internals.registry import Registry
 from paw_train.settings.dotted import flatten
 
 STATE = "tracking.json"
@@ -226,7 +226,7 @@ def require_trackers(names: Sequence[str]) -> None:
     """
     for name in names:
         if name not in TRACKERS:
-            from paw_gym.naming import did_you_mean
+            from paw_gym.internals.naming import did_you_mean
 
             raise ValueError(
                 f"tracking: {name!r} is no tracker. {did_you_mean(name, TRACKERS.names())}"

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paw_gym.replies import thoughts
+from paw_gym.internals.replies import thoughts
 
 _USER, _AGENT, _AGAIN = "\x02user\x02", "\x02agent\x02", "\x02again\x02"
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from paw_gym.internals.tool_calls import in_tags
 from paw_gym.prompts import PromptTemplate
-from paw_gym.tool_calls import in_tags
 from paw_gym.transition import Episode
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.tokens import Span, StepSpans, TokenRow

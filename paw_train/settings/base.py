@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from paw_gym.naming import did_you_mean, similar
+from paw_gym.internals.naming import did_you_mean, similar
 from paw_train.settings.ranges import allowed, type_name
 
 

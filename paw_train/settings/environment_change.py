@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from paw_gym.constructors import creator_of, has_splits
+from paw_gym.internals.constructors import creator_of, has_splits
 from paw_gym.registration import class_defaults, text_env_spec
 from paw_train.settings.secrets import asked_with
 

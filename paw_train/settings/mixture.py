@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from paw_gym.naming import did_you_mean
+from paw_gym.internals.naming import did_you_mean
 from paw_gym.registration import class_defaults
 from paw_train.settings.environment import EnvSettings
 from paw_train.settings.ranges import AboveZero, Positive, Text

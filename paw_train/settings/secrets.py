@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from paw_gym.constructors import names_another
+from paw_gym.internals.constructors import names_another
 
 _NAMED = re.compile(r"(^|_)(token|secret|password|passwd|api_?key|credentials?)$", re.IGNORECASE)
 _IN_ADDRESS = re.compile(r"://[^/\s@]+:[^/\s@]*@")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from paw_gym.naming import did_you_mean
+from paw_gym.internals.naming import did_you_mean
 from paw_train.settings.base import Group
 from paw_train.settings.ranges import AtLeastZero, Positive, PositiveShare, Text, yaml_switch
 

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paw_gym.files import append_jsonl, truncate_jsonl
+from paw_gym.internals.files import append_jsonl, truncate_jsonl
+from paw_gym.internals.validation import reason_of
 from paw_gym.pool import EnvPool
-from paw_gym.validation import reason_of
 from paw_train.environments import has_solver, make_pool
 from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from paw_gym.naming import did_you_mean
+from paw_gym.internals.naming import did_you_mean
 
 
 def chosen_device(name: str) -> torch.device:

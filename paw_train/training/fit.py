@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from paw_gym.naming import did_you_mean
+from paw_gym.internals.naming import did_you_mean
 from paw_train.environments import training_env
 from paw_train.settings import Settings, overridden
 from paw_train.training.model_shape import ModelShape, is_known, model_shape

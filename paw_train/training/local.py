@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from paw_gym.files import (
+from paw_gym.internals.files import (
     append_jsonl,
     naming_full_disk,
     new_folder,
     write_json,
 )
-from paw_gym.locks import only_process, require_idle
+from paw_gym.internals.locks import only_process, require_idle
 from paw_gym.transition import write_jsonl
 from paw_train.algorithms.critic import Critic
 from paw_train.algorithms.estimator import advantage_estimator

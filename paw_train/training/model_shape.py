@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from paw_gym.naming import did_you_mean
+from paw_gym.internals.naming import did_you_mean
 
 
 @dataclass(frozen=True)

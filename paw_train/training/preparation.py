@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from paw_gym.constructors import check_arguments
+from paw_gym.internals.constructors import check_arguments
 from paw_gym.wrappers import AgentInterface
 from paw_train.algorithms.estimator import require_registered
 from paw_train.environments import (

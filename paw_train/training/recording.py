@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paw_gym.files import json_text, write_text
+from paw_gym.internals.files import json_text, write_text
 from paw_gym.transition import write_jsonl
 from paw_train.algorithms.experience import Experience, Pool
 from paw_train.losses.world_model import predicted_well

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from paw_gym.files import append_jsonl, truncate_jsonl
+from paw_gym.internals.files import append_jsonl, truncate_jsonl
 from paw_train.algorithms.experience import informative_groups
 from paw_train.rollouts.rollout import Trajectory
 

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 import paw_gym
 from env_servers.gate import App, Gate, Metrics
 from env_servers.problems import MEDIA_TYPE, ProblemError
-from paw_gym.files import json_text
+from paw_gym.internals.files import json_text
 from paw_train.viewer.index import DamagedIndexError
 from paw_train.viewer.queries import OUTCOMES, PAGE, SORTS, Filter
 from paw_train.viewer.store import RunStore, UnknownNameError

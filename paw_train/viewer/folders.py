@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from paw_gym.printable import encodable
+from paw_gym.internals.printable import encodable
 from paw_train.reporting.run.data import FILES
 
 PHASES = ("before", "training", "after", "other")

@@ -19,8 +19,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from paw_gym.cache import private_file, private_folder
-from paw_gym.printable import encodable
+from paw_gym.internals.cache import private_file, private_folder
+from paw_gym.internals.printable import encodable
 from paw_gym.transition import Episode
 from paw_train.viewer.files import Damaged, Place, read_line, scan_episodes, scan_lines
 from paw_train.viewer.folders import EpisodeFile, episode_files

@@ -11,7 +11,7 @@ import urllib.request
 import webbrowser
 from html import escape
 
-from paw_gym.cache import kept, kept_path
+from paw_gym.internals.cache import kept, kept_path
 
 _READ_SECONDS = 60.0
 """for the browser to start, and to read the page"""

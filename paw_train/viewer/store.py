@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym.envs.alfworld.oracle.recorded import is_procedural
-from paw_gym.printable import encodable
+from paw_gym.internals.printable import encodable
 from paw_gym.transition import Episode
 from paw_train.viewer.conversation import conversation, notes
 from paw_train.viewer.differences import differences

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from paw_gym.files import json_text, write_text
+from paw_gym.internals.files import json_text, write_text
 from paw_gym.pool import EnvPool, Slot, Snapshot, cannot_branch
 from paw_gym.prompts import PromptTemplate
 from paw_gym.transition import Episode, Transition

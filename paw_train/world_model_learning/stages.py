@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from paw_gym.files import append_jsonl, truncate_jsonl, write_json, write_text
+from paw_gym.internals.files import append_jsonl, truncate_jsonl, write_json, write_text
 from paw_gym.transition import Episode, read_jsonl, write_jsonl
 from paw_train.environments import agent_env_maker, make_pool, training_env
 from paw_train.evaluation import world_model

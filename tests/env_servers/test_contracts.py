@@ -23,7 +23,7 @@ import env_servers.gateway
 import env_servers.retrieval
 import env_servers.webshop
 from env_servers.gate import Gate
-from paw_gym.http import HttpError, JsonClient
+from paw_gym.internals.http import HttpError, JsonClient
 from paw_gym.retrieval import make_retriever
 
 TOKEN = "a-token-of-the-tests"

@@ -17,7 +17,7 @@ pytest.importorskip("fastapi", reason="fastapi is not installed: pip install '.[
 pytest.importorskip("prometheus_client", reason="the extra server is not installed")
 
 from paw_gym import make_remote
-from paw_gym.cache import kept, kept_path, own_token
+from paw_gym.internals.cache import kept, kept_path, own_token
 from paw_gym.remote import ServerUnavailableError, SessionLostError
 from paw_gym.retrieval import RetrieverError, make_retriever
 from paw_train.cli.serve import settings_of

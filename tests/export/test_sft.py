@@ -14,7 +14,7 @@ from typer.testing import Result
 
 from paw_gym import Episode
 from paw_gym.export.sft import QUESTION, write_sft
-from paw_gym.tool_calls import instead_of_tags, tool_schemas
+from paw_gym.internals.tool_calls import instead_of_tags, tool_schemas
 
 Paw = Callable[..., Result]
 

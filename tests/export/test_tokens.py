@@ -17,8 +17,8 @@ pytest.importorskip("torch", reason="the extra `train`")
 
 from paw_gym import AgentInterface, Episode, Transition, make_agent_env
 from paw_gym.export.expert import expert_episodes
+from paw_gym.internals.tool_calls import instead_of_tags
 from paw_gym.prompts import PromptTemplate
-from paw_gym.tool_calls import instead_of_tags
 from paw_gym.transition import write_jsonl
 from paw_train.policies.local.scratch import piece_tokenizer
 from paw_train.rollouts.chat import ChatFormat

@@ -11,8 +11,8 @@ import gymnasium as gym
 import pytest
 
 from paw_gym import AgentInterface, EnvPool, TextEnv, check_text_env, make_remote
-from paw_gym.constructors import has_splits
-from paw_gym.http import JsonClient
+from paw_gym.internals.constructors import has_splits
+from paw_gym.internals.http import JsonClient
 from paw_gym.remote import RemoteError, ServerUnavailableError, SessionLostError
 from paw_gym.remote.client import GatewayClient
 from paw_gym.remote.defaults import EnvDefaults

@@ -20,9 +20,9 @@ from paw_gym import (
     register_text_env,
     text_env_ids,
 )
-from paw_gym.constructors import check_arguments, has_splits
 from paw_gym.core import EnvDefinitionError
 from paw_gym.functional import GeneratorEnv
+from paw_gym.internals.constructors import check_arguments, has_splits
 from paw_gym.registration import class_defaults, make_text_env
 
 TASKS = [Task("a", "Say a."), Task("b", "Say b.")]

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from paw_gym import locks
-from paw_gym.cache import private_file, private_folder
-from paw_gym.files import (
+from paw_gym.internals import locks
+from paw_gym.internals.cache import private_file, private_folder
+from paw_gym.internals.files import (
     append_jsonl,
     naming_full_disk,
     new_folder,
@@ -26,10 +26,10 @@ from paw_gym.files import (
     require_data,
     write_json,
 )
-from paw_gym.locks import ProcessLock, is_held, only_process, require_idle
-from paw_gym.naming import did_you_mean, require_choice, similar
-from paw_gym.printable import markdown_text, one_line, printable, safe_console
-from paw_gym.registry import Registry
+from paw_gym.internals.locks import ProcessLock, is_held, only_process, require_idle
+from paw_gym.internals.naming import did_you_mean, require_choice, similar
+from paw_gym.internals.printable import markdown_text, one_line, printable, safe_console
+from paw_gym.internals.registry import Registry
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ pytest.importorskip("fcntl", reason="elsewhere nothing is protected")
 HOLDS = """
 import sys, time
 from pathlib import Path
-from paw_gym.locks import only_process
+from paw_gym.internals.locks import only_process
 with only_process(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paw_gym import PromptTemplate
+from paw_gym.internals.replies import parse_response
 from paw_gym.prompts import HistoryItem, builtin_templates, group_numbered
-from paw_gym.replies import parse_response
 
 PARTS = {
     "first": "Task: {instruction} See: {observation} Can: {admissible_actions}",

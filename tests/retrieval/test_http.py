@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paw_gym.http import HttpError, JsonClient
+from paw_gym.internals.http import HttpError, JsonClient
 
 
 def test_a_busy_server_is_waited_for_and_does_not_use_up_attempts(serving: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from paw_gym.files import append_jsonl, truncate_jsonl  # noqa: E402
+from paw_gym.internals.files import append_jsonl, truncate_jsonl  # noqa: E402
 from paw_train.policies.checkpoints import find_checkpoint  # noqa: E402
 from paw_train.policies.local.checkpoint import (  # noqa: E402
     load_checkpoint,

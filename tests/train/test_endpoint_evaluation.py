@@ -23,7 +23,7 @@ import fork
 from rich.progress import Progress
 
 from paw_gym import PromptTemplate
-from paw_gym.replies import read_chat
+from paw_gym.internals.replies import read_chat
 from paw_gym.transition import Episode, read_jsonl
 from paw_train.baselines.action_form import ActionForm, ask_for_tools, problem_of
 from paw_train.baselines.metering import Spent, exchanges

@@ -150,7 +150,9 @@ def test_another_evaluation_does_not_take_over_the_episodes(tmp_path: Path) -> N
 
 
 def test_two_processes_do_not_evaluate_into_one_folder(tmp_path: Path) -> None:
-    held = "import sys; from pathlib import Path; from paw_gym.locks import only_process\n"
+    held = (
+        "import sys; from pathlib import Path; from paw_gym.internals.locks import only_process\n"
+    )
     held += "with only_process(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", held, str(tmp_path / "out")]
     settings = ["env.kwargs.num_tasks=2", "env.kwargs.max_steps=2", "evaluation.tasks=1"]

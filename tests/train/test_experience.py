@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from paw_gym.registry import Registry  # noqa: E402
+from paw_gym.internals.registry import Registry  # noqa: E402
 from paw_train.algorithms import gigpo, reinforce_pp, rloo  # noqa: E402
 from paw_train.algorithms.critic import Critic  # noqa: E402
 from paw_train.algorithms.estimator import (  # noqa: E402

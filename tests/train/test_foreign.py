@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from paw_gym.constructors import creator_of
+from paw_gym.internals.constructors import creator_of
 from paw_gym.registration import text_env_ids
 from paw_gym.transition import Episode, Transition, write_jsonl
 from paw_train.cli import main

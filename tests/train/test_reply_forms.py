@@ -18,8 +18,8 @@ import fork  # noqa: E402
 from hostile import byte_tokenizer  # noqa: E402
 
 from paw_gym import PromptTemplate, make_agent_env  # noqa: E402
+from paw_gym.internals.replies import read_chat, split_thought  # noqa: E402
 from paw_gym.pool import EnvPool  # noqa: E402
-from paw_gym.replies import read_chat, split_thought  # noqa: E402
 from paw_train.baselines import make_agent  # noqa: E402
 from paw_train.baselines.action_form import ActionForm  # noqa: E402
 from paw_train.baselines.metering import MeteredPolicy  # noqa: E402

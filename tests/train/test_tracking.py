@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 pytest.importorskip("torch", reason="the extra `train`")
 
-from paw_gym.files import append_jsonl, truncate_jsonl
+from paw_gym.internals.files import append_jsonl, truncate_jsonl
 from paw_train.cli.program import app
 from paw_train.reporting.tracking import STATE, TRACKERS, TrackedRun, Tracking, require_trackers
 from paw_train.training.local import train_from_recipe

@@ -16,7 +16,7 @@ from paw_gym.envs.alfworld.native.engine import Engine, NativeEngine
 from paw_gym.envs.alfworld.procedural import generate
 from paw_gym.envs.alfworld.procedural.plan import solve
 from paw_gym.generated import taking_turns, values_of
-from paw_gym.naming import require_choice
+from paw_gym.internals.naming import require_choice
 
 ENGINES = ("native", "textworld")
 PROCEDURAL_TASKS = {"train": 30_000, "valid_seen": 1_200, "valid_unseen": 1_200}

@@ -15,14 +15,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from paw_gym.cache import private_folder
 from paw_gym.envs.alfworld.errors import DataFolderError, GameFileError, UnsolvableGameError
 from paw_gym.envs.alfworld.native.compiled import GAME_KEYS, CompiledGame, game_digest
 from paw_gym.envs.alfworld.native.goal import TASK_TYPES, parse_goal
 from paw_gym.envs.alfworld.native.pddl import parse_problem
 from paw_gym.envs.alfworld.native.rules import task_text
-from paw_gym.files import imposture, write_text
-from paw_gym.naming import did_you_mean
+from paw_gym.internals.cache import private_folder
+from paw_gym.internals.files import imposture, write_text
+from paw_gym.internals.naming import did_you_mean
 
 GAME_FILE = "game.tw-pddl"
 SPLITS = ("train", "valid_seen", "valid_unseen")

@@ -15,8 +15,8 @@ from paw_gym.core import AgentDefaults, Outcome, Task, TaskSet, TextEnv
 from paw_gym.envs.search_qa.questions import DOMAINS, Question, benchmark_tasks, dataset_names
 from paw_gym.envs.search_qa.scoring import Scores, score
 from paw_gym.envs.search_qa.synthetic import Riddle, synthetic_tasks, world_corpus
-from paw_gym.files import file_version
-from paw_gym.naming import require_choice
+from paw_gym.internals.files import file_version
+from paw_gym.internals.naming import require_choice
 from paw_gym.retrieval.base import (
     Passage,
     Retriever,

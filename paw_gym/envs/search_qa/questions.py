@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from paw_gym.core import Task, TaskSet
-from paw_gym.files import DAMAGED, file_version, open_text, require_data
-from paw_gym.naming import did_you_mean
+from paw_gym.internals.files import DAMAGED, file_version, open_text, require_data
+from paw_gym.internals.naming import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from typing import Any
 from paw_gym.core import Task, TaskSet
 from paw_gym.envs.search_qa.questions import Question
 from paw_gym.generated import shared_sets
-from paw_gym.naming import require_choice
+from paw_gym.internals.naming import require_choice
 from paw_gym.retrieval.base import Passage
 from paw_gym.retrieval.corpus import Corpus
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from paw_gym.naming import did_you_mean
-from paw_gym.tool_calls import call_id
+from paw_gym.internals.naming import did_you_mean
+from paw_gym.internals.tool_calls import call_id
 
 INSTALL = "pip install '.[tau2]' in your clone of PaW-Gym"
 

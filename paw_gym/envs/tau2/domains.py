@@ -13,7 +13,7 @@ from paw_gym.core import Task, TaskSet, split_of_key
 from paw_gym.envs.tau2.conversation import data_folder, from_record, tau2_module, to_package
 from paw_gym.envs.tau2.tables import copy_database, database_hash, reading
 from paw_gym.generated import shared_sets
-from paw_gym.naming import require_choice
+from paw_gym.internals.naming import require_choice
 
 DOMAINS = ("airline", "retail", "telecom", "telecom-workflow", "mock")
 """``telecom-workflow`` is telecom with the technical policy as a decision tree"""

@@ -28,8 +28,8 @@ from paw_gym.envs.tau2.users import (
     UserError,
     UserSetupError,
 )
-from paw_gym.naming import require_choice
-from paw_gym.printable import encodable
+from paw_gym.internals.naming import require_choice
+from paw_gym.internals.printable import encodable
 
 MAX_ERRORS = 10
 """failed tool calls that end an episode: tau2-bench's own setting"""

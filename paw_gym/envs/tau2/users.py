@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from paw_gym.envs.tau2.conversation import STOP, TRANSFER, Message, data_folder, tau2_module
-from paw_gym.http import HttpError, JsonClient
-from paw_gym.naming import require_choice
-from paw_gym.replies import read_chat, split_thought, tool_arguments, tool_name
+from paw_gym.internals.http import HttpError, JsonClient
+from paw_gym.internals.naming import require_choice
+from paw_gym.internals.replies import read_chat, split_thought, tool_arguments, tool_name
 
 USERS = ("scripted", "endpoint")
 HAND_OVER = "transfer_to_human_agents"

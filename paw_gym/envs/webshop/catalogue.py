@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paw_gym.files import new_folder, write_json
+from paw_gym.internals.files import new_folder, write_json
 from paw_gym.retrieval.base import Passage
 from paw_gym.retrieval.bm25_index import ARRAYS, BM25Index, build_index
 

@@ -17,7 +17,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from paw_gym.cache import cache_dir, private_folder
 from paw_gym.envs.webshop.catalogue import (
     FORMAT,
     Catalogue,
@@ -27,7 +26,8 @@ from paw_gym.envs.webshop.catalogue import (
     text,
     texts,
 )
-from paw_gym.files import DAMAGED, file_version, open_text
+from paw_gym.internals.cache import cache_dir, private_folder
+from paw_gym.internals.files import DAMAGED, file_version, open_text
 
 NO_ATTRIBUTES = ("DUMMY_ATTR",)
 """of a product that the attribute file lacks, as in the original; they take part in fuzzy matching"""

@@ -27,8 +27,8 @@ from paw_gym.envs.webshop.pages import DonePage, Page
 from paw_gym.envs.webshop.reward import choose_tagger, tagger
 from paw_gym.envs.webshop.search import search_engine
 from paw_gym.envs.webshop.shop import SEARCH_ACTION, Shop, Visit, parse_action
-from paw_gym.files import file_version
-from paw_gym.naming import require_choice
+from paw_gym.internals.files import file_version
+from paw_gym.internals.naming import require_choice
 
 SHOP_ID = "paw_gym/WebShop-v0"
 CLIENT_SETTINGS = ("split", "max_steps")

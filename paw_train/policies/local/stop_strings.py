@@ -2,8 +2,9 @@
 
 A stop text may lie across tokens, and its last token may carry more text. A token can complete one
 only if it holds the text's last character, so only such tokens cost a look at the decoded tail.
-A stop text inside a thought ends nothing (see ``paw_gym.replies``). The ids stay as sampled; the text that
-the environment reads ends with the stop text, so every policy gives the same text for the same answer.
+A stop text inside a thought ends nothing (see ``paw_gym.internals.replies``). The ids stay as sampled;
+the text that the environment reads ends with the stop text, so every policy gives the same text for the
+same answer.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from paw_gym.replies import stop_end, truncate
+from paw_gym.internals.replies import stop_end, truncate
 
 _HALF_CHARACTER = "\ufffd"
 

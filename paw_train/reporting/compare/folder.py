@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paw_gym.files import write_json, write_text
+from paw_gym.internals.files import write_json, write_text
 from paw_train.reporting.compare.analysis import Comparison, compare, overheads
 from paw_train.reporting.compare.grid import Grid, PlannedRun
 from paw_train.reporting.compare.page import write_page

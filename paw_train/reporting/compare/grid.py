@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paw_gym.naming import did_you_mean
+from paw_gym.internals.naming import did_you_mean
 from paw_train.settings import (
     Settings,
     find_recipe,

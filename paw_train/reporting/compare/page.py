@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from paw_gym.files import write_text
+from paw_gym.internals.files import write_text
 from paw_train.reporting.charts import Axis, Chart, ChartStyle, Series, linear_ticks
 from paw_train.reporting.compare import tables
 from paw_train.reporting.compare.analysis import Comparison, Overhead

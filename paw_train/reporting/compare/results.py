@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paw_gym.files import json_text, write_text
+from paw_gym.internals.files import json_text, write_text
 from paw_train.metrics import METRICS, NOT_MEASURED
 from paw_train.reporting.compare.grid import Arm, Grid, PlannedRun
 from paw_train.reporting.compare.runs import differing_setting, relevant

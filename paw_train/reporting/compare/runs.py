@@ -16,7 +16,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, Protocol
 
-from paw_gym.locks import ProcessLock, is_held
+from paw_gym.internals.locks import ProcessLock, is_held
 from paw_train.algorithms.estimator import ADVANTAGES
 from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.reporting.compare.grid import PlannedRun

@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from paw_gym.printable import markdown_text
+from paw_gym.internals.printable import markdown_text
 from paw_train.reporting.compare.analysis import Comparison, Difference, Overhead, Secondary
 
 Interval = tuple[float, float] | None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paw_gym.files import write_text
+from paw_gym.internals.files import write_text
 from paw_gym.transition import Episode, Transition
 from paw_train.evaluation.statistics import difference_interval
 from paw_train.metrics import number

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from paw_gym.core import TaskSet
-from paw_gym.files import write_text
+from paw_gym.internals.files import write_text
 from paw_train.environments import agent_env_maker
 from paw_train.evaluation.panels import make_panel
 from paw_train.evaluation.runner import environment_seeds

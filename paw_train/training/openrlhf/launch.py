@@ -11,8 +11,8 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-from paw_gym.files import naming_full_disk
-from paw_gym.locks import only_process, require_idle
+from paw_gym.internals.files import naming_full_disk
+from paw_gym.internals.locks import only_process, require_idle
 from paw_train.reporting.compare.runs import updates_done
 from paw_train.settings import Settings
 from paw_train.training.openrlhf import TESTED_VERSION

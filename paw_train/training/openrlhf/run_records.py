@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paw_gym.files import append_jsonl
+from paw_gym.internals.files import append_jsonl
 from paw_train.evaluation.statistics import wilson_interval
 from paw_train.reporting.run.alarms import Alarm, find_alarms
 from paw_train.reporting.run.data import read_records

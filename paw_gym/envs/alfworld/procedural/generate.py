@@ -25,7 +25,7 @@ from paw_gym.envs.alfworld.procedural.rooms import Cell, engine_texts, facts, ra
 from paw_gym.envs.alfworld.procedural.scene import Receptacle, Scene, cell_id
 from paw_gym.envs.alfworld.procedural.tasks import goal_pddl, sample_goal, sample_room
 from paw_gym.generated import require_in
-from paw_gym.naming import require_choice
+from paw_gym.internals.naming import require_choice
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
 SHARES = {"train": frozenset({0, 1}), "valid_seen": frozenset({2}), "valid_unseen": frozenset({3})}

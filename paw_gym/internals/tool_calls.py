@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from paw_gym.replies import split_thought
+from paw_gym.internals.replies import split_thought
 
 if TYPE_CHECKING:
     from paw_gym.transition import Episode

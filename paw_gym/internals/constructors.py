@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from paw_gym.naming import did_you_mean
+from paw_gym.internals.naming import did_you_mean
 
 
 def registered_id(name: str) -> str:

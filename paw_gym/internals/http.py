@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from paw_gym.replies import MalformedAnswer
+from paw_gym.internals.replies import MalformedAnswer
 
 BUSY = frozenset({429, 503})
 """statuses of a server that has no room at the moment"""

@@ -382,7 +382,7 @@ def parse_response(
 ) -> ParsedResponse:
     """Extracts the action from ``<think>...</think><action>...</action>``.
 
-    The first complete action block outside all thoughts counts (see ``paw_gym.replies.thoughts``); an
+    The first complete action block outside all thoughts counts (see ``thoughts``); an
     empty one is no action. A response without the reasoning block still has an action, and a problem; a
     thought that does not end has no action.
 

@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from paw_gym.canonical import require_json
+from paw_gym.internals.canonical import require_json
 from paw_gym.task import Outcome, Task
 
 INFO_KEYS = (
@@ -252,7 +252,7 @@ def checked_actions(actions: Any, what: str) -> list[str]:
     return list(actions)
 
 
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).parents[1]
 _OURS = [_HERE, _HERE.with_name("paw_train"), Path(gymnasium.__file__).parent]
 """folders of code that an environment's author has not written"""
 _STANDARD = Path(sysconfig.get_path("stdlib"))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from typing import Generic, TypeVar
 
-from paw_gym.naming import did_you_mean
+from paw_gym.internals.naming import did_you_mean
 
 T = TypeVar("T")
 V = TypeVar("V")

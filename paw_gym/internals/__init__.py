@@ -1,0 +1,1 @@
+"""Parts that no author of an environment opens: files, locks, names, checks, replies, HTTP."""
