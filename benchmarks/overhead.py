@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from gpu_model import MAX_RETURN, sampled, trajectory, words
 from processes import memory_mb
 from rich.console import Console
 from rich.table import Table
 
-from paw_gym.transition import Episode, Transition
 from paw_train.algorithms.experience import collect, prepare
 from paw_train.algorithms.update import Updater
 from paw_train.evaluation import make_pool
@@ -39,16 +39,15 @@ from paw_train.losses.objective import ObjectiveSettings
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer
 from paw_train.reporting.terminal import RunDisplay
-from paw_train.rollouts.policy import Request, Sampling
 from paw_train.rollouts.rollout import Trajectory, rollout
-from paw_train.rollouts.tokens import StepSpans, TokenRow
 from paw_train.settings import AlgorithmSettings, OptimizerSettings, load_settings
 from paw_train.settings.scratch import ScratchModelSettings
 from paw_train.settings.world_model import WorldModelSettings
 from paw_train.training.local import Run
 
 VARIANTS = ("off", "paw")
-MAX_RETURN = 10.0
+VOCABULARY = 49152
+"""of the shape `long`"""
 
 
 @dataclass
@@ -83,36 +82,22 @@ def long(args: argparse.Namespace) -> Shape:
         hidden=576, layers=args.layers, heads=9, kv_heads=3, intermediate=1536, max_positions=8192
     )
     tokenizer = word_tokenizer(["a few words"])
-    policy = LocalPolicy(scratch_model(shape, 49152, seed=0), tokenizer)
+    policy = LocalPolicy(scratch_model(shape, VOCABULARY, seed=0), tokenizer)
     generator = torch.Generator().manual_seed(0)
 
-    def some(count: int) -> list[int]:
-        return torch.randint(50, 49152, (count,), generator=generator).tolist()
-
     def play() -> list[Trajectory]:
-        prompts = [some(args.prompt) for _ in range(args.rows)]
-        requests = [Request(str(i), i, [], ids) for i, ids in enumerate(prompts)]
-        sampling = Sampling(max_tokens=args.response, stop=("\x00",))
-        responses = policy.session(sampling, growing=False).respond(requests)
+        prompts = [words(args.prompt, VOCABULARY, generator) for _ in range(args.rows)]
+        answers = sampled(policy, prompts, args.response)
+        observations = [words(args.observation, VOCABULARY, generator) for _ in prompts]
         return [
-            _one_step(i, prompt, response.ids, response.logprobs, some(args.observation))
-            for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True))
+            trajectory(i, prompt, [(answer.ids, answer.logprobs, seen)])
+            for i, (prompt, answer, seen) in enumerate(
+                zip(prompts, answers, observations, strict=True)
+            )
         ]
 
     optimizer = OptimizerSettings(micro_batch_tokens=args.prompt + args.response + args.observation)
     return Shape(policy, play, optimizer, ObjectiveSettings())
-
-
-def _one_step(
-    number: int, prompt: list[int], ids: list[int], logprobs: list[float], observation: list[int]
-) -> Trajectory:
-    row = TokenRow(list(prompt))
-    action = row.extend(ids)
-    seen = row.extend(observation)
-    row.steps.append(StepSpans(action, seen, list(logprobs)))
-    name, reward = f"e{number}", MAX_RETURN * (number % 2)
-    step = Transition("bench", "t", name, 0, "", "", "", "", reward, "", True, False, True)
-    return Trajectory(Episode("bench", "t", name, group=number // 4, transitions=[step]), [row])
 
 
 SHAPES = {"embedded": embedded, "long": long}

@@ -7,6 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+ENVIRONMENTS, TRAINING, DATA = "Environments", "Training", "Episodes as data"
+"""headings of the commands in ``paw --help``"""
+
 EnvName = Annotated[
     str,
     typer.Argument(

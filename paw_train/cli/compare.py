@@ -7,7 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
+from paw_train.cli.arguments import TRAINING
 
+app = typer.Typer()
+
+
+@app.command("compare", rich_help_panel=TRAINING)
 def compare(
     grid: Annotated[
         str,
@@ -135,4 +140,4 @@ def _print(folder: Any, progress: Any) -> None:
         console.print(" ".join([EXPLANATION, *summary.notes]), style="dim", markup=False)
     for run, state in left:
         console.print(f"{run.name}: {state}", style="yellow", markup=False)
-    console.print(f"Results: {folder.paths.results}; page: {folder.paths.page}", soft_wrap=True)
+    console.print(f"Results: {folder.results_file}; page: {folder.page}", soft_wrap=True)

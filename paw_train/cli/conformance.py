@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from paw_train.cli.arguments import TRAINING
+
 if TYPE_CHECKING:
     from rich.table import Table
 
     from paw_train.conformance.suite import Result
 
+app = typer.Typer()
 
+
+@app.command("conformance", rich_help_panel=TRAINING)
 def conformance(
     engine: Annotated[
         str,

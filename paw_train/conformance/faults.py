@@ -15,21 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paw_train.conformance.protocol import Outcome, Row, Trainer
+from paw_train.conformance.protocol import Outcome, Row
 from paw_train.conformance.recording import Objective, Recording, Turn
 
-Compute = Callable[[Trainer, Recording, Sequence[Row], Tensor, Tensor, Objective], Outcome]
-
-
-def _computed(
-    trainer: Trainer,
-    recording: Recording,
-    rows: Sequence[Row],
-    advantages: Tensor,
-    weights: Tensor,
-    objective: Objective,
-) -> Outcome:
-    return trainer.loss_and_gradients(recording, rows, advantages, weights, objective)
+Pass = Callable[[Sequence[Row]], Outcome]
+"""a trainer's losses and gradients of some rows"""
 
 
 @dataclass(frozen=True)
@@ -43,8 +33,8 @@ class Borders:
     rows: Callable[[Recording, list[Row]], list[Row]] = lambda recording, rows: rows
     advantages: Callable[[Recording, Tensor], Tensor] = lambda recording, values: values
     weights: Callable[[Recording, Objective, Tensor], Tensor] = lambda recording, objective, w: w
-    compute: Compute = _computed
-    """the pass over the batch"""
+    compute: Callable[[Pass, list[Row]], Outcome] = lambda run, rows: run(rows)
+    """the pass over the batch: given the trainer's own and the rows"""
 
 
 @dataclass(frozen=True)
@@ -311,18 +301,8 @@ def _unscaled(recording: Recording, objective: Objective, weights: Tensor) -> Te
 # --- the pass over the batch ------------------------------------------------------------------------
 
 
-def _averaged_micro_batches(
-    trainer: Trainer,
-    recording: Recording,
-    rows: Sequence[Row],
-    advantages: Tensor,
-    weights: Tensor,
-    objective: Objective,
-) -> Outcome:
-    first, second = (
-        trainer.loss_and_gradients(recording, part, advantages, weights, objective)
-        for part in (rows[: len(rows) // 3], rows[len(rows) // 3 :])
-    )
+def _averaged_micro_batches(run: Pass, rows: list[Row]) -> Outcome:
+    first, second = (run(part) for part in (rows[: len(rows) // 3], rows[len(rows) // 3 :]))
     return Outcome(
         (first.policy_loss + second.policy_loss) / 2,
         (first.world_model_loss + second.world_model_loss) / 2,
@@ -330,15 +310,8 @@ def _averaged_micro_batches(
     )
 
 
-def _padding_counted(
-    trainer: Trainer,
-    recording: Recording,
-    rows: Sequence[Row],
-    advantages: Tensor,
-    weights: Tensor,
-    objective: Objective,
-) -> Outcome:
-    found = trainer.loss_and_gradients(recording, rows, advantages, weights, objective)
+def _padding_counted(run: Pass, rows: list[Row]) -> Outcome:
+    found = run(rows)
     tokens = sum(row.roles.count("action") for row in rows)
     share = tokens / (len(rows) * max(len(row.ids) for row in rows))
     gradients = {name: g * share for name, g in found.gradients.items()}
@@ -353,177 +326,135 @@ def _without_loss_clip(objective: Objective) -> Objective:
     return replace(objective, world_model=replace(objective.world_model, rho=1.0))
 
 
-_LIST: list[tuple[str, str, str, Borders | None]] = [
-    (
-        "observation_in_policy_loss",
+_Planted = dict[str, tuple[str, Borders | None]]
+"""by name: a sentence, and what is changed (``Fault``)"""
+_POLICY: _Planted = {
+    "observation_in_policy_loss": (
         "Tokens of the next observation are in the policy loss",
-        "policy",
         _map_rows(_observations_as_actions),
     ),
-    (
-        "action_mask_early",
+    "action_mask_early": (
         "The mask of actions is one token too far to the left",
-        "policy",
         _map_rows(_shifted("action", -1)),
     ),
-    (
-        "action_mask_late",
+    "action_mask_late": (
         "The mask of actions is one token too far to the right",
-        "policy",
         _map_rows(_shifted("action", 1)),
     ),
-    (
-        "end_token_untrained",
+    "end_token_untrained": (
         "The last token of each response (its end token, if it has one) is not trained",
-        "policy",
         _map_rows(_without_end_tokens),
     ),
-    (
-        "retokenised_turns",
+    "retokenised_turns": (
         "Responses are tokenised again from their text",
-        "policy",
         Borders(rows=_retokenised),
     ),
-    (
-        "prefix_counted_twice",
+    "prefix_counted_twice": (
         "A dialogue becomes one row a turn, and earlier turns are trained again in each",
-        "policy",
         Borders(rows=_a_row_each_turn),
     ),
-    (
-        "neighbours_visible",
+    "neighbours_visible": (
         "Two episodes are packed into one row, and the second sees the first",
-        "policy",
         Borders(rows=_two_in_a_row),
     ),
-    (
-        "positions_restarted",
+    "positions_restarted": (
         "Position ids start at 0 again in each turn",
-        "policy",
         _hooked(_restart_positions),
     ),
-    (
-        "attention_over_padding",
+    "attention_over_padding": (
         "Padding on the left is not masked in the attention",
-        "policy",
         _hooked(_drop_mask),
     ),
-    (
-        "stale_old_logprobs",
+    "stale_old_logprobs": (
         "Old log-probabilities are of earlier weights than those that sampled",
-        "policy",
         Borders(recording=_stale_logprobs),
     ),
-    (
-        "stale_policy",
+    "stale_policy": (
         "The loss is computed with the weights that sampled, not with the present ones",
-        "policy",
         _other_weights(policy="sampler"),
     ),
-    (
-        "temperature_missing",
+    "temperature_missing": (
         "Log-probabilities are taken at temperature 1, responses were sampled at 0.8",
-        "policy",
         Borders(objective=lambda o: replace(o, temperature=1.0)),
     ),
-    (
-        "truncated_as_success",
+    "truncated_as_success": (
         "An episode that its step budget ended is credited as a success",
-        "policy",
         Borders(recording=_truncated_as_success),
     ),
-    (
-        "penalty_lost",
+    "penalty_lost": (
         "The penalty of invalid responses is not part of the return",
-        "policy",
         Borders(recording=_without_penalties),
     ),
-    (
-        "population_deviation",
+    "population_deviation": (
         "Advantages are divided by the population's standard deviation (n), not the sample's (n - 1)",
-        "policy",
         Borders(advantages=_population_deviation),
     ),
-    (
-        "statistics_across_groups",
+    "statistics_across_groups": (
         "Mean and deviation are taken over all groups together",
-        "policy",
         Borders(advantages=_across_groups),
     ),
-    (
-        "statistics_per_turn",
+    "statistics_per_turn": (
         "Mean and deviation are taken over turns, so that long episodes count more",
-        "policy",
         Borders(advantages=_per_turn),
     ),
-    (
-        "advantage_on_last_turn",
+    "advantage_on_last_turn": (
         "Only the last turn of an episode has its advantage",
-        "policy",
         Borders(advantages=_last_turn_only),
     ),
-    (
-        "advantage_sign",
+    "advantage_sign": (
         "The advantage has the wrong sign",
-        "policy",
         Borders(advantages=lambda recording, values: -values),
     ),
-    ("clip_on_wrong_side", "The surrogate takes the larger of both terms", "policy", None),
-    (
-        "kl_to_sampler",
+    "clip_on_wrong_side": (
+        "The surrogate takes the larger of both terms",
+        None,
+    ),
+    "kl_to_sampler": (
         "KL is measured to the policy that sampled, not to the reference",
-        "policy",
         _other_weights(reference="sampler"),
     ),
-    ("k1_for_k3", "KL is estimated by the log-ratio (k1) in place of k3", "policy", None),
-    (
-        "padding_in_mean",
+    "k1_for_k3": (
+        "KL is estimated by the log-ratio (k1) in place of k3",
+        None,
+    ),
+    "padding_in_mean": (
         "The mean over tokens counts padding",
-        "policy",
         Borders(compute=_padding_counted),
     ),
-    (
-        "micro_batches_averaged",
+    "micro_batches_averaged": (
         "Each micro-batch is divided by its own tokens, and the results are averaged",
-        "policy",
         Borders(compute=_averaged_micro_batches),
     ),
-    (
-        "last_observation_lost",
+}
+_WORLD_MODEL: _Planted = {
+    "last_observation_lost": (
         "The observation after the last action is not part of the row",
-        "world_model",
         _map_rows(_without_last_observation),
     ),
-    (
-        "world_model_mask_late",
+    "world_model_mask_late": (
         "The mask of observations is one token too far to the right",
-        "world_model",
         _map_rows(_shifted("env_output", 1)),
     ),
-    (
-        "world_model_on_prompts",
+    "world_model_on_prompts": (
         "The world-model loss reads the prompt's text around the observation, too",
-        "world_model",
         _map_rows(_template_as_observation),
     ),
-    (
-        "world_model_unclipped",
+    "world_model_unclipped": (
         "The world-model loss keeps the tokens that are predicted well (no clip at rho)",
-        "world_model",
         Borders(objective=_without_loss_clip),
     ),
-    (
-        "lambda_of_other_group",
+    "lambda_of_other_group": (
         "Transitions are weighed by the lambda of the next group",
-        "world_model",
         Borders(weights=_next_groups_lambda),
     ),
-    (
-        "weights_unscaled",
+    "weights_unscaled": (
         "Weights are not divided by the number of supervised transitions of the group",
-        "world_model",
         Borders(weights=_unscaled),
     ),
-]
-FAULTS: dict[str, Fault] = {name: Fault(name, *rest) for name, *rest in _LIST}  # type: ignore[arg-type]
+}
+FAULTS: dict[str, Fault] = {
+    name: Fault(name, sentence, objective, borders)
+    for objective, faults in (("policy", _POLICY), ("world_model", _WORLD_MODEL))
+    for name, (sentence, borders) in faults.items()
+}
 """the 30 faults by name, in the order of the data"""

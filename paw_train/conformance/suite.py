@@ -166,7 +166,9 @@ def compare(trainer: Trainer, objective: str, borders: Borders) -> list[Deviatio
     rows = borders.rows(changed, trainer.token_batch(changed, asked))
     advantages = borders.advantages(changed, trainer.advantages(changed, asked))
     weights = borders.weights(changed, asked, trainer.world_model_weights(changed, asked))
-    outcome = borders.compute(trainer, changed, rows, advantages, weights, asked)
+    outcome = borders.compute(
+        lambda part: trainer.loss_and_gradients(changed, part, advantages, weights, asked), rows
+    )
     return [
         *row_deviations(rows, expected_rows(recording, given)),
         *value_deviations("advantages", advantages, wanted.advantages),

@@ -22,8 +22,15 @@ from typing import Any
 from paw_gym.internals.cache import private_file, private_folder
 from paw_gym.internals.printable import encodable
 from paw_gym.transition import Episode
-from paw_train.viewer.files import Damaged, Place, read_line, scan_episodes, scan_lines
-from paw_train.viewer.folders import EpisodeFile, episode_files
+from paw_train.viewer.folders import (
+    Damaged,
+    EpisodeFile,
+    Place,
+    episode_files,
+    read_line,
+    scan_episodes,
+    scan_lines,
+)
 from paw_train.viewer.summaries import EpisodeSummary, summarise
 
 _VERSION = 4

@@ -1,17 +1,19 @@
-"""The curves, state and evaluation of a run; files are read again only when they changed."""
+"""The curves, state and evaluation of a run, and the settings in which runs differ."""
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from paw_train.metrics import METRICS, NOT_MEASURED, Metric, number
 from paw_train.reporting.run.alarms import Alarm, find_alarms, world_model_loss
-from paw_train.reporting.run.data import FILES, Record, read_object, read_records
-from paw_train.viewer.evaluations import evaluation_of, settings_of
+from paw_train.reporting.run.data import FILES, Rate, Record, read_object, read_records
+from paw_train.settings.dotted import flatten
+from paw_train.settings.endpoint import money
 from paw_train.viewer.folders import RESULT
 
 _QUIET = 180.0
@@ -220,3 +222,139 @@ def _rows(path: Path) -> dict[float, Record]:
 def _thinned(values: list[float | None], most: int = 60) -> list[float | None]:
     step = max(1, -(-len(values) // most))
     return values[::step]
+
+
+_SHOWN = {
+    *("agent", "model", "panel", "env_id", "n", "success_rate", "ci95", "score", "by_type"),
+    *("averages", "pass_at_k", "runs", "successes", "cost", "tokens", "agent_settings", "sampling"),
+    *("settings", "environment", "endpoint"),
+}
+"""fields with a place of their own on the page"""
+_DETAILS = ("agent_settings", "sampling", "endpoint", "environment", "settings")
+"""objects that are folded away, in this order"""
+
+
+def evaluation_of(result: Mapping[str, Any]) -> Record:
+    """The page of an evaluation as JSON values; what the result lacks is ``None`` or empty.
+
+    Keys: ``agent``, ``model``, ``panel``, ``env`` (texts); ``overall`` (``n``, ``success_rate``,
+    ``ci95``; ``None`` without an episode); ``score`` (``mean``, ``ci95``) where it differs from
+    success; ``types`` and ``averages`` (rates with ``name``); ``pass_at_k``; ``runs`` (``seed``,
+    ``success_rate``); ``cost`` (a text); ``tokens`` (``prompt``, ``completion``); ``measured`` (other
+    numbers and texts by their name in the file); ``details`` (objects by name).
+    """
+    overall = _rate(result)
+    return {
+        "agent": _text(result.get("agent")),
+        "model": _text(result.get("model")),
+        "panel": _text(result.get("panel")),
+        "env": _text(result.get("env_id")),
+        "overall": overall,
+        "score": _score(result.get("score"), overall),
+        "types": _rates(result.get("by_type")),
+        "averages": _rates(result.get("averages")),
+        "pass_at_k": _means(result.get("pass_at_k")),
+        "runs": _runs(result.get("runs")),
+        "cost": None if (cost := number(result.get("cost"))) is None else money(cost),
+        "tokens": _tokens(result.get("tokens")),
+        "measured": {
+            key: value
+            for key, value in result.items()
+            if key not in _SHOWN and _plain(value) and value != ""
+        },
+        "details": {
+            name: value
+            for name in (*_DETAILS, *sorted(set(result) - _SHOWN))
+            if isinstance(value := result.get(name), dict) and value
+        },
+    }
+
+
+def settings_of(result: Mapping[str, Any]) -> Record:
+    """The settings of an evaluation, to be compared with another's."""
+    named = {key: result[key] for key in ("agent", "model", "panel") if _plain(result.get(key))}
+    for key in ("agent_settings", "sampling"):
+        if isinstance(result.get(key), dict):
+            named[key] = result[key]
+    settings = result.get("settings")
+    return {**named, **(settings if isinstance(settings, dict) else {})}
+
+
+def _rate(value: Any) -> Record | None:
+    try:
+        rate = Rate.from_dict(value)
+    except (ValueError, AttributeError, TypeError):
+        return None
+    return {"n": rate.n, "success_rate": rate.rate, "ci95": [rate.low, rate.high]}
+
+
+def _rates(value: Any) -> list[Record]:
+    if not isinstance(value, dict):
+        return []
+    return [{"name": name, **rate} for name, data in value.items() if (rate := _rate(data))]
+
+
+def _score(value: Any, overall: Mapping[str, Any] | None) -> Record | None:
+    mean = number(value.get("mean")) if isinstance(value, dict) else None
+    if mean is None or (overall and abs(mean - overall["success_rate"]) < 1e-9):
+        return None
+    ends = value.get("ci95")
+    usable = isinstance(ends, list) and len(ends) == 2 and None not in map(number, ends)
+    return {"mean": mean, "ci95": ends if usable else None}
+
+
+def _means(value: Any) -> Record:
+    if not isinstance(value, dict):
+        return {}
+    found = {k: number(part.get("mean")) for k, part in value.items() if isinstance(part, dict)}
+    return {k: mean for k, mean in found.items() if mean is not None}
+
+
+def _runs(value: Any) -> list[Record]:
+    rows = [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+    return [
+        {"seed": number(row.get("seed")), "success_rate": number(row.get("success_rate"))}
+        for row in rows
+    ]
+
+
+def _tokens(value: Any) -> Record | None:
+    if not isinstance(value, dict):
+        return None
+    found = {name: number(value.get(name)) for name in ("prompt", "completion")}
+    return found if any(found.values()) else None
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, str | bool) or number(value) is not None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+_NAMES = ("name", "out")
+"""settings that differ between any two runs and mean nothing"""
+
+
+def differences(settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The settings that are not equal in all runs.
+
+    Args:
+        settings: of each run, nested.
+
+    Returns:
+        By dotted key, in the order of the first run that has it: ``key`` and ``values``, one a run, as
+        JSON texts (a text without its quotes); ``None`` where a run has no such setting.
+    """
+    flat = [
+        {key: v if isinstance(v, str) else json.dumps(v) for key, v in flatten(one) if v != {}}
+        for one in settings
+    ]
+    keys = dict.fromkeys(key for one in flat for key in one if key not in _NAMES)
+    found = []
+    for key in keys:
+        values = [one.get(key) for one in flat]
+        if len(set(values)) > 1:
+            found.append({"key": key, "values": values})
+    return found

@@ -14,11 +14,16 @@ from paw_gym.envs.alfworld.oracle.recorded import is_procedural
 from paw_gym.internals.printable import encodable
 from paw_gym.transition import Episode
 from paw_train.viewer.conversation import conversation, notes
-from paw_train.viewer.differences import differences
-from paw_train.viewer.files import EpisodeReader, Place, read_line
-from paw_train.viewer.folders import episode_files, find_runs, is_run
+from paw_train.viewer.folders import (
+    EpisodeReader,
+    Place,
+    episode_files,
+    find_runs,
+    is_run,
+    read_line,
+)
 from paw_train.viewer.index import DamagedIndexError, RunIndex
-from paw_train.viewer.measurements import Measurements
+from paw_train.viewer.measurements import Measurements, differences
 from paw_train.viewer.queries import Filter, Lists, find_episode, group_of, overview
 from paw_train.viewer.summaries import outcome
 from paw_train.viewer.truth import Observers, truth
@@ -237,8 +242,7 @@ class RunStore:
             "error": episode.error,
             "notes": notes(episode),
             **{name: known.get(name) for name in ("lambda", "rho", "loss", "temperature")},
-            # older runs recorded on or off under another name
-            "world_model": known.get("world_model", known.get("wm") == "on"),
+            "world_model": known.get("world_model"),
             # whether it is worth asking what could have been known
             "procedural": is_procedural(episode),
             "turns": conversation(episode, tokens),

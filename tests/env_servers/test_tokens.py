@@ -20,8 +20,8 @@ from paw_gym import make_remote
 from paw_gym.internals.cache import kept, kept_path, own_token
 from paw_gym.remote import ServerUnavailableError, SessionLostError
 from paw_gym.retrieval import RetrieverError, make_retriever
+from paw_train.cli import serve as commands
 from paw_train.cli.serve import settings_of
-from paw_train.viewer import opening
 
 SHOP = "paw_gym/WebShop-v0"
 
@@ -108,7 +108,7 @@ def test_a_browser_is_started_without_the_token(
     """Other users can see the arguments of its process."""
     monkeypatch.setenv("PAW_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("DISPLAY", ":0")
-    monkeypatch.setattr(opening, "_READ_SECONDS", 0.0)
+    monkeypatch.setattr(commands, "_BROWSER_SECONDS", 0.0)
     seen = []
 
     def opened(url: str) -> None:
@@ -123,9 +123,9 @@ def test_a_browser_is_started_without_the_token(
         def __init__(self, target: Any, daemon: bool) -> None:
             self.start = target
 
-    monkeypatch.setattr(opening.threading, "Thread", Now)
-    monkeypatch.setattr(opening.time, "sleep", lambda seconds: None)
-    opening.open_when_ready("http://127.0.0.1:1", "http://127.0.0.1:1/?token=secret")
+    monkeypatch.setattr("threading.Thread", Now)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    commands.open_when_ready("http://127.0.0.1:1", "http://127.0.0.1:1/?token=secret")
     [(url, allowed, text)] = seen
     assert "secret" not in url and allowed == 0o600 and "/?token=secret" in text
     assert not re.search("secret", " ".join(os.listdir(tmp_path / "servers")))

@@ -356,7 +356,7 @@ def test_a_server_that_is_killed_and_started_again(serve: Any) -> None:
 
 
 def test_many_sessions_at_once(serve: Any) -> None:
-    """A short form of benchmarks/webshop_load.py."""
+    """Each gets the answers of its own."""
     from threading import Thread
 
     server = serve("webshop")

@@ -462,17 +462,17 @@ def test_a_file_of_results_can_be_reported_anywhere(fakes: Fakes, tmp_path: Path
     run.save()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    moved = run.paths.results.rename(elsewhere / "results.json")
+    moved = run.results_file.rename(elsewhere / "results.json")
     assert report_of(moved) == elsewhere / "compare.html"
     for name in ("table.md", "table.json", "compare.html", "differences.svg"):
-        assert (elsewhere / name).read_text() == (run.paths.folder / name).read_text()
+        assert (elsewhere / name).read_text() == (run.folder / name).read_text()
 
 
 def test_an_imported_run_counts_as_done_and_stays_so(fakes: Fakes, tmp_path: Path) -> None:
     run_all(fakes, small_grid(seeds=(0,)))
     first = ComparisonFolder(small_grid(seeds=(0,)), str(tmp_path))
     first.save()
-    results = first.paths.results.rename(tmp_path / "x.json")
+    results = first.results_file.rename(tmp_path / "x.json")
     said: list[str] = []
     fresh = str(tmp_path / "fresh")
     second = ComparisonFolder(small_grid(), fresh, [results], say=said.append)
@@ -495,7 +495,7 @@ def test_running_some_arms_and_seeds_keeps_the_results_of_the_others(
     some = ComparisonFolder(small_grid(), str(tmp_path), arms=["grpo+paw"], seeds=[1, 7])
     assert [c.name for c, _ in some.states()] == ["grpo+paw-seed1", "grpo+paw-seed7"]
     some.save()
-    assert len(read_results(some.paths.results)) == 4
+    assert len(read_results(some.results_file)) == 4
     with pytest.raises(ValueError, match="no arm 'paw'"):
         ComparisonFolder(small_grid(), str(tmp_path), arms=["paw"])
 

@@ -203,7 +203,7 @@ def test_hostile_text_stays_text(view: Any, pages: Any, tmp_path: Path) -> None:
     episode = Episode("e", bad, bad, bad, bad, 0, "window", [step], None)
     write_jsonl(run / "rollouts" / "000001.jsonl", [episode, episode])
     part = {"tokens": [bad, "\ud800"], "logprobs": [-1.0, -0.1], "clipped": "01"}
-    record = {"episode_id": bad, "wm": "on", "loss": "cmae", "rho": 0.2, "lambda": 1.0,
+    record = {"episode_id": bad, "world_model": True, "loss": "cmae", "rho": 0.2, "lambda": 1.0,
               "steps": [{"step": 0, "entropy": 0.1, "advantage": 1, "selected": True, "weight": 1,
                          "admissible": [bad], "observation": part, "response": part}]}  # fmt: skip
     (run / "tokens" / "000001.jsonl").write_text(json.dumps(record) + "\n")

@@ -17,9 +17,8 @@ from starlette.testclient import TestClient
 from paw_gym.transition import read_jsonl
 from paw_train.viewer.app import create_app
 from paw_train.viewer.conversation import calls, conversation, notes
-from paw_train.viewer.differences import differences
-from paw_train.viewer.evaluations import evaluation_of
 from paw_train.viewer.folders import find_runs
+from paw_train.viewer.measurements import differences, evaluation_of
 
 Ask = Callable[..., Any]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from paw_gym.internals.files import write_json, write_text
@@ -32,32 +31,8 @@ from paw_train.reporting.compare.runs import (
 from paw_train.reporting.compare.tables import as_json, markdown
 from paw_train.settings import Settings
 
-
-@dataclass(frozen=True)
-class Paths:
-    """The files of a comparison."""
-
-    folder: Path
-
-    @property
-    def results(self) -> Path:
-        """Every finished run, in a compact form."""
-        return self.folder / "results.json"
-
-    @property
-    def table(self) -> Path:
-        """The table as JSON."""
-        return self.folder / "table.json"
-
-    @property
-    def markdown(self) -> Path:
-        """The table for a document."""
-        return self.folder / "table.md"
-
-    @property
-    def page(self) -> Path:
-        """Table and curves for a browser."""
-        return self.folder / "compare.html"
+RESULTS, PAGE = "results.json", "compare.html"
+"""in the folder: every finished run in a compact form; table and curves for a browser"""
 
 
 class ComparisonFolder:
@@ -88,10 +63,11 @@ class ComparisonFolder:
         grid = grid.with_seeds(seeds)
         self.grid, self.say = grid, say
         self.runs = grid.runs(out)
-        self.paths = Paths(Path(out) / grid.name)
-        if (self.paths.folder / "config.json").exists():
+        self.folder = Path(out) / grid.name
+        self.results_file, self.page = self.folder / RESULTS, self.folder / PAGE
+        if (self.folder / "config.json").exists():
             raise ValueError(
-                f"{self.paths.folder} holds a training run; give the comparison another name (--name)."
+                f"{self.folder} holds a training run; give the comparison another name (--name)."
             )
         self.imported = self._import(imports)
         self._read: dict[str, RunResult] = {}
@@ -102,8 +78,8 @@ class ComparisonFolder:
     def _import(self, files: Sequence[Path]) -> dict[str, RunResult]:
         """The results of other machines: of this grid's own file, then of the files given now."""
         found: list[RunResult] = []
-        if self.paths.results.exists():
-            found += [r for r in read_results(self.paths.results) if r.imported]
+        if self.results_file.exists():
+            found += [r for r in read_results(self.results_file) if r.imported]
         for file in files:
             found += [dataclasses.replace(r, imported=True) for r in read_results(file)]
         known = known_results(self.runs, found)
@@ -126,18 +102,17 @@ class ComparisonFolder:
             Exception: what ``check`` raises, with a note that names the arm.
         """
         todo = [c for c in self.chosen if c.name not in self.imported]
-        _check_arms([c for c in todo if not is_finished(self.paths.folder / c.name)], check)
-        self.paths.folder.mkdir(parents=True, exist_ok=True)
+        _check_arms([c for c in todo if not is_finished(self.folder / c.name)], check)
+        self.folder.mkdir(parents=True, exist_ok=True)
         runner = Runner(
             todo,
-            self.paths.folder,
+            self.folder,
             jobs,
             lambda run: train_command(run, self.grid.recipe),
             progress,
             lambda run: self.save(),
         )
-        with progress:
-            return runner.run()
+        return runner.run()
 
     def results(self) -> list[RunResult]:
         """Every finished run, in the grid's order; a run's own run comes before an imported one.
@@ -147,7 +122,7 @@ class ComparisonFolder:
         """
         found = []
         for run in self.runs:
-            folder = self.paths.folder / run.name
+            folder = self.folder / run.name
             if is_finished(folder):
                 if run.name not in self._read:
                     check_settings(folder, run)
@@ -164,17 +139,17 @@ class ComparisonFolder:
 
     def save(self) -> None:
         """Writes results, table, picture and page of what has finished."""
-        results, paths = self.results(), self.paths
-        paths.folder.mkdir(parents=True, exist_ok=True)
-        write_results(paths.results, self.grid, results)
-        write_report(paths.folder, self.grid, results)
+        results = self.results()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_results(self.results_file, self.grid, results)
+        write_report(self.folder, self.grid, results)
 
     def states(self) -> list[tuple[PlannedRun, str]]:
         """Each run that was asked for, and its progress."""
         return [(run, self._state(run)) for run in self.chosen]
 
     def _state(self, run: PlannedRun) -> str:
-        folder = self.paths.folder / run.name
+        folder = self.folder / run.name
         if is_finished(folder):
             return "finished"
         if run.name in self.imported:
@@ -196,14 +171,13 @@ def _check_arms(runs: Sequence[PlannedRun], check: Callable[[Settings], None]) -
 
 def write_report(folder: Path, grid: Grid, runs: Sequence[RunResult]) -> Path:
     """Writes tables, pictures and page of a comparison; returns the page's path."""
-    paths = Paths(folder)
     comparison = compare(grid.baselines(), grid.baseline, runs, grid.primary)
     costs = overheads(grid.baselines(), runs)
-    write_json(paths.table, as_json(comparison, costs))
-    write_text(paths.markdown, markdown(comparison, costs))
+    write_json(folder / "table.json", as_json(comparison, costs))
+    write_text(folder / "table.md", markdown(comparison, costs))
     if runs:
         write_page(folder, grid, comparison, runs, costs)
-    return paths.page
+    return folder / PAGE
 
 
 def report_of(results: Path) -> Path:

@@ -1,28 +1,23 @@
-"""The progress of a running comparison: a live table on a terminal, else a line now and then."""
+"""The progress of a running comparison: what happens, and now and then a line on where it stands."""
 
 from __future__ import annotations
 
 import json
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 from paw_train.reporting.charts import duration_text
 from paw_train.reporting.compare.grid import PlannedRun
 from paw_train.reporting.compare.runs import Failure, Work, updates_done
 
-_LINE_SECONDS = 300.0
-_READ_SECONDS = 3.0
+_LINE_SECONDS = 60.0
+"""between two lines on a terminal; in a log it is five times that"""
 
 
 class Progress:
-    """Shows a grid's progress while it is entered.
+    """Shows a grid's progress.
 
     Args:
         folder: of the comparison.
@@ -32,36 +27,19 @@ class Progress:
     def __init__(self, folder: Path, quiet: bool = False) -> None:
         self.folder = folder
         self.console = Console(quiet=quiet, highlight=False)
-        self._live = Live(console=self.console, transient=True, auto_refresh=False)
-        self._started = self._read = self._lined = time.monotonic()
+        self._started = self._lined = time.monotonic()
         self._at_start: int | None = None
-
-    def __enter__(self) -> Self:
-        if self.console.is_terminal:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._live.stop()
 
     def say(self, text: str) -> None:
         """Prints a line with the time."""
         self.console.print(f"{time.strftime('%H:%M:%S')} {text}", soft_wrap=True, markup=False)
 
     def show(self, work: Work) -> None:
-        """Brings the display up to date, where that is due."""
+        """Prints a line on every run at work, where one is due."""
         if self._at_start is None:
             self._at_start = work.finished
         now = time.monotonic()
-        if self.console.is_terminal and now - self._read >= _READ_SECONDS:
-            self._read = now
-            self._live.update(self._table(work), refresh=True)
-        elif not self.console.is_terminal and now - self._lined >= _LINE_SECONDS:
+        if now - self._lined >= _LINE_SECONDS * (1 if self.console.is_terminal else 5):
             self._lined = now
             at_work = "; ".join(f"{c.name} {self._stage(c)}" for c in work.running.values())
             self.say(f"{self._summary(work)}. Running: {at_work}")
@@ -72,13 +50,6 @@ class Progress:
             f"\n[bold red]{failure.run} failed[/bold red]; the end of {failure.log}:"
         )
         self.console.print(failure.tail, markup=False, soft_wrap=True)
-
-    def _table(self, work: Work) -> Table:
-        table = Table.grid(padding=(0, 2))
-        for run in work.running.values():
-            table.add_row(Text(run.name), self._stage(run))
-        table.add_row(Text("all", style="bold"), Text(self._summary(work), style="bold"))
-        return table
 
     def _summary(self, work: Work) -> str:
         elapsed = time.monotonic() - self._started

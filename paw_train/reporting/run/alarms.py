@@ -215,19 +215,16 @@ class _Past:
 
 @dataclass(frozen=True, slots=True)
 class _Windows:
-    """Running means of a measurement; window ``i`` is of values ``i`` to ``i + window - 1``."""
+    """Running means of a measurement; window ``i`` is of values ``i`` to ``i + WINDOW - 1``."""
 
     updates: list[int]
     values: Array
     means: Array
     second: Array
     """running means of a second measurement at the same updates"""
-    window: int
 
     @classmethod
-    def of(
-        cls, records: Records, name: str, second: str | None = None, window: int = WINDOW
-    ) -> _Windows:
+    def of(cls, records: Records, name: str, second: str | None = None) -> _Windows:
         rows = [
             (int(update), value, number(r.get(second)) or 0.0 if second else 0.0)
             for r in records
@@ -237,23 +234,23 @@ class _Windows:
         values = np.array([value for _, value, _ in rows], dtype=np.float64)
         others = np.array([other for *_, other in rows], dtype=np.float64)
         updates = [update for update, *_ in rows]
-        return cls(updates, values, _means(values, window), _means(others, window), window)
+        return cls(updates, values, _means(values), _means(others))
 
     def past(self, extreme: np.ufunc) -> _Past:
-        count, gap = len(self.means), self.window
+        count = len(self.means)
         value = np.full(count, np.nan)
         place = np.zeros(count, dtype=np.int64)
-        if count > gap:
+        if count > WINDOW:
             running = extreme.accumulate(self.means)
             reached = np.where(self.means == running, np.arange(count), 0)
-            value[gap:] = running[:-gap]
-            place[gap:] = np.maximum.accumulate(reached)[:-gap]
+            value[WINDOW:] = running[:-WINDOW]
+            place[WINDOW:] = np.maximum.accumulate(reached)[:-WINDOW]
         return _Past(value, place)
 
     def one_before(self, means: Array) -> Array:
         """The mean of the window that ended where each began; NaN while there is none."""
         found = np.full(len(means), np.nan)
-        found[self.window :] = means[: -self.window]
+        found[WINDOW:] = means[:-WINDOW]
         return found
 
     def errors(self) -> Array:
@@ -264,16 +261,16 @@ class _Windows:
         """
         if not len(self.means):
             return np.zeros(0)
-        squares = np.cumsum(np.diff(self.values) ** 2)[self.window - 2 :]
-        variance = squares / (2 * np.arange(self.window - 1, len(self.values)))
-        return np.asarray(np.sqrt(2 * variance / self.window))
+        squares = np.cumsum(np.diff(self.values) ** 2)[WINDOW - 2 :]
+        variance = squares / (2 * np.arange(WINDOW - 1, len(self.values)))
+        return np.asarray(np.sqrt(2 * variance / WINDOW))
 
     def differs(self, other: Array) -> NDArray[np.bool_]:
         """Whether each mean is further from another window's than noise explains."""
         return np.asarray(np.abs(self.means - other) > _STANDARD_ERRORS * self.errors())
 
     def span(self, at: int) -> str:
-        return f"updates {self.updates[at]} to {self.updates[at + self.window - 1]}"
+        return f"updates {self.updates[at]} to {self.updates[at + WINDOW - 1]}"
 
     def stretches(
         self, kind: str, title: str, holds: NDArray[np.bool_], text: Callable[[int], str]
@@ -281,12 +278,12 @@ class _Windows:
         """One alarm for each stretch of windows; a gap shorter than a window does not end it."""
         parts: list[list[int]] = []
         for at in np.flatnonzero(holds).tolist():
-            if parts and at - parts[-1][1] < self.window:
+            if parts and at - parts[-1][1] < WINDOW:
                 parts[-1][1] = at
             else:
                 parts.append([at, at])
         newest = len(self.means) - 1
-        end = self.window - 1
+        end = WINDOW - 1
         return [
             Alarm(
                 kind,
@@ -300,11 +297,11 @@ class _Windows:
         ]
 
 
-def _means(values: Array, window: int) -> Array:
-    if len(values) < window:
+def _means(values: Array) -> Array:
+    if len(values) < WINDOW:
         return np.zeros(0)
     sums = np.cumsum(np.concatenate([[0.0], values]))
-    return np.asarray((sums[window:] - sums[:-window]) / window)
+    return np.asarray((sums[WINDOW:] - sums[:-WINDOW]) / WINDOW)
 
 
 def _percent(share: float) -> str:

@@ -1,0 +1,199 @@
+"""``paw envs``, ``check`` and ``new-env``: what there is, whether it keeps the contract, and a new one."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from paw_train.cli.arguments import ENVIRONMENTS, EnvName, EnvSettings
+
+if TYPE_CHECKING:
+    from paw_gym.contract import CheckResult
+
+app = typer.Typer()
+
+
+@app.command("envs", rich_help_panel=ENVIRONMENTS)
+def envs(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[ENV]", help="Show the page of this environment.")
+    ] = None,
+) -> None:
+    """List the environments, or describe one of them."""
+    if name is None:
+        _list()
+    else:
+        _describe(name)
+
+
+def _list() -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from paw_gym.registration import text_env_ids, text_env_spec
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("environment", style="bold", no_wrap=True)
+    table.add_column("what it is")
+    table.add_column("package", style="dim")
+    for env_id in text_env_ids():
+        spec = text_env_spec(env_id)
+        table.add_row(env_id, spec.description, spec.package)
+    console = Console()
+    console.print(table)
+    console.print(
+        "[dim]paw envs ENV describes one, paw play ENV plays it, paw check ENV tests it.[/dim]"
+    )
+
+
+def _describe(name: str) -> None:
+    import inspect
+
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    from paw_gym.internals.constructors import creator_of, registered_id
+    from paw_gym.registration import text_env_spec
+    from paw_train.cli.arguments import full_env_id
+
+    env_id = registered_id(full_env_id(name))
+    creator = creator_of(env_id)
+    page = inspect.getdoc(getattr(creator, "play", creator)) or text_env_spec(env_id).description
+    console = Console()
+    console.print(Markdown(f"# {env_id}\n\n{page}"))
+
+
+_MARKS = {"passed": "[green]✓[/green]", "failed": "[red]✗[/red]", "skipped": "[yellow]–[/yellow]"}
+
+
+@app.command("play", rich_help_panel=ENVIRONMENTS)
+def play(
+    env: EnvName,
+    kw: EnvSettings = None,
+    task: Annotated[
+        str | None, typer.Option(help="Id of the first task; default: a sampled one.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seeds the sampling of tasks.")] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(help="JSONL file for the transitions; default: in runs/play."),
+    ] = None,
+) -> None:
+    """Play in the terminal: pick an action by its number or type it; [cyan]:help[/cyan] lists more."""
+    import sys
+
+    from paw_gym.registration import make_text_env
+    from paw_train.cli.arguments import environment_of
+    from paw_train.cli.play import PlaySession, Screen
+
+    env_id, settings = environment_of(env, kw)
+    session = PlaySession(make_text_env(env_id, **settings), record or _default_record(env_id))
+    screen = Screen(env_id, interactive=sys.stdin.isatty())
+    session.start(task, seed)
+    try:
+        screen.run(session)
+    finally:
+        session.close()
+        screen.close(session)
+
+
+def _default_record(env_id: str) -> Path:
+    from datetime import datetime
+
+    name = env_id.rpartition("/")[2]
+    return Path("runs") / "play" / f"{name}-{datetime.now():%Y%m%d-%H%M%S}.jsonl"
+
+
+@app.command("check", rich_help_panel=ENVIRONMENTS)
+def check(
+    env: EnvName,
+    kw: EnvSettings = None,
+    tasks: Annotated[int, typer.Option(min=1, help="How many tasks to sample.")] = 3,
+    seed: Annotated[int, typer.Option(help="Seeds the sampled tasks and the rollouts.")] = 0,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CHECK", help="Run only this check; may be repeated."),
+    ] = None,
+    time_limit: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="Time limit of a check, after which it is stopped."),
+    ] = 60.0,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Show the traceback of each failed check.")
+    ] = False,
+) -> None:
+    """Test whether an environment satisfies the contract; exit code 1 if it does not."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from paw_gym.contract import CHECKS, iter_checks
+    from paw_gym.contract.report import count_results
+    from paw_gym.internals.printable import safe_console
+    from paw_train.cli.arguments import environment_of
+
+    env_id, settings = environment_of(env, kw)
+    console = safe_console(highlight=False)
+    console.print(f"[bold]{env_id}[/bold] {' '.join(kw or [])}")
+    width = max(map(len, CHECKS))
+    done: list[CheckResult] = []
+    results = iter_checks(
+        env_id, tasks=tasks, seed=seed, only=only, time_limit=time_limit, **settings
+    )
+    with console.status("checking ..."):
+        for (status, detail, *_), alike in groupby(results, key=_skipped_alike):
+            group = list(alike)
+            done += group
+            style = "red" if status == "failed" else "dim"
+            name = group[0].name if len(group) == 1 else f"{len(group)} checks"
+            row = Table.grid(padding=(0, 1))
+            row.add_row(_MARKS[status], name.ljust(width), f"[{style}]{escape(detail)}[/{style}]")
+            console.print(row)
+            if trace and group[0].traceback:
+                console.print(group[0].traceback, style="dim", markup=False, soft_wrap=True)
+    if any(result.status == "failed" for result in done):
+        hint = "" if trace else " (--trace shows where)"
+        console.print(f"[bold red]{count_results(done)}.[/bold red]{hint}")
+        raise typer.Exit(1)
+    console.print(f"[bold green]{count_results(done)}.[/bold green]")
+    console.print(
+        f"Next: paw play {env_id}, paw eval expert env.id={env_id}, "
+        f"paw train embedded env.id={env_id} name=first",
+        style="dim",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _skipped_alike(result: CheckResult) -> tuple[str, ...]:
+    """Equal for checks in a row that were skipped for one reason: they share a line."""
+    alone = () if result.status == "skipped" else (result.name,)
+    return (result.status, result.detail, *alone)
+
+
+@app.command("new-env", rich_help_panel=ENVIRONMENTS)
+def new_env(
+    name: Annotated[str, typer.Argument(help="Name of the package, such as [cyan]my-maze[/cyan].")],
+    into: Annotated[
+        Path, typer.Option(help="Folder in which the package's folder is created.")
+    ] = Path(),
+) -> None:
+    """Write a package with an environment, its registration, tests and page. It passes `paw check`."""
+    from rich.console import Console
+
+    from paw_train.cli.scaffold import Names, write_scaffold
+
+    names = Names.of(name)
+    folder = write_scaffold(names, into)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"[green]Wrote[/green] {folder}")
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        console.print(f"  {path.relative_to(folder)}", style="dim", markup=False)
+    console.print("Next:")
+    console.print(f"  pip install -e {folder}", markup=False)
+    console.print(f"  paw check {names.env_id}", markup=False)
+    console.print(f"  paw play {names.env_id}", markup=False)
+    console.print(f"and make it yours: {folder / names.package / 'env.py'}", markup=False)
