@@ -76,7 +76,7 @@ def evaluate(
         model: a run's folder, a model's folder or hub name, ``openai:MODEL``, ``vllm:MODEL``,
             ``expert`` or ``random``.
         overrides: settings, as ``"group.key=value"``.
-        agent: how the model is prompted (``paw_train.baselines.AGENTS``); ``None``: as it was trained.
+        agent: how the model is prompted (``paw_train.agents.AGENTS``); ``None``: as it was trained.
         panel: a named panel; ``None``: tasks drawn as ``evaluation`` says.
         seeds: how often the panel is played.
         out: the folder to write to; ``None``: ``eval-...`` in the run, or in ``runs``.

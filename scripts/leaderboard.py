@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paw_train.baselines import AGENTS
+from paw_train.agents import AGENTS
 from paw_train.evaluation.comparison import load_result
 from paw_train.evaluation.fingerprint import public
 

@@ -17,7 +17,7 @@ FAILED, NONE, STOPPED = 1, 2, 3
 
 def _agents(incomplete: str) -> list[str]:
     """Names for the shell to complete."""
-    from paw_train.baselines import AGENTS
+    from paw_train.agents import AGENTS
 
     return [name for name in AGENTS if name.startswith(incomplete)]
 

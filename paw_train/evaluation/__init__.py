@@ -7,13 +7,14 @@ model predicts observations (``paw eval-wm``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from paw_gym.transition import Episode
 from paw_train.environments import agent_env_maker, make_pool, panel_name
 from paw_train.evaluation.panels import PANELS, Panel, make_panel, panel_spec
+from paw_train.evaluation.program import evaluate_from_args
+from paw_train.evaluation.result_folder import evaluate_to_folder
 from paw_train.evaluation.runner import Plan, Progress, evaluate_plan
 from paw_train.evaluation.summary import joined
 from paw_train.rollouts.policy import Policy
@@ -62,7 +63,7 @@ def evaluate(
         settings: sampling and limits.
         seed: of sampling; further runs over the panel use the seeds that follow it.
         batch: tasks whose episodes run together.
-        agent: one of ``paw_train.baselines.AGENTS``.
+        agent: one of ``paw_train.agents.AGENTS``.
         model: its name in the result.
         progress: called with (finished, all).
         plays: how many times the panel is run.
@@ -132,32 +133,3 @@ def evaluate_members(
         episodes.append(played)
         done += len(played)
     return (joined(results) if settings.mixed else results[members[0].name]), episodes
-
-
-def evaluate_from_args(
-    model: str,
-    overrides: Sequence[str],
-    out: str | None = None,
-    agent: str | None = None,
-    panel: str | None = None,
-    seeds: int = 1,
-    quiet: bool = False,
-    fresh: bool = False,
-) -> Path:
-    """What ``paw eval`` does; see ``paw_train.evaluation.program.evaluate_from_args``."""
-    from paw_train.evaluation import program
-
-    return program.evaluate_from_args(model, overrides, out, agent, panel, seeds, quiet, fresh)
-
-
-def evaluate_to_folder(
-    folder: Path, result: Mapping[str, Any], episodes: Sequence[Episode]
-) -> Path:
-    """Writes ``result.json`` and ``episodes.jsonl`` and returns the path of the result."""
-    from paw_gym.internals.files import write_json
-    from paw_gym.transition import write_jsonl
-
-    folder.mkdir(parents=True, exist_ok=True)
-    write_jsonl(folder / "episodes.jsonl", episodes)
-    write_json(folder / "result.json", result)
-    return folder / "result.json"

@@ -90,7 +90,7 @@ def public(value: Any) -> Any:
 
 
 def _is_path(text: str) -> bool:
-    """Whether a text is a path by its beginning; a name such as ``paw_gym/ALFWorld-v0`` is none."""
+    """True for a path, by its beginning; a name such as ``paw_gym/ALFWorld-v0`` is none."""
     return Path(text).is_absolute() or text.startswith(("~", "./", "../"))
 
 
@@ -129,7 +129,7 @@ def commit() -> str | None:
 
 
 def is_deterministic(env: TextEnv) -> bool:
-    """Whether the same actions lead to the same answers, by its registration and as it was made."""
+    """True if the same actions lead to the same answers, by its registration and as it was made."""
     registered = env.spec is not None and env.spec.nondeterministic
     return not (registered or getattr(env, "nondeterministic", False))
 

@@ -80,7 +80,7 @@ class PanelSpec:
         return min(known, default=None)
 
     def is_published(self, ids: Sequence[str]) -> bool:
-        """Tells if a split with these task ids is the published one, as far as that is known."""
+        """True if a split with these task ids is the published one, as far as that is known."""
         if self.published and len(ids) != sum(self.published.values()):
             return False
         digest = hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()

@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 from paw_gym.internals.files import naming_full_disk
 from paw_gym.internals.locks import only_process
-from paw_train.baselines import agent_class
+from paw_train.agents import agent_class
 from paw_train.environments import (
     agent_env_maker,
     is_split,
     own_history_length,
     require_solver,
 )
-from paw_train.evaluation import evaluate_to_folder
 from paw_train.evaluation.comparison import as_rich, load_result
 from paw_train.evaluation.fingerprint import model_hash
 from paw_train.evaluation.panels import PanelSpec, panel_spec, titled_panel
-from paw_train.evaluation.result_folder import LOG, clear, finished_result
+from paw_train.evaluation.result_folder import LOG, clear, evaluate_to_folder, finished_result
 from paw_train.evaluation.runner import (
     UNKNOWN_CONTEXT,
     Plan,
     describe,
+    estimate,
     evaluate_plan,
     evaluation_key,
     prepare,
@@ -101,7 +101,7 @@ def evaluate_from_args(
             ``expert`` or ``random``.
         overrides: ``key=value`` settings; ``agent.KEY=VALUE`` are the agent's.
         out: the folder to write to; ``None``: ``eval-...`` in the run, or in ``runs``.
-        agent: one of ``paw_train.baselines.AGENTS``; ``None``: the policy as it is trained.
+        agent: one of ``paw_train.agents.AGENTS``; ``None``: the policy as it is trained.
         panel: a named panel; ``None``: tasks sampled according to ``evaluation``.
         seeds: how many times the panel is run, each time with another seed.
         quiet: print nothing.
@@ -123,7 +123,7 @@ def evaluate_from_args(
 
 @dataclasses.dataclass
 class Several:
-    """What came of several evaluations."""
+    """The results of several evaluations."""
 
     results: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     failed: list[str] = dataclasses.field(default_factory=list)
@@ -192,7 +192,7 @@ def evaluate_several(
 def _opened(job: Job) -> Iterator[Policy | None]:
     """The model of an evaluation, closed at the end; the evaluation's folder is this process's alone."""
     with only_process(job.folder), naming_full_disk(job.folder):
-        policy = _open(job)
+        policy = _open(job) if job.model_name else None
         try:
             yield policy
         finally:
@@ -200,8 +200,20 @@ def _opened(job: Job) -> Iterator[Policy | None]:
                 policy.close()
 
 
+def _open(job: Job) -> Policy:
+    weights, device = weights_of(Path(job.model), job.run_folder), "cpu"
+    if source_of(job.model) is None:
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = job.settings.model
+    return open_policy(job.model, job.source, weights, device, model.dtype, model.lora.base)
+
+
 def _evaluate(job: Job, policy: Policy | None, display: Display, fresh: bool) -> Path:
-    plan = job.plan if job.own_context else _with_context_limit(job.plan, policy)
+    plan = job.plan
+    if policy is not None and not job.own_context:
+        plan = _with_context_limit(plan, getattr(policy, "context_tokens", None))
     prepared, weights = prepare(plan, policy), model_hash(policy)
     if fresh:
         clear(job.folder)
@@ -237,12 +249,11 @@ def estimate_from_args(
     """Requests, tokens and cost of ``evaluate_from_args``; nothing is asked and nothing written.
 
     Returns:
-        by ``typical`` and ``at_most``: see ``estimate.Estimate``.
+        as ``runner.estimate``.
 
     Raises:
         ValueError: as ``evaluate_from_args``; or the agent asks no model.
     """
-    from paw_train.evaluation.estimate import estimate
     from paw_train.settings.endpoint import EndpointSettings
 
     job = make_job(model, overrides, None, agent, panel, seeds)
@@ -251,9 +262,8 @@ def estimate_from_args(
     endpoint = EndpointSettings.read(job.source if source_of(model) == "openai" else {}, "endpoint")
     plan = job.plan
     if not job.own_context:
-        limit = endpoint.context_tokens or UNKNOWN_CONTEXT
-        plan = _with_limit(plan, limit)
-    return {name: found.to_dict() for name, found in estimate(plan, endpoint).items()}
+        plan = _with_context_limit(plan, endpoint.context_tokens)
+    return estimate(plan, endpoint)
 
 
 def make_job(
@@ -293,33 +303,21 @@ def make_job(
     own = sorted(o for o in own if not o.startswith(told))
     asked = {} if deciding == _deciding(model, {}) else deciding
     chosen = [own, agent_settings, seeds - 1, source.get("url"), asked]
-    place = _place(model, name, panel or _part(plan, run_folder), run_folder, chosen)
-    folder = _given(out) if out else (parent or run_folder or Path("runs")) / place
+    # in a run, where the panel has no name, its split says enough
+    part = plan.split if run_folder is not None and is_split(plan.env) else plan.panel.name
+    place = _place(model, name, panel or part, run_folder, chosen)
+    folder = Path(out) if out else (parent or run_folder or Path("runs")) / place
+    if out and (folder / "config.json").exists():
+        raise ValueError(
+            f"{out} is the folder of a run or of a model; an evaluation has one of its own. Leave --out "
+            f"away, or give one inside: --out {folder / 'eval-NAME'}"
+        )
     return Job(model, plan, source, settings, run_folder, folder, limited or run_folder is not None)
 
 
-def _open(job: Job) -> Policy | None:
-    """The model, where the agent asks one."""
-    if not job.model_name:
-        return None
-    weights, device = weights_of(Path(job.model), job.run_folder), "cpu"
-    if source_of(job.model) is None:
-        import torch
-
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = job.settings.model
-    return open_policy(job.model, job.source, weights, device, model.dtype, model.lora.base)
-
-
-def _with_context_limit(plan: Plan, policy: Policy | None) -> Plan:
+def _with_context_limit(plan: Plan, tokens: int | None) -> Plan:
     """The plan with the model's own context limit."""
-    if policy is None:
-        return plan
-    return _with_limit(plan, getattr(policy, "context_tokens", None) or UNKNOWN_CONTEXT)
-
-
-def _with_limit(plan: Plan, tokens: int) -> Plan:
-    rollout = plan.rollout.replace(max_context_tokens=tokens)
+    rollout = plan.rollout.replace(max_context_tokens=tokens or UNKNOWN_CONTEXT)
     return dataclasses.replace(plan, rollout=rollout)
 
 
@@ -456,20 +454,6 @@ def make_plan(
         system,
         source or {},
     )
-
-
-def _part(plan: Plan, run: Path | None) -> str:
-    """The panel in the name of a default folder: in a run its split, if it has one, else its name."""
-    return plan.split if run is not None and is_split(plan.env) else plan.panel.name
-
-
-def _given(out: str) -> Path:
-    if (Path(out) / "config.json").exists():
-        raise ValueError(
-            f"{out} is the folder of a run or of a model; an evaluation has one of its own. Leave --out "
-            f"away, or give one inside: --out {Path(out) / 'eval-NAME'}"
-        )
-    return Path(out)
 
 
 def _place(model: str, agent: str, panel: str, run: Path | None, chosen: Sequence[Any]) -> str:

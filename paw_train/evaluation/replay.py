@@ -276,11 +276,9 @@ class _Replaying:
             before = (
                 agent.observation if step == 0 else episode.transitions[step - 1].next_observation
             )
-            claims = {"the observation before it": t.observation, **_claims(t)}
-            truth, over = _step(agent, t)
+            parts, over = _step(agent, t)
             self.found.steps += 1
-            for what, there in claims.items():
-                here = before if what == "the observation before it" else truth[what]
+            for what, there, here in [("the observation before it", t.observation, before), *parts]:
                 if not self._same(where + what, there, here):
                     return
         self.found.cut_short += not over
@@ -324,38 +322,27 @@ class _Replaying:
         notes.append("the fields " + ", ".join([*rest, "settings.rollout", "environment.versions"]))
 
 
-def _step(agent: AgentInterface, t: Transition) -> tuple[dict[str, Any], bool]:
-    """The step as the environment takes it, under the names of ``_claims``, and whether it was the last."""
+def _step(agent: AgentInterface, t: Transition) -> tuple[list[tuple[str, Any, Any]], bool]:
+    """(name, recorded, here) of each part of a step, and True if it was the last."""
     listed = not agent.require_admissible or agent.text_env.is_admissible(t.action)
     observation, env_reward, terminated, truncated, info = agent.text_env.step(t.action)
     accepted = (bool(info["action_is_valid"]) and listed) or agent.invalid_when == "malformed"
     valid = accepted and not t.info.get("malformed")
-    truth = {
-        "the observation": observation,
-        "whether the action was valid": valid,
-        "the reward": agent.reward_of(env_reward, info["success"], valid),
-        "the environment's reward": env_reward,
-        "success": bool(info["success"]),
-        "the score": info["score"],
-        "whether the rules ended the episode": terminated,
-    }
-    return truth, terminated or truncated
-
-
-def _claims(t: Transition) -> dict[str, Any]:
-    return {
-        "the observation": t.next_observation,
-        "whether the action was valid": t.action_is_valid,
-        "the reward": t.reward,
-        "the environment's reward": t.info.get("env_reward"),
-        "success": t.info.get("success"),
-        "the score": t.info.get("score"),
-        "whether the rules ended the episode": t.terminated,
-    }
+    reward = agent.reward_of(env_reward, info["success"], valid)
+    parts = [
+        ("the observation", t.next_observation, observation),
+        ("whether the action was valid", t.action_is_valid, valid),
+        ("the reward", t.reward, reward),
+        ("the environment's reward", t.info.get("env_reward"), env_reward),
+        ("success", t.info.get("success"), bool(info["success"])),
+        ("the score", t.info.get("score"), info["score"]),
+        ("whether the rules ended the episode", t.terminated, terminated),
+    ]
+    return parts, terminated or truncated
 
 
 def _without_texts(episode: Episode) -> Episode:
-    """What a summary reads of an episode: rewards, success, scores."""
+    """The parts of an episode that a summary reads: rewards, success, scores."""
     kept = [
         Transition(
             t.env_id, "", "", n, "", None, "", "", float(t.reward), "", t.terminated, t.truncated,

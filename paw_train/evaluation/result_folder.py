@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paw_gym.internals.files import json_text, write_text
-from paw_gym.transition import Episode
+from paw_gym.internals.files import json_text, write_json, write_text
+from paw_gym.transition import Episode, write_jsonl
 
 LOG = "unfinished.jsonl"
 """episodes of an evaluation that is not complete yet"""
@@ -132,6 +132,16 @@ def finished_result(
             f"{len(seeds)}. {advice}"
         )
     return there if there["complete"] else None
+
+
+def evaluate_to_folder(
+    folder: Path, result: Mapping[str, Any], episodes: Sequence[Episode]
+) -> Path:
+    """Writes ``result.json`` and ``episodes.jsonl`` and returns the path of the result."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_jsonl(folder / "episodes.jsonl", episodes)
+    write_json(folder / "result.json", result)
+    return folder / "result.json"
 
 
 def clear(folder: Path) -> None:

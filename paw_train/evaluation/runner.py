@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +15,22 @@ import numpy as np
 
 from paw_gym import __version__
 from paw_gym.internals.validation import reason_of
+from paw_gym.pool import Slot
 from paw_gym.transition import Episode
 from paw_gym.wrappers import AgentInterface
-from paw_train.baselines import agent_class, make_agent
-from paw_train.baselines.action_form import FORMATS, ActionForm, ask_for_tools
-from paw_train.baselines.examples import ExampleSource, example_kwargs
-from paw_train.baselines.metering import MeteredPolicy, MeteredPool, Spent
-from paw_train.baselines.protocol import Agent, note
+from paw_train.agents import agent_class, make_agent
+from paw_train.agents.action_form import FORMATS, ActionForm, ask_for_tools
+from paw_train.agents.examples import CHARACTERS_A_TOKEN, ExampleSource, example_kwargs
+from paw_train.agents.metering import MeteredPolicy, MeteredPool, Spent
+from paw_train.agents.protocol import Agent, note
 from paw_train.environments import agent_env_maker
 from paw_train.evaluation.fingerprint import commit, environment_record, model_hash, prompt_hash
 from paw_train.evaluation.panels import Panel
 from paw_train.evaluation.result_folder import EpisodeLog
 from paw_train.evaluation.summary import summarise
-from paw_train.rollouts.policy import Policy
+from paw_train.rollouts.policy import Policy, Request, Response, Sampling, response_seed
 from paw_train.settings import EnvSettings
+from paw_train.settings.endpoint import EndpointSettings
 from paw_train.settings.rollout import RolloutSettings
 
 Progress = Callable[[int, int], None]
@@ -36,6 +39,12 @@ Watch = Callable[[int, Spent], None]
 """called after each turn of a batch with (turns so far, what they took)"""
 UNKNOWN_CONTEXT = 10**9
 """``max_context_tokens`` of a model whose limit nobody knows: nothing is left out until it refuses"""
+
+
+_ESTIMATED_ON = 4
+"""tasks that are run for an estimate"""
+_TYPICAL = 0.25
+"""length of a typical response, as a share of the longest"""
 
 
 class EveryEpisodeFailedError(ValueError):
@@ -369,3 +378,102 @@ def describe(plan: Plan, prepared: Prepared, model: str, weights: str | None) ->
         },
         "prompt_hash": prepared.prompt_hash,
     }
+
+
+# --- estimates without a model (``paw eval --dry-run``) -------------------------------------------------
+
+
+def estimate(plan: Plan, settings: EndpointSettings) -> dict[str, dict[str, Any]]:
+    """Runs a few of the tasks with random actions in place of a model's.
+
+    Random actions hardly ever solve a task, so nearly every episode takes all its steps.
+
+    Args:
+        plan: the evaluation.
+        settings: prices.
+
+    Returns:
+        for ``typical`` (responses of a quarter of the longest) and ``at_most`` (all of the longest):
+        ``tasks`` (episodes that count: tasks x seeds), ``requests``, ``prompt_tokens``,
+        ``completion_tokens`` (at four characters each) and ``cost`` (``None``: no prices are given). Answers
+        in a cache are not subtracted.
+
+    Raises:
+        ValueError: the agent lets the model write nothing.
+    """
+    if not agent_class(plan.agent).samples:
+        raise ValueError(
+            f"--dry-run replaces the model's responses, and the agent {plan.agent!r} has none. Run one "
+            "task instead: --limit 1."
+        )
+    shares = {"typical": _TYPICAL, "at_most": 1.0}
+    return {name: _estimate(plan, settings, share) for name, share in shares.items()}
+
+
+def _estimate(plan: Plan, settings: EndpointSettings, share: float) -> dict[str, Any]:
+    ids = plan.panel.task_ids
+    count = min(_ESTIMATED_ON, len(ids))
+    chosen = tuple(ids[i * len(ids) // count] for i in range(count))
+    few = replace(plan, panel=Panel(plan.panel.name, chosen, ""), seeds=plan.seeds[:1])
+    prepared = prepare(few, StandIn(share))
+    PanelRun(few, prepared, pool_class=_RandomPool).run()
+    assert prepared.meter is not None  # the stand-in is a policy
+    total, tasks = prepared.meter.total, len(ids) * len(plan.seeds)
+
+    def scaled(number: int) -> int:
+        return round(number * tasks / count)
+
+    prompt, completion = scaled(total.prompt_tokens), scaled(total.completion_tokens)
+    cost = settings.cost(prompt, completion) if settings.priced else None
+    return {
+        "tasks": tasks,
+        "requests": scaled(total.calls),
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "cost": cost,
+    }
+
+
+class StandIn:
+    """A policy, and its own session, that answers with so many meaningless words.
+
+    Args:
+        share: of the longest response.
+    """
+
+    chat = None
+    trainable = False
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self.tokens = 1
+
+    def session(self, sampling: Sampling, growing: bool, prefill_tokens: int = 0) -> StandIn:
+        session = StandIn(self.share)
+        session.tokens = max(1, round(self.share * sampling.max_tokens))
+        return session
+
+    def respond(self, requests: Sequence[Request]) -> list[Response]:
+        text = "word"[:CHARACTERS_A_TOKEN] * self.tokens
+        return [Response(text=text, usage=(_length(r), self.tokens)) for r in requests]
+
+
+def _length(request: Request) -> int:
+    return sum(len(str(m["content"] or "")) for m in request.messages) // CHARACTERS_A_TOKEN
+
+
+class _RandomPool(MeteredPool):
+    """Takes random actions in place of the responses."""
+
+    def step(self, responses: Sequence[str] | Mapping[int, str]) -> list[Slot]:
+        return super().step([self._response(slot) for slot in self.active])
+
+    def _response(self, slot: Slot) -> str:
+        template, admissible = self.env_of(slot).template, slot.info["admissible_actions"]
+        step = len(slot.episode.transitions)
+        rng = random.Random(response_seed(0, slot.episode.episode_id, step))
+        words = " ".join(str(slot.info["instruction"]).split()[:8]) or "look"
+        if admissible:
+            return template.response_for(rng.choice(admissible))
+        tags = template.own_tags  # the first one searches: it does not end the episode
+        return template.response_for(f"<{tags[0]}>{words}</{tags[0]}>" if tags else words)

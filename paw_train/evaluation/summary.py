@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from paw_gym.transition import Episode
-from paw_train.baselines.action_form import TRUNCATED
+from paw_train.agents.action_form import TRUNCATED
 from paw_train.evaluation.panels import Panel
 from paw_train.evaluation.statistics import (
     bootstrap_mean_interval,
@@ -103,10 +103,10 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _turns(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """How turns ended: ``invalid_rate`` and ``truncated_rate`` are shares of all turns, apart."""
+    """Ends of turns: ``invalid_rate`` and ``truncated_rate`` are shares of all turns, apart."""
     steps = [t for e in episodes for t in e.transitions]
     causes = Counter(
-        _cause(t.info.get("agent", {}).get("problem"), t.info.get("problem"))
+        t.info.get("agent", {}).get("problem") or t.info.get("problem") or "unknown"
         for t in steps
         if not t.action_is_valid
     )
@@ -117,11 +117,6 @@ def _turns(episodes: Sequence[Episode]) -> dict[str, Any]:
         "truncated_rate": truncated / max(1, len(steps)),
         "invalid_causes": dict(causes.most_common()),
     }
-
-
-def _cause(answer: str | None, action: str | None) -> str:
-    """Why a turn is invalid: the problem of the answer, else that of the action."""
-    return answer or action or "unknown"
 
 
 def _forgotten(episodes: Sequence[Episode]) -> dict[str, int]:

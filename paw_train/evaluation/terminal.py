@@ -24,7 +24,7 @@ from paw_gym.internals.printable import safe_console
 from paw_train.settings.endpoint import money
 
 if TYPE_CHECKING:
-    from paw_train.baselines.metering import Spent
+    from paw_train.agents.metering import Spent
 
 Price = Callable[[float, float, float], float]
 """what so many prompt and response tokens cost, and so many of the prompts' in a server's cache"""

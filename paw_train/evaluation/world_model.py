@@ -1,4 +1,4 @@
-"""How well a model predicts the next observation, on transitions it has not learned from.
+"""Measurement of predictions of the next observation, on transitions that a model has not learned from.
 
 Each transition is one sequence: prompt, response, then the next observation, laid
 out as in training (``paw_train.rollouts.tokens``). Only tokens of that observation are measured.
@@ -27,7 +27,7 @@ from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Request, Sampling
 from paw_train.rollouts.rows import recorded_row
-from paw_train.rollouts.scoring import batches, transition_logprobs
+from paw_train.rollouts.scoring import batches
 from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import EnvSettings
 from paw_train.settings.rollout import RolloutSettings
@@ -113,7 +113,7 @@ def measure(
     embed: Embed | None = None,
     display: Display | None = None,
 ) -> dict[str, Any]:
-    """How well a policy predicts the next observations of some episodes.
+    """Measures a policy's predictions of the next observations of some episodes.
 
     The only measurement of a world model: that of ``paw eval-wm`` and of world-model learning.
 
@@ -187,26 +187,6 @@ def score(
         if progress:
             progress(done)
     return sums
-
-
-def token_logprobs(
-    policy: LocalPolicy, wanted: Sequence[Prediction], batch_tokens: int = 8192
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Of each transition the log-probabilities of its answer's tokens and of its observation's.
-
-    Args:
-        policy: a model in this process.
-        wanted: the transitions.
-        batch_tokens: tokens of one forward pass: memory, not results.
-
-    Returns:
-        [A] and [O] in nats, each token given the true ones before it.
-    """
-    for number, prediction in enumerate(wanted):
-        prediction.row.steps[0].index = number
-    found = transition_logprobs(policy, [p.row for p in wanted], batch_tokens)
-    values = [found[number] for number in range(len(wanted))]
-    return [(a.double().numpy(), o.double().numpy()) for a, o in values]
 
 
 def write_out(policy: LocalPolicy, wanted: Sequence[Prediction], batch: int = 32) -> list[str]:

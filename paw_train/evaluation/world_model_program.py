@@ -146,7 +146,7 @@ def _env_of(recorded: Sequence[Episode], env: EnvSettings) -> EnvSettings:
 
 
 def _learning_of(run: Path | None) -> Mapping[str, Any]:
-    """How a run learned to predict, as it recorded that."""
+    """A run's recorded settings of world-model learning."""
     recorded = read_recorded(run / "config.json") if run is not None else {}
     found = recorded.get("world_model_learning", {})
     return found if isinstance(found, Mapping) else {}

@@ -11,7 +11,7 @@ import numpy as np
 
 from paw_gym.pool import EnvPool
 from paw_gym.transition import Episode
-from paw_train.baselines import make_agent
+from paw_train.agents import make_agent
 from paw_train.environments import has_solver, is_split, make_pool
 from paw_train.evaluation.terminal import Advance, Display
 from paw_train.rollouts.rollout import demonstrations

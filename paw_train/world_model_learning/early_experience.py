@@ -1,4 +1,4 @@
-"""Early experience: what other actions would have done in the states that an expert came through.
+"""Early experience: outcomes of other actions in the states that an expert came through.
 
 Zhang et al. 2025, "Agent Learning via Early Experience" (arXiv 2510.08558), section 4: at each state s_i of
 the expert's episodes K other actions a_i^j are carried out, and the states s_i^j that follow are kept. No
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -51,7 +51,7 @@ class ExpertState:
 
     @property
     def expert(self) -> Transition:
-        """What the expert did here."""
+        """The expert's own step from here."""
         return self.snapshot.episode.transitions[self.step]
 
 
@@ -83,12 +83,8 @@ class ExpertExperience:
         return cls(Episode.from_dict(data["episode"]), others)
 
 
-class Proposals(Protocol):
-    """Chooses what else to do in the expert's states."""
-
-    def __call__(self, states: Sequence[ExpertState]) -> list[list[str]]:
-        """[states][at most K] raw responses, none with the expert's action, no action twice."""
-        ...
+Proposals = Callable[[Sequence[ExpertState]], list[list[str]]]
+"""states -> of each at most K raw responses to try there: none with the expert's action, no action twice"""
 
 
 def lists_no_actions(env_id: str) -> ValueError:

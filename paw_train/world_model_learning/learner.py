@@ -28,18 +28,6 @@ class Learner(ABC):
         """The seed of an update."""
         return update_seed(self.settings.seed, 2, number)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The state of the optimiser, for a checkpoint."""
-        return self.updater.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Inverse of ``state_dict``."""
-        self.updater.load_state_dict(state)
-
-    def close(self) -> None:
-        """Releases the policy for the next stage."""
-        self.updater.weights.close()
-
 
 def stage_optimizer(settings: Settings, own: Any, minibatches: int) -> OptimizerSettings:
     """The run's optimiser with the learning rate, schedule and optimiser steps of the stage."""

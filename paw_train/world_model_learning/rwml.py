@@ -63,7 +63,6 @@ class RWMLLearner(Learner):
         super().__init__(settings, updater)
 
     def update(self, number: int) -> dict[str, Any]:
-        """See ``Learner.update``."""
         own = self.own
         started = time.perf_counter()
         seed = self.seed(number)

@@ -30,7 +30,7 @@ from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.rollout import rollout
 from paw_train.rollouts.tokens import TokenRow
-from paw_train.settings import EnvSettings, Settings
+from paw_train.settings import Settings
 from paw_train.settings.sharing import shared_transitions
 from paw_train.world_model_learning.early_experience import EarlyExperience
 from paw_train.world_model_learning.examples import Example, examples_of, unique
@@ -100,23 +100,23 @@ class WorldModelStages:
         return True
 
     def _from_play(self) -> bool:
-        """RWML and WM-SFT: from what the start policy lives through."""
-        return self._learned_from(self._collected())
+        """RWML and WM-SFT: from the start policy's transitions."""
+        split = self.settings.only_env.train_split
+        return self._learned_from(
+            self._played("transitions.jsonl", split, self.own.episodes, _COLLECT)
+        )
 
     def _from_experience(self) -> bool:
         """Early experience: the expert's states, then imitation."""
         early = EarlyExperience(self.settings, self.folder, self.policy, self.display)
         experience = early.collected()
-        if self.own.method == "iwm":
-            episodes = [e for one in experience for e in (one.episode, *one.branches())]
-            if not self._learned_from(episodes):
-                return False
-        return self.imitate(early.rows(experience))
+        episodes = [e for one in experience for e in (one.episode, *one.branches())]
+        return self._learned_from(episodes) and self.imitate(early.rows(experience))
 
     def _learned_from(self, episodes: Sequence[Episode]) -> bool:
         learner = self._learner(self._choose(episodes))
         finished = self._learn(learner)
-        learner.close()
+        learner.updater.weights.close()  # releases the policy for the next stage
         return finished
 
     def measure(self, when: str) -> None:
@@ -127,7 +127,8 @@ class WorldModelStages:
         path = self.place / f"{when}.json"
         if not self.own.held_out_episodes or path.exists():
             return
-        episodes = self._held_out()
+        split, count = self.settings.evaluation.split, self.own.held_out_episodes
+        episodes = self._played("held_out.jsonl", split, count, _HELD_OUT)
         shared = self._shared("start.json") if when == "start" else None
         if _copied(shared, path):
             return
@@ -160,22 +161,7 @@ class WorldModelStages:
 
     # --- stage 1 -----------------------------------------------------------------------------------
 
-    def _collected(self) -> list[Episode]:
-        s = self.settings
-        env = training_env(s.only_env)
-        return self._played(
-            "transitions.jsonl", env, s.only_env.train_split, self.own.episodes, _COLLECT
-        )
-
-    def _held_out(self) -> list[Episode]:
-        s = self.settings
-        env = training_env(s.only_env)
-        split, count = s.evaluation.split, self.own.held_out_episodes
-        return self._played("held_out.jsonl", env, split, count, _HELD_OUT)
-
-    def _played(
-        self, name: str, env: EnvSettings, split: str, count: int, purpose: int
-    ) -> list[Episode]:
+    def _played(self, name: str, split: str, count: int, purpose: int) -> list[Episode]:
         """Episodes of the start policy, from the file where they are already."""
         path, shared = self.place / name, self._shared(name)
         if path.exists():
@@ -184,6 +170,7 @@ class WorldModelStages:
         if _copied(shared, path):
             return list(read_jsonl(path))
         numbers = np.random.SeedSequence([self.settings.seed, purpose]).generate_state(2)
+        env = training_env(self.settings.only_env)
         pool = make_pool(env, split, count, 1, int(numbers[0]))
         generator = torch.Generator().manual_seed(int(numbers[1]))
         with self.display.task(f"collecting {name.removesuffix('.jsonl')}", count) as advance:
@@ -209,7 +196,7 @@ class WorldModelStages:
         return episodes
 
     def _shared(self, name: str) -> Path | None:
-        """Where runs of one start policy share a file."""
+        """The place of a file that runs of one start policy share."""
         folder = shared_transitions(self.settings)
         return None if folder is None else folder / name
 
@@ -286,7 +273,7 @@ class WorldModelStages:
         start = 0
         if saved is not None:
             state = load_checkpoint(saved, self.policy)
-            learner.load_state_dict(state["optimizer"])
+            learner.updater.load_state_dict(state["optimizer"])
             start = int(state["update"])
             self.display.say(f"Learning the world model continues after update {start}.")
         truncate_jsonl(log, "update", start + 1)
@@ -301,7 +288,7 @@ class WorldModelStages:
                     learner.updater.guarded_step.require_good()
                 due = stop or update + 1 == total or (update + 1) % self.own.checkpoint_every == 0
                 if due and learner.updater.guarded_step.skipped == 0:
-                    state = {"update": update + 1, "optimizer": learner.state_dict()}
+                    state = {"update": update + 1, "optimizer": learner.updater.state_dict()}
                     save_checkpoint(latest, self.policy, state)
                 if stop:
                     return False
@@ -324,7 +311,7 @@ class WorldModelStages:
 
 
 def _copied(shared: Path | None, path: Path) -> bool:
-    """Copies a file of another run, whole or not at all; whether there was one."""
+    """Copies a file of another run, whole or not at all; False: there is none."""
     if shared is None or not shared.exists():
         return False
     write_text(path, shared.read_text(encoding="utf-8"))

@@ -62,9 +62,9 @@ NOT_RUN = {
     r"paw .*(my-maze|MyMaze|runs/maze).*": "an installed package; tests/test_newcomer.py runs these lines",
     r"key=.*|curl .*": "a server that goes on; tests/gateway sends these requests",
     r"paw eval openai:MODEL --agent likelihood .*": "a server that gives the log-probabilities of prompts; "
-    "tests/baselines/test_likelihood.py has one",
+    "tests/agents/test_likelihood.py has one",
     r"paw eval MODEL --agent react_paper agent\.examples_file=.*": "examples of the user's; "
-    "tests/baselines/test_paper_agents.py writes some",
+    "tests/agents/test_paper_agents.py writes some",
     r"paw eval MODEL --agent search_r1 --panel search_qa/hotpotqa .*": "HotpotQA, and E5's weights "
     "from the hub",
     r"paw train embedded name=median algorithm\.name=.*": "an installed package; "

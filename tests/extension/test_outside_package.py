@@ -70,7 +70,7 @@ def test_a_misspelt_name_offers_that_of_the_package_and_leaves_nothing(
     installed: dict[str, str], tmp_path: Path
 ) -> None:
     program = """
-from paw_train.baselines import AGENTS
+from paw_train.agents import AGENTS
 from paw_train.cli.program import app
 print(*AGENTS)
 for line in (

@@ -43,8 +43,11 @@ def byte_tokenizer() -> Any:
     return tokenizer
 
 
-def tiny_policy(max_positions: int = 4096, dtype: str = "float32") -> Any:
-    """A policy of two small blocks with that tokenizer, the same weights each time."""
+def tiny_policy(max_positions: int = 4096, dtype: str = "float32", sharp: bool = False) -> Any:
+    """A policy of two small blocks with that tokenizer, the same weights each time.
+
+    ``sharp``: with weights so large that its choices are no ties.
+    """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -56,4 +59,8 @@ def tiny_policy(max_positions: int = 4096, dtype: str = "float32") -> Any:
         num_key_value_heads=2, intermediate_size=48, max_position_embeddings=max_positions,
     )  # fmt: skip
     torch.manual_seed(0)
-    return LocalPolicy(LlamaForCausalLM(config).to(getattr(torch, dtype)), tokenizer)
+    model = LlamaForCausalLM(config)
+    for name, weight in model.named_parameters():
+        if sharp and "norm" not in name:
+            torch.nn.init.normal_(weight, std=0.3)
+    return LocalPolicy(model.to(getattr(torch, dtype)), tokenizer)

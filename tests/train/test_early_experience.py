@@ -28,7 +28,6 @@ from paw_train.world_model_learning.early_experience import (
     read_experience,
     write_experience,
 )
-from paw_train.world_model_learning.examples import examples_of, packed
 
 K = 3
 HOUSE = EnvSettings(
@@ -95,18 +94,6 @@ def test_equal_seeds_give_equal_experience_and_files_give_it_back(tmp_path: Path
     ]
     write_experience(tmp_path / "e.jsonl", found)
     assert read_experience(tmp_path / "e.jsonl") == found
-
-
-def test_every_transition_is_learned_from_once(tiny_policy: LocalPolicy) -> None:
-    (one,) = collected(HOUSE, 1)
-    env = agent_env_maker(HOUSE, HOUSE.train_split)()
-    episodes = [one.episode, *one.branches()]
-    examples = examples_of(
-        episodes, tiny_policy.chat, env.text_env.prompt_observation, env.template
-    )
-    env.close()
-    assert len(examples) == len(one.episode.transitions) * (1 + K)
-    assert sum(len(row.steps) for row in packed(examples)) == len(examples)
 
 
 class Writer:
@@ -190,15 +177,6 @@ def test_implicit_world_modelling_then_imitation_then_rl(tmp_path: Path) -> None
     assert outcome(run)["imitated"][-1][0] == 4
     left = {path.name for path in (run / "checkpoints").iterdir()}
     assert not left & {"world_model-latest", "imitation-latest"}
-
-
-def test_implicit_world_modelling_learns_what_actions_do(tmp_path: Path) -> None:
-    run = train(tmp_path, "iwm", **{"world_model_learning.early.imitation_steps": 0})
-    start, learned = (
-        json.loads((run / "world_model" / f"{when}.json").read_text())["nll_per_token"]["mean"]
-        for when in ("start", "learned")
-    )
-    assert learned < start
 
 
 def test_stopped_while_it_imitates_it_goes_on_to_the_same_weights(

@@ -6,8 +6,6 @@ import contextlib
 import email.utils
 import json
 import sqlite3
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ import fake_endpoint as fake
 from hostile import byte_tokenizer
 
 from paw_train.evaluation import evaluate_from_args
-from paw_train.policies.endpoint.answers import AnswerCache, finish_text, request_key
+from paw_train.policies.endpoint.answers import AnswerCache, finish_text
 from paw_train.policies.endpoint.policy import EndpointPolicy
 from paw_train.policies.endpoint.transport import (
     Backoff,
@@ -29,7 +27,7 @@ from paw_train.policies.endpoint.transport import (
     Pace,
     asked_wait,
 )
-from paw_train.rollouts.policy import Policy, Request, Sampling, complete
+from paw_train.rollouts.policy import Policy, Sampling, complete
 from paw_train.rollouts.rollout import rollout
 from paw_train.settings.endpoint import EndpointSettings
 from paw_train.settings.rollout import RolloutSettings
@@ -69,48 +67,6 @@ def _evaluate(server: Any, out: Path, cache: Path | None, *more: str) -> dict[st
         evaluate_from_args("openai:some/model", overrides, str(out)).read_text()
     )
     return result
-
-
-def _episodes(out: Path) -> list[dict[str, Any]]:
-    lines = (out / "episodes.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
-
-
-@pytest.mark.slow
-def test_an_evaluation_survives_every_fault_with_the_same_result(
-    server: Any, tmp_path: Path
-) -> None:
-    calm = _evaluate(server, tmp_path / "calm", None, "endpoint.timeout=30")
-    assert calm["errors"] == 0
-    assert calm["endpoint"]["requests"] > 20
-
-    server.faults = fake.Faults(error=0.3, overload=0.08, slow=0.02, cut=0.05, garbage=0.05)
-    stop = threading.Event()
-
-    def kill_and_restart() -> None:
-        while not stop.wait(0.5):
-            server.kill()
-            time.sleep(0.2)
-            server.start()
-
-    trouble = threading.Thread(target=kill_and_restart)
-    trouble.start()
-    cache = tmp_path / "answers.sqlite"
-    try:
-        rough = _evaluate(server, tmp_path / "rough", cache)
-    finally:
-        stop.set()
-        trouble.join()
-    assert rough["endpoint"]["retries"] > 10
-    assert rough["successes"] == calm["successes"]
-    assert rough["errors"] == 0
-    assert _episodes(tmp_path / "rough") == _episodes(tmp_path / "calm")
-
-    server.kill()  # everything is on disk now
-    again = _evaluate(server, tmp_path / "again", cache)
-    assert again["endpoint"]["requests"] == 0
-    assert again["endpoint"]["cached"] > 20
-    assert _episodes(tmp_path / "again") == _episodes(tmp_path / "calm")
 
 
 def test_a_request_that_fails_for_good_fails_its_episode_alone(server: Any) -> None:
@@ -161,34 +117,6 @@ def test_an_address_that_answered_an_earlier_run_is_waited_for(server: Any, tmp_
 def test_no_address_and_no_key_is_refused() -> None:
     with pytest.raises(EndpointError, match=r"endpoint\.url"):
         EndpointPolicy("gpt", EndpointSettings(cache=None))
-
-
-def test_an_episode_fails_and_the_others_go_on(server: Any) -> None:
-    from paw_gym.pool import EnvPool
-
-    pool = EnvPool("paw_gym/ALFWorld-v0", 3, 1, seed=0, split="valid_seen", max_steps=2)
-
-    class OneFails:
-        chat, trainable = None, False
-
-        def session(self, *args: Any) -> Any:
-            return self
-
-        def respond(self, requests: list[Request]) -> list[Any]:
-            responses = _ask(policy, [str(r.messages[-1]["content"]) for r in requests])
-            if len(requests) == 3:
-                responses[1].text, responses[1].error = "", "the server is gone"
-            return responses
-
-    import torch
-
-    policy = _policy(server)
-    played = rollout(
-        OneFails(), pool, RolloutSettings(), torch.Generator().manual_seed(0), keep_tokens=False
-    )
-    errors = [t.episode.error for t in played]
-    assert errors == [None, "the server is gone", None]
-    assert [len(t.episode.transitions) for t in played] == [2, 0, 2]
 
 
 def test_training_with_an_endpoint_is_refused(server: Any) -> None:
@@ -269,19 +197,6 @@ def test_two_processes_may_share_a_cache(tmp_path: Path) -> None:
     assert b.get("other") is None
 
 
-def test_the_key_of_a_request_covers_all_of_it() -> None:
-    base = ("http://a", "chat", {"model": "m", "messages": []}, 1)
-    keys = {
-        request_key(*base),
-        request_key("http://b", *base[1:]),
-        request_key(*base[:3], 2),
-        request_key(*base[:2], {"model": "n", "messages": []}, 1),
-        request_key(base[0], "completions", *base[2:]),
-    }
-    assert len(keys) == 5
-    assert request_key(*base[:2], {"messages": [], "model": "m"}, 1) in keys
-
-
 # --- keys and costs ------------------------------------------------------------------------------------
 
 
@@ -352,13 +267,6 @@ def test_waits_grow_to_a_bound_with_jitter_and_never_undercut_the_server() -> No
         assert 0 <= min(drawn) < 0.1 * bound
         assert 0.9 * bound < max(drawn) <= bound
     assert all(backoff.wait(1, _Reply(**{"retry-after": "5"})) >= 5.0 for _ in range(50))
-
-
-def test_a_server_that_asks_for_a_pause_gets_it(server: Any) -> None:
-    server.faults = fake.Faults(overload=0.5, retry_after="0.05")
-    policy = _policy(server, retries=50)
-    assert all(r.error is None for r in _ask(policy, [f"at door {i}" for i in range(12)]))
-    assert policy.usage.retries > 0
 
 
 # --- bodies and texts -----------------------------------------------------------------------------------
@@ -432,13 +340,3 @@ def test_settings_of_another_source_and_unknown_ones_are_refused(server: Any) ->
         evaluate_from_args("openai:", [])
     with pytest.raises(ValueError, match=r"endpoint\.concurrency"):
         evaluate_from_args("openai:m", ["endpoint.concurrency=0"])
-
-
-def test_the_cache_is_one_table_that_anyone_can_read(server: Any, tmp_path: Path) -> None:
-    path = tmp_path / "a.sqlite"
-    policy = _policy(server, cache=str(path))
-    _ask(policy, ["at door 1"])
-    policy.close()
-    with sqlite3.connect(path) as db:
-        ((answer,),) = db.execute("SELECT answer FROM answers")
-    assert json.loads(answer)["text"].endswith("go to door 1")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -20,15 +19,13 @@ pytest.importorskip("openai")
 
 import fake_endpoint as fake
 import fork
-from rich.progress import Progress
 
 from paw_gym import PromptTemplate
 from paw_gym.internals.replies import read_chat
 from paw_gym.transition import Episode, read_jsonl
-from paw_train.baselines.action_form import ActionForm, ask_for_tools, problem_of
-from paw_train.baselines.metering import Spent, exchanges
+from paw_train.agents.action_form import ActionForm, ask_for_tools, problem_of
+from paw_train.agents.metering import exchanges
 from paw_train.evaluation.comparison import load_result, reasons_against
-from paw_train.evaluation.terminal import EvaluationBar, result_lines
 from paw_train.policies.endpoint.answers import context_tokens
 from paw_train.policies.endpoint.failures import Fallbacks, hint
 from paw_train.policies.endpoint.transport import Budget, BudgetReached, Use
@@ -143,16 +140,6 @@ def test_a_budget_stops_cleanly_and_the_same_command_goes_on(
     assert not Path("out/unfinished.jsonl").exists()
 
 
-def test_a_budget_without_a_cache_says_that_episodes_begin_again(
-    server: Any, capsys: Capture
-) -> None:
-    given = ["endpoint.concurrency=1", "endpoint.budget_requests=1"]
-    _, output, _ = evaluate(capsys, server, "cot", *given, "endpoint.cache=null")
-    assert "from their beginning without a cache (endpoint.cache=null)" in " ".join(output.split())
-    _, output, _ = evaluate(capsys, server, "cot", *given, "endpoint.cache=answers", "--fresh")
-    assert "runs the missing episodes." in " ".join(output.split())
-
-
 def test_a_budget_is_never_exceeded_and_waits_for_what_is_under_way() -> None:
     async def spend() -> list[str]:
         budget = Budget(EndpointSettings(budget_tokens=100))
@@ -203,15 +190,6 @@ def test_a_wait_that_a_budget_of_time_has_no_room_for_ends_the_run(
     assert next(r.getMessage() for r in caplog.records).endswith(
         "Trying again in 300 s, as the server asks."
     )
-
-
-def test_settings_of_budgets_are_checked() -> None:
-    with pytest.raises(ValueError, match=r"budget_cost needs prices"):
-        EndpointSettings(budget_cost=1.0)
-    with pytest.raises(ValueError, match=r"endpoint\.budget_requests is 1 or more, or null, got 0"):
-        EndpointSettings.read({"budget_requests": 0}, "endpoint")
-    with pytest.raises(ValueError, match=r"endpoint\.input_price is 0 or more"):
-        EndpointSettings.read({"input_price": -1.0}, "endpoint")
 
 
 # --- the dry run --------------------------------------------------------------------------------------
@@ -288,21 +266,6 @@ def test_tool_calls_are_actions_where_tools_are_offered(
     assert body["tool_choice"] == "auto"
     assert "stop" not in body
     assert "calling the tool `act`" in str(body["messages"][0]["content"])
-
-
-def test_a_dialogue_of_tool_calls_is_sent_as_one(server: Any, capsys: Capture) -> None:
-    server.behaviour = "tool calls"
-    evaluate(capsys, server, "react", "agent.action_format=tools", "env.kwargs={length: 2}")
-    second = next(b["messages"] for b in server.bodies if len(b["messages"]) > 1)
-    assert [m["role"] for m in second] == ["user", "assistant", "tool"]
-    (call,) = second[1]["tool_calls"]
-    assert call["function"] == {"name": "act", "arguments": '{"action": "right"}'}
-    assert re.fullmatch(
-        "[a-zA-Z0-9]{9}", call["id"]
-    )  # the server's own, call_1, is none of Mistral's
-    assert second[2]["tool_call_id"] == call["id"]
-    assert second[1]["content"] == ""
-    assert "Turn left or right." in second[2]["content"]
 
 
 def _dialogue(*said: Response) -> list[dict[str, Any]]:
@@ -449,13 +412,6 @@ def test_messages_are_recorded_as_they_were_sent(server: Any, capsys: Capture, a
     assert step.response == "<think>hm</think><action>right</action>"
     assert step.info["agent"]["finish_reason"] == "stop"
     assert step.info["agent"]["reasoning"] == "hm"
-
-
-def test_reflections_are_recorded_as_well(server: Any, capsys: Capture) -> None:
-    evaluate(capsys, server, "reflexion", "env.kwargs={length: 3, max_steps: 2}")
-    recorded = [exchanges(episode) for episode in episodes()]
-    assert [len(found) for found in recorded] == [3, 3]  # the note, and the second trial
-    assert all("write a note to yourself" in f[0].messages[0]["content"] for f in recorded)
 
 
 def test_what_a_server_refused_stands_in_the_result_also_from_the_cache(
@@ -659,45 +615,3 @@ def test_json_and_quiet(server: Any, capsys: Capture) -> None:
     _, output, _ = evaluate(capsys, server, "cot", *PRICES, "--fresh")
     assert f"cost ${result()['cost']:.4g}" in output
     assert "2 model calls" in output
-
-
-def test_the_shell_completes_agents_and_panels() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", "from paw_train.cli import main; main()"],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "_PAW_COMPLETE": "complete_bash",
-             "COMP_WORDS": "paw eval m --agent ref", "COMP_CWORD": "4"},
-        capture_output=True,
-        text=True,
-    )  # fmt: skip
-    assert done.stdout.split() == ["reflexion", "reflexion_paper"], done.stderr
-
-
-def test_the_output_names_score_forgetting_and_causes(server: Any, capsys: Capture) -> None:
-    evaluate(capsys, server, "cot")
-    found = result() | {
-        "score": {"mean": 0.625, "ci95": [0.5, 0.75]},
-        "invalid_causes": {"truncated": 3, "no <action> block": 1},
-        "forgotten": {"episodes": 1, "turns": 4, "ended_episodes": 2},
-        "context_tokens": 4096,
-    }
-    lines = "\n".join(result_lines(found))
-    assert "score 0.625 (95 % interval 0.500 to 0.750)" in lines
-    assert "invalid turns: truncated (3), no <action> block (1)" in lines
-    assert "rollout.max_response_tokens=N" in lines
-    assert "4 turns were left out, in 1 episodes (the context limit is 4,096 tokens)" in lines
-    assert "2 episodes ended at it" in lines
-    assert "score" not in "\n".join(result_lines(result()))  # it says no more than success
-
-
-def test_the_bar_counts_turns_tokens_and_cost() -> None:
-    progress = Progress()
-    bar = EvaluationBar(
-        progress,
-        progress.add_task("evaluating", total=4, note=""),
-        EndpointSettings(input_price=1.0, output_price=2.0).cost,
-    )
-    bar.finished(3, 4)
-    bar.turn(1200, Spent(1200, 1_000_000, 500_000))
-    (task,) = progress.tasks
-    assert task.completed == 3
-    assert task.fields["note"] == "1,200 turns, 1,500,000 tokens, cost $2"

@@ -75,7 +75,7 @@ KILLS = [
     ("paw_train.policies.endpoint.answers:AnswerCache:put", 30),
     ("paw_train.evaluation.result_folder:EpisodeLog:add", 6),
     ("paw_train.policies.endpoint.answers:AnswerCache:put", 50),
-    ("paw_gym.internals.files:write_json", 0),
+    ("paw_train.evaluation.result_folder:write_json", 0),
     ("", 0),
 ]
 """where the evaluating process is killed, and how many calls come before"""

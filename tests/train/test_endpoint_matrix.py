@@ -14,7 +14,7 @@ pytest.importorskip("openai")
 import fake_endpoint as fake
 import fork
 
-from paw_train.baselines import AGENTS
+from paw_train.agents import AGENTS
 
 
 @dataclass(frozen=True)

@@ -31,14 +31,13 @@ from paw_train.evaluation import (
     evaluate_from_args,
     evaluate_plan,
     make_panel,
-    program,
 )
 from paw_train.evaluation.comparison import compare, load_result, reasons_against
 from paw_train.evaluation.fingerprint import behaviour_hash, public
 from paw_train.evaluation.panels import Panel, panel_title
-from paw_train.evaluation.runner import environment_seeds, evaluation_key, prepare
-from paw_train.evaluation.statistics import pass_at_k, wilson_interval
-from paw_train.evaluation.summary import pass_at, summarise
+from paw_train.evaluation.runner import evaluation_key, prepare
+from paw_train.evaluation.statistics import wilson_interval
+from paw_train.evaluation.summary import summarise
 from paw_train.evaluation.terminal import result_lines
 from paw_train.rollouts.policy import Request, Response
 from paw_train.settings import EnvSettings
@@ -114,18 +113,6 @@ def test_an_evaluation_that_was_cut_ends_as_one_that_was_not(tmp_path: Path, age
     assert not log.exists()
 
 
-def test_failed_episodes_are_played_again(tmp_path: Path) -> None:
-    plan = make_plan(batch=2)
-    log = tmp_path / "log"
-    result, _ = evaluate_plan(plan, Scripted(fails=5), "m", log)
-    assert result["errors"] > 0
-    assert log.exists()
-    healed, episodes = evaluate_plan(plan, Scripted(), "m", log)
-    whole, wanted = evaluate_plan(plan, Scripted(), "m")
-    assert timeless(healed) == timeless(whole)
-    assert [e.to_dict() for e in episodes] == [e.to_dict() for e in wanted]
-
-
 def test_another_evaluation_does_not_take_over_the_episodes(tmp_path: Path) -> None:
     log = tmp_path / "log"
     plan = make_plan(seeds=(1,))
@@ -168,16 +155,6 @@ def test_two_processes_do_not_evaluate_into_one_folder(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "result.json").exists()
 
 
-def test_each_seed_of_a_run_gives_the_environments_seeds_of_their_own() -> None:
-    panel = Panel("p", ("a", "b", "c"), "hash")
-    first, second = environment_seeds(panel, 1), environment_seeds(panel, 2)
-    assert first == environment_seeds(panel, 1) and list(first) == ["a", "b", "c"]
-    assert len({*first.values(), *second.values()}) == 6
-    assert all(0 <= seed < 2**31 for seed in first.values())
-    part = environment_seeds(Panel("p", ("a", "b"), "hash"), 1)
-    assert part == {name: first[name] for name in ("a", "b")}
-
-
 def test_the_summary_is_what_the_episodes_say() -> None:
     plan = make_plan(size=8, seeds=(1, 2, 3), agent="random")
     plan = dataclasses.replace(plan, env=ENV.replace(kwargs={"max_steps": 40}))
@@ -192,30 +169,6 @@ def test_the_summary_is_what_the_episodes_say() -> None:
     assert sum(part["n"] for part in result["by_type"].values()) == 8
     assert "successes" not in result
     assert [e.task_id for e in episodes] == list(plan.panel.task_ids) * 3
-
-
-def test_tokens_and_calls_are_counted_by_hand() -> None:
-    plan = make_plan(size=3, seeds=(4,))
-    result, episodes = evaluate_plan(plan, Scripted(), "m")
-    steps = [t for e in episodes for t in e.transitions]
-    assert result["model_calls"] == len(steps)
-    assert result["tokens"] == {
-        "prompt": sum(len(t.prompt) for t in steps),
-        "completion": sum(len(t.response) for t in steps),
-        "cached": 0,
-    }
-
-
-@pytest.mark.parametrize("table", [[[1, 0, 0, 1], [1, 1, 0, 0], [1, 0, 0, 0]], [[0, 1]] * 2])
-def test_pass_at_k_is_the_mean_of_the_unbiased_estimates(table: list[list[float]]) -> None:
-    found = pass_at(table)
-    wins = np.sum(table, 0)
-    n = len(table)
-    for k in range(1, n + 1):
-        wanted = np.mean([pass_at_k(n, int(c), k) for c in wins])
-        assert found[str(k)]["mean"] == pytest.approx(wanted)
-    assert found["1"]["mean"] == pytest.approx(np.mean(table))
-    assert found[str(n)]["mean"] == pytest.approx(np.mean(wins > 0))
 
 
 def test_all_success_is_not_certainty() -> None:
@@ -378,33 +331,6 @@ class TestPanels:
         assert "125 are here, 3,610 were published (nq 125 of 3,610)" in result["panel_note"]
 
 
-def test_the_command_line_takes_agents_and_their_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(program, "open_policy", lambda *_: Scripted())
-    settings = [
-        "agent.trials=2",
-        "agent.examples=1",
-        "evaluation.tasks=2",
-        "env.kwargs.max_steps=3",
-    ]
-    path = evaluate_from_args("some/model", settings, str(tmp_path), agent="reflexion", seeds=2)
-    result = load_result(path)
-    assert (result["agent"], result["model"], result["privileged"]) == (
-        "reflexion",
-        "some/model",
-        "success",
-    )
-    assert result["agent_settings"]["trials"] == 2
-    assert [r["seed"] for r in result["runs"]] == [1234, 1235]
-    assert set(result["pass_at_k"]) == {"1", "2"}
-    with pytest.raises(ValueError, match="'random' is an agent itself"):
-        evaluate_from_args("random", [], str(tmp_path), agent="cot")
-    with pytest.raises(ValueError, match="agent.trails"):
-        evaluate_from_args("m", ["agent.trails=2"], str(tmp_path / "x"), agent="reflexion")
-    assert not (tmp_path / "x").exists()
-
-
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
     """``results(agent, *settings, seeds=1)``: a result of a few procedural games."""
@@ -531,13 +457,6 @@ class TestFingerprint:
         assert asked == []  # each would be a request to the endpoint
         plain = make_agent_env("paw_gym/SearchQA-v0").text_env
         assert behaviour_hash(plain, plain.tasks.ids[:2]) is not None
-
-    def test_a_result_names_the_commit_of_the_checkout(self, results: Results) -> None:
-        found = results("random")["commit"]
-        if (ROOT / ".git").exists():
-            assert re.fullmatch(r"[0-9a-f]{40}\+?", found)
-        else:
-            assert found is None
 
     def test_nothing_of_this_machine_is_told(self) -> None:
         told = public({"a": "/home/me/data", "b": ["http://10.0.0.1:8000/v1", Path("/x/y"), "nq"]})

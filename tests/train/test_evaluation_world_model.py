@@ -7,7 +7,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -15,7 +14,6 @@ torch = pytest.importorskip("torch")
 import hostile  # noqa: E402
 from transformers import LlamaForCausalLM  # noqa: E402
 
-from paw_gym.prompts import PromptTemplate  # noqa: E402
 from paw_gym.transition import Episode, write_jsonl  # noqa: E402
 from paw_train.environments import agent_env_maker  # noqa: E402
 from paw_train.evaluation import world_model, world_model_program  # noqa: E402
@@ -60,19 +58,6 @@ def test_window_rows_are_those_of_training(policy: LocalPolicy) -> None:
     assert [p.row.steps[0].observation for p in ours] == [r.steps[0].observation for r in theirs]
 
 
-def test_log_probabilities_by_token_add_up_to_the_score(policy: LocalPolicy) -> None:
-    pool, trajectories = play(policy, "conversation")
-    wanted = predict(policy, pool, [t.episode for t in trajectories])
-    scored = world_model.token_logprobs(policy, wanted, batch_tokens=700)
-    for one, (action, observation), sums in zip(
-        wanted, scored, world_model.score(policy, wanted), strict=True
-    ):
-        spans = one.row.steps[0]
-        assert len(action) == spans.action[1] - spans.action[0]
-        assert len(observation) == sums.tokens
-        assert -observation.sum() == pytest.approx(sums.nll, rel=1e-5)
-
-
 TURN = "Now you can {admissible_actions}. You see: {observation} What next?"
 
 
@@ -102,27 +87,6 @@ def test_dialogues_end_in_the_observation_as_in_training(
                 assert made.steps[0].observation == step.observation
             at += 1
     assert at == len(ours)
-
-
-@pytest.mark.parametrize("played", ["compact", "generic", "search", "alfworld"])
-def test_records_of_another_template_keep_its_words(policy: LocalPolicy, played: str) -> None:
-    """A run's records may be measured by someone whose settings name another template."""
-    pool, trajectories = play(policy, "conversation", template=played)
-    env = pool._envs[0]
-    for usual in ("compact", "generic", "search"):
-        ours = world_model.predictions(
-            [t.episode for t in trajectories],
-            policy.chat,
-            env.text_env.prompt_observation,
-            PromptTemplate.load(usual),
-        )
-        wanted = [
-            row.ids[: step.observation[1]]
-            for t in trajectories
-            for row in t.rows
-            for step in row.steps
-        ]
-        assert [p.row.ids for p in ours] == wanted
 
 
 def test_likelihood_and_accuracy_are_those_of_the_model(policy: LocalPolicy) -> None:
@@ -169,19 +133,6 @@ def test_a_model_that_has_learned_the_answers_writes_them(policy: LocalPolicy) -
     assert after["nll_per_token"]["mean"] < 0.1 < before["nll_per_token"]["mean"]
     assert after["nll_per_token"]["ci95"] is None  # one episode
     assert (after["token_accuracy"]["mean"], after["exact_match"]["mean"]) == (1.0, 1.0)
-
-
-def test_similarity_is_the_cosine_of_the_given_vectors(policy: LocalPolicy) -> None:
-    pool, trajectories = play(policy, "window", 1)
-    wanted = predict(policy, pool, [trajectories[0].episode])[:2]
-    sums = world_model.score(policy, wanted)
-
-    def embed(texts: Any) -> np.ndarray:
-        return np.array([[1.0, 0.0] if text == wanted[0].text else [0.6, 0.8] for text in texts])
-
-    world_model.add_similarity(sums, wanted, [wanted[0].text, wanted[0].text], embed)
-    assert [one.similarity for one in sums] == pytest.approx([1.0, 0.6])
-    assert world_model.summarise(wanted, sums)["similarity"]["mean"] == pytest.approx(0.8)
 
 
 def test_the_program_measures_played_and_recorded_transitions(

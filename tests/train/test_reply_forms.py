@@ -20,9 +20,9 @@ from hostile import byte_tokenizer  # noqa: E402
 from paw_gym import PromptTemplate, make_agent_env  # noqa: E402
 from paw_gym.internals.replies import read_chat, split_thought  # noqa: E402
 from paw_gym.pool import EnvPool  # noqa: E402
-from paw_train.baselines import make_agent  # noqa: E402
-from paw_train.baselines.action_form import ActionForm  # noqa: E402
-from paw_train.baselines.metering import MeteredPolicy  # noqa: E402
+from paw_train.agents import make_agent  # noqa: E402
+from paw_train.agents.action_form import ActionForm  # noqa: E402
+from paw_train.agents.metering import MeteredPolicy  # noqa: E402
 from paw_train.policies.endpoint.answers import finish_text  # noqa: E402
 from paw_train.policies.endpoint.policy import EndpointPolicy  # noqa: E402
 from paw_train.policies.local.session import respond  # noqa: E402

@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 import hostile  # noqa: E402
-from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from paw_gym.pool import EnvPool  # noqa: E402
 from paw_train.environments import agent_env_maker  # noqa: E402
-from paw_train.evaluation.world_model import Embedder, WordCounts, make_embedder  # noqa: E402
+from paw_train.evaluation.world_model import Embedder, make_embedder  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.rollouts.policy import Response  # noqa: E402
 from paw_train.rollouts.rollout import demonstrations  # noqa: E402
@@ -60,18 +59,9 @@ class TableEncoder:
     encode_queries = encode_passages
 
 
-def small_policy(seed: int = 0) -> LocalPolicy:
-    config = LlamaConfig(
-        vocab_size=len(TOKENIZER), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, intermediate_size=48, max_position_embeddings=4096,
-    )  # fmt: skip
-    torch.manual_seed(seed)
-    return LocalPolicy(LlamaForCausalLM(config), TOKENIZER)
-
-
 @pytest.fixture(scope="module")
 def policy() -> LocalPolicy:
-    return small_policy()
+    return hostile.tiny_policy()
 
 
 def played(policy: LocalPolicy, mode: str, count: int = 2) -> tuple[list[Example], list[Any]]:
@@ -130,30 +120,6 @@ def test_a_blank_prediction_is_never_right_however_it_is_embedded() -> None:
     similarity = Similarity(embed, threshold=1.9)
     cosines = similarity(["", " \n", "x"], ["x", "x", "x"])
     assert similarity.rewards(cosines).tolist() == [0.0, 0.0, 1.0]
-
-
-def test_every_text_is_embedded_once() -> None:
-    encoder = TableEncoder({name: np.array([i + 1.0, 1.0]) for i, name in enumerate("abc")})
-    embed = Embedder(encoder)
-    first = embed(["a", "b", "a"])
-    second = embed(["b", "c", "a"])
-    assert encoder.asked == {"a": 1, "b": 1, "c": 1}
-    assert embed.encoded == 3
-    assert np.array_equal(first[0], first[2])
-    assert np.array_equal(first[0], second[2])
-    assert embed([]).shape == (0, 2)
-
-
-def test_word_counts_are_the_cosine_of_bags_of_words() -> None:
-    a, b = "On the desk 1, you see a pen 1.", "on the shelf 1 you see NOTHING"
-    similarity = Similarity(make_embedder("words"))
-    x, y = (Counter(t.lower().replace(",", "").replace(".", "").split()) for t in (a, b))
-    top = sum(x[word] * y[word] for word in x)
-    norms = [math.sqrt(sum(n * n for n in bag.values())) for bag in (x, y)]
-    assert similarity([a], [b])[0] == pytest.approx(top / (norms[0] * norms[1]), abs=1e-4)
-    assert np.linalg.norm(WordCounts().encode_passages(["", a]), axis=1) == pytest.approx([0, 1])
-    with pytest.raises(ValueError, match="encoder_prefix"):
-        make_embedder("words", "query: ")
 
 
 # --- examples -------------------------------------------------------------------------------------
@@ -263,24 +229,6 @@ def test_no_observation_has_more_than_its_share(
 # --- predicting -------------------------------------------------------------------------------------
 
 
-def test_predictions_hang_on_their_number_and_end_in_time(policy: LocalPolicy) -> None:
-    examples, _ = played(policy, "conversation")
-    few = examples[:5]
-    together = predict(policy, few, 3, 1.0, 12, seed=4)
-    apart = predict(policy, few, 3, 1.0, 12, seed=4, batch=3)
-    assert [[g.text for g in group] for group in together] == [
-        [g.text for g in group] for group in apart
-    ]
-    assert [[g.text for g in group] for group in together] != [
-        [g.text for g in group] for group in predict(policy, few, 3, 1.0, 12, seed=5)
-    ]
-    for guess in (g for group in together for g in group):
-        ids = guess.response.ids
-        assert 1 <= len(ids) <= 12
-        assert guess.complete or len(ids) == 12
-        assert guess.text == policy.chat.raw(ids[:-1] if guess.complete else ids)
-
-
 # --- RWML ---------------------------------------------------------------------------------------------
 
 
@@ -329,7 +277,7 @@ class FirstByte(Similarity):
 
 @pytest.mark.parametrize(("kl_coef", "policy_coef"), [(0.0, 1.0), (0.01, 1.0), (0.0, 0.0)])
 def test_what_is_rewarded_becomes_likely(kl_coef: float, policy_coef: float) -> None:
-    policy = small_policy()
+    policy = hostile.tiny_policy()
     examples = short(played(policy, "window", 1)[0][:4])
     settings = configured(
         rwml={"updates": 20, "transitions": 4, "group_size": 16, "max_tokens": 1, "lr": 0.02,
@@ -348,7 +296,7 @@ def test_what_is_rewarded_becomes_likely(kl_coef: float, policy_coef: float) -> 
 
 
 def test_the_loss_is_the_mean_of_the_observations_cross_entropies() -> None:
-    policy = small_policy()
+    policy = hostile.tiny_policy()
     examples, _ = played(policy, "conversation")
     settings = configured(sft={"updates": 2, "batch_tokens": 100_000, "lr": 1e-3})
     nlls = []
@@ -369,7 +317,7 @@ def test_the_loss_is_the_mean_of_the_observations_cross_entropies() -> None:
 
 
 def test_learning_by_likelihood_ends_in_predictions_that_are_right() -> None:
-    policy = small_policy()
+    policy = hostile.tiny_policy()
     examples = short(played(policy, "window", 1)[0][:2])
     settings = configured(
         sft={"updates": 150, "batch_tokens": 4000, "lr": 1e-2, "schedule": "constant"}
@@ -386,7 +334,7 @@ def test_learning_by_likelihood_ends_in_predictions_that_are_right() -> None:
 
 
 def test_closed_it_leaves_a_policy_of_narrow_weights_to_the_next(policy: LocalPolicy) -> None:
-    narrow = LocalPolicy(small_policy().model.to(torch.bfloat16), TOKENIZER)
+    narrow = hostile.tiny_policy(dtype="bfloat16")
     examples = short(played(policy, "window", 1)[0][:2])
     learner = sft.SFTLearner(narrow, examples, configured(sft={"updates": 1, "lr": 1e-2}))
     before = [p.detach().clone() for p in narrow.model.parameters()]
@@ -394,53 +342,9 @@ def test_closed_it_leaves_a_policy_of_narrow_weights_to_the_next(policy: LocalPo
     assert any(
         not torch.equal(a, b) for a, b in zip(before, narrow.model.parameters(), strict=True)
     )
-    learner.close()
+    learner.updater.weights.close()
     narrow.model(torch.tensor([[1, 2, 3]])).logits.float().sum().backward()
     assert all(p.grad is not None for p in narrow.model.parameters())
 
 
-def test_drawn_rows_fit_the_budget() -> None:
-    from paw_train.rollouts.tokens import TokenRow
-
-    rows = [TokenRow(list(range(n))) for n in (5, 50, 7, 9, 3)]
-    for seed in range(20):
-        taken = sft.sampled_rows(rows, 20, np.random.default_rng(seed))
-        assert taken and len({id(row) for row in taken}) == len(taken)
-        assert len(taken) == 1 or sum(len(row.ids) for row in taken) <= 20
-
-
 # --- settings -----------------------------------------------------------------------------------------
-
-
-def test_settings_say_what_is_wrong() -> None:
-    def load(*overrides: str) -> Settings:
-        return load_settings("smoke", [f"world_model_learning.{o}" for o in overrides])
-
-    assert load("method=off").world_model_learning.method == "off"
-    with pytest.raises(ValueError, match="'rwml'"):
-        load("method=rmwl")
-    with pytest.raises(ValueError, match="Did you mean 'threshold'"):
-        load("rwml.treshold=0.1")
-    for wrong in ("rwml.group_size=1", "rwml.threshold=2", "rwml.temperature=0", "easy.keep=1.1",
-                  "rwml.schedule=cos", "sft.batch_tokens=0", "episodes=0"):  # fmt: skip
-        with pytest.raises(ValueError, match=wrong.partition("=")[0]):
-            load(wrong)
-    with pytest.raises(ValueError, match="engine=local"):
-        load_settings("smoke", ["engine=openrlhf", "world_model_learning.method=rwml"])
-
-
-def test_recipes_and_grid_differ_in_the_method_alone() -> None:
-    from paw_train.reporting.compare.grid import load_grid
-    from paw_train.settings.sharing import shared_evaluation, shared_transitions, shared_warm_start
-
-    runs = {c.arm: c.settings for c in load_grid("rwml").runs("out") if c.seed == 0}
-    assert {arm: s.world_model_learning.method for arm, s in runs.items()} == {
-        "base": "off", "wm-sft": "sft", "rwml": "rwml",
-    }  # fmt: skip
-    assert len({(s.updates, s.rollout.groups, s.world_model.enabled) for s in runs.values()}) == 1
-    assert len({shared_warm_start(s) for s in runs.values()}) == 1
-    assert len({shared_transitions(s) for s in runs.values()}) == 1
-    assert len({shared_evaluation(s) for s in runs.values()}) == 3
-    sft = load_settings("wm_sft_embedded").world_model_learning
-    arm = runs["wm-sft"].world_model_learning  # the recipe's method, at the grid's amounts
-    assert (sft.method, sft.easy, sft.max_share) == (arm.method, arm.easy, arm.max_share)

@@ -17,7 +17,6 @@ from paw_gym.transition import read_jsonl
 from paw_train.evaluation import world_model_program
 from paw_train.reporting.run.page import write_report
 from paw_train.settings import load_settings
-from paw_train.settings.sharing import shared_evaluation
 from paw_train.training import local
 from paw_train.world_model_learning import stages
 
@@ -149,21 +148,6 @@ def test_killed_in_every_stage_it_computes_what_it_would_have(tmp_path: Path) ->
     assert record(tmp_path / "cut" / "smoke") == record(whole)
     left = {p.suffix for p in (tmp_path / "cut" / "smoke").rglob("*")}
     assert not left & {".new", ".old", ".part"}
-
-
-@pytest.mark.parametrize("method", ["sft", "rwml"])
-def test_runs_that_learn_the_world_differently_share_no_evaluation(method: str) -> None:
-    def place(*changes: str) -> Path | None:
-        shared = ["warm_starts=shared", f"world_model_learning.method={method}"]
-        return shared_evaluation(load_settings("smoke", [*shared, *changes]))
-
-    for change in (
-        *("optimizer.max_grad_norm=0.01", "optimizer.weight_decay=0.5", "optimizer.final_lr=1"),
-        *("objective.clip_high=0.5", "objective.aggregation=sequence-mean"),
-    ):
-        assert place(change) != place()
-    # what the stage has of its own
-    assert place("optimizer.lr=0.5", "objective.kl_coef=0.3", "objective.policy_coef=0") == place()
 
 
 def test_runs_share_what_the_start_policy_played(tmp_path: Path) -> None:

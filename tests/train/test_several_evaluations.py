@@ -171,15 +171,6 @@ def test_evaluations_that_differ_have_folders_that_differ(tmp_path: Path) -> Non
     )
 
 
-def test_settings_that_decide_answers_make_another_evaluation(server: Two, capsys: Capture) -> None:
-    command = ["openai:a", f"env.id={fork.ENV}", "--out", "out"]
-    assert paw(capsys, server, *command)[0] == 0
-    assert "Finished earlier" in paw(capsys, server, *command, "endpoint.concurrency=1")[1]
-    code, _, said = paw(capsys, server, *command, "endpoint.extra={enable_thinking: false}")
-    assert code == 2
-    assert "endpoint.extra.enable_thinking None, now False" in said
-
-
 @pytest.mark.parametrize("agent", ["plain", "react"])
 def test_a_system_message_goes_before_every_dialogue_and_is_recorded(
     server: Two, capsys: Capture, agent: str
@@ -200,25 +191,6 @@ def test_a_system_message_goes_before_every_dialogue_and_is_recorded(
     code, _, said = fork.run_paw(capsys, "eval", "expert", f"env.id={fork.ENV}", "agent.system=x")
     assert code == 2
     assert "asks no model" in said
-
-
-def test_a_system_message_in_tokens_is_what_the_chat_format_writes() -> None:
-    pytest.importorskip("torch")
-    from hostile import byte_tokenizer
-
-    from paw_train.baselines.metering import MeteredPolicy
-    from paw_train.rollouts.chat import ChatFormat
-    from paw_train.rollouts.policy import Request, ScoreRequest
-
-    class Local:
-        chat, trainable, context_tokens = ChatFormat(byte_tokenizer()), True, 100
-
-    meter = MeteredPolicy(Local(), system="Be brief.")  # type: ignore[arg-type]
-    messages = [{"role": "user", "content": "door 1"}]
-    asked = meter.asked(Request("e", 0, messages, Local.chat.dialogue(messages)))
-    assert asked.ids == Local.chat.dialogue(asked.messages)
-    assert meter.asked_scores(ScoreRequest("e", Local.chat.first("door 1"), [[1]])).ids == asked.ids
-    assert meter.context_tokens == 100 - len("Be brief.\n\n")
 
 
 @pytest.mark.parametrize(

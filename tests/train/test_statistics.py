@@ -42,13 +42,6 @@ def test_difference_interval_matches_newcombes_example() -> None:
     assert stats.difference_interval(first, second) == pytest.approx((0.0524, 0.3339), abs=6e-5)
 
 
-def test_difference_interval_mirrors_when_the_runs_are_swapped() -> None:
-    a = (0.2, *stats.wilson_interval(10, 50))
-    b = (0.9, *stats.wilson_interval(45, 50))
-    low, high = stats.difference_interval(a, b)
-    assert stats.difference_interval(b, a) == pytest.approx((-high, -low))
-
-
 def test_bootstrap_repeats_by_seed_only() -> None:
     values = [0.1 * i * i for i in range(30)]
     again = [stats.bootstrap_mean_interval(values, seed, resamples=500) for seed in (3, 3, 4)]
@@ -71,14 +64,6 @@ def test_paired_difference_of_successes() -> None:
     # per-task differences: +1 sixteen times, -1 four times, 0 twenty times
     half = stats.Z95 * math.sqrt((20 / 40 - 0.3**2) / 40)
     assert result.ci95 == pytest.approx((0.3 - half, 0.3 + half), abs=0.05)
-
-
-def test_paired_difference_uses_the_pairs() -> None:
-    hard_and_easy = [0.0] * 50 + [1.0] * 50
-    better = [v + 0.1 + 0.01 * (i % 2) for i, v in enumerate(hard_and_easy)]
-    result = stats.paired_difference(hard_and_easy, better, seed=0)
-    assert result.ci95[0] > 0.1 and result.ci95[1] < 0.11
-    assert result.p_value is None and result.improved == 100
 
 
 def test_paired_difference_refuses_different_panels() -> None:

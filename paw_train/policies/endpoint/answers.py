@@ -77,7 +77,7 @@ def _count(value: Any) -> int:
 
 
 def _named(reply: str) -> str:
-    """What a reply that is no JSON seems to be."""
+    """The kind of a reply that is not JSON, in words."""
     start = reply.lstrip()[:200]
     if start.startswith(("data:", "event:", ":")):
         return f"the reply is a stream, which was not asked for: {start!r}"
@@ -125,7 +125,7 @@ def finish_text(
 
 
 def cut_in_thought(answer: Mapping[str, Any], opened: bool = False) -> bool:
-    """Whether a server seems to have ended a response at a stop text inside the thought.
+    """True if a server seems to have ended a response at a stop text inside the thought.
 
     Args:
         answer: of ``read_reply``, to a request with stop texts.
@@ -140,7 +140,7 @@ def cut_in_thought(answer: Mapping[str, Any], opened: bool = False) -> bool:
 
 
 def may_be_in_thought(answer: Mapping[str, Any], stops: Sequence[str]) -> bool:
-    """Whether an action follows prose and no thought: the thought may be one that a template opened.
+    """True if an action follows prose and no thought: the prose may be a thought that a template opened.
 
     Args:
         answer: of ``read_reply``, to a request with these stop texts.

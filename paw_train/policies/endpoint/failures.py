@@ -53,7 +53,7 @@ class Fallbacks:
         return sent
 
     def learn(self, error: Exception, sent: Mapping[str, Any]) -> bool:
-        """Whether a request may be repeated at once, without what its refusal names.
+        """True if a request may be repeated at once, without the field that its refusal names.
 
         Args:
             error: the refusal.
@@ -190,7 +190,7 @@ _OF_THE_RUN = frozenset({401, 402, 403, 404, 407})
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether the same request may succeed later."""
+    """True if the same request may succeed later."""
     import openai
 
     if isinstance(error, openai.APIStatusError):
@@ -202,7 +202,7 @@ def is_passing(error: Exception) -> bool:
 
 
 def _concerns_the_run(error: Exception) -> bool:
-    """Whether every other request would fail as this one did."""
+    """True if every other request would fail as this one did."""
     import openai
 
     if not isinstance(error, openai.APIStatusError):
@@ -257,7 +257,7 @@ def run_failure(
 
 
 def _is_proxy_s(error: Exception, proxied: bool) -> bool:
-    """Whether an answer is a proxy's or a firewall's page in place of the server's.
+    """True if an answer is a proxy's or a firewall's page in place of the server's.
 
     Args:
         error: with the answer.
@@ -315,7 +315,7 @@ _OF_OTHERS = re.compile(
 
 
 def is_overflow(error: Exception) -> bool:
-    """Whether a server refused a context for its length."""
+    """True if a server refused a context for its length."""
     status = getattr(error, "status_code", None)
     if status in _OTHER_STATUS:
         return False
@@ -356,5 +356,5 @@ def _int(text: str) -> int:
 
 
 def error_text(error: Exception) -> str:
-    """What a server said in an error, in lower case, without the client's own words."""
+    """The server's words in an error, in lower case, without the client's own."""
     return str(getattr(error, "body", None) or error).lower()

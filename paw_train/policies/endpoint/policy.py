@@ -334,7 +334,7 @@ class EndpointPolicy:
             return answer
 
     def _is_doubtful(self, answer: Mapping[str, Any], sent: Mapping[str, Any]) -> bool:
-        """Tells if an answer may have ended at a stop text in its thought: one without is then asked for."""
+        """True if an answer may have ended at a stop text in its thought: one without is then asked for."""
         stops = sent.get("stop")
         if not stops or cut_in_thought(answer, self._thought_opened):
             return bool(stops)
@@ -377,7 +377,7 @@ class EndpointPolicy:
         await self.budget.in_time(self._backoff.wait(failures, error))
 
     def _is_news(self, asked: float | None) -> bool:
-        """Whether a server asks for a long wait, and not for one that has been reported."""
+        """True if a server asks for a long wait that has not been reported."""
         now = time.monotonic()
         if asked is None or asked <= self.settings.longest_wait or now < self._reported:
             return False
@@ -508,7 +508,6 @@ class EndpointSession:
         self.policy, self.sampling = policy, sampling
 
     def respond(self, requests: Sequence[Request]) -> list[Response]:
-        """See ``protocol.Session``."""
         return self.policy.answer(requests, self.sampling)
 
 

@@ -107,7 +107,7 @@ def _proxy(parts: SplitResult) -> tuple[str | None, str]:
 
 
 def _direct(parts: SplitResult, exempt: str) -> bool:
-    """Whether an address is asked without a proxy: on loopback always, else by ``NO_PROXY``.
+    """True if an address is asked without a proxy: on loopback always, else by ``NO_PROXY``.
 
     ``NO_PROXY`` names hosts, domains, addresses and networks; what is none of these is passed over.
     """

@@ -2,8 +2,8 @@
 
 import torch
 
+from paw_train.agents import Answer, TurnAgent
 from paw_train.algorithms.estimator import estimator
-from paw_train.baselines import Answer, TurnAgent
 
 
 @estimator(grouped=True)

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from paw_gym.internals.replies import fill_blank
 from paw_gym.prompts import PromptTemplate
-from paw_train.baselines.dialogue import Dialogues
-from paw_train.baselines.examples import ExampleSource
-from paw_train.baselines.protocol import Answer, Responder, TurnAgent, View
+from paw_train.agents.dialogue import Dialogues
+from paw_train.agents.examples import ExampleSource
+from paw_train.agents.protocol import Answer, Responder, TurnAgent, View
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Response, ScoreRequest, Scores, ScoringSession
 from paw_train.settings.base import Group
@@ -86,7 +86,6 @@ class LikelihoodAgent(TurnAgent):
             )
 
     def responder(self, seed: int) -> Responder:
-        """See ``TurnAgent.responder``."""
         return _LikelihoodResponder(self)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from paw_gym.pool import EnvPool
 from paw_gym.transition import Episode
-from paw_train.baselines.direct import PolicyAgent
-from paw_train.baselines.protocol import Done, note
+from paw_train.agents.direct import PolicyAgent
+from paw_train.agents.protocol import Done, note
 from paw_train.settings.base import Group
 from paw_train.settings.ranges import Positive
 
@@ -44,7 +44,6 @@ class BestOfNAgent(PolicyAgent):
         return int(self.settings.n)
 
     def run(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
-        """See ``Agent.run``."""
         self._run_groups(pool, task_ids, seed, lambda group: done(_best(group)))
 
 

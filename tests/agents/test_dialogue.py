@@ -10,32 +10,16 @@ torch = pytest.importorskip("torch")
 
 import hostile  # noqa: E402
 
-from paw_train.baselines.dialogue import Dialogue  # noqa: E402
-from paw_train.baselines.examples import thought  # noqa: E402
-from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
+from paw_train.agents.dialogue import Dialogue  # noqa: E402
+from paw_train.agents.examples import thought  # noqa: E402
 from paw_train.rollouts.chat import ChatFormat  # noqa: E402
 from paw_train.rollouts.policy import Request, Sampling  # noqa: E402
 
 TOKENIZER = hostile.byte_tokenizer()
 
 
-def small_policy() -> LocalPolicy:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=len(TOKENIZER), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, intermediate_size=48, max_position_embeddings=2048,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(config)
-    for name, weight in model.named_parameters():
-        if "norm" not in name:
-            torch.nn.init.normal_(weight, std=0.3)  # sharp enough that ties do not decide
-    return LocalPolicy(model, TOKENIZER)
-
-
 def test_a_session_that_keeps_its_work_answers_as_one_that_does_not() -> None:
-    policy = small_policy()
+    policy = hostile.tiny_policy(sharp=True)
     sampling = Sampling(temperature=0.0, max_tokens=6, stop=())
     growing = policy.session(sampling, True)
     talk = Dialogue(policy.chat, "You are in a room.")
@@ -78,31 +62,6 @@ def test_what_is_forgotten_is_whole_turns_from_the_start() -> None:
     (message,) = tiny.messages
     assert message["content"].startswith("The task.")
     assert message["content"].endswith("observation 5 " * 4)
-
-
-@pytest.mark.parametrize(("first", "limit"), [(10, 600), (1500, 2000), (2500, 3100)])
-def test_a_dialogue_grows_for_several_turns_between_forgettings(first: int, limit: int) -> None:
-    """A first message may be long, as one with examples is: what it leaves of the limit is for turns."""
-    from paw_train.rollouts.policy import Response
-
-    chat = ChatFormat(TOKENIZER)
-    talk, lengths, before, most = Dialogue(chat, "The task. " * (first // 10)), [], [], []
-    for _ in range(40):
-        talk.add_response(Response(chat.content("answer " * 4), [], "answer " * 4))
-        talk.add_message("observation " * 2)
-        known, length = talk.forgotten, talk.tokens
-        ends = [talk.messages[0], {"role": "assistant", "content": ""}, talk.messages[-1]]
-        fixed = len(chat.dialogue(ends))
-        talk.fit(limit)
-        if talk.forgotten > known:
-            before.append(length)
-            lengths.append(talk.tokens)
-            most.append(fixed + 0.75 * (limit - fixed))
-    assert 2 < len(lengths) < 20, "not at every turn"
-    assert all(length > limit for length in before), "never before it is too long"
-    turn = 100
-    for length, kept in zip(lengths, most, strict=True):
-        assert kept - turn < length <= kept
 
 
 @pytest.mark.parametrize(

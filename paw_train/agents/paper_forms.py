@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from paw_train.baselines.examples import Example, is_milestone, shortened, thought
+from paw_train.agents.examples import Example, is_milestone, shortened, thought
 
 NOTHING_MORE = "OK."
 """the reply to a thought"""
@@ -30,7 +30,7 @@ class Line:
 
 
 class Form(ABC):
-    """How thoughts, actions and observations are written."""
+    """A way of writing thoughts, actions and observations."""
 
     name: ClassVar[str]
     rules: ClassVar[str]
@@ -42,6 +42,8 @@ class Form(ABC):
     """whether a task's examples are of its own type"""
     stop: ClassVar[tuple[str, ...]]
     """where a turn of the model ends"""
+    observes_first: ClassVar[bool] = True
+    """whether an example shows the observation before its first step"""
     unfinished: ClassVar[str] = ""
     """what asks for the action that a thought lacks; ``{number}`` counts turns from 1"""
 
@@ -57,9 +59,21 @@ class Form(ABC):
         """An observation as the model is shown it; ``number`` is that of the turn before it, from 1."""
         return text
 
-    @abstractmethod
     def write(self, example: Example, characters: int) -> str:
         """An example as a transcript; longer observations and instructions are shortened."""
+        task = shortened(example.instruction, characters)
+        opened = bool(example.steps) and self.observes_first
+        first = example.steps[0].observation if opened else ""
+        lines = [self.start(task, shortened(first, characters))]
+        for number, step in enumerate(example.steps):
+            if number:
+                lines.append(self.observation(shortened(step.observation, characters), number))
+            lines += self.step(task, step.action, number)
+        return "\n".join(lines)
+
+    @abstractmethod
+    def step(self, task: str, action: str, number: int) -> list[str]:
+        """The lines of a step of an example, with the thought before its action; counted from 0."""
 
 
 class Commands(Form):
@@ -78,28 +92,18 @@ class Commands(Form):
     stop = ("\n",)
 
     def start(self, instruction: str, observation: str) -> str:
-        """See ``Form``."""
         return f"{observation}\nYour task is to: {instruction}".strip()
 
     def read(self, text: str) -> Line:
-        """See ``Form``."""
         line = text.strip().removeprefix(">").strip()
         if line.lower().startswith("think:"):
             return Line("thought", line[len("think:") :].strip())
         return Line("action", line)
 
-    def write(self, example: Example, characters: int) -> str:
-        """See ``Form``."""
-        first = example.steps[0].observation if example.steps else ""
-        task = shortened(example.instruction, characters)
-        lines = [self.start(task, shortened(first, characters))]
-        for number, step in enumerate(example.steps):
-            if number:
-                lines.append(shortened(step.observation, characters))
-            if number == 0 or is_milestone(step.action):
-                lines += [f"> think: {thought(task, step.action, number)}", NOTHING_MORE]
-            lines.append(f"> {step.action}")
-        return "\n".join(lines)
+    def step(self, task: str, action: str, number: int) -> list[str]:
+        if number and not is_milestone(action):
+            return [f"> {action}"]
+        return [f"> think: {thought(task, action, number)}", NOTHING_MORE, f"> {action}"]
 
 
 class Shop(Form):
@@ -118,31 +122,22 @@ class Shop(Form):
     stop = ("\n",)
 
     def start(self, instruction: str, observation: str) -> str:
-        """See ``Form``."""
         return f"Instruction: {instruction}\nObservation:\n{observation}".strip()
 
     def observation(self, text: str, number: int) -> str:
-        """See ``Form``."""
         return text if text == NOTHING_MORE else f"Observation:\n{text}"
 
     def read(self, text: str) -> Line:
-        """See ``Form``."""
         line = text.strip().removeprefix("Action:").strip()
         if line.lower().startswith("think["):
             return Line("thought", line[len("think[") :].removesuffix("]").strip())
         return Line("action", line)
 
-    def write(self, example: Example, characters: int) -> str:
-        """See ``Form``."""
-        first = example.steps[0].observation if example.steps else ""
-        task = shortened(example.instruction, characters)
-        lines = [self.start(task, shortened(first, characters))]
-        for number, step in enumerate(example.steps):
-            if number:
-                lines.append(self.observation(shortened(step.observation, characters), number))
-                lines += [f"Action: think[{thought(task, step.action, number)}]", NOTHING_MORE]
-            lines.append(f"Action: {step.action}")
-        return "\n".join(lines)
+    def step(self, task: str, action: str, number: int) -> list[str]:
+        written = f"Action: {action}"
+        if not number:
+            return [written]
+        return [f"Action: think[{thought(task, action, number)}]", NOTHING_MORE, written]
 
 
 _ACTION = re.compile(r"Action\s*\d*\s*:\s*(search|lookup|finish)\s*\[(.*?)\]\s*$", re.I | re.M)
@@ -165,18 +160,16 @@ class Questions(Form):
     examples = 6
     by_type = False
     stop = ("\nObservation",)
+    observes_first = False
     unfinished = "Write only the action that follows from this thought, as 'Action {number}: ...'."
 
     def start(self, instruction: str, observation: str) -> str:
-        """See ``Form``."""
         return f"Question: {instruction}\n{observation}".strip()
 
     def observation(self, text: str, number: int) -> str:
-        """See ``Form``."""
         return f"Observation {number}: {text}"
 
     def read(self, text: str) -> Line:
-        """See ``Form``."""
         found = _ACTION.search(text) or _BARE.match(text)
         if found is None:
             return Line("unfinished", text.strip())
@@ -186,24 +179,12 @@ class Questions(Form):
         tag = "search" if verb == "search" else "answer"
         return Line("action", f"<{tag}>{inside}</{tag}>" if inside else "")
 
-    def write(self, example: Example, characters: int) -> str:
-        """See ``Form``."""
-        task = shortened(example.instruction, characters)
-        lines = [self.start(task, "")]
-        for number, step in enumerate(example.steps, start=1):
-            if number > 1:
-                seen = shortened(step.observation, characters)
-                lines.append(self.observation(seen, number - 1))
-            lines.append(f"Thought {number}: {thought(task, step.action, number)}")
-            lines.append(f"Action {number}: {self._named(step.action)}")
-        return "\n".join(lines)
-
-    @staticmethod
-    def _named(action: str) -> str:
-        found = _TAGGED.fullmatch(action)
-        if found is None:
-            return action
-        return f"{'Search' if found[1] == 'search' else 'Finish'}[{found[2]}]"
+    def step(self, task: str, action: str, number: int) -> list[str]:
+        found, turn = _TAGGED.fullmatch(action), number + 1
+        named = action
+        if found is not None:
+            named = f"{'Search' if found[1] == 'search' else 'Finish'}[{found[2]}]"
+        return [f"Thought {turn}: {thought(task, action, turn)}", f"Action {turn}: {named}"]
 
 
 class Lookup:

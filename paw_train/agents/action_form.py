@@ -1,4 +1,4 @@
-"""How a model acts: by tags in its text, or by native tool calls; and where its thought comes from.
+"""Forms of a model's action: tags in its text, or native tool calls; and the source of its thought.
 
 Agents read and keep text in tags, whatever the model sent: a tool call becomes the tagged action that
 it means, and a thought that a server gives apart from the text becomes the reasoning block that the
@@ -50,7 +50,7 @@ class ActionForm:
         return [] if self.format == "tags" else tool_names(self.template.own_tags)
 
     def request(self, request: Request, said: Sequence[Response] = ()) -> Request:
-        """What is sent for an agent's request for an action.
+        """The request that is sent for an agent's request for an action.
 
         Args:
             request: the agent's.

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paw_gym.prompts import PromptTemplate, fill
-from paw_train.baselines.protocol import Answer, Responder, TurnAgent, View
-from paw_train.rollouts.chat import ChatFormat
+from paw_train.agents.protocol import Answer, Responder, TurnAgent, View
 from paw_train.rollouts.policy import Message, Request, Response, Session, response_seed
 from paw_train.settings.base import Group
 from paw_train.settings.ranges import Positive
@@ -68,7 +67,6 @@ class SearchR1Agent(TurnAgent):
         return [_PROMPT, _BACK, _REFUSED]
 
     def responder(self, seed: int) -> Responder:
-        """See ``TurnAgent.responder``."""
         return _SearchR1Responder(self, seed)
 
 
@@ -77,12 +75,20 @@ class Text:
     """One episode's growing text."""
 
     prompt: str
-    ids: list[int] = field(default_factory=list)
-    """of the prompt and the text, where the policy has a tokenizer"""
+    ids: list[int] | None
+    """of the prompt and the text; ``None``: the policy has no tokenizer"""
     messages: list[Message] = field(default_factory=list)
-    """where it has none: what came back is then a user's message"""
-    response: str = ""
-    """the model's last part"""
+    """the prompt and the text; without a tokenizer, what came back is a user's message"""
+
+    def grow(self, role: str, words: str, ids: Sequence[int]) -> None:
+        """Appends what the model wrote (``assistant``), or what came back (``user``)."""
+        if self.ids is None:
+            said = words.strip() if role == "user" else words
+            self.messages = [*self.messages, {"role": role, "content": said}]
+            return
+        self.ids += ids
+        written = self.messages[1]["content"] if len(self.messages) > 1 else ""
+        self.messages = [self.messages[0], {"role": "assistant", "content": f"{written}{words}"}]
 
 
 class _SearchR1Responder:
@@ -113,44 +119,27 @@ class _SearchR1Responder:
         return [answers[view.episode] for view in views]
 
     def _ended(self, view: View) -> str | None:
-        """Why the text goes on no further, or ``None``."""
+        """The reason to end the text, or ``None``."""
         text = self._texts.get(view.episode)
         room = self.rollout.max_context_tokens - self.rollout.max_response_tokens
-        if text is not None and len(text.ids) > room:
+        if text is not None and len(text.ids or ()) > room:
             return "context full"
         return "turns used up" if len(view.history) >= self.settings.turns else None
 
     def _request(self, view: View) -> Request:
         chat, text = self.policy.chat, self._texts.get(view.episode)
         if text is None:
-            text = self._begin(view)
+            prompt = fill(_PROMPT, question=view.instruction)
+            first: list[Message] = [{"role": "user", "content": prompt}]
+            text = Text(prompt, chat.first(prompt) if chat else None, first)
+            self._texts[view.episode] = text
         else:
-            self._continue(text, view)
+            refused = "<information>" not in view.observation
+            back = _REFUSED if refused else fill(_BACK, found=self._truncated(view.observation))
+            text.grow("user", back, chat.content(back) if chat else ())
         number = response_seed(self.seed, view.episode, len(view.history))
-        return Request(view.episode, number, text.messages, list(text.ids) if chat else None)
-
-    def _begin(self, view: View) -> Text:
-        prompt = fill(_PROMPT, question=view.instruction)
-        chat = self.policy.chat
-        text = Text(
-            prompt, chat.first(prompt) if chat else [], [{"role": "user", "content": prompt}]
-        )
-        self._texts[view.episode] = text
-        return text
-
-    def _continue(self, text: Text, view: View) -> None:
-        """Continues the text with the environment's observation, or with a note on an invalid action."""
-        refused = "<information>" not in view.observation
-        back = _REFUSED if refused else fill(_BACK, found=self._truncated(view.observation))
-        if self.policy.chat:
-            text.ids += self.policy.chat.content(back)
-            written = text.messages[-1]["content"] if len(text.messages) > 1 else ""
-            text.messages = [
-                {"role": "user", "content": text.prompt},
-                {"role": "assistant", "content": f"{written}{back}"},
-            ]
-        else:
-            text.messages = [*text.messages, {"role": "user", "content": back.strip()}]
+        ids = None if text.ids is None else list(text.ids)
+        return Request(view.episode, number, text.messages, ids)
 
     def _truncated(self, found: str) -> str:
         chat = self.policy.chat
@@ -162,20 +151,10 @@ class _SearchR1Responder:
     def _answer(self, view: View, response: Response) -> Answer:
         if response.error is not None:
             return Answer(error=response.error)
-        text, chat = self._texts[view.episode], self.policy.chat
+        text, ids = self._texts[view.episode], list(response.ids)
         notes: dict[str, Any] = {} if view.history else {"prompt": text.prompt}
-        if chat:
-            # the turn goes on: an end of turn that the model has written is not part of it
-            text.ids += _without_end(chat, response.ids)
-            written = text.messages[-1]["content"] if len(text.messages) > 1 else ""
-            text.messages = [
-                {"role": "user", "content": text.prompt},
-                {"role": "assistant", "content": f"{written}{response.text}"},
-            ]
-        else:
-            text.messages = [*text.messages, {"role": "assistant", "content": response.text}]
+        # the turn goes on: an end of turn that the model has written is not part of it
+        if self.policy.chat and ids and ids[-1] in self.policy.chat.end_ids:
+            ids.pop()
+        text.grow("assistant", response.text, ids)
         return Answer(response.text, notes)
-
-
-def _without_end(chat: ChatFormat, ids: Sequence[int]) -> list[int]:
-    return list(ids[:-1] if ids and ids[-1] in chat.end_ids else ids)

@@ -20,7 +20,7 @@ from paw_train.settings.base import Group
 from paw_train.settings.rollout import RolloutSettings
 
 if TYPE_CHECKING:
-    from paw_train.baselines.examples import ExampleSource
+    from paw_train.agents.examples import ExampleSource
 
 Done = Callable[[Episode], None]
 """takes the episode that counts for its task, as soon as it is over"""
@@ -68,7 +68,7 @@ class Agent(ABC):
 
     @property
     def policy(self) -> Policy:
-        """What answers."""
+        """The policy that answers."""
         assert self._policy is not None  # checked at construction
         return self._policy
 
@@ -152,7 +152,7 @@ class View:
         return self.env.template
 
     def accepts(self, action: str) -> bool:
-        """Whether the environment would accept an action, judged by the listed ones."""
+        """True if the environment would accept an action, judged by the listed ones."""
         return bool(action) and self.env.text_env.is_admissible(action)
 
 
@@ -180,12 +180,11 @@ class TurnAgent(Agent):
     """An agent that makes a ``Responder`` for each batch of tasks."""
 
     def run(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
-        """See ``Agent.run``."""
         run_turns(pool, task_ids, self.responder(seed), done)
 
     @abstractmethod
     def responder(self, seed: int) -> Responder:
-        """What answers from the first to the last turn of a batch."""
+        """A responder for a batch of episodes, from the first to the last turn."""
 
 
 def run_turns(pool: EnvPool, task_ids: Sequence[str], responder: Responder, done: Done) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from paw_gym.prompts import PromptTemplate
-from paw_train.baselines.direct import require_reasoning
-from paw_train.baselines.protocol import Answer, Responder, TurnAgent, View
+from paw_train.agents.direct import require_reasoning
+from paw_train.agents.protocol import Answer, Responder, TurnAgent, View
 from paw_train.rollouts.policy import Request, Response, response_seed
 from paw_train.settings.base import Group
 from paw_train.settings.ranges import Positive
@@ -48,7 +48,6 @@ class SelfConsistencyAgent(TurnAgent):
         return {"mode": "window"}
 
     def responder(self, seed: int) -> Responder:
-        """See ``TurnAgent.responder``."""
         count, limit = int(self.settings.samples), self.rollout.max_prompt_tokens
         chat = self.policy.chat
 

@@ -14,19 +14,17 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hostile  # noqa: E402
-from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from paw_gym import Outcome, Task, register_text_env  # noqa: E402
 from paw_gym.pool import EnvPool  # noqa: E402
-from paw_train.baselines import make_agent  # noqa: E402
-from paw_train.baselines.examples import ExampleSource  # noqa: E402
-from paw_train.baselines.likelihood import Choice  # noqa: E402
-from paw_train.baselines.metering import MeteredPolicy  # noqa: E402
+from paw_train.agents import make_agent  # noqa: E402
+from paw_train.agents.examples import ExampleSource  # noqa: E402
+from paw_train.agents.likelihood import Choice  # noqa: E402
+from paw_train.agents.metering import MeteredPolicy  # noqa: E402
 from paw_train.evaluation import agent_env_maker  # noqa: E402
 from paw_train.policies.endpoint.policy import EndpointPolicy  # noqa: E402
 from paw_train.policies.endpoint.transport import EndpointError  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
-from paw_train.rollouts.chat import ChatFormat  # noqa: E402
 from paw_train.rollouts.policy import ScoreRequest  # noqa: E402
 from paw_train.settings import EnvSettings  # noqa: E402
 from paw_train.settings.endpoint import EndpointSettings  # noqa: E402
@@ -35,20 +33,7 @@ from paw_train.settings.rollout import RolloutSettings  # noqa: E402
 TOKENIZER = hostile.byte_tokenizer()
 
 
-def small_policy() -> LocalPolicy:
-    config = LlamaConfig(
-        vocab_size=len(TOKENIZER), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, intermediate_size=48, max_position_embeddings=8192,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(config)
-    for name, weight in model.named_parameters():
-        if "norm" not in name:
-            torch.nn.init.normal_(weight, std=0.3)
-    return LocalPolicy(model.eval(), TOKENIZER)
-
-
-POLICY = small_policy()
+POLICY = hostile.tiny_policy(8192, sharp=True)
 
 
 def played(
@@ -170,12 +155,6 @@ def test_an_environment_without_listed_actions_is_refused() -> None:
         played(POLICY, env, "dev")
 
 
-@pytest.mark.parametrize("given", [{"normalise": "length"}, {"prompt": "short"}])
-def test_unknown_settings_are_refused(given: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match=r"agent\.(normalise|prompt): .* is not available"):
-        make_agent("likelihood", POLICY, settings=given)
-
-
 def test_a_policy_that_cannot_score_is_refused(scripted: Any) -> None:
     with pytest.raises(ValueError, match="no log-probabilities"):
         make_agent("likelihood", MeteredPolicy(scripted(lambda _: "")))
@@ -279,11 +258,3 @@ def test_a_chat_endpoint_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match=r"endpoint\.api=completions"):
         make_agent("likelihood", MeteredPolicy(policy))
     policy.close()
-
-
-def test_what_is_scored_is_counted_as_read() -> None:
-    policy = MeteredPolicy(POLICY)
-    policy.scoring(False).score([ScoreRequest("task#00000000-0", [20, 21], [[8], [9, 9]])])
-    spent = policy.take("task")
-    assert (spent.calls, spent.prompt_tokens, spent.completion_tokens) == (1, 5, 0)
-    assert isinstance(policy.chat, ChatFormat)

@@ -11,7 +11,7 @@ from paw_gym.internals.replies import fill_blank
 from paw_gym.pool import EnvPool
 from paw_gym.prompts import PromptTemplate
 from paw_gym.transition import Episode
-from paw_train.baselines.protocol import Agent, Answer, Done, Responder, TurnAgent, View
+from paw_train.agents.protocol import Agent, Answer, Done, Responder, TurnAgent, View
 from paw_train.rollouts.policy import response_seed
 from paw_train.rollouts.rollout import rollout
 
@@ -22,7 +22,6 @@ class PolicyAgent(Agent):
     name = "policy"
 
     def run(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
-        """See ``Agent.run``."""
         self._run_groups(pool, task_ids, seed, lambda group: done(group[0]))
 
     def _run_groups(
@@ -108,7 +107,6 @@ class ExpertAgent(TurnAgent):
     privileged = "rules"
 
     def responder(self, seed: int) -> Responder:
-        """See ``TurnAgent.responder``."""
         experts: dict[str, Callable[[], str]] = {}
 
         def answer(view: View) -> Answer:
@@ -131,7 +129,6 @@ class RandomAgent(TurnAgent):
     needs_policy = False
 
     def responder(self, seed: int) -> Responder:
-        """See ``TurnAgent.responder``."""
 
         def answer(view: View) -> Answer:
             number = response_seed(seed, view.episode, len(view.history))

@@ -93,7 +93,7 @@ class ExampleSource:
         return _types_in_turn(examples)
 
     def none_found(self) -> ValueError:
-        """What to raise where an example is needed and there is none."""
+        """The error of an example that is needed and not there."""
         without = "agent.examples=0 does without, and react_paper takes agent.examples_file."
         env = self.make_env()
         try:
@@ -306,7 +306,7 @@ def thought(instruction: str, action: str, step: int) -> str:
 
 
 def is_milestone(action: str) -> bool:
-    """Whether an action is more than walking, opening and looking: only such actions get a sparse thought."""
+    """True for more than walking, opening and looking: only such actions get a sparse thought."""
     return _ON_THE_WAY.fullmatch(action.strip()) is None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paw_gym.internals.registry import Registry
-from paw_train.baselines.protocol import Agent, Answer, Responder, TurnAgent, View
+from paw_train.agents.protocol import Agent, Answer, Responder, TurnAgent, View
 from paw_train.rollouts.policy import Policy
 from paw_train.settings.rollout import RolloutSettings
 
@@ -25,7 +25,7 @@ __all__ = [
     "make_agent",
 ]
 
-_HERE = "paw_train.baselines"
+_HERE = "paw_train.agents"
 AGENTS: Registry[type[Agent]] = Registry(
     "agent",
     "paw_train.agents",
@@ -59,7 +59,7 @@ def agent_class(name: str) -> type[Agent]:
     if not (inspect.isclass(found) and issubclass(found, Agent)):
         raise ValueError(
             f"{name!r} is registered as an agent, but {found!r} is not a subclass of "
-            "paw_train.baselines.Agent."
+            "paw_train.agents.Agent."
         )
     if found.name != name:  # results are recorded under the class's own
         raise ValueError(

@@ -11,10 +11,10 @@ from typing import Any
 
 from paw_gym.internals.replies import split_thought
 from paw_gym.prompts import PromptTemplate, fill
-from paw_train.baselines.dialogue import Dialogues
-from paw_train.baselines.direct import require_reasoning
-from paw_train.baselines.examples import ExampleSource, write_examples
-from paw_train.baselines.protocol import Answer, Responder, TurnAgent, View
+from paw_train.agents.dialogue import Dialogues
+from paw_train.agents.direct import require_reasoning
+from paw_train.agents.examples import ExampleSource, write_examples
+from paw_train.agents.protocol import Answer, Responder, TurnAgent, View
 from paw_train.rollouts.policy import Response, response_seed
 from paw_train.settings.base import Group
 from paw_train.settings.ranges import Count
@@ -88,7 +88,6 @@ class ReactAgent(TurnAgent):
         return "\n\n".join([*parts, _TASK])
 
     def responder(self, seed: int, notes: Mapping[str, Sequence[str]] | None = None) -> Responder:
-        """See ``TurnAgent.responder``; ``notes`` from earlier trials, by task id."""
         return _ReactResponder(self, seed, notes or {})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from paw_train.baselines.examples import CHARACTERS_A_TOKEN
+from paw_train.agents.examples import CHARACTERS_A_TOKEN
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Message, Policy, Request, Response, Sampling, Session
 from paw_train.settings.rollout import RolloutSettings

@@ -14,9 +14,9 @@ from registries import registered_here
 from paw_gym import Outcome, Task, register_text_env
 from paw_gym.pool import EnvPool
 from paw_gym.transition import Episode
-from paw_train.baselines import make_agent
-from paw_train.baselines.examples import ExampleSource
-from paw_train.baselines.protocol import Agent
+from paw_train.agents import make_agent
+from paw_train.agents.examples import ExampleSource
+from paw_train.agents.protocol import Agent
 from paw_train.evaluation import agent_env_maker
 from paw_train.rollouts.policy import Request, Response
 from paw_train.settings import EnvSettings

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from paw_gym.internals.replies import split_thought
 from paw_gym.prompts import PromptTemplate, fill
-from paw_train.baselines.dialogue import Dialogues
-from paw_train.baselines.examples import ExampleSource, WrittenExample, matching, read_examples
-from paw_train.baselines.paper_forms import (
+from paw_train.agents.dialogue import Dialogues
+from paw_train.agents.examples import ExampleSource, WrittenExample, matching, read_examples
+from paw_train.agents.paper_forms import (
     FORMS,
     NOTHING_MORE,
     Commands,
@@ -24,7 +24,7 @@ from paw_train.baselines.paper_forms import (
     Lookup,
     form_for,
 )
-from paw_train.baselines.protocol import Answer, Responder, TurnAgent, View
+from paw_train.agents.protocol import Answer, Responder, TurnAgent, View
 from paw_train.rollouts.policy import Response, response_seed
 from paw_train.settings.base import Group
 from paw_train.settings.ranges import Count, Positive
@@ -145,7 +145,6 @@ class ReactPaperAgent(TurnAgent):
         return "\n\n".join(parts)
 
     def responder(self, seed: int, notes: Mapping[str, Sequence[str]] | None = None) -> Responder:
-        """See ``TurnAgent.responder``; ``notes`` from earlier trials, by task id."""
         return ReactPaperResponder(self, seed, notes or {})
 
 

@@ -14,9 +14,9 @@ from paw_gym.internals.replies import split_thought
 from paw_gym.pool import EnvPool
 from paw_gym.prompts import fill
 from paw_gym.transition import Episode
-from paw_train.baselines.examples import CHARACTERS_A_TOKEN, shortened
-from paw_train.baselines.protocol import Agent, Done, Responder, note, run_turns
-from paw_train.baselines.react import ReactAgent, ReactSettings
+from paw_train.agents.examples import CHARACTERS_A_TOKEN, shortened
+from paw_train.agents.protocol import Agent, Done, Responder, note, run_turns
+from paw_train.agents.react import ReactAgent, ReactSettings
 from paw_train.rollouts.policy import Request, response_seed
 from paw_train.settings.ranges import Count, Positive
 
@@ -44,14 +44,13 @@ class TrialsAgent(Agent):
 
     @abstractmethod
     def responder(self, seed: int, notes: Mapping[str, Sequence[str]] | None = None) -> Responder:
-        """What answers in one trial, given the notes on each task, by its id."""
+        """A responder for one trial, given the notes on each task, by its id."""
 
     def prompts(self) -> list[str]:
         """Those of a trial, and how it is asked to reflect."""
         return [*super().prompts(), REFLECT, EARLIER]
 
     def run(self, pool: EnvPool, task_ids: Sequence[str], seed: int, done: Done) -> None:
-        """See ``Agent.run``."""
         notes: dict[str, list[str]] = {task_id: [] for task_id in task_ids}
         left = list(task_ids)
         for trial in range(1, self.settings.trials + 1):
@@ -105,14 +104,14 @@ class TrialsAgent(Agent):
         return again
 
     def reflection_prompt(self, episode: Episode, notes: Sequence[str]) -> str:
-        """What the model is asked after a failed trial."""
+        """The request for a note after a failed trial."""
         earlier = fill(EARLIER, notes="\n".join(f"- {n}" for n in notes)) if notes else ""
         limit = int(self.settings.transcript_tokens) * CHARACTERS_A_TOKEN
         transcript = shortened("\n".join(self.transcript(episode)), limit)
         return fill(REFLECT, task=episode.instruction, earlier=earlier, transcript=transcript)
 
     def transcript(self, episode: Episode) -> list[str]:
-        """What happened in a trial, line by line."""
+        """A trial, line by line."""
         lines = []
         for t in episode.transitions:
             lines.append(f"You: {t.response.strip()}")

@@ -10,9 +10,9 @@ from typing import Any
 
 from paw_gym.pool import EnvPool, Slot
 from paw_gym.transition import Episode
-from paw_train.baselines.action_form import ActionForm, problem_of
-from paw_train.baselines.examples import CHARACTERS_A_TOKEN
-from paw_train.baselines.protocol import note
+from paw_train.agents.action_form import ActionForm, problem_of
+from paw_train.agents.examples import CHARACTERS_A_TOKEN
+from paw_train.agents.protocol import note
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import (
     Message,
@@ -115,7 +115,7 @@ class MeteredPolicy:
 
     @property
     def context_tokens(self) -> int | None:
-        """What the inner policy's context limit leaves beside the system message, where it is known."""
+        """The inner policy's context limit without the system message, if it is known."""
         known: int | None = getattr(self.inner, "context_tokens", None)
         return None if known is None else known - self.system_tokens
 
@@ -176,7 +176,7 @@ class MeteredPolicy:
         return _MeteredScoring(self, inner)
 
     def take(self, task_id: str) -> Spent:
-        """What a task has cost; the count starts anew."""
+        """The calls and tokens of a task; its count starts anew."""
         return self._spent.pop(task_id, Spent())
 
     def take_calls(self, episode: str) -> list[Call]:
@@ -237,7 +237,7 @@ class _MeteredSession:
         self.policy.keep(call, request.episode)
 
     def _ending(self, response: Response) -> str:
-        """Why a response ended whose tokens are known."""
+        """The finish reason of a response whose tokens are known."""
         whole = len(response.ids) < self.sampling.max_tokens
         ended = self.policy.chat is not None and response.ids[-1] in self.policy.chat.end_ids
         stopped = any(response.text.endswith(text) for text in self.sampling.stop)
@@ -283,7 +283,6 @@ class MeteredPool(EnvPool):
         self._last: dict[str, Sequence[Message]] = {}
 
     def step(self, responses: Sequence[str] | Mapping[int, str]) -> list[Slot]:
-        """See ``EnvPool.step``."""
         slots = list(self.active)
         active = super().step(responses)
         if self._meter is not None:

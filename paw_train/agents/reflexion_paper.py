@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from paw_gym.transition import Episode
-from paw_train.baselines.examples import shortened
-from paw_train.baselines.protocol import Responder, View
-from paw_train.baselines.react_paper import (
+from paw_train.agents.examples import shortened
+from paw_train.agents.protocol import Responder, View
+from paw_train.agents.react_paper import (
     ReactPaperAgent,
     ReactPaperResponder,
     ReactPaperSettings,
     Talk,
 )
-from paw_train.baselines.reflexion import TrialsAgent
+from paw_train.agents.reflexion import TrialsAgent
 from paw_train.settings.ranges import Count, Positive
 
 
@@ -51,7 +51,6 @@ class ReflexionPaperAgent(TrialsAgent, ReactPaperAgent):
         return self.settings.actions or own
 
     def responder(self, seed: int, notes: Mapping[str, Sequence[str]] | None = None) -> Responder:
-        """See ``TurnAgent.responder``; ``notes`` from earlier trials, by task id."""
         return _ReflexionPaperResponder(self, seed, notes or {})
 
     def transcript(self, episode: Episode) -> list[str]:
@@ -78,7 +77,7 @@ class _ReflexionPaperResponder(ReactPaperResponder):
 
 
 def _repeats(view: View) -> int:
-    """How often the last action and its result came in a row."""
+    """The number of times in a row that the last action had its result."""
     results = [turn.observation for turn in view.history[1:]] + [view.observation]
     steps = list(zip((turn.action for turn in view.history), results, strict=True))
     count = 0
