@@ -28,7 +28,7 @@ from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import scratch_model
 from paw_train.policies.local.session import respond
 from paw_train.rollouts.policy import Sampling
-from paw_train.settings.scratch import ScratchModelSettings
+from paw_train.settings.model import ScratchModelSettings
 
 
 @dataclass

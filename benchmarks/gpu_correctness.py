@@ -23,7 +23,7 @@ from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.rollouts.scoring import transition_logprobs
 from paw_train.settings import AlgorithmSettings, OptimizerSettings, WorldModelSettings
-from paw_train.training.model_shape import ModelShape
+from paw_train.training.memory import ModelShape
 
 SHAPE = ModelShape(256, 6, 8, 2, 704, 1024, True, 32, qkv_bias=True)
 SMALL = replace(SHAPE, hidden=32, layers=2, heads=2, kv_heads=1, intermediate=64, vocabulary=256,

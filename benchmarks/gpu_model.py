@@ -16,7 +16,7 @@ from paw_train.policies.local.scratch import word_tokenizer
 from paw_train.rollouts.policy import Request, Response, Sampling
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.rollouts.tokens import StepSpans, TokenRow
-from paw_train.training.model_shape import ModelShape
+from paw_train.training.memory import ModelShape
 
 MAX_RETURN = 10.0
 GROUP = 4

@@ -30,7 +30,7 @@ from paw_train.settings import (
     WorldModelSettings,
     load_settings,
 )
-from paw_train.training.model_shape import KNOWN, ModelShape
+from paw_train.training.memory import KNOWN, ModelShape
 from paw_train.training.phases import GIB, Phase, local_phases
 
 RECIPE = "alfworld_qwen2.5-1.5b_grpo_paw"

@@ -18,8 +18,8 @@ from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.vllm.engine import FollowingVLLM, VLLMPolicy
 from paw_train.rollouts.policy import Request, Sampling
 from paw_train.rollouts.scoring import transition_logprobs
-from paw_train.settings.vllm import VLLMSettings
-from paw_train.training.model_shape import KNOWN, ModelShape
+from paw_train.settings.rollout import VLLMSettings
+from paw_train.training.memory import KNOWN, ModelShape
 from paw_train.training.openrlhf.weights import Sums, sums_of, zero_sums
 from paw_train.training.phases import GIB
 

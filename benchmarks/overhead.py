@@ -41,7 +41,7 @@ from paw_train.policies.local.scratch import scratch_model, word_tokenizer
 from paw_train.reporting.terminal import RunDisplay
 from paw_train.rollouts.rollout import Trajectory, rollout
 from paw_train.settings import AlgorithmSettings, OptimizerSettings, load_settings
-from paw_train.settings.scratch import ScratchModelSettings
+from paw_train.settings.model import ScratchModelSettings
 from paw_train.settings.world_model import WorldModelSettings
 from paw_train.training.local import Run
 

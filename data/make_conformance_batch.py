@@ -31,7 +31,7 @@ from paw_train.policies.local.scratch import scratch_model, word_tokenizer
 from paw_train.rollouts.rollout import TokenRecorder, Trajectory, demonstrations, rollout
 from paw_train.rollouts.scoring import transition_logprobs
 from paw_train.settings import CloningSettings, RolloutSettings
-from paw_train.settings.scratch import ScratchModelSettings
+from paw_train.settings.model import ScratchModelSettings
 from paw_train.training.cloning import clone, expert_rows
 
 ENVIRONMENT = "paw_gym/ToyText-v0"

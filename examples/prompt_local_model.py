@@ -13,7 +13,7 @@ from paw_gym import make_agent_env
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer
 from paw_train.rollouts.policy import Sampling, complete
-from paw_train.settings.scratch import ScratchModelSettings
+from paw_train.settings.model import ScratchModelSettings
 
 
 def random_model(text: str) -> LocalPolicy:

@@ -19,7 +19,7 @@ from paw_gym.adapters.trl import task_rows
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer
 from paw_train.settings import RolloutSettings
-from paw_train.settings.scratch import ScratchModelSettings
+from paw_train.settings.model import ScratchModelSettings
 from paw_train.settings.world_model import WorldModelSettings
 
 ENV = "paw_gym/ALFWorld-v0"

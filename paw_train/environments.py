@@ -11,7 +11,7 @@ from paw_gym.pool import EnvPool
 from paw_gym.registration import class_defaults
 from paw_gym.wrappers import AgentInterface, make_agent_env
 from paw_train.settings import EnvSettings
-from paw_train.settings.secrets import asked_with, with_secrets
+from paw_train.settings.env import asked_with, with_secrets
 
 
 def make_pool(env: EnvSettings, split: str, groups: int, group_size: int, seed: int) -> EnvPool:

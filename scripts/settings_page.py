@@ -17,9 +17,8 @@ from typing import Any
 import yaml
 
 from paw_train.settings import EndpointSettings, Settings
-from paw_train.settings.base import Group, field_kinds, groups_of, is_group
-from paw_train.settings.mixture import MixedEnvSettings
-from paw_train.settings.ranges import allowed
+from paw_train.settings.base import Group, allowed, field_kinds, groups_of, is_group
+from paw_train.settings.env import MixedEnvSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "settings.md"

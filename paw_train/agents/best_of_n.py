@@ -8,8 +8,7 @@ from paw_gym.pool import EnvPool
 from paw_gym.transition import Episode
 from paw_train.agents.direct import PolicyAgent
 from paw_train.agents.protocol import Done, note
-from paw_train.settings.base import Group
-from paw_train.settings.ranges import Positive
+from paw_train.settings.base import Group, Positive
 
 
 class BestOfNSettings(Group):

@@ -16,8 +16,7 @@ from paw_train.agents.direct import require_reasoning
 from paw_train.agents.examples import ExampleSource, write_examples
 from paw_train.agents.protocol import Answer, Responder, TurnAgent, View
 from paw_train.rollouts.policy import Response, response_seed
-from paw_train.settings.base import Group
-from paw_train.settings.ranges import Count
+from paw_train.settings.base import Count, Group
 
 _METHOD = """\
 You solve a task step by step, in one long dialogue. In every answer, first think inside <{think}> \

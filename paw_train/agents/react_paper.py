@@ -26,8 +26,7 @@ from paw_train.agents.paper_forms import (
 )
 from paw_train.agents.protocol import Answer, Responder, TurnAgent, View
 from paw_train.rollouts.policy import Response, response_seed
-from paw_train.settings.base import Group
-from paw_train.settings.ranges import Count, Positive
+from paw_train.settings.base import Count, Group, Positive
 
 _EXAMPLES = "Here {are} of how it is done:\n\n{examples}"
 _MEMORY = "You have tried this task before, without success. Your notes on these trials:\n{notes}"

@@ -18,7 +18,7 @@ from paw_train.agents.examples import CHARACTERS_A_TOKEN, shortened
 from paw_train.agents.protocol import Agent, Done, Responder, note, run_turns
 from paw_train.agents.react import ReactAgent, ReactSettings
 from paw_train.rollouts.policy import Request, response_seed
-from paw_train.settings.ranges import Count, Positive
+from paw_train.settings.base import Count, Positive
 
 REFLECT = """\
 You have just tried to solve a task in a text environment, and it did not succeed. Look through what \

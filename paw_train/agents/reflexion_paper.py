@@ -18,7 +18,7 @@ from paw_train.agents.react_paper import (
     Talk,
 )
 from paw_train.agents.reflexion import TrialsAgent
-from paw_train.settings.ranges import Count, Positive
+from paw_train.settings.base import Count, Positive
 
 
 class ReflexionPaperSettings(ReactPaperSettings):

@@ -14,8 +14,7 @@ from typing import Any
 from paw_gym.prompts import PromptTemplate, fill
 from paw_train.agents.protocol import Answer, Responder, TurnAgent, View
 from paw_train.rollouts.policy import Message, Request, Response, Session, response_seed
-from paw_train.settings.base import Group
-from paw_train.settings.ranges import Positive
+from paw_train.settings.base import Group, Positive
 
 _PROMPT = """\
 Answer a question with the help of a search engine. Whenever something new is known, reason about it first \

@@ -13,8 +13,7 @@ from paw_gym.prompts import PromptTemplate
 from paw_train.agents.direct import require_reasoning
 from paw_train.agents.protocol import Answer, Responder, TurnAgent, View
 from paw_train.rollouts.policy import Request, Response, response_seed
-from paw_train.settings.base import Group
-from paw_train.settings.ranges import Positive
+from paw_train.settings.base import Group, Positive
 
 
 class SelfConsistencySettings(Group):

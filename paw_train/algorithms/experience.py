@@ -27,7 +27,7 @@ from paw_train.rollouts.rollout import Trajectory
 from paw_train.rollouts.rows import look_ahead, transition_keys, trimmed
 from paw_train.rollouts.tokens import StepSpans, TokenRow
 from paw_train.settings import AlgorithmSettings
-from paw_train.settings.objective import ObjectiveSettings
+from paw_train.settings.algorithm import ObjectiveSettings
 from paw_train.settings.world_model import WorldModelSettings
 
 

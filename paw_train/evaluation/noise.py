@@ -21,7 +21,7 @@ from paw_train.rollouts.rows import recorded_row
 from paw_train.rollouts.scoring import transition_logprobs
 from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import overridden
-from paw_train.settings.foreign import recorded_settings
+from paw_train.settings.recorded import recorded_settings
 from paw_train.settings.run import read_recorded
 
 FILE = "noise_gradient.json"

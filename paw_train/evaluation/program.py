@@ -37,9 +37,9 @@ from paw_train.evaluation.terminal import Display, Price
 from paw_train.policies.factory import SOURCES, open_policy, source_of, split_overrides
 from paw_train.rollouts.policy import Policy
 from paw_train.settings import Say, Settings, apply_override, overridden
-from paw_train.settings.foreign import recorded_settings
-from paw_train.settings.mixture import entry_name
+from paw_train.settings.env import entry_name
 from paw_train.settings.recipes import choose_environment
+from paw_train.settings.recorded import recorded_settings
 from paw_train.settings.run import read_recorded
 
 if TYPE_CHECKING:
@@ -471,7 +471,7 @@ def _place(model: str, agent: str, panel: str, run: Path | None, chosen: Sequenc
 def _deciding(model: str, source: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a model's source that decide its answers, by group."""
     from paw_train.settings.endpoint import EndpointSettings
-    from paw_train.settings.vllm import VLLMSettings
+    from paw_train.settings.rollout import VLLMSettings
 
     group = SOURCES.get(source_of(model) or "")
     if group is None:

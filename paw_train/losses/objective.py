@@ -20,7 +20,7 @@ from paw_train.losses.inputs import MicroBatch, MiniBatchTotals
 from paw_train.losses.tensor_inputs import FloatArray, as_float, as_mask
 from paw_train.losses.world_model import multi_step_loss, predicted_well, world_model_loss
 from paw_train.metrics import merge_rule
-from paw_train.settings.objective import ObjectiveSettings
+from paw_train.settings.algorithm import ObjectiveSettings
 from paw_train.settings.world_model import WorldModelSettings
 
 __all__ = [

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paw_train.rollouts.policy import Policy
-from paw_train.settings.lora import LoraSettings
+from paw_train.settings.model import LoraSettings
 
 if TYPE_CHECKING:
     from paw_train.policies.local.policy import LocalPolicy
     from paw_train.policies.vllm.engine import FollowingVLLM
-    from paw_train.settings.vllm import VLLMSettings
+    from paw_train.settings.rollout import VLLMSettings
 
 SOURCES = {"openai": "endpoint", "vllm": "vllm"}
 """prefix of a model's name: the group of settings that belongs to it"""
@@ -81,7 +81,7 @@ def open_policy(
         return EndpointPolicy(name, EndpointSettings.read(source_settings, "endpoint"))
     if source == "vllm":
         from paw_train.policies.vllm.engine import VLLMPolicy
-        from paw_train.settings.vllm import VLLMSettings
+        from paw_train.settings.rollout import VLLMSettings
 
         return VLLMPolicy(name, VLLMSettings.read(source_settings, "vllm"))
     from paw_train.policies.local.policy import LocalPolicy

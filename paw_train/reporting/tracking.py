@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from paw_gym.internals.files import write_json
 from paw_gym.internals.registry import Registry
-from paw_train.settings.dotted import flatten
+from paw_train.settings.base import flatten
 
 STATE = "tracking.json"
 """in a run's folder: by tracker the ``id`` of the run there, and the ``last`` update that it has"""

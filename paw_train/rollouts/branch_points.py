@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from paw_train.rollouts.policy import response_seed
-from paw_train.settings.branching import BranchingCriterion
+from paw_train.settings.rollout import BranchingCriterion
 
 
 @dataclass(frozen=True, slots=True)

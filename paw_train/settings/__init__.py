@@ -3,18 +3,23 @@
 A leaf: nothing here imports another part of ``paw_train``, and nothing imports torch.
 """
 
-from paw_train.settings.algorithm import AlgorithmSettings, CriticSettings
+from paw_train.settings.algorithm import (
+    AlgorithmSettings,
+    CriticSettings,
+    ObjectiveSettings,
+    OptimizerSettings,
+)
 from paw_train.settings.base import Group
-from paw_train.settings.branching import BranchingSettings
-from paw_train.settings.cloning import CloningSettings
 from paw_train.settings.endpoint import EndpointSettings
-from paw_train.settings.environment import EnvSettings
+from paw_train.settings.env import EnvSettings
 from paw_train.settings.evaluation import EvalSettings
-from paw_train.settings.lora import LoraSettings
-from paw_train.settings.model import ModelSettings
-from paw_train.settings.objective import ObjectiveSettings
+from paw_train.settings.model import (
+    CloningSettings,
+    LoraSettings,
+    ModelSettings,
+    ScratchModelSettings,
+)
 from paw_train.settings.openrlhf import OpenRLHFSettings
-from paw_train.settings.optimizer import OptimizerSettings
 from paw_train.settings.recipes import (
     Say,
     apply_override,
@@ -26,10 +31,12 @@ from paw_train.settings.recipes import (
     recipe_name,
     recipe_names,
 )
-from paw_train.settings.record import RecordSettings
-from paw_train.settings.rollout import RolloutSettings
-from paw_train.settings.run import MAY_CHANGE, WITHOUT_EFFECT, Settings, with_defaults
-from paw_train.settings.scratch import ScratchModelSettings
-from paw_train.settings.vllm import VLLMSettings
-from paw_train.settings.world_model import WorldModelSettings
-from paw_train.settings.world_model_learning import WorldModelLearningSettings
+from paw_train.settings.rollout import BranchingSettings, RolloutSettings, VLLMSettings
+from paw_train.settings.run import (
+    MAY_CHANGE,
+    WITHOUT_EFFECT,
+    RecordSettings,
+    Settings,
+    with_defaults,
+)
+from paw_train.settings.world_model import WorldModelLearningSettings, WorldModelSettings

@@ -1,11 +1,22 @@
-"""Settings of the RL algorithm: how rewards become advantages."""
+"""Settings of RL: how rewards become advantages, the loss, and the optimizer."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from paw_train.settings.base import Group
-from paw_train.settings.ranges import AboveZero, AtLeastZero, Count, PositiveShare, Share, Text
+from pydantic import Field, model_validator
+
+from paw_train.settings.base import (
+    AboveZero,
+    AtLeastZero,
+    Count,
+    Group,
+    Positive,
+    PositiveShare,
+    Share,
+    ShareBelowOne,
+    Text,
+)
 
 
 class CriticSettings(Group):
@@ -63,3 +74,77 @@ class AlgorithmSettings(Group):
     0: none. Needs groups of two or more episodes"""
     critic: CriticSettings = CriticSettings()
     """settings of the critic, for ``ppo`` only"""
+
+
+Aggregation = Literal["token-mean", "sequence-mean", "fixed-length"]
+
+
+class ObjectiveSettings(Group):
+    """How per-token terms become one loss."""
+
+    clip_low: ShareBelowOne = 0.2
+    """the probability ratio is clipped from below at 1 - clip_low; [0, 1)"""
+    clip_high: AtLeastZero = 0.2
+    """the probability ratio is clipped from above at 1 + clip_high; DAPO's clip-higher is 0.28; 0 or more"""
+    policy_coef: AtLeastZero = 1.0
+    """weight of the clipped surrogate; 0 leaves out the policy term, so that only the world model is learned
+    from the policy's rollouts (the reward-free form of ECHO)"""
+    kl_coef: AtLeastZero = 0.01
+    """weight of the KL to the reference policy; the paper uses 0.01 for ALFWorld and WebShop and 0.001 for
+    search; with 0, no reference policy is needed"""
+    kl_in: Literal["loss", "reward"] = "loss"
+    """`loss`: the k3 estimate is added to the loss; `reward`: the log-ratio of each response is subtracted
+    from the reward of its step, or with `algorithm.level: token` the log-ratio of each token from the
+    token's own reward, before advantages are computed (PPO's form in RLHF)"""
+    entropy_coef: AtLeastZero = 0.0
+    """weight of the entropy bonus, over the whole vocabulary at each action token; 0: not computed"""
+    aggregation: Aggregation = "token-mean"
+    """how per-token losses are averaged: `token-mean`, over all action tokens of the mini-batch;
+    `sequence-mean`, over each response first, then over responses; `fixed-length`, their sum divided by
+    B * fixed_length (Dr.GRPO: no length normalization)"""
+    fixed_length: Positive | None = None
+    """number of tokens for `aggregation=fixed-length`: usually the maximum response length"""
+    log_observations: bool = False
+    """whether the NLL of observations without supervision is logged as well (without PaW: of all
+    observations); their tokens are then part of the forward pass"""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.aggregation == "fixed-length" and not (self.fixed_length or 0) > 0:
+            raise ValueError(
+                "`aggregation=fixed-length` needs `fixed_length`, a number of tokens above 0."
+            )
+        return self
+
+
+class OptimizerSettings(Group):
+    """AdamW, and how an update is divided into optimizer steps."""
+
+    lr: AtLeastZero = 1e-6
+    """peak learning rate of AdamW"""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """learning rate schedule by update: ``constant``, ``linear`` (to ``final_lr``) or ``cosine`` (to
+    ``final_lr``)"""
+    final_lr: AtLeastZero = 0.0
+    """learning rate after the last update, as a share of ``lr``"""
+    warmup_updates: Count = 0
+    """number of updates over which the learning rate rises"""
+    weight_decay: AtLeastZero = 0.0
+    """weight decay of AdamW"""
+    betas: Annotated[tuple[ShareBelowOne, ShareBelowOne], Field(strict=False)] = (0.9, 0.999)
+    """betas of AdamW"""
+    max_grad_norm: AboveZero = 1.0
+    """maximum gradient norm; larger gradients are scaled down to it"""
+    minibatches: Positive = 1
+    """number of optimizer steps per update"""
+    minibatch_size: Positive | None = None
+    """number of sequences per optimizer step, as the papers give it: responses in window mode; episodes in
+    conversation mode, where a sequence is a whole dialogue. An update then takes as many steps as its
+    sequences need, all of nearly equal size; null: ``minibatches`` decides"""
+    micro_batch_tokens: Positive = 16384
+    """padded tokens per forward pass; affects memory, not results"""
+    max_skipped: Count = 3
+    """maximum number of consecutive optimizer steps skipped because the loss or gradient is not finite"""
+    measure_gradients: bool = False
+    """whether the gradient norms of the policy term and the world-model term are logged separately (a second
+    backward pass)"""

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from annotated_types import Ge
 from pydantic import model_validator
 
-from paw_train.settings.base import Group
-from paw_train.settings.ranges import AboveZero, AtLeastZero, Count, Number, Positive
+from paw_train.settings.base import AboveZero, AtLeastZero, Count, Group, Number, Positive
 
 CURRENCY = "$"
 """of all prices, budgets and costs"""

@@ -11,7 +11,7 @@ from typing import Any
 
 from paw_gym.internals.constructors import creator_of, has_splits
 from paw_gym.registration import class_defaults, text_env_spec
-from paw_train.settings.secrets import asked_with
+from paw_train.settings.env import asked_with
 
 BELONGING = (
     *("env.kwargs", "env.train_kwargs", "env.train_split", "env.template", "env.history_length"),

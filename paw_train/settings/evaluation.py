@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from paw_train.settings.base import Group
-from paw_train.settings.ranges import AtLeastZero, Count, Positive, Seed, Text
+from paw_train.settings.base import AtLeastZero, Count, Group, Positive, Seed, Text
 
 
 class EvalSettings(Group):

@@ -1,14 +1,86 @@
-"""Settings of the policy's model."""
+"""Settings of the policy's model: its size or origin, its adapters, and its warm start."""
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
+from annotated_types import Ge
 from pydantic import model_validator
 
-from paw_train.settings.base import Group
-from paw_train.settings.lora import LoraSettings
-from paw_train.settings.scratch import ScratchModelSettings
+from paw_train.settings.base import (
+    AboveZero,
+    AtLeastZero,
+    Count,
+    Group,
+    Positive,
+    Share,
+    ShareBelowOne,
+    Text,
+)
+
+FEWEST_PIECES = 512
+"""256 bytes, the markers of a dialogue, and some pieces"""
+
+
+class ScratchModelSettings(Group):
+    """Size of a model that is trained from scratch (Llama architecture)."""
+
+    hidden: Positive = 128
+    """width of the model"""
+    layers: Positive = 3
+    """number of transformer blocks"""
+    heads: Positive = 4
+    """number of attention heads"""
+    kv_heads: Positive = 1
+    """number of key-value heads; one keeps the cache small (reading it is the main cost of sampling)"""
+    intermediate: Positive = 384
+    """width of the feed-forward layers"""
+    max_positions: Positive = 4096
+    """maximum context length, in tokens"""
+    rope_theta: AboveZero = 10_000.0
+    """base of the rotary embeddings (RoPE); with a larger base, more of each head is left for content and
+    less for position"""
+    tokenizer: Literal["words", "entities", "pieces", "entity_pieces"] = "words"
+    """kind of tokenizer: ``words``: the words of the training tasks; ``entities``: the same, with a name and
+    its number as one token (``cabinet 3``), which a policy copies in one step; ``pieces``: byte-level BPE,
+    for environments in which most names are new; ``entity_pieces``: pieces, with a name and its number as
+    one token"""
+    spell_unknown: bool = True
+    """whether ``words`` and ``entities`` spell a word that training does not show, letter by letter, which
+    the warm start practices with made-up words; false: any such word is the same unknown token"""
+    pieces: Annotated[int, Ge(FEWEST_PIECES)] = 1024
+    """number of pieces; with fewer, names are split into more, and more frequent, pieces"""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.hidden % (2 * self.heads):
+            raise ValueError(
+                f"model.scratch.hidden={self.hidden} does not divide into model.scratch.heads="
+                f"{self.heads} of an even width."
+            )
+        if self.heads % self.kv_heads:
+            raise ValueError(
+                f"model.scratch.kv_heads={self.kv_heads} does not divide model.scratch.heads={self.heads}."
+            )
+        return self
+
+
+class LoraSettings(Group):
+    """Low-rank adapters instead of full fine-tuning."""
+
+    base: str | None = None
+    """the model that a saved adapter belongs to, in ``model.path`` or a run; null: the one that its
+    file names, if that is a name on the hub and not a folder"""
+    rank: Count = 0
+    """rank of the adapters; 0: no adapters, all weights are trained"""
+    alpha: AboveZero | None = None
+    """scale of the adapters' output, divided by the rank; null: twice the rank"""
+    dropout: ShareBelowOne = 0.0
+    """dropout on the adapters' input, in the warm start only: in RL, the ratio is to the policy that sampled,
+    which has no dropout"""
+    targets: Text = "all-linear"
+    """layers with adapters: ``all-linear`` (all but ``lm_head``), or names separated by commas:
+    ``q_proj,v_proj``"""
 
 
 class ModelSettings(Group):
@@ -45,3 +117,35 @@ class ModelSettings(Group):
                 "scratch have nothing to adapt."
             )
         return self
+
+
+class CloningSettings(Group):
+    """The warm start: next-token learning on an expert's episodes."""
+
+    episodes: Count = 0
+    """number of expert episodes; 0: no warm start"""
+    episodes_per_task: Positive | None = None
+    """maximum number of expert episodes per training task: with an environment that has few tasks, the warm
+    start then uses fewer ``episodes``, and proportionally fewer ``steps``; null: no limit"""
+    noise: Share = 0.1
+    """share of the expert's steps replaced by a perturbed action (a random one, or the previous one again),
+    so that the policy also learns to recover"""
+    misplaced: Share = 0.0
+    """share of the perturbed actions, not counting those that repeat the previous action, that are what the
+    expert does at that moment in another episode. Most of these are refused, so the policy learns to continue
+    after a refusal"""
+    steps: Count = 400
+    """number of optimizer steps"""
+    checkpoint_every: Positive = 200
+    """number of optimizer steps between checkpoints, from which an interrupted warm start continues"""
+    batch_tokens: Positive = 8192
+    """padded tokens per optimizer step"""
+    lr: AboveZero = 3e-3
+    """peak learning rate of AdamW (embeddings and norms)"""
+    matrix_lr: AboveZero | None = 0.02
+    """peak learning rate of Muon (weight matrices of the blocks), for models trained from scratch; null:
+    AdamW for these too, which pretrained models and adapters need"""
+    warmup: Share = 0.05
+    """share of the steps over which the learning rate rises"""
+    context_weight: AtLeastZero = 0.3
+    """loss weight of the tokens outside the expert's responses, relative to 1 inside them"""

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from annotated_types import Interval
 from pydantic import model_validator
 
-from paw_train.settings.base import Group
-from paw_train.settings.ranges import AtLeastOne, Count, Number, Positive
+from paw_train.settings.base import AtLeastOne, Count, Group, Number, Positive
 
 
 class OpenRLHFSettings(Group):

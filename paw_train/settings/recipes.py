@@ -12,9 +12,8 @@ from typing import Any, Literal
 import yaml
 
 from paw_gym.internals.naming import did_you_mean
-from paw_train.settings.environment import EnvSettings
+from paw_train.settings.env import EnvSettings, choose_entry, entry_called
 from paw_train.settings.environment_change import change_environment, explain, refuse_splits
-from paw_train.settings.mixture import choose_entry, entry_called
 from paw_train.settings.run import Settings
 
 Say = Callable[[str], None]

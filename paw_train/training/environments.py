@@ -20,7 +20,7 @@ from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Policy
 from paw_train.rollouts.rollout import Progress, Trajectory
 from paw_train.settings import Settings
-from paw_train.settings.mixture import Member
+from paw_train.settings.env import Member
 from paw_train.settings.rollout import RolloutSettings
 from paw_train.training.records import outcome_metrics
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from paw_gym.internals.naming import did_you_mean
 from paw_train.environments import training_env
 from paw_train.settings import Settings, overridden
-from paw_train.training.model_shape import ModelShape, is_known, model_shape
+from paw_train.training.memory import ModelShape, is_known, model_shape
 from paw_train.training.phases import (
     GIB,
     RESERVED,

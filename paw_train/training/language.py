@@ -16,7 +16,7 @@ from paw_train.environments import has_solver, is_split, make_pool
 from paw_train.evaluation.terminal import Advance, Display
 from paw_train.rollouts.rollout import demonstrations
 from paw_train.settings import RolloutSettings, Settings
-from paw_train.settings.mixture import Member
+from paw_train.settings.env import Member
 
 _TASKS = 600
 """training tasks that are played, over all environments of a run"""

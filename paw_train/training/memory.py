@@ -1,4 +1,4 @@
-"""Bytes of GPU memory that a model takes in training and scoring, by formulas on its shape.
+"""How large a decoder-only model is, and what GPU memory it takes in training and scoring, in bytes.
 
 The terms are what autograd keeps of a bfloat16 decoder layer with a fused attention kernel (flash
 attention or PyTorch's), counted in bytes a token. ``benchmarks/memory.py`` runs the project's own
@@ -8,9 +8,116 @@ forward and backward passes at real shapes on tensors that have no storage and c
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 
-from paw_train.training.model_shape import ModelShape
+from paw_gym.internals.naming import did_you_mean
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A transformer with grouped-query attention and a gated feed-forward layer (Llama, Qwen)."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    intermediate: int
+    vocabulary: int
+    tied: bool
+    """whether the LM head is the embedding matrix"""
+    head_dim: int
+    qkv_bias: bool = False
+    qk_norm: bool = False
+
+    @property
+    def parameters(self) -> int:
+        """Weights in all."""
+        inner = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        biases = self.head_dim * (self.heads + 2 * self.kv_heads) * self.qkv_bias
+        norms = 2 * self.hidden + 2 * self.head_dim * self.qk_norm
+        layer = inner + biases + norms + 3 * self.hidden * self.intermediate
+        embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
+        return embeddings + self.layers * layer + self.hidden
+
+    @property
+    def cache_values(self) -> int:
+        """Numbers that a key-value cache holds for one token."""
+        return 2 * self.layers * self.kv_heads * self.head_dim
+
+
+def _qwen25(
+    hidden: int, layers: int, heads: int, kv_heads: int, intermediate: int, vocabulary: int
+) -> ModelShape:
+    tied = vocabulary == 151936
+    return ModelShape(
+        hidden, layers, heads, kv_heads, intermediate, vocabulary, tied, hidden // heads, True
+    )
+
+
+KNOWN: Mapping[str, ModelShape] = MappingProxyType(
+    {
+        "Qwen/Qwen2.5-0.5B-Instruct": _qwen25(896, 24, 14, 2, 4864, 151936),
+        "Qwen/Qwen2.5-1.5B-Instruct": _qwen25(1536, 28, 12, 2, 8960, 151936),
+        "Qwen/Qwen2.5-3B-Instruct": _qwen25(2048, 36, 16, 2, 11008, 151936),
+        "Qwen/Qwen2.5-7B-Instruct": _qwen25(3584, 28, 28, 4, 18944, 152064),
+        "Qwen/Qwen2.5-14B-Instruct": _qwen25(5120, 48, 40, 8, 13824, 152064),
+        "Qwen/Qwen3-1.7B": ModelShape(2048, 28, 16, 8, 6144, 151936, True, 128, qk_norm=True),
+        "meta-llama/Llama-3.2-3B-Instruct": ModelShape(3072, 28, 24, 8, 8192, 128256, True, 128),
+    }
+)
+"""shapes of the models of our recipes, as their ``config.json`` give them, by name on the hub"""
+
+
+def is_known(path: str) -> bool:
+    """Whether ``model_shape`` can give the shape of a model without loading it."""
+    return path in KNOWN or (Path(path) / "config.json").is_file()
+
+
+def model_shape(path: str) -> ModelShape:
+    """The shape of a model.
+
+    Args:
+        path: a folder with a ``config.json``, or a hub name in ``KNOWN``.
+
+    Raises:
+        ValueError: neither.
+    """
+    config = Path(path) / "config.json"
+    if config.is_file():
+        return _from_config(json.loads(config.read_text(encoding="utf-8")))
+    if path not in KNOWN:
+        raise ValueError(
+            f"The size of {path!r} is not known here, and nothing is downloaded to find out: give the "
+            f"folder of the model. {did_you_mean(path, KNOWN)}"
+        )
+    return KNOWN[path]
+
+
+def _from_config(config: Mapping[str, object]) -> ModelShape:
+    def number(name: str, default: int | None = None) -> int:
+        value = config.get(name, default)
+        if not isinstance(value, int):
+            raise ValueError(f"config.json has no {name!r}: the model is not of a known kind.")
+        return value
+
+    heads, kind = number("num_attention_heads"), config.get("model_type")
+    return ModelShape(
+        number("hidden_size"),
+        number("num_hidden_layers"),
+        heads,
+        number("num_key_value_heads", heads),
+        number("intermediate_size"),
+        number("vocab_size"),
+        bool(config.get("tie_word_embeddings", False)),
+        number("head_dim", number("hidden_size") // heads),
+        kind == "qwen2",
+        kind == "qwen3",
+    )
+
 
 LOGITS_AT_A_TIME = 2**27
 """elements of a chunk of logits on a GPU, as in ``paw_train.losses.lm_head_logprobs``"""

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from paw_train.algorithms.estimator import advantage_estimator
 from paw_train.settings import Settings
-from paw_train.training.memory import Micro, critic_bytes, scoring_bytes, training_bytes
-from paw_train.training.model_shape import ModelShape
+from paw_train.training.memory import Micro, ModelShape, critic_bytes, scoring_bytes, training_bytes
 
 GIB = 2**30
 RESERVED = 2.0

@@ -1,4 +1,4 @@
-"""What a run will take, for a reader (``paw train --plan``). Nothing is started or loaded."""
+"""What a run will take (``paw train --plan``), and whether it could start. Nothing is started or loaded."""
 
 from __future__ import annotations
 
@@ -54,3 +54,19 @@ def render(plan: Plan) -> str:
             plan.command,
         ]
     return "\n".join(lines)
+
+
+def require_startable(settings: Settings) -> None:
+    """Raises what a run with these settings would raise before it starts.
+
+    Raises:
+        ValueError: something that the settings name is not there, cannot be done by the engine, or does not
+            fit the machine.
+        FileNotFoundError: nor data that the environment needs.
+        ImportError: nor a package.
+    """
+    if settings.engine == "openrlhf":
+        from paw_train.training.openrlhf.launch import startable_on_cluster as startable
+    else:
+        from paw_train.training.local import startable_here as startable
+    startable(settings, lambda sentence: None)

@@ -23,7 +23,7 @@ from paw_train.policies.local.scratch import made_from_scratch
 from paw_train.reporting.tracking import require_trackers
 from paw_train.rollouts.rollout import require_whole_distribution
 from paw_train.settings import EnvSettings, Settings
-from paw_train.settings.scratch import ScratchModelSettings
+from paw_train.settings.model import ScratchModelSettings
 from paw_train.world_model_learning.early_experience import lists_no_actions
 
 _FEWEST_STEPS = 400

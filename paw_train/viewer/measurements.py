@@ -12,7 +12,7 @@ from typing import Any
 from paw_train.metrics import METRICS, NOT_MEASURED, Metric, number
 from paw_train.reporting.run.alarms import Alarm, find_alarms, world_model_loss
 from paw_train.reporting.run.data import FILES, Rate, Record, read_object, read_records
-from paw_train.settings.dotted import flatten
+from paw_train.settings.base import flatten
 from paw_train.settings.endpoint import money
 from paw_train.viewer.folders import RESULT
 

@@ -12,7 +12,7 @@ from paw_train.evaluation.world_model import Embed
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Request, Response, Sampling, response_seed
-from paw_train.settings.world_model_learning import EasyFilterSettings
+from paw_train.settings.world_model import EasyFilterSettings
 from paw_train.world_model_learning.examples import Example, ending
 
 

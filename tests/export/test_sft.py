@@ -152,7 +152,7 @@ def test_a_step_of_trl(kind: str, played: list[Episode], tmp_path: Path) -> None
     import torch
 
     from paw_train.policies.local.scratch import scratch_model, word_tokenizer
-    from paw_train.settings.scratch import ScratchModelSettings
+    from paw_train.settings.model import ScratchModelSettings
 
     write_sft(tmp_path / "data", played)
     data = datasets.load_dataset(

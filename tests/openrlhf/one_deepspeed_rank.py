@@ -24,7 +24,7 @@ from deepspeed.utils import safe_get_full_grad  # noqa: E402
 from openrlhf.utils.deepspeed import DeepspeedStrategy  # noqa: E402
 
 from paw_train.policies.local.scratch import scratch_model  # noqa: E402
-from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
+from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 from paw_train.training.openrlhf.actor import PaWActorTrainer  # noqa: E402
 from paw_train.training.openrlhf.chunked_actor import ChunkedActor  # noqa: E402
 from paw_train.training.openrlhf.critic import PaWCriticTrainer, critic_from_zero  # noqa: E402

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from paw_train.losses.lm_head_logprobs import ForwardScorer, TokenScores
 from paw_train.policies.local.scratch import scratch_model
-from paw_train.settings.scratch import ScratchModelSettings
+from paw_train.settings.model import ScratchModelSettings
 from paw_train.training.openrlhf.learning import learn, micro_batch_loss, micro_batch_value_loss
 
 SMALL = ScratchModelSettings(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=32)

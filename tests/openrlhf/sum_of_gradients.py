@@ -19,7 +19,7 @@ import deepspeed  # noqa: E402
 from deepspeed.utils import safe_get_full_grad  # noqa: E402
 from openrlhf.utils.deepspeed import DeepspeedStrategy  # noqa: E402
 
-from paw_train.training.openrlhf.gradient_sums import sum_in_float32  # noqa: E402
+from paw_train.training.openrlhf.learning import sum_in_float32  # noqa: E402
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")
 
 from paw_train.policies.local.scratch import scratch_model  # noqa: E402
-from paw_train.training.openrlhf.adapters import WholeModel, is_adapted  # noqa: E402
+from paw_train.training.openrlhf.weights import WholeModel, is_adapted  # noqa: E402
 
 
 def _adapted(one_rank: Any) -> tuple[Any, dict[str, Any]]:

@@ -20,8 +20,10 @@ from paw_train.rollouts.rollout import Trajectory  # noqa: E402
 from paw_train.rollouts.tokens import StepSpans, TokenRow  # noqa: E402
 from paw_train.settings import Settings, load_settings  # noqa: E402
 from paw_train.training.openrlhf import samples, trainer  # noqa: E402
-from paw_train.training.openrlhf.episodes import GroupLabel  # noqa: E402
-from paw_train.training.openrlhf.responses import response  # noqa: E402
+from paw_train.training.openrlhf.episodes import (  # noqa: E402
+    GroupLabel,
+    response,
+)
 from paw_train.training.openrlhf.weights import StaleWeightsError, Sums  # noqa: E402
 
 TRAINED = Sums(1.0, 2.0, 3.0)

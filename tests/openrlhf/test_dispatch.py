@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from paw_train.training.openrlhf.dispatch import EpisodeQueue
+from paw_train.training.openrlhf.episodes import EpisodeQueue
 
 
 def _groups(count: int, size: int) -> list[int]:

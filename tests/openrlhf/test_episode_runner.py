@@ -15,8 +15,10 @@ torch = pytest.importorskip("torch")
 from paw_train.environments import agent_env_maker, make_pool  # noqa: E402
 from paw_train.policies.local.scratch import word_tokenizer  # noqa: E402
 from paw_train.settings import Settings, load_settings  # noqa: E402
-from paw_train.training.openrlhf.episode_runner import EpisodeRunner  # noqa: E402
-from paw_train.training.openrlhf.episode_worker import EpisodeWorker  # noqa: E402
+from paw_train.training.openrlhf.episode_runner import (  # noqa: E402
+    EpisodeRunner,
+    EpisodeWorker,
+)
 from paw_train.training.openrlhf.episodes import (  # noqa: E402
     GroupLabel,
     panel_groups,

@@ -15,7 +15,7 @@ from paw_train.cli.program import app
 from paw_train.settings import Settings, load_settings, overridden, recipe_names
 from paw_train.training import local
 from paw_train.training.fit import GPUS, DoesNotFitError, require_fit
-from paw_train.training.model_shape import KNOWN, model_shape
+from paw_train.training.memory import KNOWN, model_shape
 from paw_train.training.plan import make_plan, render
 
 PUBLISHED = [name for name in recipe_names() if "qwen" in name or "llama" in name]

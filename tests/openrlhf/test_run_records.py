@@ -15,7 +15,7 @@ from paw_train.reporting.run.data import load_run
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.settings import Settings, load_settings
 from paw_train.training.openrlhf import launch
-from paw_train.training.openrlhf.deaths import is_death
+from paw_train.training.openrlhf.episode_runner import is_death
 from paw_train.training.openrlhf.run_records import RunRecords, note_restart, restarts
 
 

@@ -21,8 +21,11 @@ from paw_train.rollouts.rollout import Trajectory  # noqa: E402
 from paw_train.rollouts.tokens import StepSpans, TokenRow  # noqa: E402
 from paw_train.settings import load_settings  # noqa: E402
 from paw_train.training.openrlhf import samples  # noqa: E402
-from paw_train.training.openrlhf.episodes import GroupLabel, training_groups  # noqa: E402
-from paw_train.training.openrlhf.responses import response  # noqa: E402
+from paw_train.training.openrlhf.episodes import (  # noqa: E402
+    GroupLabel,
+    response,
+    training_groups,
+)
 
 
 class Promise:

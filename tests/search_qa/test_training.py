@@ -22,7 +22,7 @@ from paw_train.reporting.terminal import RunDisplay  # noqa: E402
 from paw_train.rollouts.rollout import Trajectory, demonstrations  # noqa: E402
 from paw_train.rollouts.tokens import collate  # noqa: E402
 from paw_train.settings import EnvSettings, Settings, load_settings  # noqa: E402
-from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
+from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 from paw_train.training.local import Run, claim_folder  # noqa: E402
 
 

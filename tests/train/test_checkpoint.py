@@ -21,7 +21,7 @@ from paw_train.policies.local.checkpoint import (  # noqa: E402
 from paw_train.policies.local.guarded_step import TrainingDivergedError  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
-from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
+from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 
 
 def _policy(hidden: int = 16, seed: int = 0) -> LocalPolicy:

@@ -22,7 +22,7 @@ from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # no
 from paw_train.reporting.run.page import write_report  # noqa: E402
 from paw_train.rollouts.rollout import Trajectory, demonstrations  # noqa: E402
 from paw_train.settings import EnvSettings, load_settings  # noqa: E402
-from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
+from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 
 SMALL = ScratchModelSettings(hidden=32, layers=1, heads=2, kv_heads=1, intermediate=64)
 

@@ -17,7 +17,7 @@ from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer
 from paw_train.rollouts.policy import Request, Response, Sampling
 from paw_train.settings import EnvSettings, load_settings
-from paw_train.settings.scratch import ScratchModelSettings
+from paw_train.settings.model import ScratchModelSettings
 from paw_train.training import local
 from paw_train.training.preparation import prepared
 from paw_train.world_model_learning.early_experience import (

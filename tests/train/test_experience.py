@@ -36,8 +36,8 @@ from paw_train.settings import (  # noqa: E402
     OptimizerSettings,
     Settings,
 )
+from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 from paw_train.settings.rollout import RolloutSettings  # noqa: E402
-from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
 from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
 
 PLAIN = ObjectiveSettings(kl_coef=0.0)

@@ -22,7 +22,7 @@ from paw_train.cli import main
 from paw_train.evaluation import program
 from paw_train.settings import Settings
 from paw_train.settings.base import groups_of
-from paw_train.settings.foreign import located, recorded_env, recorded_id, recorded_settings
+from paw_train.settings.recorded import located, recorded_env, recorded_id, recorded_settings
 
 ALFWORLD = "paw_gym/ALFWorld-v0"
 ATTACKS = (

@@ -18,8 +18,8 @@ from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.rollouts.rollout import rollout  # noqa: E402
 from paw_train.settings import AlgorithmSettings, OptimizerSettings  # noqa: E402
+from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 from paw_train.settings.rollout import RolloutSettings  # noqa: E402
-from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
 from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
 
 SMALL = ScratchModelSettings(hidden=32, layers=1, heads=2, kv_heads=1, intermediate=64)

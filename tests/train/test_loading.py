@@ -23,8 +23,10 @@ from paw_train.policies.local.loading import (  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.rollouts.tokens import StepSpans, TokenRow, collate  # noqa: E402
-from paw_train.settings.lora import LoraSettings  # noqa: E402
-from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
+from paw_train.settings.model import (  # noqa: E402
+    LoraSettings,
+    ScratchModelSettings,
+)
 
 SMALL = ScratchModelSettings(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=64)
 TOKENIZER = word_tokenizer(["a few words to speak with"])

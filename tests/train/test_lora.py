@@ -19,8 +19,10 @@ from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.rollouts.tokens import StepSpans, TokenRow, collate  # noqa: E402
 from paw_train.settings import load_settings  # noqa: E402
-from paw_train.settings.lora import LoraSettings  # noqa: E402
-from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
+from paw_train.settings.model import (  # noqa: E402
+    LoraSettings,
+    ScratchModelSettings,
+)
 from paw_train.training.local import train_from_recipe  # noqa: E402
 
 SMALL = ScratchModelSettings(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=64)

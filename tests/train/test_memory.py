@@ -10,12 +10,12 @@ from files import load
 pytest.importorskip("torch")
 
 from paw_train.training.memory import (
+    KNOWN,
     Micro,
     critic_bytes,
     scoring_bytes,
     training_bytes,
 )
-from paw_train.training.model_shape import KNOWN
 
 TOKENS = 16384
 SLOW = pytest.mark.slow

@@ -14,7 +14,7 @@ from paw_train.policies.local.policy import LocalPolicy, enable_recomputation  #
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.rollouts.tokens import StepSpans, TokenRow  # noqa: E402
 from paw_train.settings import CriticSettings  # noqa: E402
-from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
+from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 
 SMALL = ScratchModelSettings(hidden=16, layers=2, heads=2, kv_heads=1, intermediate=32)
 ROWS = [TokenRow(list(range(5, 25)), [StepSpans((4, 9), (9, 14), [-1.0] * 5, 0)])]

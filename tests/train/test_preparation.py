@@ -16,8 +16,7 @@ from pydantic import create_model
 
 from paw_gym import Outcome, Task, register_text_env
 from paw_train.settings import Settings, load_settings
-from paw_train.settings.base import Group
-from paw_train.settings.ranges import allowed
+from paw_train.settings.base import Group, allowed
 from paw_train.training.local import train_from_recipe
 from paw_train.training.preparation import prepared
 

@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 
 from paw_train.policies.local.guarded_step import TrainingDivergedError  # noqa: E402
 from paw_train.settings import MAY_CHANGE, Settings  # noqa: E402
-from paw_train.settings.dotted import flatten  # noqa: E402
+from paw_train.settings.base import flatten  # noqa: E402
 from paw_train.training.local import claim_folder, train_from_recipe  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]

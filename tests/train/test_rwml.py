@@ -25,7 +25,7 @@ from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.rollouts.policy import Response  # noqa: E402
 from paw_train.rollouts.rollout import demonstrations  # noqa: E402
 from paw_train.settings import EnvSettings, Settings, load_settings  # noqa: E402
-from paw_train.settings.world_model_learning import EasyFilterSettings  # noqa: E402
+from paw_train.settings.world_model import EasyFilterSettings  # noqa: E402
 from paw_train.world_model_learning import predicting, rwml, sft  # noqa: E402
 from paw_train.world_model_learning.examples import (  # noqa: E402
     Example,

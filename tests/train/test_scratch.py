@@ -21,7 +21,7 @@ from paw_train.policies.local.scratch import (
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.rows import append_transition
 from paw_train.rollouts.tokens import TokenRow
-from paw_train.settings.scratch import ScratchModelSettings
+from paw_train.settings.model import ScratchModelSettings
 from paw_train.training.spelling import practiced
 
 SEEN = [

@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 from paw_gym import Outcome, Task, TaskSet, TextEnv, register_text_env
 from paw_train.environments import agent_env_maker
 from paw_train.settings import load_settings
-from paw_train.settings.secrets import refuse_secrets, with_secrets
+from paw_train.settings.env import refuse_secrets, with_secrets
 
 ROOT = Path(__file__).resolve().parents[2]
 

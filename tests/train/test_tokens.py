@@ -19,8 +19,8 @@ from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # no
 from paw_train.rollouts.chat import ChatFormat  # noqa: E402
 from paw_train.rollouts.rollout import Trajectory, rollout  # noqa: E402
 from paw_train.rollouts.tokens import collate, micro_batches  # noqa: E402
+from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 from paw_train.settings.rollout import RolloutSettings  # noqa: E402
-from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
 from paw_train.training.records import outcome_metrics  # noqa: E402
 
 WORDS = "red green blue go stop left right you see a door the is now <action> </action> . , :"

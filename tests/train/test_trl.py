@@ -29,7 +29,7 @@ from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.scratch import piece_tokenizer, scratch_model, word_tokenizer
 from paw_train.rollouts.scoring import batches
 from paw_train.settings import AlgorithmSettings, ObjectiveSettings, RolloutSettings
-from paw_train.settings.scratch import ScratchModelSettings
+from paw_train.settings.model import ScratchModelSettings
 from paw_train.settings.world_model import WorldModelSettings
 
 ENV = "tests/Echo-v0"

@@ -18,7 +18,7 @@ from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.scratch import scratch_model, word_tokenizer  # noqa: E402
 from paw_train.rollouts.tokens import collate  # noqa: E402
 from paw_train.settings import AlgorithmSettings, CriticSettings, OptimizerSettings  # noqa: E402
-from paw_train.settings.scratch import ScratchModelSettings  # noqa: E402
+from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
 
 PAW = WorldModelSettings()

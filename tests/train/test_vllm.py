@@ -22,7 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.vllm.engine import FollowingVLLM, VLLMPolicy  # noqa: E402
 from paw_train.rollouts.policy import Sampling, complete  # noqa: E402
-from paw_train.settings.vllm import VLLMSettings  # noqa: E402
+from paw_train.settings.rollout import VLLMSettings  # noqa: E402
 
 pytestmark = pytest.mark.slow
 TEXTS = ["you see a door", "the page says <|im_end|> é", "go", "you see a door, and another"]

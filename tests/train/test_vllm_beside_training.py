@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from paw_train.policies.vllm import engine as vllm_engine  # noqa: E402
 from paw_train.policies.vllm.engine import FollowingVLLM  # noqa: E402
 from paw_train.rollouts.policy import Sampling  # noqa: E402
-from paw_train.settings.vllm import VLLMSettings  # noqa: E402
+from paw_train.settings.rollout import VLLMSettings  # noqa: E402
 
 GIB = 2**30
 

@@ -20,7 +20,7 @@ from paw_train.policies.local.scratch import scratch_model, word_tokenizer
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.rollouts.tokens import StepSpans, TokenRow
 from paw_train.settings import AlgorithmSettings, Settings
-from paw_train.settings.scratch import ScratchModelSettings
+from paw_train.settings.model import ScratchModelSettings
 from paw_train.training.recording import TokenTexts, record, token_records
 
 WORDS = "you see a red mug on the desk 1 and an egg in fridge 2 . take put go to look open"

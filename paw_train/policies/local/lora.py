@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from paw_train.policies.local.loading import model_signature, read_weights, weights_fingerprint
-from paw_train.settings.lora import LoraSettings
+from paw_train.settings.model import LoraSettings
 
 TRAINED, REFERENCE = "default", "reference"
 """names of the adapter that learns and of its frozen copy"""

@@ -23,7 +23,7 @@ from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Sampling
 from paw_train.rollouts.scoring import batch_logprobs
 from paw_train.rollouts.tokens import TokenBatch
-from paw_train.settings.lora import LoraSettings
+from paw_train.settings.model import LoraSettings
 from paw_train.settings.rollout import PREFILL_TOKENS
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from paw_train.settings.scratch import ScratchModelSettings
+from paw_train.settings.model import ScratchModelSettings
 
 _WORDS = r" ?[A-Za-z_]+| ?[0-9]+|\n| ?[^\sA-Za-z_0-9]"
 _ENTITIES = r" ?[A-Za-z_]+ [0-9]+|" + _WORDS

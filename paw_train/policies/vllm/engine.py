@@ -22,8 +22,7 @@ from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.stop_strings import StopTexts
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Request, Response, Sampling
-from paw_train.settings.rollout import PREFILL_TOKENS
-from paw_train.settings.vllm import VLLMSettings
+from paw_train.settings.rollout import PREFILL_TOKENS, VLLMSettings
 
 _SLACK = 0.95
 """of what is free: allocators leave gaps"""

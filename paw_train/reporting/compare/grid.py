@@ -19,7 +19,7 @@ from paw_train.settings import (
     recipe_name,
     recipe_names,
 )
-from paw_train.settings.dotted import ARGUMENTS, flatten
+from paw_train.settings.base import ARGUMENTS, flatten
 from paw_train.settings.recipes import read_pairs
 from paw_train.settings.world_model import WorldModelSettings
 

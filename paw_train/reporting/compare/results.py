@@ -14,7 +14,7 @@ from paw_train.metrics import METRICS, NOT_MEASURED
 from paw_train.reporting.compare.grid import Arm, Grid, PlannedRun
 from paw_train.reporting.compare.runs import differing_setting, relevant
 from paw_train.reporting.run.data import RunData, load_run
-from paw_train.settings.dotted import ARGUMENTS, flatten, nest
+from paw_train.settings.base import ARGUMENTS, flatten, nest
 
 FORMAT = 1
 _DIGITS = 5

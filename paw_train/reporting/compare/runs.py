@@ -21,7 +21,7 @@ from paw_train.algorithms.estimator import ADVANTAGES
 from paw_train.policies.checkpoints import find_checkpoint
 from paw_train.reporting.compare.grid import PlannedRun
 from paw_train.settings import WITHOUT_EFFECT, Settings
-from paw_train.settings.dotted import flatten
+from paw_train.settings.base import flatten
 from paw_train.settings.run import read_recorded
 from paw_train.settings.sharing import shared_evaluation, shared_warm_start
 

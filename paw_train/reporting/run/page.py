@@ -18,8 +18,8 @@ from paw_train.reporting.pages import blocks, changes, render
 from paw_train.reporting.run.curves import chart_sections, not_measured
 from paw_train.reporting.run.data import FILES, STAGES, EvalResult, Rate, RunData, load_run
 from paw_train.reporting.run.verdict import points, same_panel, task_noun, verdict_of
-from paw_train.settings.dotted import flatten
-from paw_train.settings.mixture import entry_name
+from paw_train.settings.base import flatten
+from paw_train.settings.env import entry_name
 
 COLUMNS = ("similarity", "exact match", "token accuracy", "NLL per token")
 _KEYS = (

@@ -14,12 +14,10 @@ from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
 from torch import Tensor
 
 from paw_train.algorithms.update import averaged
-from paw_train.training.openrlhf.adapters import WholeModel, is_adapted
 from paw_train.training.openrlhf.chunked_actor import ChunkedActor
-from paw_train.training.openrlhf.gradient_sums import sum_in_float32
-from paw_train.training.openrlhf.learning import learn, micro_batch_loss
+from paw_train.training.openrlhf.learning import learn, micro_batch_loss, sum_in_float32
 from paw_train.training.openrlhf.sharding import RankMicroBatch
-from paw_train.training.openrlhf.weights import Sums, sums_of, zero_sums
+from paw_train.training.openrlhf.weights import Sums, WholeModel, is_adapted, sums_of, zero_sums
 from paw_train.training.openrlhf.worker_settings import worker_settings
 
 _Upstream: Any = ppo_actor.PolicyModelActor.__ray_metadata__.modified_class

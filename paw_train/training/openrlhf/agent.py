@@ -7,8 +7,7 @@ from typing import Any
 from openrlhf.utils.agent import AgentExecutorBase
 
 from paw_train.training.openrlhf.episode_runner import EpisodeRunner
-from paw_train.training.openrlhf.episodes import GroupLabel
-from paw_train.training.openrlhf.responses import response
+from paw_train.training.openrlhf.episodes import GroupLabel, response
 from paw_train.training.openrlhf.worker_settings import worker_settings
 
 

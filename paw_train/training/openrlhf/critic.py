@@ -13,8 +13,7 @@ from torch import Tensor
 
 from paw_train.algorithms.update import averaged
 from paw_train.training.openrlhf.actor import gathered
-from paw_train.training.openrlhf.gradient_sums import sum_in_float32
-from paw_train.training.openrlhf.learning import learn, micro_batch_value_loss
+from paw_train.training.openrlhf.learning import learn, micro_batch_value_loss, sum_in_float32
 from paw_train.training.openrlhf.sharding import RankMicroBatch
 from paw_train.training.openrlhf.worker_settings import worker_settings
 

@@ -1,7 +1,9 @@
-"""Runs episodes against a vLLM engine of OpenRLHF, each in a thread of its own.
+"""Runs episodes against a vLLM engine of OpenRLHF, in the engine's own process or in workers beside it.
 
 OpenRLHF's engine answers on an event loop, environments and tokenizers block: so an episode runs in a
-worker thread, by the same ``rollout`` as on one machine, and asks the loop for every response.
+thread, by the same ``rollout`` as on one machine, and asks the loop for every response. In an engine's
+own process they would still delay that loop, because Python has one interpreter lock; in a worker, a slow
+environment delays its own episode alone.
 """
 
 from __future__ import annotations
@@ -26,8 +28,28 @@ from paw_train.rollouts.policy import Request, Response, Sampling
 from paw_train.rollouts.rollout import Trajectory, rollout
 from paw_train.settings import Settings
 from paw_train.settings.rollout import PREFILL_TOKENS
-from paw_train.training.openrlhf.deaths import is_death
-from paw_train.training.openrlhf.episodes import GroupLabel
+from paw_train.training.openrlhf.episodes import GroupLabel, response
+from paw_train.training.openrlhf.worker_settings import worker_settings
+
+DEATHS = (
+    "ActorDiedError",
+    "ActorUnavailableError",
+    "EngineDeadError",
+    "NodeDiedError",
+    "OwnerDiedError",
+    "RayActorError",
+    "WorkerCrashedError",
+)
+"""names of Ray's and vLLM's exceptions; neither is imported here"""
+
+
+def is_death(error: BaseException) -> bool:
+    """Whether a process died, here or in the remote task whose error this is."""
+    if any(kind.__name__ in DEATHS for kind in type(error).__mro__):
+        return True
+    remote = any(kind.__name__ == "RayTaskError" for kind in type(error).__mro__)
+    # Ray gives the errors of tasks that called tasks as text
+    return remote and any(f"{name}:" in str(error) for name in DEATHS)
 
 
 class EnginePolicy:
@@ -154,3 +176,58 @@ class EpisodeRunner:
     @staticmethod
     def _kind(label: GroupLabel) -> str:
         return f"{label.split}/{label.validation}"
+
+
+class RemoteEngine:
+    """An engine in another process, for ``EpisodeRunner``.
+
+    Args:
+        handle: of its Ray actor.
+    """
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+
+    async def generate(self, ids: list[int], parameters: Any) -> Any:
+        """vLLM's output for a context in tokens."""
+        return await self.handle.generate.remote(ids, parameters)
+
+
+class EpisodeWorker:
+    """One process; a Ray actor on the cluster."""
+
+    def __init__(self) -> None:
+        self.runner = EpisodeRunner(worker_settings())
+
+    async def run(self, prompt: str, label: str, tokenizer: Any, engine: Any) -> list[Any]:
+        """Runs an episode; the list of its one response, as an engine returns it.
+
+        Args:
+            prompt: the name of its row in the data set.
+            label: of the episode.
+            tokenizer: of the model.
+            engine: handle of the engine that samples.
+        """
+        episode = GroupLabel.from_json(label)
+        trajectory = await self.runner.run(episode, RemoteEngine(engine), tokenizer)
+        return [response(trajectory, prompt, episode)]
+
+
+def start_workers(settings: Settings) -> list[list[Any]]:
+    """Starts ``openrlhf.environment_workers`` processes for each engine, spread over the machines.
+
+    Returns:
+        Handles, by engine.
+    """
+    import ray
+
+    o = settings.openrlhf
+    panel = settings.evaluation.selection_tasks if settings.evaluation.every else 0
+    episodes = settings.rollout.groups * settings.rollout.group_size
+    # Ray answers so many calls of an asynchronous actor at a time
+    kind = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(EpisodeWorker)
+    options = {"max_concurrency": max(episodes, panel, 1)}
+    return [
+        [kind.options(**options).remote() for _ in range(o.environment_workers)]
+        for _ in range(o.vllm_engines)
+    ]

@@ -1,15 +1,18 @@
-"""The episodes of a run: the rows of the data sets that OpenRLHF reads.
+"""The episodes of a run on a cluster: rows of OpenRLHF's data sets, its form of a response, and engines.
 
 A row stands for one rollout group. Its label holds all that running it takes, so an episode comes out
-the same whichever engine gets it, and a resumed run goes on with the groups it would have had.
+the same whichever engine gets it, and a resumed run goes on with the groups it would have had. An episode
+stays on one engine from its first turn to its last, so that the engine's prefix cache holds its dialogue.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +21,7 @@ from paw_gym.internals.files import write_text
 from paw_train.environments import agent_env_maker
 from paw_train.evaluation.panels import make_panel
 from paw_train.evaluation.runner import environment_seeds
+from paw_train.rollouts.rollout import Trajectory
 from paw_train.settings import Settings
 
 
@@ -118,3 +122,79 @@ def _write(path: Path, groups: Iterator[GroupLabel], source: str) -> None:
         for i, group in enumerate(groups)
     ]
     write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def response(trajectory: Trajectory, prompt: str, label: GroupLabel) -> dict[str, Any]:
+    """The fields that ``SamplesGenerator`` reads, and ``trajectory``.
+
+    Args:
+        trajectory: the episode.
+        prompt: the name of its row in the data set.
+        label: of the episode.
+    """
+    episode, rows = trajectory.episode, trajectory.rows
+    failed = episode.error is not None or not episode.transitions
+    # validations are of success, training of return
+    reward = float(episode.success) if label.validation else float(episode.total_reward)
+    return {
+        "prompt": prompt,
+        "label": label.to_json(),
+        "images": None,
+        "mm_train_inputs": None,
+        "reward": 0.0 if failed else reward,
+        "scores": 0.0 if failed else float(episode.success),
+        "observation_tokens": list(rows[-1].ids) if rows else [0, 0],
+        "action_ranges": [step.action for step in rows[-1].steps] if rows else [],
+        "rollout_log_probs": None,
+        "truncated": bool(episode.transitions and episode.transitions[-1].truncated),
+        "extra_logs": {},
+        "trajectory": trajectory,
+    }
+
+
+class EpisodeQueue:
+    """The episodes of a rollout, and how many of them each engine is running.
+
+    Args:
+        groups: rollout group of each episode, in order.
+        engines: how many there are.
+        resident: episodes that an engine runs at a time at most; ``None``: no limit.
+    """
+
+    def __init__(self, groups: Sequence[int], engines: int, resident: int | None = None) -> None:
+        self.groups = list(groups)
+        self.running = [0] * engines
+        """episodes of each engine that have not ended"""
+        self._limit = resident
+        self._waiting = deque(range(len(groups)))
+        self._read: list[set[int]] = [set() for _ in range(engines)]
+
+    def start(self) -> list[tuple[int, int]]:
+        """(episode, engine) of all that begin at once; call it first.
+
+        Engines get equal numbers, in one piece each, so that a group is on as few engines as possible.
+        """
+        engines = len(self.running)
+        share, more = divmod(len(self.groups), engines)
+        sent = []
+        for engine in range(engines):
+            size = share + (engine < more)
+            if self._limit is not None:
+                size = min(size, self._limit)
+            sent += [self._send(self._waiting[0], engine) for _ in range(size)]
+        return sent
+
+    def ended(self, engine: int) -> list[tuple[int, int]]:
+        """(episode, engine) of what begins now that an episode of an engine has ended."""
+        self.running[engine] -= 1
+        if not self._waiting:
+            return []
+        least = min(range(len(self.running)), key=self.running.__getitem__)
+        known = (e for e in self._waiting if self.groups[e] in self._read[least])
+        return [self._send(next(known, self._waiting[0]), least)]
+
+    def _send(self, episode: int, engine: int) -> tuple[int, int]:
+        self._waiting.remove(episode)
+        self.running[engine] += 1
+        self._read[engine].add(self.groups[episode])
+        return episode, engine

@@ -16,7 +16,7 @@ from paw_gym.internals.locks import only_process, require_idle
 from paw_train.reporting.compare.runs import updates_done
 from paw_train.settings import Settings
 from paw_train.training.openrlhf import TESTED_VERSION
-from paw_train.training.openrlhf.deaths import is_death
+from paw_train.training.openrlhf.episode_runner import is_death
 from paw_train.training.openrlhf.episodes import write_data_sets
 from paw_train.training.openrlhf.mapping import arguments, options, require_possible
 from paw_train.training.openrlhf.run_records import cluster_tracking, note_restart

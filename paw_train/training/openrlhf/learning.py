@@ -1,9 +1,10 @@
-"""The loss of one micro-batch on a rank: that of the local engine, on OpenRLHF's actor."""
+"""The loss of a micro-batch on a rank, that of the local engine on OpenRLHF's actor; gradient sums."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,28 @@ from paw_train.rollouts.scoring import batch_logprobs
 from paw_train.rollouts.tokens import collate
 from paw_train.settings import WorldModelSettings
 from paw_train.training.openrlhf.sharding import RankMicroBatch, token_values
+
+
+def sum_in_float32(engine: Any) -> None:
+    """Makes DeepSpeed's ZeRO-2 keep its sums in ``grad_accum_dtype``.
+
+    DeepSpeed 0.19.6 reads the option, but keeps the first micro-batch's gradients in the precision of the
+    weights and adds the others to them: in bfloat16, 256 + 1 is 256. With the optimiser in the machine's
+    memory (``openrlhf.adam_offload``) its sums are others, and stay as they are.
+
+    Args:
+        engine: DeepSpeed's, with its optimiser.
+    """
+    optimizer = engine.optimizer
+    narrow = getattr(optimizer, "get_all_grad_tensors", None)
+    if narrow is None:  # ZeRO-3 has its own sums, in the type that was asked for
+        return
+
+    def wide(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+        return [gradient.to(dtype) for gradient in narrow(tensors, dtype)]
+
+    optimizer.get_all_grad_tensors = wide
+
 
 Score = Callable[[Tensor, Tensor, Tensor, Tensor, int], TokenScores]
 """(input ids [B, T], attention mask [B, T], numbers ``b * T + t`` of P tokens, temperatures [P],

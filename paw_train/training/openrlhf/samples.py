@@ -21,8 +21,7 @@ from paw_train.algorithms.experience import informative_groups
 from paw_train.environments import agent_env_maker
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.settings import Settings
-from paw_train.training.openrlhf.dispatch import EpisodeQueue
-from paw_train.training.openrlhf.episodes import GroupLabel, further_groups
+from paw_train.training.openrlhf.episodes import EpisodeQueue, GroupLabel, further_groups
 from paw_train.training.openrlhf.pipeline import RolloutPipeline
 
 

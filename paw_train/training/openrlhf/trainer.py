@@ -13,7 +13,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from paw_train.environments import max_return
 from paw_train.reporting.run.alarms import world_model_loss
-from paw_train.training.openrlhf.episode_worker import start_workers
+from paw_train.training.openrlhf.episode_runner import start_workers
 from paw_train.training.openrlhf.experience_maker import PaWExperienceMaker
 from paw_train.training.openrlhf.run_records import RunRecords, cluster_tracking
 from paw_train.training.openrlhf.samples import Rollout, TurnSamplesGenerator

@@ -58,7 +58,7 @@ def make_model(folder: Path) -> None:
     from paw_train.policies.local.scratch import scratch_model, word_tokenizer
     from paw_train.rollouts.rollout import demonstrations
     from paw_train.settings import CloningSettings
-    from paw_train.settings.scratch import ScratchModelSettings
+    from paw_train.settings.model import ScratchModelSettings
     from paw_train.training.cloning import clone, expert_rows
 
     pool = EnvPool("paw_gym/ALFWorld-v0", split="train", template="compact", mode="conversation")

@@ -14,8 +14,7 @@ from typing import Any
 
 from paw_gym.data import dataset_names, default_folder
 from paw_gym.registration import text_env_ids
-from paw_train.settings.environment import EnvSettings
-from paw_train.settings.mixture import entry_called, entry_name
+from paw_train.settings.env import EnvSettings, entry_called, entry_name
 from paw_train.settings.recipes import apply_override
 
 _ADDRESS = re.compile(r"\w://|^\s*(//|\\\\)")

@@ -1,18 +1,121 @@
-"""Several environments in one run: the entries of a list in ``env``, and each one's part in the run."""
+"""Settings of the environments of a run, and of the agent's interface to them.
+
+A run records its settings, so they hold the name of a secret's variable, never the secret:
+``env.kwargs.token=env:MY_TOKEN`` stands for the value of the variable ``MY_TOKEN``, which is looked up
+when the environment is made, or a server is asked about it.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
+from paw_gym.internals.constructors import names_another
 from paw_gym.internals.naming import did_you_mean
 from paw_gym.registration import class_defaults
-from paw_train.settings.environment import EnvSettings
-from paw_train.settings.ranges import AboveZero, Positive, Text
-from paw_train.settings.secrets import asked_with
+from paw_train.settings.base import AboveZero, Count, Group, Number, Positive, Text
+
+_NAMED = re.compile(r"(^|_)(token|secret|password|passwd|api_?key|credentials?)$", re.IGNORECASE)
+_IN_ADDRESS = re.compile(r"://[^/\s@]+:[^/\s@]*@")
+_VARIABLE = "env:"
+
+
+def refuse_secrets(values: Mapping[str, Any], where: str) -> None:
+    """Raises ``ValueError`` for a secret among the values; the message does not repeat it.
+
+    Args:
+        values: settings, nested.
+        where: their name, for the message.
+    """
+    for key, value in values.items():
+        name = f"{where}.{key}"
+        if isinstance(value, Mapping):
+            refuse_secrets(value, name)
+        elif isinstance(value, str) and _is_secret(str(key), value):
+            raise ValueError(
+                f"{name} holds a secret, and a run writes its settings to its record. Put the value "
+                f"into an environment variable and give its name: {name}=env:NAME."
+            )
+
+
+def _is_secret(key: str, value: str) -> bool:
+    if value.startswith(_VARIABLE):
+        return False
+    return bool(_NAMED.search(key) or _IN_ADDRESS.search(value))
+
+
+def with_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with ``env:NAME`` replaced by what that environment variable holds.
+
+    Raises:
+        ValueError: there is no such variable.
+    """
+    return {key: _resolved(str(key), value) for key, value in values.items()}
+
+
+def asked_with(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments by which a server is asked about an environment, with their secrets; else none."""
+    return with_secrets(kwargs) if names_another(env_id, kwargs) else {}
+
+
+def _resolved(key: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return with_secrets(value)
+    if not isinstance(value, str) or not value.startswith(_VARIABLE):
+        return value
+    variable = value.removeprefix(_VARIABLE)
+    if variable not in os.environ:
+        raise ValueError(f"{key}={value}: there is no environment variable {variable!r}.")
+    return os.environ[variable]
+
+
+class EnvSettings(Group):
+    """The environment and the agent's interface to it."""
+
+    id: Text = "paw_gym/ALFWorld-v0"
+    """registered id of the environment"""
+    kwargs: dict[str, Any] = {}
+    """arguments of the environment, such as ``data_dir``, except ``split`` (which ``train_split`` and
+    ``evaluation.split`` set); a secret is given as ``env:NAME``, where ``NAME`` is the environment
+    variable that contains it"""
+    train_kwargs: dict[str, Any] = {}
+    """additional arguments of the environment in training's rollouts only, such as a smaller ``max_steps``"""
+    train_split: Text = "train"
+    """split that training samples its tasks from"""
+    template: str | None = None
+    """prompt template: a built-in name or a ``.toml`` file; null: the environment's own"""
+    mode: Literal["window", "conversation"] = "window"
+    """``window``: each prompt is complete in itself; ``conversation``: one growing dialogue per episode"""
+    history_length: Count | None = 2
+    """number of past (observation, action) pairs in a window-mode prompt; null: all"""
+    require_admissible: bool = False
+    """whether an action that is not listed as admissible is judged invalid before the environment sees it"""
+    reward: Literal["agent", "environment"] = "agent"
+    """``agent``: the reward that the environment declares for agents, such as 10 on success and 0 otherwise;
+    ``environment``: its own, such as WebShop's score in [0, 1], which rewards partial matches"""
+    invalid_penalty: Number | None = None
+    """reward added for an invalid response; null: the environment's own (-0.1 for ALFWorld)"""
+    invalid_when: Literal["rejected", "malformed"] = "rejected"
+    """which responses are invalid: ``rejected``, those that are malformed or whose action the environment
+    does not accept; ``malformed``, only those without the required tags (GiGPO's published code)"""
+    max_return: AboveZero | None = None
+    """R_max of the adaptive weight; null: the environment's success reward"""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if "split" in self.kwargs or "split" in self.train_kwargs:
+            raise ValueError(
+                "env.kwargs.split: a split is chosen by what uses it: env.train_split for training, "
+                "evaluation.split for evaluation, evaluation.selection_split for choosing checkpoints."
+            )
+        refuse_secrets(self.kwargs, "env.kwargs")
+        refuse_secrets(self.train_kwargs, "env.train_kwargs")
+        return self
 
 
 class MixedEnvSettings(EnvSettings):
