@@ -353,7 +353,7 @@ def test_an_archive_under_the_name_of_a_text_is_named(tmp_path: Path, content: b
         open_text(path)
 
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes are those of POSIX")
+posix = pytest.mark.skipif(sys.platform == "win32", reason="modes are those of POSIX")
 
 
 def _endpoint(root: Path) -> None:
@@ -387,6 +387,7 @@ def _fills_shop_cache(root: Path) -> None:
     open_shop(ShopSettings(num_products=5), "test")
 
 
+@posix
 @pytest.mark.parametrize("fill", [_endpoint, _viewer, _fills_corpus_cache, _fills_shop_cache])
 def test_a_cache_is_its_users_own(
     fill: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -406,6 +407,7 @@ def test_a_cache_is_its_users_own(
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
+@posix
 def test_what_others_could_read_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAW_CACHE_DIR", str(tmp_path))
     (tmp_path / "servers").mkdir(mode=0o755)
