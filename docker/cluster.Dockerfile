@@ -16,7 +16,7 @@ COPY requirements requirements
 RUN pip install --no-deps --require-hashes -r requirements/install.txt -r requirements/cluster.txt
 ARG MAX_JOBS=8
 RUN MAX_JOBS=$MAX_JOBS DS_BUILD_OPS=0 pip install --no-deps --require-hashes --no-build-isolation -r requirements/flash-attn.txt -r requirements/deepspeed.txt
-COPY pyproject.toml hatch_build.py README.md LICENSE NOTICE paw_gym_verifiers.py ./
+COPY pyproject.toml hatch_build.py README.md LICENSE NOTICE ./
 COPY paw_gym paw_gym
 COPY paw_train paw_train
 COPY env_servers env_servers

@@ -6,7 +6,7 @@ FROM python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637
 WORKDIR /opt/paw-gym
 COPY requirements requirements
 RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements/install.txt -r requirements/servers.txt
-COPY pyproject.toml hatch_build.py README.md LICENSE NOTICE paw_gym_verifiers.py ./
+COPY pyproject.toml hatch_build.py README.md LICENSE NOTICE ./
 COPY paw_gym paw_gym
 COPY paw_train paw_train
 COPY env_servers env_servers

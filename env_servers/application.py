@@ -29,7 +29,7 @@ _TOKEN = {
 _KEY = {"client": {"type": "apiKey", "in": "header", "name": "X-PaW-Client"}}
 BY_KEY: dict[str, Any] = {"security": [{"client": []}]}
 """the part of a route's document (``openapi_extra``) that says that a client must show a secret of its
-own where there is no token"""
+own if there is no token"""
 _REFERENCE = "#/components/schemas/{model}"
 _SENTENCES = {
     404: "There is nothing at this path.",
@@ -40,7 +40,7 @@ _MISTAKES = 20
 _MEMBERS = 64
 """of one JSON object: each unknown one would be a mistake of its own"""
 _FEW = 1000
-"""members of all objects together, of which it is not looked whose they are"""
+"""members of all objects together, up to which they are not counted for each object"""
 _LONG = 64 << 10
 """bytes of a body from which on it is parsed in a thread"""
 _STRUCTURE = re.compile(rb'"(?:[^"\\]++|\\.)*+"|([{}:])', re.DOTALL)
@@ -52,7 +52,7 @@ def _whole(value: Any) -> Any:
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]
-"""an integer of a strict model, also where a client writes 3.0, as JSON lets it"""
+"""an integer of a strict model, also if a client writes 3.0, as JSON lets it"""
 Item = TypeVar("Item")
 Many = Annotated[list[Item], Field(fail_fast=True)]
 """a list of which only the first mistake is reported: the next million cost nothing"""
@@ -84,7 +84,7 @@ class Problem(BaseModel):
     detail: str
     instance: str
     exception: str | None = None
-    """what an environment raised, where a wrong argument is to blame"""
+    """what an environment raised, if a wrong argument is to blame"""
     retry_after: int | None = None
     """seconds after which the same may succeed"""
     errors: list[Mistake] | None = None
@@ -138,23 +138,15 @@ def new_app(
 
 
 async def read(model: type[Model], request: Request) -> Model:
-    """The body of a request; an empty one is an empty object.
+    """The body of a request; an empty one is an empty object. A long one is read in a thread.
+
+    Finding its mistakes costs no more than reading a right one: a list ends at its first mistake
+    (``Many``), and no object of many members has more of them than one of ours.
 
     Raises:
         ValidationError, ProblemError: malformed; answered with 422.
     """
-    return await parsed(model, await request.body() or b"{}")
-
-
-async def parsed(model: type[Model], body: bytes) -> Model:
-    """A JSON text as a model; a long one is read in a thread, while others are answered.
-
-    What is wrong with it is found at the price of what is right: a list ends at its first mistake
-    (``Many``), and no object of many members has more of them than one of ours.
-
-    Raises:
-        ValidationError, ProblemError: malformed.
-    """
+    body = await request.body() or b"{}"
     if len(body) > _LONG:
         return await asyncio.to_thread(_parsed, model, body)
     return _parsed(model, body)

@@ -9,82 +9,18 @@ import asyncio
 from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
-from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
 
 MAX_HEAD = 64 << 10
 """bytes of a request's address and headers, about: a piece of the network's is taken whole"""
 HEAD_CHECKS = 10
-"""so often, a second apart, is looked whether they have arrived; a server that is held up waits on"""
+"""checks, a second apart, by which they must have arrived; a server that is held up waits on"""
 BODY_CHECKS = 60
 """the same for a body"""
 PER_ADDRESS = 512
 """connections of one address; when it opens another, the oldest that waits for its client is closed"""
 
-_Peers = dict[str, dict["_Counted", None]]
 
-
-class _Counted(asyncio.Protocol):
-    """A connection among those of its address, oldest first."""
-
-    client: tuple[str, int] | None
-    transport: asyncio.Transport
-    server_state: Any
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Closes an older one where its address has too many."""
-        super().connection_made(transport)
-        others = self._siblings()
-        if len(others) >= PER_ADDRESS:
-            waiting = next((other for other in others if other.is_waiting), None)
-            (waiting or self).refuse(503, "This address has too many connections.")
-            if waiting is None:
-                return
-        others[self] = None
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """Is counted no more."""
-        super().connection_lost(error)
-        self.leave()
-
-    def leave(self) -> None:
-        """Is counted no more."""
-        others = self._siblings()
-        others.pop(self, None)
-        if not others:
-            self._peers().pop(self._address(), None)
-
-    def refuse(self, status: int, words: str) -> None:
-        """Ends the connection with a line of text."""
-        self.leave()
-        head = f"HTTP/1.1 {status} \r\ncontent-type: text/plain\r\ncontent-length: {len(words)}\r\n"
-        self.transport.write(f"{head}connection: close\r\n\r\n{words}".encode())
-        self.transport.close()
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether it is the client's turn."""
-        return False
-
-    def _address(self) -> str:
-        return self.client[0] if self.client else ""
-
-    def _peers(self) -> _Peers:
-        found: _Peers = self.server_state.__dict__.setdefault("paw_peers", {})
-        return found
-
-    def _siblings(self) -> dict[_Counted, None]:
-        return self._peers().setdefault(self._address(), {})
-
-
-class WebSocketConnection(_Counted, AutoWebSocketsProtocol):  # type: ignore[misc, valid-type]
-    """A WebSocket; uvicorn pings it, and bounds its messages."""
-
-    def __init__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self.server_state = server_state
-
-
-class HttpConnection(_Counted, AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+class HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     """A connection that is closed when a request takes too long to arrive, or has too large a head."""
 
     cycle: Any
@@ -93,9 +29,25 @@ class HttpConnection(_Counted, AutoHTTPProtocol):  # type: ignore[misc, valid-ty
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._checks: int | None = 0
-        """looks at what is arriving; ``None``: nothing is"""
+        """checks of what is arriving; ``None``: nothing is"""
         self._head = 0
         """bytes of a head that is not complete"""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Closes an older one if its address has too many."""
+        super().connection_made(transport)
+        others = self._of_address()
+        if len(others) >= PER_ADDRESS:
+            waiting = next((other for other in others if other.is_waiting), None)
+            (waiting or self).refuse(503, "This address has too many connections.")
+            if waiting is None:
+                return
+        others[self] = None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Counts it no longer."""
+        super().connection_lost(error)
+        self._leave()
 
     def data_received(self, data: bytes) -> None:
         """Reads on, and notes what is still missing."""
@@ -111,12 +63,6 @@ class HttpConnection(_Counted, AutoHTTPProtocol):  # type: ignore[misc, valid-ty
             if self._head > MAX_HEAD and not self.transport.is_closing():
                 self.refuse(431, f"The head of a request has at most {MAX_HEAD:,} bytes.")
 
-    def handle_websocket_upgrade(self, *event: Any) -> None:
-        """Goes on as a WebSocket."""
-        self._checks = None
-        self.leave()
-        super().handle_websocket_upgrade(*event)
-
     def check(self) -> None:
         """Closes it when its request takes too long to arrive. To be called every second."""
         if self._checks is None:
@@ -125,11 +71,34 @@ class HttpConnection(_Counted, AutoHTTPProtocol):  # type: ignore[misc, valid-ty
         if self._checks > (BODY_CHECKS if self._in_body else HEAD_CHECKS):
             self.refuse(408, "The request did not arrive in time.")
 
+    def refuse(self, status: int, words: str) -> None:
+        """Ends the connection with a line of text."""
+        self._leave()
+        head = f"HTTP/1.1 {status} \r\ncontent-type: text/plain\r\ncontent-length: {len(words)}\r\n"
+        self.transport.write(f"{head}connection: close\r\n\r\n{words}".encode())
+        self.transport.close()
+
     @property
     def is_waiting(self) -> bool:
-        """Whether it is the client's turn."""
+        """It is the client's turn."""
         return self.cycle is None or self.cycle.response_complete or self._in_body
 
     @property
     def _in_body(self) -> bool:
         return self.cycle is not None and self.cycle.more_body
+
+    def _of_address(self) -> dict[HttpConnection, None]:
+        """The connections of its address, oldest first."""
+        peers: dict[str, dict[HttpConnection, None]]
+        peers = self.server_state.__dict__.setdefault("paw_peers", {})
+        return peers.setdefault(self._address, {})
+
+    def _leave(self) -> None:
+        others = self._of_address()
+        others.pop(self, None)
+        if not others:
+            self.server_state.__dict__["paw_peers"].pop(self._address, None)
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client else ""

@@ -99,11 +99,8 @@ class Gate:
             await self._answer(scope, receive, send)
             return
         if scope["type"] == "websocket":
-            try:
-                self._admit(scope)
-            except ProblemError as problem:
-                await send({"type": "websocket.close", "code": 1008, "reason": problem.detail})
-                return
+            await send({"type": "websocket.close", "code": 1008, "reason": "There is none here."})
+            return
         await self._app(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -203,7 +200,7 @@ class Gate:
             raise ProblemError(415, f"The Content-Type of this path is {wanted.decode()}.")
 
     async def _read(self, headers: _Headers, receive: Receive) -> bytes | None:
-        """The whole body; ``None`` where the client hung up before its end."""
+        """The whole body; ``None`` if the client hung up before its end."""
         if not _has_body(headers):
             return b""
         most, size, parts = self._max_body, _declared_length(headers), []
@@ -261,7 +258,7 @@ def _is_address(name: str) -> bool:
 
 
 def _shown_token(headers: _Headers) -> bytes:
-    """What a client shows as its token, as a bearer's or as a browser's password; empty: nothing."""
+    """The token that a client shows, as a bearer or as a browser's password; empty: none."""
     kind, _, value = headers.get(b"authorization", b"").partition(b" ")
     given = value.strip()
     if kind.lower() == b"basic":
@@ -286,7 +283,7 @@ def _cookie(headers: _Headers, name: bytes) -> bytes:
 
 
 def _cookie_of(token: bytes) -> bytes:
-    """What a browser keeps: it opens the same doors, and does not say what the token is."""
+    """The cookie that a browser keeps: it opens the same doors, and does not give the token away."""
     return hmac.digest(token, b"cookie", hashlib.sha256).hex().encode()
 
 

@@ -15,7 +15,7 @@ class ProblemError(Exception):
     Args:
         status: of HTTP; the title is its name.
         detail: a sentence: what happened, and what to do.
-        more: further members. ``exception``: what an environment raised, where a wrong argument is
+        more: further members. ``exception``: what an environment raised, if a wrong argument is
             to blame; ``retry_after``: seconds after which the same may succeed; ``errors``: each
             mistake of a malformed request, with the JSON pointer to it.
     """

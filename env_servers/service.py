@@ -1,4 +1,4 @@
-"""How every service is reached, started and stopped, and what it logs."""
+"""A service's address, start and stop, and its log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from env_servers.connections import MAX_HEAD, HttpConnection, WebSocketConnection
+import uvicorn
+
+from env_servers.connections import MAX_HEAD, HttpConnection
 from env_servers.gate import App
 from paw_gym.internals.cache import kept, kept_path
 
@@ -34,7 +36,7 @@ _log = logging.getLogger("env_servers")
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """How a service is reached."""
+    """The address of a service, and the token that it asks for."""
 
     host: str = "127.0.0.1"
     """the address to listen on; others than this machine's own need a token"""
@@ -47,7 +49,7 @@ class ServiceSettings:
     certificate: str | None = None
     """a PEM file with the certificate (chain): the service speaks TLS"""
     private_key: str | None = None
-    """a PEM file with the certificate's key, where it is not in the same file"""
+    """a PEM file with the certificate's key, if it is not in the same file"""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
@@ -133,7 +135,6 @@ def run(
     verbose: bool = False,
     drain: Callable[[], Callable[[], bool]] | None = None,
     drain_seconds: float = DRAIN_SECONDS,
-    max_message: int = 16 << 20,
 ) -> None:
     """Serves until Ctrl-C or SIGTERM; requests that are being answered are finished first.
 
@@ -142,15 +143,12 @@ def run(
     Args:
         app: the service.
         settings: where to listen.
-        sockets: of ``bound_sockets``, where the address was taken before.
+        sockets: of ``bound_sockets``, if the address was taken before.
         verbose: log every request.
-        drain: called at SIGTERM, where a service has more to finish than requests; gives a function
+        drain: called at SIGTERM, if a service has more to finish than requests; gives a function
             that says whether all is done. A second signal ends the service at once.
         drain_seconds: how long what is to be finished may take.
-        max_message: bytes of a WebSocket's message.
     """
-    import uvicorn
-
     sockets = sockets or bound_sockets(settings.host, settings.port)
     _allow_connections()
     handler = logging.StreamHandler()
@@ -162,7 +160,7 @@ def run(
     config = uvicorn.Config(
         app,
         http=HttpConnection,
-        ws=WebSocketConnection,
+        ws="none",
         h11_max_incomplete_event_size=MAX_HEAD,
         log_config=None,
         access_log=False,
@@ -171,13 +169,8 @@ def run(
         limit_concurrency=_CONNECTIONS,
         ssl_certfile=settings.certificate,
         ssl_keyfile=settings.private_key,
-        ws_max_size=max_message,
         proxy_headers=False,  # limits count by address: one that a header names is made up easily
     )
-    server = uvicorn.Server(config)
-    _check_connections(server)
-    if drain is not None:
-        _drain_at_sigterm(server, drain, drain_seconds)
     with ExitStack() as while_running:
         if settings.is_new and settings.token is not None:
             address = address_of(settings, sockets)
@@ -185,21 +178,7 @@ def run(
                 while_running.enter_context(kept(kept_path(address), settings.token))
             except OSError as error:
                 _log.warning("Clients have to be told the token, which cannot be kept: %s", error)
-        _close_at_shutdown(server, while_running)
-        server.run(sockets)
-
-
-def _close_at_shutdown(server: Any, held: ExitStack) -> None:
-    """Closes what is held when a server has shut down: uvicorn ends the process by its signal then."""
-    stop = server.shutdown
-
-    async def shutdown(sockets: Any = None) -> None:
-        try:
-            await stop(sockets)
-        finally:
-            held.close()
-
-    server.shutdown = shutdown
+        _Server(config, while_running, drain, drain_seconds).run(sockets)
 
 
 def _allow_connections() -> None:
@@ -213,37 +192,50 @@ def _allow_connections() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
-def _check_connections(server: Any) -> None:
-    tick = server.on_tick
+class _Server(uvicorn.Server):
+    """Checks its connections; gives up what it holds when it has shut down; finishes first at SIGTERM.
 
-    async def on_tick(counter: int) -> bool:
+    Args:
+        config: of uvicorn.
+        held: closed when it has shut down: uvicorn ends the process by its signal then.
+        drain: as of ``run``.
+        drain_seconds: as of ``run``.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        held: ExitStack,
+        drain: Callable[[], Callable[[], bool]] | None,
+        drain_seconds: float,
+    ) -> None:
+        super().__init__(config)
+        self._held, self._drain, self._drain_seconds = held, drain, drain_seconds
+        self._is_finished: Callable[[], bool] | None = None
+        self._deadline = 0.0
+
+    async def on_tick(self, counter: int) -> bool:
+        """True: it ends."""
         if counter % _TICKS == 0:
-            for connection in list(server.server_state.connections):
+            for connection in list(self.server_state.connections):
                 if isinstance(connection, HttpConnection):
                     connection.check()
-        return bool(await tick(counter))
-
-    server.on_tick = on_tick
-
-
-def _drain_at_sigterm(
-    server: Any, drain: Callable[[], Callable[[], bool]], drain_seconds: float
-) -> None:
-    stop, tick = server.handle_exit, server.on_tick
-    finished: list[Callable[[], bool]] = []
-    deadline = 0.0
-
-    def handle_exit(number: int, frame: Any) -> None:
-        nonlocal deadline
-        if number == signal.SIGTERM and not finished:
-            finished.append(drain())
-            deadline = time.monotonic() + drain_seconds
-        else:
-            stop(number, frame)
-
-    async def on_tick(counter: int) -> bool:
-        if finished and (finished[0]() or time.monotonic() > deadline):
+        finished = self._is_finished
+        if finished is not None and (finished() or time.monotonic() > self._deadline):
             return True
-        return bool(await tick(counter))
+        return bool(await super().on_tick(counter))
 
-    server.handle_exit, server.on_tick = handle_exit, on_tick
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Begins to drain at the first SIGTERM, and ends at any other signal."""
+        if self._drain is not None and sig == signal.SIGTERM and self._is_finished is None:
+            self._is_finished = self._drain()
+            self._deadline = time.monotonic() + self._drain_seconds
+        else:
+            super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answers what is being asked, then ends."""
+        try:
+            await super().shutdown(sockets)
+        finally:
+            self._held.close()

@@ -31,7 +31,7 @@ class UnknownSessionError(ProblemError):
 
 @dataclass(frozen=True)
 class Client:
-    """Who asks."""
+    """The sender of a request."""
 
     owner: bytes
     """hash of what the client showed: only who shows it again gets at a session. Empty for one that
@@ -51,7 +51,7 @@ class Session:
 
     @property
     def busy(self) -> bool:
-        """Whether a request is using it: then it does not expire."""
+        """A request is using it: then it does not expire."""
         return False
 
     def end(self) -> None:
@@ -125,7 +125,7 @@ class SessionStore:
         Args:
             session_id: its name.
             client: who asks.
-            kind: the class that it must be of, where a server has several.
+            kind: the class that it must be of, if a server has several.
 
         Raises:
             UnknownSessionError: there is none, or it is another's: the same answer for both.

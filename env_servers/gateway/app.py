@@ -1,32 +1,21 @@
-"""The gateway over HTTP and WebSocket, with health and metrics."""
+"""The gateway over HTTP, with health and metrics."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Path, Request, WebSocket
+from fastapi import FastAPI, Path, Request
 from fastapi.responses import Response
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from pydantic import BaseModel, ValidationError
-from starlette.requests import HTTPConnection
-from starlette.websockets import WebSocketDisconnect
+from pydantic import BaseModel
 
 import paw_gym
-from env_servers.application import (
-    BY_KEY,
-    as_problem,
-    json_answer,
-    new_app,
-    parsed,
-    read,
-    refuses,
-    takes,
-)
+from env_servers.application import BY_KEY, json_answer, new_app, read, refuses, takes
 from env_servers.gate import TOKEN, Gate, Metrics
 from env_servers.gateway import calls as asked
 from env_servers.gateway.gateway import Gateway, Result
@@ -82,7 +71,6 @@ def create_app(
     )
     _add_about(app, gateway)
     add_routes(app, gateway)
-    _add_websocket(app, gateway)
     return GatewayApp(app, metrics, tokens, gateway, hosts)
 
 
@@ -120,22 +108,22 @@ def schema_limits(offer: Offer) -> dict[str, dict[str, Any]]:
     return {"NewSession": {"env_id": env_ids, "kwargs": {"propertyNames": kwargs}}}
 
 
-def client_of(connection: HTTPConnection) -> Client:
-    """Who asks, by what only they can show.
+def client_of(request: Request) -> Client:
+    """The client of a request, by what only it can show.
 
     Raises:
         ProblemError: neither a token nor a key of the client's own.
     """
-    key = connection.headers.get(KEY_HEADER, "")
+    key = request.headers.get(KEY_HEADER, "")
     # not the header that showed it: what a header holds beside an accepted token is made up easily
-    token = connection.scope.get(TOKEN) or ""
+    token = request.scope.get(TOKEN) or ""
     if key and len(key) not in _KEY_LENGTHS:
         raise ProblemError(401, f"{KEY_HEADER} has 16 to 256 characters, got {len(key)}.")
     if not key and not token:
         raise ProblemError(
             401, f"Send a secret of your own as the header {KEY_HEADER}: sessions are bound to it."
         )
-    address = connection.client.host if connection.client else "unknown"
+    address = request.client.host if request.client else "unknown"
     hashed = hashlib.sha256(token.encode()).hexdigest()
     owner = hashlib.sha256(json.dumps([token, key]).encode()).digest()
     return Client(owner, f"{address} {hashed[:16]}")
@@ -144,7 +132,7 @@ def client_of(connection: HTTPConnection) -> Client:
 def _add_about(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/health", responses={503: {"content": {"application/json": {}}}})
     async def health() -> Response:
-        """How the gateway fares; 503 while it shuts down."""
+        """The gateway's state; 503 while it shuts down."""
         content = {
             "status": "draining" if gateway.draining else "ok",
             "version": paw_gym.__version__,
@@ -169,11 +157,7 @@ def _add_about(app: FastAPI, gateway: Gateway) -> None:
 
 def add_routes(app: FastAPI, gateway: Gateway) -> None:
     """The routes of environments: one that takes many calls, and those of a single session."""
-    _add_calls(app, gateway)
-    _add_sessions(app, gateway)
 
-
-def _add_calls(app: FastAPI, gateway: Gateway) -> None:
     @app.post(
         CALLS_PATH,
         response_model=asked.Results,
@@ -187,8 +171,6 @@ def _add_calls(app: FastAPI, gateway: Gateway) -> None:
         results = await gateway.answer(client, wanted.calls)
         return Response(_joined(results), media_type="application/json")
 
-
-def _add_sessions(app: FastAPI, gateway: Gateway) -> None:
     async def one(request: Request, call: BaseModel) -> Response:
         [result] = await gateway.answer(client_of(request), [call])
         if result.status < 400:
@@ -237,39 +219,10 @@ def _add_sessions(app: FastAPI, gateway: Gateway) -> None:
 
 
 def _links() -> dict[str, Any]:
-    """Where the id of a new session goes."""
+    """The operations that take the id of a new session."""
     parameters = {"session": "$response.body#/session"}
     operations = ("close", *asked.OF_SESSION)
     return {name: {"operationId": name, "parameters": parameters} for name in operations}
-
-
-def _add_websocket(app: FastAPI, gateway: Gateway) -> None:
-    @app.websocket(CALLS_PATH)
-    async def calls(socket: WebSocket) -> None:
-        try:
-            client = client_of(socket)
-        except ProblemError as error:
-            await socket.close(1008, error.detail)
-            return
-        await socket.accept()
-        with suppress(WebSocketDisconnect):
-            while True:  # one message at a time: a client that does not read is not read from
-                message = await socket.receive()
-                if message["type"] == "websocket.disconnect":
-                    return
-                data = (message.get("text") or "").encode() or message.get("bytes") or b""
-                await socket.send_text((await _answer(gateway, client, data)).decode())
-
-
-async def _answer(gateway: Gateway, client: Client, message: bytes) -> bytes:
-    name: int | str | None = None
-    try:
-        wanted = await parsed(asked.Request, message)
-        name = wanted.id
-        body = _joined(await gateway.answer(client, wanted.calls))
-    except (ValidationError, ProblemError) as error:
-        body = as_problem(error).content(CALLS_PATH)
-    return b'{"id": %s, %s' % (json.dumps(name).encode(), body[1:])
 
 
 def _joined(results: list[Result]) -> bytes:

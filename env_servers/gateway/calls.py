@@ -73,12 +73,12 @@ class Close(OfSession):
 
 
 class Start(BaseModel):
-    """How an episode begins."""
+    """The beginning of an episode."""
 
     model_config = _Plain
     seed: Seed | None = None
     rng: Generator | None = None
-    """the state of the generator, where there is no seed"""
+    """the state of the generator, if there is no seed"""
     options: Options | None = None
     progress: float | None = Field(default=None, ge=0, le=1)
     """share of training that is done"""
@@ -96,7 +96,7 @@ class Action(BaseModel):
     model_config = _Plain
     action: Text
     rng: Generator | None = None
-    """the state of the generator, where the client has sampled from it"""
+    """the state of the generator, if the client has sampled from it"""
 
 
 class NextAction(Action):
@@ -149,12 +149,10 @@ Call = Annotated[
 
 
 class Request(BaseModel):
-    """The body of ``POST /v1/calls``, and a message of the WebSocket."""
+    """The body of ``POST /v1/calls``."""
 
     model_config = _Plain
     calls: Many[Call] = Field(max_length=1024)
-    id: Whole | str | None = None
-    """given back with the answer; for a WebSocket"""
 
 
 OF_SESSION: dict[str, tuple[type[BaseModel], type[OfSession]]] = {
@@ -186,9 +184,9 @@ class Outcome(BaseModel):
     truncated: bool | None = None
     info: dict[str, Any] | None = None
     shown: str | None = None
-    """the observation as a prompt shows it, where that differs"""
+    """the observation as a prompt shows it, if that differs"""
     rng: str | None = None
-    """the state of the generator, where the environment has sampled from it"""
+    """the state of the generator, if the environment has sampled from it"""
     answer: Any = None
 
 
@@ -197,7 +195,7 @@ class OneResult(BaseModel):
 
     status: int
     answer: dict[str, Any]
-    """problem details where the status is 400 or above"""
+    """problem details if the status is 400 or above"""
 
 
 class Results(BaseModel):

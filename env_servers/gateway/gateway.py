@@ -12,16 +12,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from env_servers.gateway import calls as asked
-from env_servers.gateway.fleet import Fleet
-from env_servers.gateway.frames import OK
-from env_servers.gateway.local import LocalFleet
-from env_servers.gateway.process import EnvironmentDiedError, WorkerGoneError
 from env_servers.gateway.session import EnvSession
 from env_servers.gateway.settings import Limits, Offer
+from env_servers.gateway.worker import LOST, OK, REFUSED
+from env_servers.gateway.workers import (
+    EnvironmentDiedError,
+    Fleet,
+    LocalFleet,
+    WorkerGoneError,
+)
 from env_servers.problems import ProblemError
 from env_servers.sessions import Client, SessionStore
 
-CONFLICT, LOST, REFUSED, TOO_MANY, BUSY = 409, 410, 422, 429, 503
+CONFLICT, TOO_MANY, BUSY = 409, 429, 503
 _ATTEMPTS = 5
 """how often a call is tried whose worker dies of another's"""
 _DESCRIPTIONS = 256
@@ -264,13 +267,13 @@ class Gateway:
     async def _execute(
         self, session: EnvSession, body: dict[str, Any], replay: bool = True
     ) -> Result:
-        """Asks the session's environment, which is made (and brought to its state) where it is gone."""
+        """Asks the session's environment, which is made (and brought to its state) if it is gone."""
         seconds = self.limits.start_seconds if body["op"] == "replay" else self.limits.step_seconds
         for _ in range(_ATTEMPTS):
             try:
-                refusal = await self._ensure_placed(session, replay)
-                if refusal is not None:
-                    return refusal
+                refused = await self._ensure_placed(session, replay)
+                if refused is not None:
+                    return refused
                 assert session.worker is not None
                 body["session"] = session.id
                 result = Result(*await session.worker.call(body, seconds))
@@ -347,7 +350,7 @@ def _no_episode(session: EnvSession) -> Result | None:
 
 
 def _leaves_something(question: dict[str, Any], result: Result) -> bool:
-    """Whether what comes after a question depends on it: by an expert, or by the generator."""
+    """Says if the episode depends on a question that was asked: by an expert, or by the generator."""
     if question["what"] in ("expert", "advice") or "rng" in question:
         return True
     return result.status == OK and "rng" in json.loads(result.body)

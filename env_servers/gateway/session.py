@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from env_servers.sessions import Session
 
 if TYPE_CHECKING:
-    from env_servers.gateway.local import LocalWorker
-    from env_servers.gateway.process import Worker
+    from env_servers.gateway.workers import LocalWorker, Worker
 
 _JOURNAL_BYTES = 4_000_000
 """an episode with more than that is not played again"""
@@ -43,7 +42,7 @@ class EnvSession(Session):
 
     @property
     def busy(self) -> bool:
-        """Whether a call is being executed."""
+        """A call is being executed."""
         return self.lock.locked()
 
     def begin(self, journal: list[dict[str, Any]], answer: bytes) -> None:
@@ -73,7 +72,7 @@ class EnvSession(Session):
 
     @property
     def can_be_replayed(self) -> bool:
-        """Whether its journal is kept short enough."""
+        """Its journal is short enough."""
         return self._size <= _JOURNAL_BYTES
 
     def place(self, worker: Worker | LocalWorker) -> None:

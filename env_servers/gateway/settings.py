@@ -1,10 +1,11 @@
-"""The offer of a gateway, and its limits."""
+"""The offer of a gateway, its limits, and who may come in, from the options of ``paw serve gateway``."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from env_servers.problems import ProblemError
@@ -43,7 +44,7 @@ class NotOfferedError(ProblemError):
 
 @dataclass(frozen=True)
 class Offer:
-    """Which environments clients may ask for, and with which settings."""
+    """The environments that clients may ask for, and their settings."""
 
     env_ids: frozenset[str]
     kwargs: frozenset[str] = SAFE_KWARGS
@@ -90,7 +91,7 @@ def _check(name: str, value: Any) -> None:
 
 @dataclass(frozen=True)
 class Limits:
-    """How much there may be of everything."""
+    """The most that there may be of everything."""
 
     workers: int = 2
     """processes that run environments"""
@@ -103,7 +104,7 @@ class Limits:
     step_seconds: float = 30.0
     """a call that takes longer costs its environment"""
     start_seconds: float = 300.0
-    """the same where data is loaded or an episode is played again"""
+    """the same if data is loaded or an episode is played again"""
     pending: int = 8192
     """calls that may wait"""
     pending_per_client: int = 2048
@@ -119,3 +120,50 @@ class Limits:
         for name, value in vars(self).items():
             if value < 0 or (value == 0 and name not in ("memory_mb", "drain_seconds")):
                 raise ValueError(f"{name} must be positive, got {value}.")
+
+
+def offer_of(
+    envs: Sequence[str],
+    allowed: Sequence[str],
+    fixed: Sequence[str],
+    full_id: Callable[[str], str],
+    parse: Callable[[Sequence[str]], dict[str, Any]],
+) -> Offer:
+    """The offer of a gateway.
+
+    Args:
+        envs: names of environments; none: all that are registered.
+        allowed: settings that clients may choose beside the safe ones.
+        fixed: ``ENV:KEY=VALUE``, settings that the server chooses.
+        full_id: the registered id that a name means.
+        parse: reads ``KEY=VALUE`` pairs.
+
+    Raises:
+        ValueError: an unknown environment, or a setting that is not of that form.
+    """
+    from paw_gym.registration import text_env_ids
+
+    ids = frozenset(map(full_id, envs)) or frozenset(text_env_ids()) - NEVER_SERVED
+    settings: dict[str, dict[str, Any]] = {}
+    for one in fixed:
+        name, colon, pair = one.partition(":")
+        if not colon or "=" not in pair:
+            raise ValueError(f"Expected ENV:KEY=VALUE, got {one!r} (ALFWorld:data_dir=/data).")
+        settings.setdefault(full_id(name), {}).update(parse([pair]))
+    return Offer(ids, SAFE_KWARGS | set(allowed), settings)
+
+
+def tokens_of(token: str | None, path: Path | None) -> list[str]:
+    """The tokens that let clients in: the one given, and those of a file, one a line.
+
+    Raises:
+        ValueError: a file without a token.
+    """
+    tokens = [] if token is None else [token]
+    if path is not None:
+        lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+        listed = [line for line in lines if line and not line.startswith("#")]
+        if not listed:
+            raise ValueError(f"{path} holds no token: write one a line.")
+        tokens += listed
+    return tokens

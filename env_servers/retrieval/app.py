@@ -74,7 +74,7 @@ class TypedRequest(BaseModel):
 
 
 class PlainResults(BaseModel):
-    """For each query its passages; each with its score beside it where that was asked for."""
+    """For each query its passages; each with its score beside it if that was asked for."""
 
     result: list[list[dict[str, Any]]]
 
@@ -196,7 +196,7 @@ def create_app(
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        """How the server fares."""
+        """The server's state."""
         return {"status": "ok", "version": paw_gym.__version__, "pending": batcher.pending}
 
     # a byte a character; the mean of a batch's queries is far below the longest one

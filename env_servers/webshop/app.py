@@ -13,8 +13,8 @@ from env_servers.application import Page, new_app
 from env_servers.gate import Gate, Metrics
 from env_servers.gateway.app import BODIES, MAX_BODY, add_routes, schema_limits
 from env_servers.gateway.gateway import Gateway
-from env_servers.gateway.local import LocalFleet
 from env_servers.gateway.settings import Limits, Offer
+from env_servers.gateway.workers import LocalFleet
 from env_servers.sessions import SessionStore
 from env_servers.webshop.site import Site, site_routes
 from env_servers.webshop.store import Store
@@ -62,7 +62,7 @@ def create_app(
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        """How the shop fares."""
+        """The shop's state."""
         products, held = len(store.shop.catalogue), len(store.sessions)
         found = {"version": paw_gym.__version__, "products": products, "sessions": held}
         return {"status": "ok", **found}

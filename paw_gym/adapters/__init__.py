@@ -5,5 +5,5 @@
 ``skyrl``: our environments under skyrl-gym's interface. ``verifiers``: the same for verifiers. ``trl``: our
 environments as tools of TRL's GRPO trainer; needs no TRL itself. ``verl_agent``: our environments as
 verl-agent's environment manager; needs no verl-agent. ``textarena``: a game of TextArena for one player.
-``families`` names the tasks of environments that come from elsewhere.
+``families`` makes the tasks of environments that come from elsewhere.
 """

@@ -15,9 +15,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from paw_gym.adapters.families import family_name
+from paw_gym.adapters.families import seeded_tasks
 from paw_gym.core import AgentDefaults, Outcome, Task
-from paw_gym.generated import sampled_tasks
 from paw_gym.internals.tabular import TransitionTable
 from paw_gym.replayed import ReplayedEnv
 
@@ -38,7 +37,7 @@ class FromGymnasium(ReplayedEnv):
         actions: a name for each action, in the order of its action space.
         instruction: the task, as the agent reads it.
         possible: ``possible(env)``, the numbers of the actions that make sense now; ``None``: those that can
-            change something, where there is a table of transitions, else all.
+            change something, if there is a table of transitions, else all.
         succeeded: ``succeeded(total_reward)``, asked when the environment itself ends an episode.
         split: ``train``, ``valid`` or ``test``; no seed of one is in another.
         num_tasks: seeds of the split.
@@ -73,14 +72,10 @@ class FromGymnasium(ReplayedEnv):
         table = getattr(self._inner, "P", None)  # of other environments it may be anything
         self._transitions = TransitionTable(table) if isinstance(table, Mapping) else None
         self._total = 0.0
-        tasks = sampled_tasks(
-            family_name("gymnasium", env, env_kwargs),
-            split,
-            lambda rng: rng.getrandbits(31),
-            str,
+        tasks = seeded_tasks(
+            "gymnasium", env, env_kwargs, split, num_tasks,
             lambda task_id, seed: Task(task_id, instruction, env, seed),
-            num_tasks,
-        )
+        )  # fmt: skip
         super().__init__(tasks, max_steps, render_mode)
 
     def _open(self, task: Task, seed: int) -> Outcome:
@@ -132,7 +127,7 @@ class FromGymnasium(ReplayedEnv):
         return over and bool(self._succeeded(total))
 
     def _played_on(self) -> list[str]:
-        """What the expert does from here in a copy; empty where it fails."""
+        """The expert's actions from here, in a copy; empty if it fails."""
         twin, actions, over, success = copy.deepcopy(self), list[str](), False, False
         while not over:
             actions.append(twin._advice())
@@ -143,7 +138,7 @@ class FromGymnasium(ReplayedEnv):
 
     @property
     def _table(self) -> TransitionTable | None:
-        """The table, where the environment also says which state it is in (since its first reset)."""
+        """The table, if the environment also says which state it is in (since its first reset)."""
         return self._transitions if hasattr(self._inner, "s") else None
 
     def _require_table(self) -> TransitionTable:

@@ -16,6 +16,7 @@ from numbers import Real
 from typing import Any
 
 from paw_gym.core import Outcome, Task, TaskSet, TextEnv
+from paw_gym.replayed import ReplayedEnv
 from paw_gym.wrappers import AgentInterface, make_agent_env
 
 try:
@@ -63,7 +64,7 @@ class OpenEnvEnvironment(Environment):
         self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any
     ) -> TextObservation:
         """Starts an episode; ``task_id`` or ``task_index`` in ``kwargs`` chooses the task."""
-        options: dict[str, Any] = {key: kwargs[key] for key in kwargs}
+        options = dict(kwargs)
         if episode_id is not None and not self._bare:
             options["episode_id"] = episode_id
         text, info = self._env.reset(seed=seed, options=options)
@@ -97,7 +98,7 @@ class OpenEnvEnvironment(Environment):
         return [self.agent.tasks.split or "default"]
 
     def num_tasks(self, split: str) -> int:
-        """How many tasks there are."""
+        """Number of tasks."""
         return len(self.agent.tasks)
 
     def get_task(self, split: str, index: int) -> dict[str, Any]:
@@ -150,11 +151,11 @@ def create_openenv_app(
     )
 
 
-class FromOpenEnv(TextEnv):
+class FromOpenEnv(ReplayedEnv):
     """An OpenEnv server's environment as one of ours.
 
-    Saving and restoring plays the episode again, so it is exact where the environment depends on
-    its seed and its actions.
+    Saving and restoring plays the episode again, so it is exact if the environment depends on
+    its seed and its actions alone.
 
     Args:
         url: the server's address.
@@ -193,18 +194,13 @@ class FromOpenEnv(TextEnv):
             )
         return super().__deepcopy__(memo)
 
-    def _start(self, task: Task) -> Outcome:
-        self.state = {"seed": int(self.np_random.integers(2**31)), "actions": [], "total": 0.0}
-        return self._open()
+    def _open(self, task: Task, seed: int) -> Outcome:
+        self._total = 0.0
+        return self._outcome(self._client.reset(**{"seed": seed, **(task.data or {})}))
 
-    def _open(self) -> Outcome:
-        arguments = {"seed": self.state["seed"], **(self.task.data or {})}
-        return self._outcome(self._client.reset(**arguments))
-
-    def _act(self, action: str) -> Outcome:
+    def _apply(self, action: str) -> Outcome:
         result = self._client.step(self._to_action(action))
-        self.state["actions"].append(action)
-        self.state["total"] += float(result.reward or 0.0)
+        self._total += float(result.reward or 0.0)
         return self._outcome(result)
 
     def _outcome(self, result: Any) -> Outcome:
@@ -214,18 +210,12 @@ class FromOpenEnv(TextEnv):
             self._to_text(result.observation),
             reward=float(result.reward or 0.0),
             terminated=done and not limited,
-            success=bool(done and self.state["total"] > 0 if success is None else success),
+            success=bool(done and self._total > 0 if success is None else success),
             score=_share(info.get("score")),
             action_is_valid=bool(info.get("action_is_valid", True)),
             admissible_actions=self._admissible(result.observation),
             truncated=done and limited,
         )
-
-    def _set_state(self, state: Any) -> None:
-        self.state = {**state, "actions": list(state["actions"])}
-        self._open()
-        for action in state["actions"]:
-            self._client.step(self._to_action(action))
 
     def close(self) -> None:
         """Ends the session."""

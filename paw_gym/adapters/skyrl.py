@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from paw_gym.core import Outcome, Task, TaskSet, TextEnv
+from paw_gym.core import Outcome, Task, TaskSet
+from paw_gym.replayed import ReplayedEnv
 from paw_gym.wrappers import AgentInterface, make_agent_env
 
 try:
@@ -125,7 +126,7 @@ def rows(
     ]
 
 
-class FromSkyRL(TextEnv):
+class FromSkyRL(ReplayedEnv):
     """A skyrl-gym environment as one of ours. Register it with ``register_text_env``, or make it.
 
     An action is the model's whole response; the observation is the text of the messages that come
@@ -150,44 +151,28 @@ class FromSkyRL(TextEnv):
         self._make = make
         self._env: BaseTextEnv | None = None
 
-    def _start(self, task: Task) -> Outcome:
-        self.state = {"actions": [], "total": 0.0}
-        return self._open(task)
-
-    def _open(self, task: Task) -> Outcome:
-        self._close()
-        self._env = self._make(task)
+    def _open(self, task: Task, seed: int) -> Outcome:
+        self.close()
+        self._env, self._total = self._make(task), 0.0
         messages, _ = self._env.init([dict(message) for message in task.data])
         return Outcome(_text(messages))
 
-    def _act(self, action: str) -> Outcome:
+    def _apply(self, action: str) -> Outcome:
         assert self._env is not None
         output = self._env.step(action)
-        self.state["actions"].append(action)
-        self.state["total"] += float(output["reward"])
-        success = bool(output["done"]) and self.state["total"] > 0
+        self._total += float(output["reward"])
         return Outcome(
             _text(output["observations"]) or "The episode is over.",
             reward=float(output["reward"]),
             terminated=bool(output["done"]),
-            success=success,
+            success=bool(output["done"]) and self._total > 0,
         )
-
-    def _set_state(self, state: Any) -> None:
-        self._open(self.task)
-        assert self._env is not None
-        for action in state["actions"]:
-            self._env.step(action)
-        self.state = {"actions": list(state["actions"]), "total": state["total"]}
-
-    def _close(self) -> None:
-        if self._env is not None:
-            self._env.close()
-            self._env = None
 
     def close(self) -> None:
         """Closes the environment."""
-        self._close()
+        if self._env is not None:
+            self._env.close()
+            self._env = None
 
 
 def _text(messages: Sequence[dict[str, str]]) -> str:

@@ -15,9 +15,8 @@ from contextlib import contextmanager, redirect_stdout
 from enum import Enum
 from typing import Any
 
-from paw_gym.adapters.families import family_name
+from paw_gym.adapters.families import seeded_tasks
 from paw_gym.core import AgentDefaults, Outcome, Task
-from paw_gym.generated import sampled_tasks
 from paw_gym.internals.naming import require_choice
 from paw_gym.replayed import ReplayedEnv
 
@@ -65,14 +64,10 @@ class FromTextArena(ReplayedEnv):
         self._game: Any = None
         self._drawn: Any = None
         self._rules(0)  # says at once what cannot be played
-        tasks = sampled_tasks(
-            family_name("textarena", env, env_kwargs),
-            split,
-            lambda rng: rng.getrandbits(31),
-            str,
+        tasks = seeded_tasks(
+            "textarena", env, env_kwargs, split, num_tasks,
             lambda task_id, seed: Task(task_id, self._rules(seed), env, seed),
-            num_tasks,
-        )
+        )  # fmt: skip
         super().__init__(tasks, max_steps, render_mode)
 
     def _make(self) -> Any:
@@ -98,7 +93,7 @@ class FromTextArena(ReplayedEnv):
         return ValueError(f"TextArena's {self._name} cannot be played here by one player: {hint}")
 
     def _rules(self, seed: int) -> str:
-        """What the game tells a player first, of an episode with a seed."""
+        """The game's first words to a player, of an episode with a seed."""
         game = self._make()
         with _apart(random.Random(seed).getstate()):
             said = self._reset(game, seed)
@@ -128,9 +123,8 @@ class FromTextArena(ReplayedEnv):
         said = [text for kind, text in _said(self._game) if kind != "PLAYER_ACTION"]
         ended = (about or {}).get(0, {})
         paid = (rewards or {}).get(0)
-        reward = (
-            float(paid) if isinstance(paid, int | float) else 0.0
-        )  # one game gives its reason there
+        # one game gives its reason there
+        reward = float(paid) if isinstance(paid, int | float) else 0.0
         return Outcome(
             "\n".join([*said, str(ended["reason"])] if ended.get("reason") else said),
             reward=reward,
@@ -158,7 +152,7 @@ def _apart(state: Any) -> Iterator[Callable[[], Any]]:
 
 
 def _said(game: Any) -> list[tuple[str, str]]:
-    """What the game said since it was last asked: the kind of each message, and its text."""
+    """The game's messages since it was last asked: kind and text of each."""
     said = []
     for message in game.get_observation()[1]:
         # the sender, the text and the kind; some games hand them over in another order

@@ -104,7 +104,7 @@ class ToolEnvironment:
 
 
 def environment_factory(env_id: str, **agent_kwargs: Any) -> Callable[[], ToolEnvironment]:
-    """What ``GRPOTrainer(environment_factory=...)`` takes.
+    """The argument ``environment_factory`` of ``GRPOTrainer``.
 
     Args:
         env_id: a registered id.

@@ -5,7 +5,7 @@
 Interface as of verifiers 0.4 (``verifiers.v1``): a ``Taskset`` yields typed tasks, and an ``Env`` plays
 one with an agent. The environment here is the agent's user: it opens with the first prompt, answers
 every reply with the next turn, and its rewards are the reward of the trace. verifiers finds a plug-in
-by the name of a top-level module: ours is ``paw_gym_verifiers``.
+by the name of a top-level module: an installed paw-gym has ``paw_gym_verifiers``, the file of that name here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["PawEnv", "PawEnvConfig", "PawTask", "PawTaskset", "PawTasksetConfig"
 
 
 class PawTasksetConfig(vf.TasksetConfig):
-    """Which environment, and which of its tasks."""
+    """The environment and its tasks."""
 
     env_id: str = "paw_gym/ALFWorld-v0"
     """a registered id"""

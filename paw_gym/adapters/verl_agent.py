@@ -89,7 +89,7 @@ class EnvironmentManager:
         """Starts an episode in each environment.
 
         Args:
-            kwargs: the rows' ``env_kwargs``; where they hold a ``task_id``, that task is started. Either all
+            kwargs: the rows' ``env_kwargs``; if they hold a ``task_id``, that task is started. Either all
                 of them hold one, or none.
 
         Returns:

@@ -33,10 +33,6 @@ def _no_progress(name: str, done: int, total: int | None) -> None:
     pass
 
 
-def _free_bytes(folder: Path) -> int:
-    return shutil.disk_usage(folder).free
-
-
 def download_dataset(
     manifest: Manifest,
     dest: Path | None = None,
@@ -46,8 +42,6 @@ def download_dataset(
     force: bool = False,
     keep_archives: bool = False,
     progress: Progress = _no_progress,
-    free_bytes: Callable[[Path], int] = _free_bytes,
-    wait: Callable[[float], None] = time.sleep,
 ) -> Path:
     """Fetches and extracts a data set; returns its folder.
 
@@ -63,8 +57,6 @@ def download_dataset(
         force: replace what is there.
         keep_archives: leave the archives beside the folder.
         progress: called after every chunk.
-        free_bytes: gives the free space of a folder's disk.
-        wait: sleeps between attempts (seconds).
 
     Raises:
         DownloadError: a file cannot be had, is damaged, or does not fit on the disk.
@@ -77,10 +69,11 @@ def download_dataset(
     store = dest.parent / f".{dest.name}.download"
 
     def reserve(size: int) -> None:
-        free = free_bytes(dest.parent)
+        free = shutil.disk_usage(dest.parent).free
         if size + _MARGIN > free:
             raise DownloadError(
-                f"The disk of {dest.parent} has {_mb(free)} free, and {_mb(size + _MARGIN)} are "
+                f"The disk of {dest.parent} has {free / 1e6:,.0f} MB free, and "
+                f"{(size + _MARGIN) / 1e6:,.0f} MB are "
                 "needed for the next step. Free some, or choose another folder with --dest."
             )
 
@@ -91,7 +84,7 @@ def download_dataset(
         if from_folder is not None:
             sources.append(_local(file, Path(from_folder).expanduser()))
         else:
-            sources.append(_remote(file, store, progress, reserve, wait, manifest))
+            sources.append(_remote(file, store, progress, reserve, manifest.homepage))
         if not file.sha256:
             _require_recorded(sources[-1][1], file.name, dest)
     _remove_abandoned(dest)
@@ -102,12 +95,8 @@ def download_dataset(
     return dest
 
 
-def _mb(size: int) -> str:
-    return f"{size / 1e6:,.0f} MB"
-
-
 def _settled(dest: Path, manifest: Manifest) -> bool:
-    """Whether ``dest`` already holds the data set; raises where it holds something else."""
+    """Says if ``dest`` already holds the data set; raises if it holds something else."""
     if not dest.exists() or (dest.is_dir() and not any(dest.iterdir())):
         return False
     receipt = read_receipt(dest)
@@ -159,8 +148,7 @@ def _remote(
     store: Path,
     progress: Progress,
     reserve: Callable[[int], None],
-    wait: Callable[[float], None],
-    manifest: Manifest,
+    homepage: str,
 ) -> tuple[DataFile, Path, str]:
     store.mkdir(parents=True, exist_ok=True)
     path, origin = store / file.name, store / f"{file.name}.from"
@@ -170,11 +158,11 @@ def _remote(
             return file, path, known
         path.unlink()
     try:
-        url = fetch(file, store, progress, reserve=reserve, wait=wait)
+        url = fetch(file, store, progress, reserve)
     except DownloadError as error:
         raise DownloadError(
             f"{error}\nOther ways: --mirror URL of a server that holds {file.name}; or get it from "
-            f"{manifest.homepage or 'elsewhere'} yourself and use --from-folder DIR."
+            f"{homepage or 'elsewhere'} yourself and use --from-folder DIR."
         ) from error
     origin.write_text(url)
     return file, path, url
@@ -198,18 +186,23 @@ def _fill(
     contents: dict[str, FileRecord] = {}
     archives = []
     for file, path, origin in sources:
-        digest = sha256_of(path)
-        try:
-            contents.update(_place(file, path, digest, staging, progress, reserve))
-        except DownloadError:
-            if fetched and file.unpack == "zip" and not file.sha256:
-                path.unlink()  # nothing vouches for it: the next run fetches it anew
-            raise
+        digest, size = sha256_of(path), path.stat().st_size
+        if file.unpack == "zip":
+            try:
+                contents.update(unpack_zip(path, staging, progress, reserve))
+            except DownloadError:
+                if fetched and not file.sha256:
+                    path.unlink()  # nothing vouches for it: the next run fetches it anew
+                raise
+        else:
+            reserve(size)
+            shutil.copyfile(path, staging / file.name)
+            contents[file.name] = (size, digest)
         archives.append(
             {
                 "name": file.name,
                 "origin": origin,
-                "bytes": path.stat().st_size,
+                "bytes": size,
                 "sha256": digest,
                 "sha256_was_known": bool(file.sha256),
             }
@@ -226,24 +219,8 @@ def _fill(
     write_json(staging / RECEIPT, receipt)
 
 
-def _place(
-    file: DataFile,
-    path: Path,
-    digest: str,
-    staging: Path,
-    progress: Progress,
-    reserve: Callable[[int], None],
-) -> dict[str, FileRecord]:
-    if file.unpack == "zip":
-        return unpack_zip(path, staging, progress, reserve)
-    size = path.stat().st_size
-    reserve(size)
-    shutil.copyfile(path, staging / file.name)
-    return {file.name: (size, digest)}
-
-
 def read_receipt(folder: Path) -> dict[str, Any] | None:
-    """The receipt of a data folder, or ``None`` where there is none.
+    """The receipt of a data folder, or ``None`` if there is none.
 
     Raises:
         ValueError: it is damaged.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paw_gym.data.manifest import DataFile
-from paw_gym.internals.files import sha256_of
+from paw_gym.internals.files import imposture, sha256_of
 
 CHUNK = 1 << 18
 """bytes read at a time"""
@@ -40,10 +40,7 @@ def fetch(
     file: DataFile,
     folder: Path,
     progress: Progress,
-    *,
-    reserve: Callable[[int], None] = lambda size: None,
-    attempts: int = ATTEMPTS,
-    wait: Callable[[float], None] = time.sleep,
+    reserve: Callable[[int], None],
 ) -> str:
     """Downloads ``file`` to ``folder / file.name`` and returns the address it came from.
 
@@ -55,8 +52,6 @@ def fetch(
         folder: where to; must exist.
         progress: called after every chunk.
         reserve: called with the bytes that are still to come; raises where the disk is too small.
-        attempts: connections in a row that bring nothing, after which an address has failed.
-        wait: sleeps between them (seconds).
 
     Raises:
         DownloadError: no address gave the file whole.
@@ -64,7 +59,7 @@ def fetch(
     reasons = []
     for url in file.urls:
         try:
-            _from_address(url, file, folder, progress, reserve, attempts, wait)
+            _from_address(url, file, folder, progress, reserve)
             return url
         except DownloadError as error:
             reasons.append(f"{url}: {error}")
@@ -77,8 +72,6 @@ def _from_address(
     folder: Path,
     progress: Progress,
     reserve: Callable[[int], None],
-    attempts: int,
-    wait: Callable[[float], None],
 ) -> None:
     part = _Part(folder / f"{file.name}.part")
     fruitless = 0
@@ -89,10 +82,10 @@ def _from_address(
             break
         except _Interrupted as error:
             fruitless = 0 if part.size > before else fruitless + 1
-            if fruitless >= attempts:
+            if fruitless >= ATTEMPTS:
                 kept = f" {part.size:,} bytes are kept: run it again to go on." if part.size else ""
                 raise DownloadError(f"no connection ({error}).{kept}") from error
-            wait(2.0**fruitless)
+            time.sleep(2.0**fruitless)
     digest = sha256_of(part.path)
     if file.sha256 and digest != file.sha256.lower():
         part.discard()
@@ -100,7 +93,9 @@ def _from_address(
             f"the checksum is wrong: expected sha256 {file.sha256}, got {digest}. "
             "The file was thrown away."
         )
-    if _is_web_page(part.path) and not file.name.endswith((".html", ".htm")):
+    with part.path.open("rb") as begun:
+        is_page = "web page" in (imposture(begun.read(512)) or "")
+    if is_page and not file.name.endswith((".html", ".htm")):
         part.discard()
         raise DownloadError(
             "it answers with a web page instead of the file (a login, a quota that is used up, or a "
@@ -108,12 +103,6 @@ def _from_address(
         )
     os.replace(part.path, folder / file.name)
     part.discard()
-
-
-def _is_web_page(path: Path) -> bool:
-    with path.open("rb") as file:
-        begin = file.read(512).lstrip().lower()
-    return begin.startswith((b"<!doctype html", b"<html"))
 
 
 def _receive(
@@ -155,7 +144,7 @@ def _open(url: str, headers: Mapping[str, str]) -> Any:
 
 
 def _complete(error: urllib.error.HTTPError, size: int) -> bool:
-    """Whether a 416 says that what we have is all there is (``Content-Range: bytes */size``)."""
+    """Says if a 416 means that the whole file is here already (``Content-Range: bytes */size``)."""
     total = (error.headers.get("Content-Range") or "").rpartition("/")[2]
     return size > 0 and total == str(size)
 
@@ -219,7 +208,7 @@ class _Part:
         self._notes.write_text(json.dumps({"url": url, "validator": validator}))
 
     def resume_headers(self, url: str, trusted: bool) -> dict[str, str]:
-        """Headers that ask for the remaining bytes; none where they could be those of another file.
+        """Headers that ask for the remaining bytes; none if they could be those of another file.
 
         Args:
             url: the address.
@@ -243,7 +232,7 @@ class _Part:
 
 
 def fetch_checksums(mirror: str) -> dict[str, str]:
-    """The SHA256SUMS of a mirror by file name; empty where it serves none.
+    """The SHA256SUMS of a mirror by file name; empty if it serves none.
 
     Raises:
         DownloadError: the mirror cannot be reached, or the file is not of that form.

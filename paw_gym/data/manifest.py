@@ -1,4 +1,4 @@
-"""Manifests: which files make up a data set, and where they are served."""
+"""Manifests: the files of a data set, and the addresses that serve them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class DataFile:
     urls: tuple[str, ...]
     """tried in order"""
     sha256: str = ""
-    """hex digest; empty where none is known, and then the first download's holds"""
+    """hex digest; empty if none is known, and then the first download's holds"""
     size: int | None = None
-    """bytes, where known beforehand"""
+    """bytes, if known beforehand"""
     unpack: str = "zip"
     """``zip``: extracted into the data folder; ``none``: kept as it is"""
     about: str = ""

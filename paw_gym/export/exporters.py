@@ -1,15 +1,101 @@
-"""Where ``paw export --to NAME`` finds what writes a form, and the forms that are one file."""
+"""Forms of a data set by name, for ``paw export --to NAME``, and the parts that their writers share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from paw_gym.export.staging import Tally, require_file, with_clean_texts
 from paw_gym.internals.registry import Registry
-from paw_gym.transition import Episode, write_jsonl, write_parquet
+from paw_gym.transition import Episode, Transition, write_jsonl, write_parquet
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def require_absent(out: Path, force: bool) -> None:
+    """Raises ``FileExistsError`` for an output that would overwrite something."""
+    if out.exists() and not force:
+        raise FileExistsError(
+            f"{out} exists already. Choose another name, or replace it with --force."
+        )
+
+
+def require_file(out: Path, force: bool) -> None:
+    """Raises an ``OSError`` for a file that would overwrite something, or that cannot be written there."""
+    require_absent(out, force)
+    if out.is_dir():
+        raise IsADirectoryError(f"{out} is a folder; this form is one file.")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"There is no folder {out.parent} to write to.")
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of the episodes that were written."""
+
+    episodes: int = 0
+    transitions: int = 0
+    successes: int = 0
+    env_ids: set[str] = field(default_factory=set)
+
+    def count(
+        self, episodes: Iterable[Episode], progress: Callable[[Tally], None] | None = None
+    ) -> Iterator[Episode]:
+        """The same episodes, counted as they go by.
+
+        Args:
+            episodes: what to count.
+            progress: called after each episode.
+        """
+        for episode in episodes:
+            self.episodes += 1
+            self.transitions += len(episode.transitions)
+            self.successes += episode.success
+            self.env_ids.add(episode.env_id)
+            yield episode
+            if progress:
+                progress(self)
+
+
+def with_clean_texts(episodes: Iterable[Episode]) -> Iterator[Episode]:
+    """The episodes with lone surrogates as U+FFFD: JSON can hold them, UTF-8 (Arrow, Parquet) cannot."""
+    for episode in episodes:
+        texts: dict[str, Any] = {
+            "env_id": clean(episode.env_id),
+            "task_id": clean(episode.task_id),
+            "episode_id": clean(episode.episode_id),
+        }
+        yield replace(
+            episode,
+            **texts,
+            task_type=clean(episode.task_type),
+            instruction=clean(episode.instruction),
+            error=None if episode.error is None else clean(episode.error),
+            transitions=[_clean_step(t) for t in episode.transitions],
+        )
+
+
+def _clean_step(t: Transition) -> Transition:
+    texts = {f.name: getattr(t, f.name) for f in fields(t)}
+    texts = {name: text for name, text in texts.items() if isinstance(text, str)}
+    changed: dict[str, Any] = {n: clean(text) for n, text in texts.items() if text != clean(text)}
+    return replace(t, **changed) if changed else t
+
+
+def yaml_text(text: str) -> str:
+    """A text as a YAML scalar in quotes: bare, a name such as ``a: b`` would make a card unreadable."""
+    return json.dumps(text, ensure_ascii=False)  # JSON is YAML
+
+
+def clean(text: str) -> str:
+    """The text with lone surrogates replaced."""
+    return _SURROGATE.sub("\ufffd", text)
+
+
+# --- the forms ----------------------------------------------------------------------------------------
 
 
 class Write(Protocol):

@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from paw_gym.export.exporters import Exporter
-from paw_gym.export.staging import Tally, require_absent, with_clean_texts, yaml_text
+from paw_gym.export.exporters import (
+    Exporter,
+    Tally,
+    require_absent,
+    with_clean_texts,
+    yaml_text,
+)
 from paw_gym.internals.files import new_folder
 from paw_gym.transition import Episode, write_parquet
 
 SHARD = 50_000
-"""transitions of one file, about"""
+"""transitions of one file, about; an episode lies in one file"""
 
 _COLUMNS = {
     "prompt": "h_t: what the agent saw (in conversation mode the newest message)",
@@ -39,7 +44,6 @@ def write_hub_dataset(
     episodes: Iterable[Episode],
     *,
     force: bool = False,
-    shard: int = SHARD,
     progress: Callable[[Tally], None] | None = None,
 ) -> Tally:
     """Writes one transition a row to ``out/data/*.parquet``, and a card.
@@ -48,7 +52,6 @@ def write_hub_dataset(
         out: the folder; it appears whole or not at all.
         episodes: what to write.
         force: replace what is there.
-        shard: transitions of one file, about; an episode lies in one file.
         progress: called after each episode.
 
     Returns:
@@ -64,7 +67,7 @@ def write_hub_dataset(
     with new_folder(out) as folder:
         (folder / "data").mkdir()
         first = 0
-        for number, some in enumerate(_shards(counted, shard)):
+        for number, some in enumerate(_shards(counted)):
             write_parquet(folder / "data" / f"train-{number:05d}.parquet", some, first)
             first = tally.episodes
         if tally.episodes == 0:
@@ -73,17 +76,17 @@ def write_hub_dataset(
     return tally
 
 
-def _shards(episodes: Iterable[Episode], size: int) -> Iterator[Iterator[Episode]]:
-    """Runs of episodes with about ``size`` transitions; each is to be used up before the next."""
+def _shards(episodes: Iterable[Episode]) -> Iterator[Iterator[Episode]]:
+    """Runs of episodes, one for each file; each is to be used up before the next."""
     rest = iter(episodes)
     for first in rest:
-        yield _run(first, rest, size)
+        yield _run(first, rest)
 
 
-def _run(first: Episode, rest: Iterator[Episode], size: int) -> Iterator[Episode]:
+def _run(first: Episode, rest: Iterator[Episode]) -> Iterator[Episode]:
     count = len(first.transitions)
     yield first
-    while count < size:
+    while count < SHARD:
         episode = next(rest, None)
         if episode is None:
             return

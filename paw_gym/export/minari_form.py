@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from paw_gym.export.exporters import Exporter
-from paw_gym.export.staging import Tally, require_absent, with_clean_texts
+from paw_gym.export.exporters import Exporter, Tally, require_absent, with_clean_texts
 from paw_gym.internals.files import new_folder
 from paw_gym.transition import Episode, Transition
 
@@ -115,15 +114,14 @@ def _buffer(number: int, episode: Episode) -> Any:
 
 
 def _first_observation(t: Transition) -> str:
-    """o_0 as the environment printed it, where the record has it; else what the agent saw."""
+    """o_0 as the environment printed it, if the record has it; else what the agent saw."""
     return t.prompt if t.observation is None else t.observation
 
 
 def _record(index: int, t: Transition, episode: Episode, seen: str) -> dict[str, Any]:
     """The fields of a transition that have no place of their own, or come back changed from there."""
     record: dict[str, Any] = {"action_is_valid": t.action_is_valid, "info": t.info}
-    # records of earlier versions hold the observation in their info: one of that name needs both
-    if t.observation != seen or "observation" in t.info:
+    if t.observation != seen:
         record["observation"] = t.observation
     for name in ("prompt", "observation", "response"):
         text = getattr(t, name)
@@ -244,8 +242,6 @@ def _transition(
         return str(infos[name][step]) if name in infos else otherwise
 
     observation, action = str(played.observations[step]), str(played.actions[step])
-    if "info" in record and "observation" not in record:
-        record["info"].pop("observation", None)
     values = {
         "env_id": episode.env_id,
         "task_id": episode.task_id,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paw_gym.export.staging import Tally, require_absent, with_clean_texts, yaml_text
+from paw_gym.export.exporters import Tally, require_absent, with_clean_texts, yaml_text
 from paw_gym.internals.files import new_folder
 from paw_gym.internals.naming import require_choice
 from paw_gym.internals.tool_calls import call_messages, in_tags, tool_schemas, tools_of
@@ -177,6 +177,7 @@ def _card(name: str, summary: SFTSummary) -> str:
     )
     counts = "\n".join(f"- `{kind}`: {count:,} examples" for kind, count in summary.rows.items())
     kind = next(iter(summary.rows))
+    environments = ", ".join(f"`{env}`" for env in sorted(summary.tally.env_ids))
     return f"""---
 pretty_name: {yaml_text(name)}
 tags: [reinforcement-learning, text-environments, paw-gym, sft]
@@ -186,7 +187,7 @@ configs:
 
 # {name}
 
-Chat-format examples from {summary.tally.episodes:,} episodes of {_environments(summary.tally)}:
+Chat-format examples from {summary.tally.episodes:,} episodes of {environments}:
 
 {counts}
 
@@ -201,7 +202,3 @@ trainer = SFTTrainer("Qwen/Qwen2.5-0.5B-Instruct", train_dataset=data)
 `policy` holds what an agent saw and answered; `world_model` what came of it. Written by
 [PaW-Gym](https://pypi.org/project/paw-gym/).
 """
-
-
-def _environments(tally: Tally) -> str:
-    return ", ".join(f"`{env}`" for env in sorted(tally.env_ids))

@@ -1,4 +1,4 @@
-"""Where episodes lie: a run's folder, a file of episodes, a data set that was exported from one."""
+"""Reading episodes: from a run's folder, a file of episodes, or a data set that was exported from one."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paw_gym.remote.errors import RemoteError, ServerUnavailableError, SessionLostError
+from paw_gym.remote.protocol import RemoteError, ServerUnavailableError, SessionLostError
 
 __all__ = ["RemoteError", "ServerUnavailableError", "SessionLostError", "make_remote"]
 

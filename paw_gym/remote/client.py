@@ -1,4 +1,4 @@
-"""The client of a gateway: calls, many at a time, and descriptions of its environments."""
+"""The client of a gateway: calls, many at a time, and what it says of its environments."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
-from paw_gym.core import Task, TaskSet
+from paw_gym.core import AgentDefaults, Task, TaskSet, TextEnv
 from paw_gym.internals.cache import own_token
 from paw_gym.internals.http import BUSY, HttpError, JsonClient
 from paw_gym.internals.naming import UnknownTaskError
-from paw_gym.remote.errors import (
+from paw_gym.prompts import PromptTemplate, builtin_templates
+from paw_gym.remote.protocol import (
     RemoteError,
     ServerUnavailableError,
     SessionLostError,
     UnknownSessionError,
 )
 
+TOKEN_VARIABLE = "PAW_GATEWAY_TOKEN"
 _CALLS = 512
 """in one request"""
 _BYTES = 4_000_000
@@ -60,12 +63,50 @@ class _MalformedError(RemoteError):
         self.result = {"status": status, "answer": {"detail": said}}
 
 
+@dataclass(frozen=True)
+class EnvDefaults:
+    """Attributes that ``TextEnv`` has by its class, of an environment behind a gateway."""
+
+    agent: AgentDefaults
+    held_out_splits: tuple[str, str]
+    small_template: str
+    type_groups: Mapping[str, Sequence[str]]
+    has_splits: bool
+    """it is made with a ``split``"""
+
+    @classmethod
+    def read(cls, described: Mapping[str, Any]) -> EnvDefaults:
+        """The defaults that a gateway's description of an environment holds.
+
+        Raises:
+            RemoteError: it names a prompt template that is unknown here.
+        """
+        agent = dict(described["agent"])
+        text, name, small = (
+            agent.pop("template_text"),
+            agent["template"],
+            described["small_template"],
+        )
+        if text is not None:
+            agent["template"] = PromptTemplate.parse(text, "remote")
+        elif name not in builtin_templates():  # it must not be taken for a path on this machine
+            raise RemoteError(
+                f"The gateway names a prompt template that is unknown here: {name!r}."
+            )
+        if small not in builtin_templates():
+            small = TextEnv.small_template
+        selection, held_out = described["held_out_splits"]
+        groups = {name: tuple(types) for name, types in described["type_groups"].items()}
+        splits = (selection, held_out)
+        return cls(AgentDefaults(**agent), splits, small, groups, described["has_splits"])
+
+
 class GatewayClient:
     """Speaks to one gateway. Its sessions are its own: a key goes along that nobody else knows.
 
     Args:
         url: the gateway's address.
-        token: bearer token, where the gateway asks for one; ``None``: that of this user's own gateway.
+        token: bearer token, if the gateway asks for one; ``None``: that of this user's own gateway.
         timeout: seconds to wait for an answer.
     """
 
@@ -126,7 +167,7 @@ class GatewayClient:
         return self._results([*calls, *closing])[: len(calls)]
 
     def _results(self, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """What came of each call: one that the gateway does not take must not cost the others theirs."""
+        """The result of each call: one that the gateway does not take must not cost the others theirs."""
         try:
             return self._request(calls)
         except _MalformedError as error:
@@ -181,7 +222,7 @@ class GatewayClient:
         """Has the session of an environment that nobody closed closed with the next request."""
         self._abandoned.extend(self._held.pop(id(held), ()))
 
-    def farewell(self) -> None:
+    def close_all(self) -> None:
         """Closes all sessions, if the gateway answers at once; otherwise they expire."""
         sessions = [*self._abandoned, *(name for held in self._held.values() for name in held)]
         calls = [{"op": "close", "session": session} for session in sessions]
@@ -205,25 +246,25 @@ class GatewayClient:
         if key not in self._task_sets:
             described = self.describe(env_id, kwargs)
             self._task_sets[key] = TaskSet(
-                self._listed(env_id, kwargs, "ids"),
+                self._task_ids(env_id, kwargs, described),
                 lru_cache(4096)(lambda task_id: self._task(env_id, kwargs, task_id)),
                 described["fingerprint"],
                 described["split"],
             )
         return self._task_sets[key]
 
-    def _listed(self, env_id: str, kwargs: dict[str, Any], what: str, **more: Any) -> list[Any]:
-        """Something of every task, in their order."""
-        described = self.describe(env_id, kwargs)
-        call = {"op": "tasks", "env_id": env_id, "kwargs": kwargs, **more}
-        listed: list[Any] = []
+    def _task_ids(
+        self, env_id: str, kwargs: dict[str, Any], described: Mapping[str, Any]
+    ) -> list[str]:
+        call = {"op": "tasks", "env_id": env_id, "kwargs": kwargs, "limit": _PAGE}
+        listed: list[str] = []
         while len(listed) < described["num_tasks"]:
-            page = self.call({**call, "offset": len(listed), "limit": _PAGE})
-            if page["fingerprint"] != described["fingerprint"] or not page[what]:
+            page = self.call({**call, "offset": len(listed)})
+            if page["fingerprint"] != described["fingerprint"] or not page["ids"]:
                 raise ServerUnavailableError(
                     f"{self.url} changed the tasks of {env_id} while they were being listed."
                 )
-            listed.extend(page[what])
+            listed.extend(page["ids"])
         return listed
 
     def _task(self, env_id: str, kwargs: dict[str, Any], task_id: str) -> Task:
@@ -256,16 +297,17 @@ def _parts(calls: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 def client_for(url: str, token: str | None, timeout: float) -> GatewayClient:
     """The client of this process for a gateway, so that environments share a connection and a key."""
-    return _client_for(url.rstrip("/"), token, timeout, os.getpid())
+    given = token if token is not None else os.environ.get(TOKEN_VARIABLE)
+    return _client_for(url.rstrip("/"), given, timeout, os.getpid())
 
 
 @lru_cache(maxsize=64)
 def _client_for(url: str, token: str | None, timeout: float, process: int) -> GatewayClient:
     client = GatewayClient(url, token, timeout)
-    atexit.register(_farewell, client, process)
+
+    def at_exit() -> None:
+        if os.getpid() == process:  # a forked process does not own what it has a copy of
+            client.close_all()
+
+    atexit.register(at_exit)
     return client
-
-
-def _farewell(client: GatewayClient, process: int) -> None:
-    if os.getpid() == process:
-        client.farewell()

@@ -15,19 +15,18 @@ import gymnasium as gym
 
 from paw_gym.core import INFO_KEYS, Outcome, Task, TextEnv
 from paw_gym.internals.printable import encodable
-from paw_gym.remote.client import GatewayClient, client_for
-from paw_gym.remote.defaults import EnvDefaults
-from paw_gym.remote.errors import (
+from paw_gym.remote.client import EnvDefaults, GatewayClient, client_for
+from paw_gym.remote.protocol import (
     RemoteError,
     ServerUnavailableError,
     SessionLostError,
     UnknownSessionError,
+    generator_text,
+    set_generator,
 )
-from paw_gym.remote.generator_state import generator_text, set_generator
 
 TIMEOUT = 330.0
 """seconds to wait for an answer: more than a gateway gives an environment to load its data"""
-TOKEN_VARIABLE = "PAW_GATEWAY_TOKEN"
 _SHOWN = 64
 """observations whose form in a prompt is remembered"""
 
@@ -55,7 +54,7 @@ class RemoteEnv(TextEnv):
     ``SessionLostError``, and ``reset`` begins anew.
 
     ## Arguments
-    ``url``: the gateway. ``remote_id``: the environment's id there. ``token``: where the gateway asks
+    ``url``: the gateway. ``remote_id``: the environment's id there. ``token``: if the gateway asks
     for one; better in the environment variable ``PAW_GATEWAY_TOKEN``. ``timeout``: seconds to wait
     for an answer. All others go to the environment, as far as the gateway allows.
 
@@ -75,19 +74,21 @@ class RemoteEnv(TextEnv):
         render_mode: str | None = None,
         **kwargs: Any,
     ) -> None:
-        self.client: GatewayClient = _client(url, token, timeout)
+        self.client: GatewayClient = client_for(url, token, timeout)
         self.remote_id, self._kwargs = remote_id, kwargs
         described = self.client.describe(remote_id, kwargs)
         tasks = self.client.tasks(remote_id, kwargs)
         super().__init__(tasks, described["max_steps"], render_mode)
-        self._take_over(EnvDefaults.read(described))
+        for name, value in vars(EnvDefaults.read(described)).items():
+            if name != "has_splits":
+                setattr(self, name, value)
         self.recorded_info = tuple(described["recorded_info"])  # type: ignore[misc]
         self._asks_admissible, self._shows = described["asks_admissible"], described["shows"]
-        self._asks_actions = bool(described.get("asks_actions"))  # an older gateway does not say
+        self._asks_actions = described["asks_actions"]
         self._held: list[str] = []
         """the session, if there is one"""
         self._server_generator: str | None = None
-        """state of the generator over there, where it is known"""
+        """state of the generator over there, if it is known"""
         self._journal: dict[str, Any] = {}
         self._shown: OrderedDict[str, str] = OrderedDict()
         self._ahead: tuple[Any, dict[str, Any] | Exception] | None = None
@@ -104,19 +105,12 @@ class RemoteEnv(TextEnv):
         render_mode: str | None = None,
         **kwargs: Any,
     ) -> EnvDefaults:
-        """What an environment made with these arguments has where others have attributes of their class.
+        """Attributes of an environment made with these arguments that others have by their class.
 
         Raises:
             ServerUnavailableError, ValueError: as where the environment is made.
         """
-        return EnvDefaults.read(_client(url, token, timeout).describe(remote_id, kwargs))
-
-    def _take_over(self, defaults: EnvDefaults) -> None:
-        """Has the attributes that the class over there has."""
-        self.agent = defaults.agent  # type: ignore[misc]
-        self.held_out_splits = defaults.held_out_splits  # type: ignore[misc]
-        self.small_template = defaults.small_template  # type: ignore[misc]
-        self.type_groups = defaults.type_groups  # type: ignore[misc]
+        return EnvDefaults.read(client_for(url, token, timeout).describe(remote_id, kwargs))
 
     @property
     def spec(self) -> gym.envs.registration.EnvSpec | None:
@@ -145,7 +139,7 @@ class RemoteEnv(TextEnv):
         self._server_generator = None
 
     def _of_session(self, call: dict[str, Any]) -> dict[str, Any]:
-        """The call with the session, and with the generator's state where the server has another."""
+        """The call with the session, and with the generator's state if the server has another."""
         call["session"] = self._held[0]
         if call.get("seed") is None and call["op"] != "restore":
             here = generator_text(self.np_random)
@@ -326,14 +320,14 @@ class RemoteEnv(TextEnv):
         return self._shown[observation]
 
     def list_actions(self) -> Sequence[str] | None:
-        """What would be accepted now; asked for where the environment does not list it by itself."""
+        """Actions that would be accepted now; asked for if the environment does not list them by itself."""
         if not self._asks_actions:
             return super().list_actions()
         listed = self._ask({"op": "ask", "what": "actions"})["answer"]
         return None if listed is None else [str(action) for action in listed]
 
     def is_admissible(self, action: str) -> bool:
-        """Whether an action would be accepted now, as far as the listed actions show."""
+        """Says if an action would be accepted now, as far as the listed actions show."""
         if not self._asks_admissible:
             return super().is_admissible(action)
         answer = self._ask({"op": "ask", "what": "admissible", "text": encodable(action)})["answer"]
@@ -377,11 +371,6 @@ class RemoteEnv(TextEnv):
             self._held.clear()
 
 
-def _client(url: str, token: str | None, timeout: float) -> GatewayClient:
-    given = token if token is not None else os.environ.get(TOKEN_VARIABLE)
-    return client_for(url, given, timeout)
-
-
 def _abandon(client: GatewayClient, held: list[str], process: int) -> None:
     if os.getpid() == process:  # a forked process does not own what it has a copy of
         client.abandon(held)
@@ -400,7 +389,9 @@ def _fetch(client: GatewayClient, asked: list[Asked]) -> None:
     answers = _answers(client, [one.env._open_call() for one in without])
     for one, answer in zip(without, answers, strict=True):
         try:
-            one.env._opened(_raised(answer))
+            if isinstance(answer, Exception):
+                raise answer
+            one.env._opened(answer)
         except Exception as error:  # raised by the call that it is for
             one.env._ahead = (_key(one), error)
     open_ = [one for one in asked if one.env._held]
@@ -418,12 +409,6 @@ def _answers(
         return client.calls(calls)
     except (ServerUnavailableError, RemoteError) as error:
         return [error] * len(calls)
-
-
-def _raised(answer: dict[str, Any] | Exception) -> dict[str, Any]:
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
 
 
 def _key(asked: Asked) -> tuple[Any, ...]:

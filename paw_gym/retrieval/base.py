@@ -20,13 +20,13 @@ class Passage:
 
     @property
     def title(self) -> str:
-        """The title without its quotation marks; empty where ``contents`` has one line only."""
+        """The title without its quotation marks; empty if ``contents`` has one line only."""
         head, newline, _ = self.contents.partition("\n")
         return head.strip().strip('"') if newline else ""
 
     @property
     def text(self) -> str:
-        """The text after the title; everything where there is none."""
+        """The text after the title; everything if there is none."""
         head, newline, rest = self.contents.partition("\n")
         return rest if newline else head
 
@@ -51,7 +51,7 @@ class SearchContext:
     seed: int = 0
     """what decides, together with the query, between a useful and a noisy result"""
     progress: float | None = None
-    """share of training that is done, 0 to 1, where a trainer states it"""
+    """share of training that is done, 0 to 1, if a trainer states it"""
 
 
 @runtime_checkable
@@ -92,7 +92,7 @@ class Retriever(Protocol):
 
 
 def wants_contexts(retriever: Retriever) -> bool:
-    """Whether what a retriever finds depends on the contexts of its queries.
+    """Says if a retriever's results depend on the contexts of its queries.
 
     Raises:
         RetrieverError: only its server knows, and does not answer.

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -57,7 +57,7 @@ class BM25Index:
 
     @property
     def size(self) -> int:
-        """How many passages it covers."""
+        """Number of passages."""
         return len(self.lengths)
 
     def place(self, term: str) -> int | None:
@@ -205,7 +205,7 @@ def build_index(
     if folder is None:
         shards = []
         for start, end in bounds:
-            shards.append(index_shard((p.contents for p in _range(corpus, start, end)), start))
+            shards.append(index_shard(_texts(corpus, start, end), start))
             progress("indexing", end, len(corpus))
         return _merge(shards, corpus.fingerprint, None)
     if not (folder / "index.json").is_file():
@@ -243,8 +243,8 @@ def _build(
     progress("merging", 1, 1)
 
 
-def _range(corpus: Corpus, start: int, end: int) -> Iterable[Any]:
-    return (corpus[i] for i in range(start, end))
+def _texts(corpus: Corpus, start: int, end: int) -> Iterator[str]:
+    return (corpus[i].contents for i in range(start, end))
 
 
 def _shard_path(parts: Path, start: int) -> Path:
@@ -270,7 +270,7 @@ def _index_missing(
 
 
 def _save_shard(corpus: Corpus, parts: Path, start: int, end: int) -> None:
-    shard = index_shard((p.contents for p in _range(corpus, start, end)), start)
+    shard = index_shard(_texts(corpus, start, end), start)
     with new_file(_shard_path(parts, start)) as scratch, scratch.open("wb") as file:
         np.savez(file, **asdict(shard))
 

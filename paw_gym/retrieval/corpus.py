@@ -109,7 +109,7 @@ Ranked = tuple[Sequence[int] | np.ndarray, Sequence[float] | np.ndarray]
 class CorpusRetriever:
     """Base of the retrievers that rank the passages of a corpus of their own, one query after the other.
 
-    A subclass sets ``corpus`` and ``_settings``, and implements ``rank``; or ``search``, where it
+    A subclass sets ``corpus`` and ``_settings``, and implements ``rank``; or ``search``, if it
     answers several queries together.
     """
 
@@ -144,7 +144,7 @@ class CorpusRetriever:
 
 
 class PassageError(ValueError):
-    """A record is no passage; the message states why."""
+    """A record is not a passage; the message states why."""
 
 
 def parse_passage(record: Any) -> Passage:
@@ -231,7 +231,7 @@ class _Lines:
 
 
 def _version(stat: os.stat_result) -> tuple[int, int]:
-    """What tells a changed file from the one that was scanned: its size in bytes and its time."""
+    """Size in bytes and time of a file: a change since its scan shows in them."""
     return stat.st_size, stat.st_mtime_ns
 
 
@@ -332,7 +332,7 @@ def _scan_folder(path: Path) -> Path:
 
 
 def _recalled(folder: Path) -> tuple[np.ndarray, dict[str, Any]] | None:
-    """What was remembered of a scan; ``None``: nothing, or it is damaged."""
+    """A remembered scan; ``None``: there is none, or it is damaged."""
     try:
         scan = json.loads((folder / "scan.json").read_text(encoding="utf-8"))
         offsets = np.asarray(np.load(folder / "offsets.npy", mmap_mode="r"))

@@ -211,7 +211,7 @@ def require_index_of_file(retriever: Any, settings: Mapping[str, Any], corpus: A
     Args:
         retriever: name of a retriever, or one.
         settings: its arguments.
-        corpus: path of the corpus, where one was given.
+        corpus: path of the corpus, if one was given.
     """
     if retriever != "e5" or settings.get("index") is not None or corpus is None:
         return

@@ -43,7 +43,7 @@ def require_retriever(name: str) -> None:
 
 
 def needs_corpus(name: str) -> bool:
-    """Whether a retriever searches a corpus of its own; a server and a language model bring theirs."""
+    """Says if a retriever searches a corpus of its own; a server and a language model bring theirs."""
     return name in RETRIEVERS and "corpus" in parameters_in(RETRIEVERS[name])
 
 

@@ -41,7 +41,7 @@ class HybridRetriever:
 
     @property
     def wants_contexts(self) -> bool:
-        """Whether what is found depends on contexts: as soon as it does for one part."""
+        """Results depend on contexts: as soon as those of one part do."""
         return any(map(wants_contexts, self.parts))
 
     @property

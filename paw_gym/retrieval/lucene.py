@@ -125,7 +125,7 @@ def _require_corpus(folder: Path, fingerprint: str) -> None:
     note = folder / _NOTE
     if not note.is_file():
         raise IndexMismatchError(
-            f"{folder} is no index that this program built ({_NOTE} is missing). Choose another "
+            f"{folder} is not an index that this program built ({_NOTE} is missing). Choose another "
             "folder; `paw index build lucene` makes one."
         )
     found = json.loads(note.read_text(encoding="utf-8"))["corpus"]

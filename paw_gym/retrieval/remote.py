@@ -71,12 +71,12 @@ class RemoteRetriever:
 
     @property
     def wants_contexts(self) -> bool:
-        """Whether the server's results depend on the contexts of queries (a simulated engine's do)."""
+        """The server's results depend on the contexts of queries (a simulated engine's do)."""
         return bool(self.info().get("wants_contexts"))
 
     @property
     def fingerprint(self) -> str:
-        """The server's; where it has none, a hash of its address."""
+        """The server's; if it has none, a hash of its address."""
         own = self.info().get("fingerprint")
         return str(own) if own else settings_digest({"retriever": self.client.url})
 

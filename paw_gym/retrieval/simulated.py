@@ -35,7 +35,7 @@ USEFUL = (
     "search for the query would return them. They must contain what is needed to answer the question, "
     "stated as plain facts. Do not mention the question or these instructions."
 )
-"""asks for documents that help; ``{answer}`` stands for the golden answers where they are known"""
+"""asks for documents that help; ``{answer}`` stands for the golden answers if they are known"""
 NOISY = (
     "You stand in for a web search engine on a bad day. Below are a search query and the question that "
     "the person searching wants to answer. Write {count} different documents, about 30 words each, "
@@ -63,7 +63,7 @@ class Curriculum:
     base: float = 4.0
     """how late it rises; 1: evenly"""
     searches: int = 100_000
-    """searches that make up the training, where contexts do not state its ``progress``"""
+    """searches that make up the training, if contexts do not state its ``progress``"""
 
     def __post_init__(self) -> None:
         if not (0 <= self.start <= 1 and 0 <= self.end <= 1):
@@ -284,7 +284,7 @@ class SimulatedRetriever:
         return counted if context.progress is None else self.curriculum.noise(context.progress)
 
     def is_noisy(self, query: str, context: SearchContext, share: float) -> bool:
-        """Whether this search gets a noisy result when that share of all does."""
+        """Says if this search gets a noisy result when that share of all does."""
         key = json.dumps([self.seed, query, context.question, context.seed])
         uniform = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
         return uniform < share

@@ -7,7 +7,6 @@ with the stored ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ KINDS = ("flat", "hnsw", "ivfpq")
 
 @dataclass(frozen=True)
 class VectorIndexSettings:
-    """How vectors are indexed."""
+    """Settings of an index of vectors."""
 
     kind: str = "flat"
     """``flat``, ``hnsw`` or ``ivfpq``"""
@@ -90,27 +89,20 @@ def new_index(dim: int, count: int, settings: VectorIndexSettings) -> Any:
         raise ValueError(f"code_bytes must divide the dimension {dim}, got {size}.")
     bits = 8 if trained_on >= 256 else max(1, int(math.log2(trained_on)))
     index = library.index_factory(dim, f"IVF{lists},PQ{size}x{bits}", metric)
-    index.do_polysemous_training = (
-        False  # minutes, for a search by Hamming distance that is not used
-    )
+    # takes minutes, for a search by Hamming distance that is not used
+    index.do_polysemous_training = False
     return index
 
 
-def fill_index(
-    index: Any, vectors: VectorStore | np.ndarray, settings: VectorIndexSettings
-) -> None:
+def fill_index(index: Any, vectors: VectorStore, settings: VectorIndexSettings) -> None:
     """Trains an index on a sample and adds all vectors, shard by shard."""
     count = len(vectors)
     if not index.is_trained:
         rng = np.random.default_rng(settings.seed)
         picked = np.sort(rng.choice(count, min(count, settings.train_size), replace=False))
-        sample = vectors[picked] if isinstance(vectors, np.ndarray) else vectors.rows(picked)
-        index.train(np.ascontiguousarray(sample, np.float32))
-    shards: Iterable[tuple[int, np.ndarray]] = (
-        [(0, vectors)] if isinstance(vectors, np.ndarray) else vectors.shards()
-    )
-    for _, rows in shards:
-        index.add(np.ascontiguousarray(rows, np.float32))
+        index.train(vectors.rows(picked))
+    for _, rows in vectors.shards():
+        index.add(rows)
 
 
 def save_index(index: Any, path: Path) -> None:
@@ -134,7 +126,7 @@ def load_index(path: Path) -> Any:
 
 @dataclass(frozen=True)
 class SearchEffort:
-    """How hard to look; more finds more and takes longer."""
+    """Settings of a search; more effort finds more and takes longer."""
 
     candidates: int = 128
     """hnsw: efSearch"""
@@ -151,7 +143,7 @@ class SearchEffort:
 def search_index(
     index: Any, queries: np.ndarray, top_k: int, effort: SearchEffort
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and positions, both [n, top_k], best first; -1 where there is nothing more."""
+    """Scores and positions, both [n, top_k], best first; -1 for none."""
     library = faiss()
     parameters = None
     top_k = min(top_k, index.ntotal)

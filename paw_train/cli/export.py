@@ -13,8 +13,7 @@ import typer
 from paw_train.cli.arguments import DATA, EnvSettings, Imports, import_modules
 
 if TYPE_CHECKING:
-    from paw_gym.export.exporters import Exporter
-    from paw_gym.export.staging import Tally
+    from paw_gym.export.exporters import Exporter, Tally
     from paw_gym.transition import Episode
 
 app = typer.Typer()

@@ -266,7 +266,7 @@ def gateway(
 ) -> None:
     """Serve environments to other processes and machines, for [cyan]paw_gym.make_remote(URL, ENV)[/cyan]."""
     from env_servers.gateway import Limits, create_app
-    from env_servers.gateway.options import offer_of, tokens_of
+    from env_servers.gateway.settings import offer_of, tokens_of
     from paw_train.cli.arguments import full_env_id, import_modules, parse_settings
 
     import_modules(modules)

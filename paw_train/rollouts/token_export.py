@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from paw_gym.export.staging import Tally, require_file, with_clean_texts
+from paw_gym.export.exporters import Tally, require_file, with_clean_texts
 from paw_gym.internals.files import json_text, new_file
 from paw_gym.transition import Episode
 from paw_gym.wrappers import AgentInterface, make_agent_env

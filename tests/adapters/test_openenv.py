@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import socket
-import threading
-import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,11 +12,11 @@ import pytest
 
 pytest.importorskip("openenv.core", reason="openenv is not installed")
 
-import uvicorn
 from openenv.core.env_server.http_server import create_fastapi_app
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
 from openenv.core.generic_client import GenericEnvClient
+from servers import in_thread
 
 from paw_gym import check_text_env, make_agent_env
 from paw_gym.adapters.openenv import FromOpenEnv, create_openenv_app
@@ -29,24 +27,8 @@ ENV = "paw_gym/ALFWorld-v0"
 @pytest.fixture
 def serve() -> Iterator[Callable[[Any], str]]:
     """Serves applications in threads until the test is over."""
-    running: list[tuple[uvicorn.Server, threading.Thread]] = []
-
-    def start(app: Any) -> str:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
-        thread = threading.Thread(target=server.run, daemon=True)
-        thread.start()
-        while not server.started:
-            time.sleep(0.05)
-        running.append((server, thread))
-        return f"http://127.0.0.1:{port}"
-
-    yield start
-    for server, thread in running:
-        server.should_exit = True
-        thread.join(20)
+    with ExitStack() as running:
+        yield lambda app: running.enter_context(in_thread(app))
 
 
 def test_their_client_plays_ours(serve: Callable[[Any], str]) -> None:

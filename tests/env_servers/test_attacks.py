@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers import RunningServer
 
 pytest.importorskip("fastapi", reason="fastapi is not installed: pip install '.[server]'")
 pytest.importorskip("prometheus_client", reason="the extra server is not installed")
@@ -25,7 +26,6 @@ from starlette.testclient import TestClient
 from env_servers import application
 from paw_train.viewer.app import create_app as create_viewer
 
-from .conftest import RunningServer
 from .test_contracts import ADDRESS, JSON, SERVERS, TOKEN, made
 
 KEY = {"X-PaW-Client": "a key of the tests"}
@@ -176,17 +176,13 @@ def test_a_link_opens_the_page_and_leaves_a_cookie(server: Any) -> None:
 
 
 @every_server
-@pytest.mark.parametrize(
-    "wrong", [{"origin": "http://evil.example"}, {"host": "evil.example"}, {"authorization": "x"}]
-)
-def test_a_websocket_passes_the_same_gate(server: Any, wrong: dict[str, str]) -> None:
+def test_there_is_no_websocket(server: Any) -> None:
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
         sent.append(message)
 
-    given = {"host": "127.0.0.1", "authorization": f"Bearer {TOKEN}", **wrong}
-    headers = [(name.encode(), value.encode()) for name, value in given.items()]
+    headers = [(b"host", b"127.0.0.1"), (b"authorization", f"Bearer {TOKEN}".encode())]
     scope = {"type": "websocket", "path": "/v1/calls", "headers": headers, "server": None}
     asyncio.run(server(scope, None, send))
     assert [message["type"] for message in sent] == ["websocket.close"]

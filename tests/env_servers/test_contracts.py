@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
 
 import pytest
+from servers import in_thread
 
 pytest.importorskip("fastapi", reason="fastapi is not installed: pip install '.[server]'")
 
-import uvicorn
 from click.testing import CliRunner
 from starlette.testclient import TestClient
 
@@ -46,21 +41,6 @@ def made(server: str, token: str | None = TOKEN) -> Gate:
     return env_servers.webshop.create_app(token=token)
 
 
-@contextmanager
-def running(app: Any) -> Iterator[str]:
-    """The server in a thread of its own; its address."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("server", SERVERS)
 def test_a_server_does_what_its_document_says(
@@ -70,7 +50,7 @@ def test_a_server_does_what_its_document_says(
     cli = pytest.importorskip("schemathesis.cli", reason="pip install '.[dev]'")
     settings = Path(__file__).resolve().with_name("schemathesis.toml")
     monkeypatch.chdir(tmp_path)  # it keeps what failed, and would begin with that the next time
-    with running(made(server)) as url:
+    with in_thread(made(server)) as url:
         ran = CliRunner().invoke(
             cli.schemathesis,
             ["--config-file", str(settings), "run", f"{url}/openapi.json", "--checks", "all",
@@ -126,7 +106,7 @@ def test_what_fails_inside_is_no_page_of_text(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_clients_repeat_what_the_server_says() -> None:
-    with running(made("retriever")) as url:
+    with in_thread(made("retriever")) as url:
         client = JsonClient(url, TOKEN)
         with pytest.raises(HttpError, match="top_k is 1 to 100, got 0") as refused:
             client.ask("POST", "/v1/search", {"queries": ["a"], "top_k": 0})

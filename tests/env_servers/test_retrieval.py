@@ -10,15 +10,15 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from servers import in_thread
 
 pytest.importorskip("fastapi", reason="fastapi is not installed: pip install '.[server]'")
 
-import uvicorn
 from starlette.testclient import TestClient
 
 from env_servers.retrieval import Batcher, Limits, create_app
@@ -71,20 +71,8 @@ def client(retriever: Any, **settings: Any) -> Iterator[TestClient]:
         yield opened
 
 
-@contextmanager
-def running(retriever: Any, **settings: Any) -> Iterator[str]:
-    """The server in a thread of its own; its address."""
-    config = uvicorn.Config(create_app(retriever, **settings), port=0, log_level="error")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
+def running(retriever: Any, **settings: Any) -> AbstractContextManager[str]:
+    return in_thread(create_app(retriever, **settings))
 
 
 def test_the_format_of_search_r1_with_and_without_scores() -> None:

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-from .conftest import free_port
+from servers import free_port
 
 pytest.importorskip("fastapi", reason="the extra server is not installed")
 pytest.importorskip("prometheus_client", reason="the extra server is not installed")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import stat
-import urllib.error
-import urllib.request
 import webbrowser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from servers import status_of
 
 pytest.importorskip("fastapi", reason="fastapi is not installed: pip install '.[server]'")
 pytest.importorskip("prometheus_client", reason="the extra server is not installed")
@@ -28,14 +27,6 @@ SHOP = "paw_gym/WebShop-v0"
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
-
-
-def status_of(url: str, **headers: str) -> int:
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        return error.code
 
 
 def test_clients_of_the_same_user_find_the_token(
@@ -130,3 +121,20 @@ def test_a_browser_is_started_without_the_token(
     assert "secret" not in url and allowed == 0o600 and "/?token=secret" in text
     assert not re.search("secret", " ".join(os.listdir(tmp_path / "servers")))
     assert not os.listdir(tmp_path / "servers")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "service", [["webshop", "--num-products", "20"], ["gateway", "--workers", "1"]]
+)
+def test_a_log_holds_no_token(serve: Any, service: list[str]) -> None:
+    token = "hunter2-of-the-server"
+    server = serve(*service, "--verbose", makes_token=True, PAW_SERVE_TOKEN=token)
+    right = {"Authorization": f"Bearer {token}"}
+    assert status_of(f"{server.url}/metrics", **right) == 200
+    for wrong in ({}, {"Authorization": "Bearer hunter2-guessed"}):
+        assert status_of(f"{server.url}/metrics", **wrong) == 401
+    assert status_of(f"{server.url}/no/such/place", **right) in (404, 405)
+    _, said = server.stop()
+    assert "Finished server process" in said and "/no/such/place" in said, "it does log"
+    assert "hunter2" not in said

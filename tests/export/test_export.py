@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from typer.testing import Result
 
 from paw_gym import Episode, Transition
-from paw_gym.export import read_episodes
+from paw_gym.export import hub, read_episodes
+from paw_gym.export.exporters import with_clean_texts
 from paw_gym.export.hub import write_hub_dataset
 from paw_gym.export.minari_form import write_minari
 from paw_gym.export.sft import write_sft
-from paw_gym.export.staging import with_clean_texts
 from paw_gym.transition import read_jsonl, read_parquet
 
 pytest.importorskip("pyarrow", reason='pip install ".[export]"')
@@ -158,8 +158,11 @@ class TestHub:
         assert [json.loads(i) for i in data["info"]] == [t.info for t in steps]
         assert list(read_episodes("games")) == played[:3]
 
-    def test_shards_are_cut_between_episodes(self, played: list[Episode], tmp_path: Path) -> None:
-        write_hub_dataset(tmp_path / "d", played, shard=8)
+    def test_shards_are_cut_between_episodes(
+        self, played: list[Episode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(hub, "SHARD", 8)
+        write_hub_dataset(tmp_path / "d", played)
         files = sorted((tmp_path / "d" / "data").iterdir())
         assert len(files) > 1
         assert [e for f in files for e in read_parquet(f)] == played

@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import os
-import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -16,47 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers import RunningServer
 
 HERE = Path(__file__).parent
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-class RunningGateway:
-    """`paw serve gateway` in a process of its own, with the environments of ``troubles``."""
+class RunningGateway(RunningServer):
+    """``paw serve gateway`` with the environments of ``troubles``."""
 
     def __init__(self, *arguments: str, scheme: str = "http", **variables: str) -> None:
-        self.port = free_port()
-        self.url = f"{scheme}://127.0.0.1:{self.port}"
-        command = [
-            sys.executable,
-            "-m",
-            "paw_train.cli",
-            "serve",
-            "gateway",
-            "--import",
-            "troubles",
-        ]
-        if "--tokens-file" not in arguments:
-            command.append("--no-token")
-        environment = {**os.environ, "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1", **variables}
-        self.process = subprocess.Popen(
-            [*command, "--port", str(self.port), *arguments],
-            stderr=subprocess.PIPE,
-            env=environment,
-            text=True,
-        )
-        for _ in range(1200):
-            if self.process.poll() is not None:
-                raise RuntimeError(f"the gateway ended: {self.process.communicate()[1]}")
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
-                return
-            time.sleep(0.1)
-        raise RuntimeError("the gateway did not start within two minutes")
+        self.scheme = scheme
+        path = {"PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])])}
+        super().__init__("gateway", "--import", "troubles", *arguments, **path, **variables)
+
+    def answers(self) -> bool:
+        socket.create_connection(("127.0.0.1", self.port)).close()
+        return True
 
     def ask(
         self, method: str, path: str, body: Any = None, key: str = "k" * 16, **headers: str
@@ -112,12 +83,6 @@ class RunningGateway:
             pytest.skip("needs /proc to find the workers")
         return [int(pid) for pid in path.read_text().split()]
 
-    def stop(self, how: int = signal.SIGTERM) -> tuple[int, str]:
-        """Its exit status, and what it wrote to stderr."""
-        self.process.send_signal(how)
-        said = self.process.communicate(timeout=120)[1]
-        return self.process.returncode, said
-
 
 def is_alive(pid: int) -> bool:
     """Whether a process runs (and is not merely unburied)."""
@@ -134,6 +99,11 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = 120) -
         time.sleep(0.05)
 
 
+def _need_server() -> None:
+    for package in ("fastapi", "prometheus_client"):
+        pytest.importorskip(package, reason="the extra server is not installed")
+
+
 @pytest.fixture(scope="session")
 def bench() -> Any:
     """The benchmark, whose functions are tests when they are small."""
@@ -145,30 +115,25 @@ def bench() -> Any:
 @pytest.fixture(scope="session")
 def gateway() -> Iterator[RunningGateway]:
     """One gateway for tests that leave it whole."""
-    pytest.importorskip("fastapi", reason="the extra server is not installed")
-    pytest.importorskip("prometheus_client", reason="the extra server is not installed")
+    _need_server()
     running = RunningGateway()
     yield running
-    running.process.kill()
-    running.process.communicate()
+    running.kill()
 
 
 @pytest.fixture(scope="session")
 def lone() -> Iterator[RunningGateway]:
     """A gateway whose sessions all share one worker, for tests that kill it."""
-    pytest.importorskip("fastapi", reason="the extra server is not installed")
-    pytest.importorskip("prometheus_client", reason="the extra server is not installed")
+    _need_server()
     running = RunningGateway("--workers", "1", "--step-seconds", "3")
     yield running
-    running.process.kill()
-    running.process.communicate()
+    running.kill()
 
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., RunningGateway]]:
     """Starts gateways that are gone after the test."""
-    pytest.importorskip("fastapi", reason="the extra server is not installed")
-    pytest.importorskip("prometheus_client", reason="the extra server is not installed")
+    _need_server()
     running: list[RunningGateway] = []
 
     def start(*arguments: str, **settings: Any) -> RunningGateway:
@@ -177,6 +142,4 @@ def serve() -> Iterator[Callable[..., RunningGateway]]:
 
     yield start
     for one in running:
-        if one.process.poll() is None:
-            one.process.kill()
-        one.process.communicate()
+        one.kill()

@@ -283,27 +283,6 @@ def test_clients_wait_while_an_environment_hangs(lone: RunningGateway) -> None:
 # --- other ways in -----------------------------------------------------------------------------------
 
 
-def test_websocket(gateway: RunningGateway) -> None:
-    client = pytest.importorskip("websockets.sync.client", reason="the extra server is missing")
-    exceptions = pytest.importorskip("websockets.exceptions")
-    url = gateway.url.replace("http", "ws") + "/v1/calls"
-    session = gateway.open("tests/Dice-v0", MINE)
-    step = {"op": "step", "session": session, "action": "roll"}
-    with client.connect(url, additional_headers={"X-PaW-Client": MINE}) as socket:
-        for number in range(3):
-            socket.send(json.dumps({"id": number, "calls": [{**step, "at": number}]}))
-            answer = json.loads(socket.recv())
-            assert answer["id"] == number and answer["results"][0]["status"] == 200
-        for garbage in ("", "{", "[]", '{"calls": 3}', b"\xff\x00"):
-            socket.send(garbage)
-            assert "detail" in json.loads(socket.recv())
-    with client.connect(url, additional_headers={"X-PaW-Client": THEIRS}) as socket:
-        socket.send(json.dumps({"calls": [step]}))
-        assert json.loads(socket.recv())["results"][0]["status"] == 404
-    with pytest.raises(exceptions.InvalidStatus, match="403"):
-        client.connect(url)
-
-
 def test_tls(serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     try:

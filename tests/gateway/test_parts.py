@@ -1,4 +1,4 @@
-"""The gateway's parts by themselves: frames, what is offered, the generator's state."""
+"""The gateway's parts by themselves: what is offered, the generator's state."""
 
 from __future__ import annotations
 
@@ -11,21 +11,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("fastapi", reason="the extra server is not installed")
 
-from env_servers.gateway.frames import FrameReader, frame
-from env_servers.gateway.options import offer_of, tokens_of
-from env_servers.gateway.settings import Limits, NotOfferedError, Offer
-from paw_gym.remote.generator_state import generator_text, set_generator
-
-_FRAMES = st.lists(
-    st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**16 - 1), st.binary(max_size=40))
-)
-
-
-@given(_FRAMES, st.integers(1, 30))
-def test_frames_survive_any_cutting(frames: list[tuple[int, int, bytes]], piece: int) -> None:
-    stream, reader = b"".join(frame(*one) for one in frames), FrameReader()
-    pieces = [stream[at : at + piece] for at in range(0, len(stream), piece)]
-    assert [one for part in pieces for one in reader.feed(part)] == frames
+from env_servers.gateway.settings import Limits, NotOfferedError, Offer, offer_of, tokens_of
+from paw_gym.remote.protocol import generator_text, set_generator
 
 
 @given(st.integers(0, 2**64), st.integers(0, 5))

@@ -9,17 +9,16 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
+from servers import free_port
 
-from paw_gym import AgentInterface, EnvPool, TextEnv, check_text_env, make_remote
+from paw_gym import AgentInterface, EnvPool, check_text_env, make_remote
 from paw_gym.internals.constructors import has_splits
 from paw_gym.internals.http import JsonClient
 from paw_gym.remote import RemoteError, ServerUnavailableError, SessionLostError
-from paw_gym.remote.client import GatewayClient
-from paw_gym.remote.defaults import EnvDefaults
 from paw_gym.remote.env import RemoteEnv
 from paw_train.evaluation import evaluate_from_args
 
-from .conftest import RunningGateway, free_port
+from .conftest import RunningGateway
 
 sys.path.insert(0, str(Path(__file__).parent))
 import troubles  # noqa: F401  (registers its environments here, too)
@@ -100,15 +99,6 @@ def test_an_evaluation_is_that_of_the_environment_itself(
         split = result["environment"]["split"]
         found.append([split, settings_of["history_length"], *(result[name] for name in names)])
     assert found[0] == found[1]
-
-
-def test_an_older_gateway_does_not_say_them(gateway: RunningGateway) -> None:
-    described = GatewayClient(gateway.url, None, 60).describe("tests/Dice-v0", {})
-    new = {"held_out_splits", "has_splits", "type_groups", "small_template"}
-    older = EnvDefaults.read({k: v for k, v in described.items() if k not in new})
-    assert new <= set(described)
-    assert older.held_out_splits == TextEnv.held_out_splits and not older.type_groups
-    assert older.small_template == TextEnv.small_template
 
 
 @pytest.mark.parametrize(("env_id", "kwargs"), CASES, ids=[case[0] for case in CASES])

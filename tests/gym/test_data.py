@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from paw_gym.data import (
     dataset_names,
     default_folder,
     download_dataset,
+    fetch,
     load_manifest,
     read_receipt,
     verify_dataset,
@@ -127,6 +129,12 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts follow each other without a pause."""
+    monkeypatch.setattr(fetch, "time", SimpleNamespace(sleep=lambda seconds: None))
+
+
 @pytest.fixture
 def server() -> Iterator[Served]:
     served = Served(
@@ -151,7 +159,7 @@ def manifest(server: Served, **changes: Any) -> Manifest:
 
 
 def download(some: Manifest, dest: Path, **settings: Any) -> Path:
-    return download_dataset(some, dest, wait=lambda seconds: None, **settings)
+    return download_dataset(some, dest, **settings)
 
 
 def with_checksums(some: Manifest, files: dict[str, bytes]) -> Manifest:
@@ -239,8 +247,9 @@ class TestResume:
         def give_up(seconds: float) -> None:
             raise KeyboardInterrupt
 
-        with pytest.raises(KeyboardInterrupt):
-            download_dataset(some, dest, wait=give_up)
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(fetch, "time", SimpleNamespace(sleep=give_up))
+            download_dataset(some, dest)
         part = dest.parent / f".{dest.name}.download" / "json_2.1.1_json.zip.part"
         assert part.stat().st_size == 90_000
         assert not dest.exists()
@@ -417,9 +426,12 @@ class TestFailures:
             download(manifest(server, expect=("json_2.1.1/test",)), tmp_path / "alf")
         assert not (tmp_path / "alf").exists()
 
-    def test_a_full_disk_is_noticed_before(self, server: Served, tmp_path: Path) -> None:
+    def test_a_full_disk_is_noticed_before(
+        self, server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=64 * 2**20))
         with pytest.raises(DownloadError, match=r"needed for the next step. Free some"):
-            download(manifest(server), tmp_path / "alf", free_bytes=lambda folder: 64 * 2**20)
+            download(manifest(server), tmp_path / "alf")
         assert server.asked_for("json_2.1.3_tw-pddl.zip") == []
         assert not (tmp_path / "alf").exists()
 

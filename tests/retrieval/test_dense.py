@@ -20,7 +20,6 @@ from paw_gym.retrieval.index_files import DamagedIndexError, only_builder
 from paw_gym.retrieval.vector_index import (
     SearchEffort,
     VectorIndexSettings,
-    fill_index,
     load_index,
     new_index,
     save_index,
@@ -200,7 +199,7 @@ def test_an_index_is_searched_where_it_lies(tmp_path: Path) -> None:
     vectors = rng.standard_normal((600, 16)).astype(np.float32)
     settings = VectorIndexSettings("hnsw", seed=3)
     index = new_index(16, 600, settings)
-    fill_index(index, vectors, settings)
+    index.add(vectors)
     save_index(index, tmp_path / "x.faiss")
     assert [p.name for p in tmp_path.iterdir()] == ["x.faiss"]
     mapped = load_index(tmp_path / "x.faiss")

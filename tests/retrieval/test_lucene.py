@@ -45,7 +45,7 @@ def test_an_index_of_another_corpus_is_refused(small_corpus: Path, tmp_path: Pat
 
 def test_a_folder_that_is_no_index_is_refused(small_corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "i").mkdir()
-    with pytest.raises(IndexMismatchError, match="no index that this program built"):
+    with pytest.raises(IndexMismatchError, match="not an index that this program built"):
         make_retriever("lucene", corpus=small_corpus, index=tmp_path / "i")
 
 

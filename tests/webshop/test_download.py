@@ -63,7 +63,7 @@ def test_a_page_in_place_of_a_file_leads_to_the_next_address(
 ) -> None:
     url = site["url"]
     manifest = with_addresses(load_manifest("webshop"), f"{url}/gone", f"{url}/quota", f"{url}/ok")
-    folder = download_dataset(manifest, tmp_path / "webshop", wait=lambda seconds: None)
+    folder = download_dataset(manifest, tmp_path / "webshop")
     assert verify_dataset(folder) == []
     env = WebShopEnv(data_dir=folder, goals="synthetic", nouns="rules")
     assert len(env.shop.catalogue) == 30
@@ -75,7 +75,7 @@ def test_dead_links_are_explained_and_a_local_folder_is_taken(
     url = site["url"]
     manifest = with_addresses(load_manifest("webshop"), f"{url}/gone", f"{url}/quota")
     with pytest.raises(DownloadError) as caught:
-        download_dataset(manifest, tmp_path / "webshop", wait=lambda seconds: None)
+        download_dataset(manifest, tmp_path / "webshop")
     said = str(caught.value)
     for words in ("404", "web page", "--mirror", "--from-folder", "princeton-nlp/WebShop"):
         assert words in said

@@ -1,4 +1,4 @@
-"""The state of NumPy's PCG64 generator as a short text, so that client and server sample from one stream."""
+"""Shared by a remote environment and its gateway: errors, and the state of a generator as text."""
 
 from __future__ import annotations
 
@@ -6,6 +6,28 @@ import re
 from typing import Any
 
 import numpy as np
+
+
+class RemoteError(RuntimeError):
+    """The gateway or the environment refused; the message is theirs."""
+
+
+class SessionLostError(RemoteError):
+    """The environment is gone: it failed, its session expired, or the gateway began anew.
+
+    ``reset()`` begins a new episode, with a new session if it takes one.
+    """
+
+
+class UnknownSessionError(SessionLostError):
+    """The gateway does not know the session."""
+
+
+class ServerUnavailableError(ConnectionError):
+    """The gateway cannot be reached, or does not let this client in; the message states what to do."""
+
+
+# --- the state of NumPy's PCG64 generator, so that client and server sample from one stream ------------
 
 _FORM = re.compile(r"[0-9a-f]{73}")
 

@@ -1,0 +1,91 @@
+"""Servers of tests: ``paw serve`` in a process of its own, or an application in a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def status_of(url: str, **headers: str) -> int:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+class RunningServer:
+    """``paw serve`` in a process of its own."""
+
+    scheme = "http"
+
+    def __init__(self, *arguments: str, makes_token: bool = False, **variables: str) -> None:
+        self.port = free_port()
+        self.url = f"{self.scheme}://127.0.0.1:{self.port}"
+        self._command = [sys.executable, "-m", "paw_train.cli", "serve", *arguments]
+        self._command += ["--port", str(self.port)]
+        if not makes_token and not {"--token", "--tokens-file"} & set(arguments):
+            self._command.append("--no-token")
+        self._environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            self._command, stderr=subprocess.PIPE, text=True, env=self._environment
+        )
+        for _ in range(1200):
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the server ended: {self.process.communicate()[1]}")
+            with contextlib.suppress(OSError):
+                if self.answers():
+                    return
+            time.sleep(0.1)
+        raise RuntimeError("the server did not answer within two minutes")
+
+    def answers(self) -> bool:
+        return status_of(f"{self.url}/health") == 200
+
+    def stop(self, how: int = signal.SIGTERM) -> tuple[int, str]:
+        """Its exit status, and what it wrote to stderr."""
+        self.process.send_signal(how)
+        said = self.process.communicate(timeout=120)[1]
+        return self.process.returncode, said
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
+@contextmanager
+def in_thread(app: Any) -> Iterator[str]:
+    """The address of an application that is served by a thread of this process."""
+    import uvicorn
+
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
