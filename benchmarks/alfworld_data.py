@@ -1,4 +1,4 @@
-"""Where the ALFWorld benchmarks find games: a folder given, or the archive beside the repository."""
+"""Games for the ALFWorld benchmarks: a folder given, or the archive beside the repository."""
 
 from __future__ import annotations
 

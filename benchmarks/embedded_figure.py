@@ -29,7 +29,7 @@ _NEIGHBOURS = 2
 
 
 def curves(run: Path) -> dict[str, Any]:
-    """What the picture needs of a finished run."""
+    """The points of a finished run that the picture shows."""
     found = load_run(run)
     if found.before is None or found.after is None:
         raise SystemExit(f"{run} is not finished: it has no evaluation before and after RL.")

@@ -182,7 +182,7 @@ class Guest:
         return {"op": "step", "session": self.session, "action": self.action, "at": self.steps}
 
     def compare(self, call: dict[str, Any], answer: dict[str, Any]) -> bool:
-        """Whether the answer is what this environment says here."""
+        """True if the answer is that of this environment here."""
         if call["op"] == "reset":
             observation, info = self.env.reset(seed=self.seed, options=call["options"])
             self.steps, self.over = 0, False

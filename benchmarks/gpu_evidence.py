@@ -65,7 +65,7 @@ PARTS: Mapping[str, Part] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be measured."""
+    """One run of the program: output folder, device, sizes, commit."""
 
     out: Path
     device: str
@@ -73,11 +73,11 @@ class Request:
     commit: str
 
     def result_file(self, name: str) -> Path:
-        """Of a part."""
+        """The file with a part's result."""
         return self.out / "parts" / f"{name}.json"
 
     def key(self) -> dict[str, Any]:
-        """What a finished part must agree in to be kept."""
+        """Values in which a finished part must agree to be kept."""
         return {"device": self.device, "small": self.small, "commit": self.commit}
 
 
@@ -221,7 +221,7 @@ def machine(device: str) -> dict[str, Any]:
 
 
 def _version(name: str) -> str:
-    """Of an installed module; a build for CPUs may be a distribution of another name."""
+    """The version of an installed module; a build for CPUs may be a distribution of another name."""
     names = importlib.metadata.packages_distributions().get(name, [name])
     return importlib.metadata.version(names[0])
 

@@ -1,4 +1,4 @@
-"""What a part of ``gpu_evidence.py`` is given, and what it returns."""
+"""The argument and the result of a part of ``gpu_evidence.py``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Task:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether GPU memory and GPU time can be measured."""
+        """True if GPU memory and GPU time can be measured."""
         return self.device.startswith("cuda")
 
     def wait(self) -> None:
@@ -45,7 +45,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether it does; NaN never does."""
+        """True if the value lies within its bounds; NaN never does."""
         above = self.low is None or self.value >= self.low
         below = self.high is None or self.value <= self.high
         return self.value == self.value and above and below
@@ -60,7 +60,7 @@ class Findings:
 
     @property
     def passed(self) -> bool:
-        """Whether every check passed."""
+        """True if every check passed."""
         return all(check.passed for check in self.checks)
 
     def to_dict(self) -> Values:

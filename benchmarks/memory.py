@@ -73,7 +73,7 @@ class LiveBytes(TorchDispatchMode):
 
 
 class FlashAttention(torch.autograd.Function):
-    """What a fused attention kernel allocates and keeps; its values are never read here."""
+    """The allocations of a fused attention kernel; its values are never read here."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

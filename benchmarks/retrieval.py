@@ -1,4 +1,4 @@
-"""How well each retriever finds supporting passages, and how far BM25 agrees with Lucene.
+"""Recall of each retriever on supporting passages, and agreement of BM25 with Lucene.
 
     python benchmarks/retrieval.py DATA [--vectors DIR]
 

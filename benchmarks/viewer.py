@@ -1,4 +1,4 @@
-"""How long the viewer takes on a run of 100,000 transitions, measured in headless Chromium.
+"""Times of the viewer on a run of 100,000 transitions, measured in headless Chromium.
 
     python benchmarks/viewer.py --transitions 100000
 

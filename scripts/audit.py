@@ -87,7 +87,7 @@ def main() -> int:
 
 
 def audit(site_packages: Path, timeout: float) -> tuple[list[str], int]:
-    """What ``assess`` says of the packages in a folder, asked for at most ``timeout`` seconds."""
+    """The verdict of ``assess`` on the packages in a folder, asked for at most ``timeout`` seconds."""
     command = [sys.executable, "-m", "pip_audit", "--path", str(site_packages)]
     command += ["--format", "json", "--progress-spinner", "off", "--timeout", "15"]
     try:

@@ -20,7 +20,7 @@ PIP = [sys.executable, "-m", "pip", "install", "-qq", "--disable-pip-version-che
 
 
 def has_cuda() -> bool:
-    """Whether an NVIDIA driver answers."""
+    """True if an NVIDIA driver answers."""
     try:
         answer = subprocess.run(["nvidia-smi", "-L"], capture_output=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -139,7 +139,7 @@ def _row(r: Result) -> list[str]:
 
 
 def _settings(r: Result) -> str:
-    """How the model was asked: its sampling, and the agent's settings that are not at their defaults."""
+    """The model's sampling, and the agent's settings that are not at their defaults."""
     if not r["model"]:
         return "-"
     agent, sampling = AGENTS[r["agent"]], r["sampling"]

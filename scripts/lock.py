@@ -70,7 +70,7 @@ INDEX = "https://pypi.org/simple"
 
 
 def arguments(name: str) -> list[str]:
-    """What ``uv pip compile`` is given for a set of ``SETS``, output excepted."""
+    """The arguments of ``uv pip compile`` for a set of ``SETS``, output excepted."""
     extras, options = SETS[name]
     chosen = [word for extra in extras for word in ("--extra", extra)]
     source = "pyproject.toml" if extras else f"{FOLDER}/{name}.in"
@@ -111,7 +111,7 @@ def pins(text: str) -> list[str]:
 
 
 def index_answers() -> bool:
-    """Whether the package index that uv asks is reachable."""
+    """True if the package index that uv asks is reachable."""
     index = os.environ.get("UV_DEFAULT_INDEX", INDEX)
     try:
         with urllib.request.urlopen(f"{index.rstrip('/')}/packaging/", timeout=20):

@@ -70,7 +70,7 @@ class CommandGroup(TyperGroup):
 
 
 def is_user_error(error: BaseException) -> bool:
-    """Whether an error's message is a sentence; a bare ``KeyError: 'x'`` is a defect of ours."""
+    """True if an error's message is a sentence; a bare ``KeyError: 'x'`` is a defect of ours."""
     if isinstance(error, OSError | ImportError):
         return True
     known = isinstance(error, USER_ERRORS) or type(error).__module__.startswith("gymnasium.")

@@ -55,7 +55,7 @@ class PlaySession:
 
     @property
     def over(self) -> bool:
-        """Whether the episode has ended."""
+        """True once the episode has ended."""
         return self.terminated or self.truncated
 
     @property

@@ -24,7 +24,7 @@ Pass = Callable[[Sequence[Row]], Outcome]
 
 @dataclass(frozen=True)
 class Borders:
-    """What is changed between a trainer's methods; by default nothing."""
+    """Changes of data on their way between a trainer's methods; by default none."""
 
     recording: Callable[[Recording, Objective], Recording] = lambda recording, objective: recording
     """what the trainer is given"""
@@ -89,7 +89,7 @@ def _without_end_tokens(row: Row) -> Row:
 
 
 def _same(row: Row, t: int, u: int) -> bool:
-    """Whether two places belong to the same action or observation."""
+    """True if two places belong to the same action or observation."""
     both = range(len(row.ids))
     return u in both and row.roles[t] == row.roles[u] and row.transitions[t] == row.transitions[u]
 

@@ -163,7 +163,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class KnownGood:
-    """What a trainer is to compute of the recording with one objective."""
+    """The known-good values of the recording with one objective."""
 
     advantages: Tensor
     """[N] of each transition"""

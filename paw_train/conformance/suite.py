@@ -64,11 +64,11 @@ class Result:
 
     @property
     def conforms(self) -> bool:
-        """Whether the trainer computes what it should."""
+        """True if the trainer computes the known-good values."""
         return not any(self.deviations.values())
 
     def count(self, *states: State) -> int:
-        """How many faults ended in one of these states."""
+        """The number of faults that ended in one of these states."""
         return sum(finding.state in states for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def run(
 
 
 def _versions() -> dict[str, str]:
-    """Of those packages that were imported."""
+    """Versions of those packages that were imported."""
     packages = ("torch", "transformers", "trl", "openrlhf", "deepspeed")
     return {name: importlib.metadata.version(name) for name in packages if name in sys.modules}
 
@@ -160,7 +160,7 @@ def plant(trainer: Trainer, fault: Fault) -> Finding:
 
 
 def compare(trainer: Trainer, objective: str, borders: Borders) -> list[Deviation]:
-    """What differs from the known-good values, stage by stage."""
+    """Deviations from the known-good values, stage by stage."""
     recording, given, wanted = load(), OBJECTIVES[objective], known_good(objective)
     changed, asked = borders.recording(recording, given), borders.objective(given)
     rows = borders.rows(changed, trainer.token_batch(changed, asked))

@@ -55,7 +55,7 @@ def calls(recorded: Any) -> list[dict[str, Any]]:
     """The requests that were made for a turn, as ``paw eval`` records them.
 
     ``messages`` are those after the first ``same`` of the request before; they and ``text`` are as
-    sent and received. What is no such record is left out.
+    sent and received. Anything else is left out.
     """
     found = []
     for call in recorded if isinstance(recorded, list) else []:

@@ -84,7 +84,7 @@ def _evaluations(run: Path) -> Iterator[Path]:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder holds what a training run or an evaluation leaves."""
+    """True if a folder holds what a training run or an evaluation leaves."""
     if any(folder.glob("*.safetensors")):
         return False  # a model has a config.json, too; shared warm starts are models beside runs
     if (

@@ -359,7 +359,7 @@ def _stamp(path: Path) -> list[int] | None:
 
 
 def _grown(old: str | None, new: str) -> bool:
-    """Whether a file was only added to: it is the same, begins as before, and is longer."""
+    """True if a file was only added to: it is the same, begins as before, and is longer."""
     if old is None:
         return False
     (was, tokens_was), (now, tokens_now) = json.loads(old), json.loads(new)

@@ -154,7 +154,7 @@ class Measurements:
 
 
 def _described(names: Iterable[str]) -> list[dict[str, str]]:
-    """How to show each measurement: the catalogue's first, in its order, then the others."""
+    """Title, section, meaning and unit of each measurement: first those of the catalogue, in its order."""
     there = set(names)
     found = [_shown(m.name, m, m.section) for m in METRICS.values() if m.name in there]
     for name in names:

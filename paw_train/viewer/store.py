@@ -65,7 +65,7 @@ class Run:
 
     @property
     def lists(self) -> Lists:
-        """Of the index."""
+        """The index's lists."""
         assert self.index and self._lists is not None
         return self._lists
 
@@ -143,7 +143,7 @@ class RunStore:
             self._wake.clear()
 
     def names(self) -> list[str]:
-        """Of the runs, in the order of ``listed``."""
+        """The names of the runs, in the order of ``listed``."""
         return list(self._runs)
 
     @property
@@ -164,7 +164,7 @@ class RunStore:
         return self._runs[name]
 
     def watched(self, name: str) -> Run:
-        """The same; it is followed for a while from now on."""
+        """The run of a name, which is followed for a while from now on."""
         run = self.run(name)
         new = run._index is None
         assert run.index
@@ -249,7 +249,7 @@ class RunStore:
         }
 
     def truth(self, name: str, key: str) -> dict[str, Any]:
-        """What could have been known of an episode's observations (see ``truth``).
+        """True probabilities of an episode's observations (see ``truth``).
 
         Raises:
             UnknownNameError: there is no such episode.

@@ -1,4 +1,4 @@
-"""What could have been known of an episode's observations, beside what the model predicted of them."""
+"""True probabilities of an episode's observations, beside those that the model predicted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SUMS = ("floor", "model", "excess", "estimated", "left_out")
 
 
 class Observers:
-    """What was not certain in episodes, found out when it is first asked for; the last ones are kept.
+    """Finds the stretches of episodes that were not certain, when first asked; keeps the last episodes.
 
     Args:
         most: episodes that are kept.
@@ -37,7 +37,7 @@ class Observers:
         self._most, self._lock = most, Lock()
 
     def chances(self, episode: Episode) -> Chances | str:
-        """Of each transition the stretches that were not certain; or a sentence: why nobody knows."""
+        """The stretches of each transition that were not certain; or a sentence: why nobody knows."""
         first = episode.transitions[0].observation if episode.transitions else None
         played = tuple((t.action, t.next_observation) for t in episode.transitions)
         key = (episode.env_id, episode.task_id, first, played)

@@ -283,7 +283,7 @@ SECONDARY: Mapping[str, Callable[[RunResult], float | None]] = MappingProxyType(
 
 
 def _vary(values: Sequence[float]) -> bool:
-    """Whether there are several values, and not all the same.
+    """True if there are several values, and not all the same.
 
     Rates on a panel are whole numbers of tasks, so two seeds can agree by chance; the t interval of
     equal values has no width, which would claim a certainty that is not there.

@@ -84,7 +84,7 @@ def check_settings(folder: Path, run: PlannedRun) -> None:
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether a run has ended: the evaluation after RL is its last file."""
+    """True if a run has ended: the evaluation after RL is its last file."""
     return (folder / "eval_after.json").exists()
 
 
@@ -104,7 +104,7 @@ def shared_places(run: PlannedRun) -> tuple[Path, ...]:
 
 
 def is_made(place: Path) -> bool:
-    """Whether a shared warm start, or its evaluation, is there."""
+    """True if a shared warm start, or its evaluation, is there."""
     return (place / "result.json").exists() or find_checkpoint(place) is not None
 
 
@@ -226,7 +226,7 @@ class Runner:
         return False
 
     def _waits_for_warm_start(self, run: PlannedRun) -> bool:
-        """Whether another run is making the warm start, or its evaluation, that this one will share."""
+        """True while another run is making the warm start, or its evaluation, that this one will share."""
         missing = {place for place in self._shared[run.name] if not is_made(place)}
         return any(missing.intersection(self._shared[name]) for name in self.work.running)
 

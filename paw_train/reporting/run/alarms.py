@@ -266,7 +266,7 @@ class _Windows:
         return np.asarray(np.sqrt(2 * variance / WINDOW))
 
     def differs(self, other: Array) -> NDArray[np.bool_]:
-        """Whether each mean is further from another window's than noise explains."""
+        """True where each mean is further from another window's than noise explains."""
         return np.asarray(np.abs(self.means - other) > _STANDARD_ERRORS * self.errors())
 
     def span(self, at: int) -> str:

@@ -216,7 +216,7 @@ class RunData:
 
     @property
     def mixed(self) -> bool:
-        """Whether several environments were trained on."""
+        """True if several environments were trained on."""
         return isinstance(self.config.get("env"), list)
 
     @property

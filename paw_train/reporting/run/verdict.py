@@ -203,12 +203,12 @@ def task_noun(result: EvalResult | None) -> str:
 
 
 def same_panel(before: EvalResult, after: EvalResult) -> bool:
-    """Whether both results are on the same tasks, by their hashes."""
+    """True if both results are on the same tasks, by their hashes."""
     return before.panel_hash == after.panel_hash and before.overall.n == after.overall.n
 
 
 def intervals_overlap(a: Rate, b: Rate) -> bool:
-    """Whether two intervals share a point."""
+    """True if two intervals share a point."""
     return a.low <= b.high and b.low <= a.high
 
 
