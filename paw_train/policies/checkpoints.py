@@ -1,4 +1,4 @@
-"""Where a run keeps a policy. Nothing here needs torch."""
+"""The places of a run's checkpoints. Nothing here needs torch."""
 
 from __future__ import annotations
 

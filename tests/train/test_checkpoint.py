@@ -179,8 +179,3 @@ def test_the_log_is_cut_to_what_the_checkpoint_knows(tmp_path: Path) -> None:
     assert truncate_jsonl(log, "update", 9) == [6]
     assert truncate_jsonl(log, "update", 3) == []
     assert log.read_text().splitlines() == [f'{{"update": {u}}}' for u in range(3)]
-
-
-def test_loading_a_model_that_is_not_there_says_what_was_expected(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="Cannot load a model from"):
-        LocalPolicy.load(tmp_path)

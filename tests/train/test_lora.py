@@ -216,16 +216,6 @@ def test_asking_the_reference_in_between_leaves_gradients_alone(base: Path) -> N
         assert torch.equal(gradient, gradients[1][name]), name
 
 
-def test_a_checkpoint_leaves_the_reference_out(base: Path, tmp_path: Path) -> None:
-    policy = LocalPolicy.load(base, adapter=RANK_4)
-    _learn(policy, 2)
-    policy.reference()
-    save_checkpoint(tmp_path / "c", policy, {})
-    again = LocalPolicy.load(base, adapter=RANK_4)
-    load_checkpoint(tmp_path / "c", again)
-    assert torch.equal(_logprobs(again), _logprobs(policy))
-
-
 def test_bfloat16_bases_get_float32_adapters(base: Path) -> None:
     policy = LocalPolicy.load(base, dtype="bfloat16", adapter=RANK_4)
     kinds = {p.requires_grad: p.dtype for p in policy.model.parameters()}

@@ -71,7 +71,7 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float
 
 
 def _is_read_slowly(key: Tensor, mask: Tensor) -> bool:
-    """Whether the fused kernel takes longer over these keys than two products.
+    """True if the fused kernel takes longer over these keys than two products.
 
     For a few new tokens it reads a cache in bfloat16 at a fraction of the memory's speed.
     """

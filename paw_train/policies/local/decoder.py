@@ -47,7 +47,7 @@ def open_decoder(model: Any, rows: int, prefill_tokens: int = PREFILL_TOKENS) ->
 
 
 def takes_batches(model: Any) -> bool:
-    """Whether a ``BatchDecoder`` gives each sequence what the model gives it alone."""
+    """True if a ``BatchDecoder`` gives each sequence what the model gives it alone."""
     if static_cache(model, 1) is None:
         return False
     inner = model.get_decoder()
@@ -145,7 +145,7 @@ class BatchDecoder:
         return dict(lengths)
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Drops all rows but the given ones, in the given order; one may be given many times."""
+        """Drops all rows but the given ones, in the given order."""
         self._lengths = [self._lengths[row] for row in rows]
         self.cache.keep([self._place[row] for row in rows], max(self._lengths))
         self.count = len(rows)

@@ -138,7 +138,7 @@ class PlainDecoder:
 
 
 def continues_by_chunks(model: Any, cache_name: str) -> bool:
-    """Whether a cache can be continued by several tokens at once; otherwise one by one.
+    """True if a cache can be continued by several tokens at once, False if one by one.
 
     Args:
         model: a Hugging Face causal language model.
@@ -200,6 +200,6 @@ def hidden_of(inner: Any, ids: list[int], **keywords: Any) -> Tensor:
 
 
 def close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
-    """Whether two results of a model in this precision are equal but for rounding."""
+    """True if two results of a model in this precision are equal but for rounding."""
     tolerance = {torch.float64: 1e-4, torch.float32: 1e-2}.get(dtype, 0.05)  # TF32 is float32
     return bool((found - expected).norm() <= tolerance * expected.norm())

@@ -18,7 +18,7 @@ _NARROW = (torch.bfloat16, torch.float16)
 
 
 class MasterWeights:
-    """What an optimiser steps instead of a model's parameters.
+    """Float32 copies that an optimizer steps instead of a model's narrow parameters.
 
     Gradients of narrow parameters are moved to their copies as each backward pass ends with them, so
     that sums over micro-batches are taken in float32. Parameters that are wide already stand for

@@ -18,7 +18,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a forward pass over r rows and t tokens each writes and reads."""
+    """The part of the cache that a forward pass over r rows of t tokens writes and reads."""
 
     rows: Tensor
     """[r] of the cache"""

@@ -1,4 +1,4 @@
-"""Where a model comes from: a folder, a hub, a GGUF file, or a Python package that carries one."""
+"""Models from a folder, a hub, a GGUF file, or a Python package that carries one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Place:
 
 
 def find_model(path: str | Path) -> Place:
-    """Where the model that a user calls ``path`` is.
+    """Finds the model that a user calls ``path``.
 
     Raises:
         ValueError: it looks like a file, or like a package, that is not there.
@@ -182,7 +182,7 @@ def _file_of(place: Place, weight: str) -> Path:
 
 
 def damage_of(file: Path) -> str | None:
-    """What is wrong with a file of a model, and what to do; ``None``: nothing that shows."""
+    """Says how a file of a model is damaged, and what to do; ``None``: no damage shows."""
     with file.open("rb") as opened:
         if (instead := imposture(opened.read(512))) is not None:
             return instead
@@ -337,7 +337,7 @@ def no_progress_bars() -> None:
 
 
 def bfloat16_is_native() -> bool:
-    """Whether this processor multiplies in bfloat16 (AVX-512 with its extension, AMX, or SVE)."""
+    """True if this processor multiplies in bfloat16 (AVX-512 with its extension, AMX, or SVE)."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 

@@ -60,12 +60,12 @@ class Base:
 
 
 def is_adapter(folder: str | Path) -> bool:
-    """Whether a folder holds an adapter instead of a whole model."""
+    """True if a folder holds an adapter instead of a whole model."""
     return (Path(folder) / "adapter_config.json").is_file()
 
 
 def has_adapter(model: Any) -> bool:
-    """Whether a model carries an adapter that learns."""
+    """True if a model carries an adapter that learns."""
     return TRAINED in (getattr(model, "peft_config", None) or {})
 
 
@@ -172,7 +172,7 @@ def save(model: Any, folder: Path, base: Base | None) -> None:
 
 
 def saved_base(folder: Path) -> Base | None:
-    """What a saved adapter belongs to; ``None``: it was not written by this project."""
+    """The model that a saved adapter belongs to; ``None``: this project did not write it."""
     file = folder / BASE_FILE
     return Base(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
 

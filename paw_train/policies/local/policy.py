@@ -36,6 +36,8 @@ class LocalPolicy:
         base: with an adapter: the model below it, which is written beside it.
     """
 
+    trainable = True
+
     def __init__(self, model: Any, tokenizer: Any, base: Base | None = None) -> None:
         self.model = model
         self.tokenizer = tokenizer
@@ -102,11 +104,6 @@ class LocalPolicy:
     def pad_id(self) -> int:
         """Id that fills a batch up; never read."""
         return int(self.tokenizer.pad_token_id or 0)
-
-    @property
-    def trainable(self) -> bool:
-        """Responses come with what training needs."""
-        return True
 
     def session(
         self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS

@@ -1,4 +1,4 @@
-"""What KL is measured to: the policy as it was when reinforcement learning began."""
+"""The reference policy, to which KL is measured: the policy as it was when RL began."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def word_tokenizer(
 
 
 def spells(tokenizer: Any) -> bool:
-    """Whether a tokenizer is one of words that spells the unknown ones."""
+    """True if a tokenizer is one of words that spells the unknown ones."""
     return bool(tokenizer.init_kwargs.get("spells"))
 
 
@@ -192,7 +192,7 @@ def _for_dialogues(core: Any, **kept: Any) -> Any:
 
 
 def made_from_scratch(folder: Path) -> bool:
-    """Whether a model's folder is of one that was trained from scratch, by its chat template."""
+    """True if a folder holds a model that was trained from scratch, by its chat template."""
     template = folder / "chat_template.jinja"
     return template.is_file() and template.read_text(encoding="utf-8") == CHAT_TEMPLATE
 

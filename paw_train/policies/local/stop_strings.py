@@ -1,4 +1,4 @@
-"""When a response ends: exactly, token by token, without decoding all of it again and again.
+"""The end of a response: exact, token by token, without decoding all of it again and again.
 
 A stop text may lie across tokens, and its last token may carry more text. A token can complete one
 only if it holds the text's last character, so only such tokens cost a look at the decoded tail.
@@ -39,7 +39,7 @@ class StopTexts:
         self._completing: dict[int, bool] = {}
 
     def ends(self, ids: Sequence[int]) -> bool:
-        """Whether the latest of the sampled ids ends the response; the earlier ones did not."""
+        """True if the latest of the sampled ids ends the response; the earlier ones did not."""
         token = ids[-1]
         if token in self.chat.end_ids:
             return True

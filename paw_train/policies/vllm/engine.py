@@ -261,7 +261,7 @@ def _free_share(device: torch.device, reserved: int) -> float:
 
 
 def _difference(model: Any, given: dict[str, Tensor]) -> str | None:
-    """What a worker's weights have that was not given, or ``None``.
+    """Names a weight of a worker that is not the given one, or gives ``None``.
 
     vLLM fuses some matrices and lays others out anew; the others, at least the norms, must now be
     equal to what was given. Without a look, a failed update would go unnoticed.
