@@ -27,8 +27,8 @@ OPENING = """# Settings
 <!-- Written by scripts/settings_page.py from the code; change the docstrings there. -->
 
 Every setting of `paw train` and `paw eval`, by its name in a recipe and on the command line
-(`paw train embedded optimizer.lr=1e-4`), with its default, what it does, and the values that it may
-have; `null`: none is set. A [recipe](train.md#recipes) contains only what differs. Those that matter are on
+(`paw train embedded optimizer.lr=1e-4`), with its default, what it does, and its range;
+`null`: none is set. A [recipe](train.md#recipes) contains only what differs. Those that matter are on
 [one screen](train.md#the-settings-that-matter).
 
 Settings of prompting agents (`agent.KEY`) are listed with [the agents](baselines.md), arguments of an
@@ -96,9 +96,9 @@ def _markdown(text: str) -> str:
 
 
 def values_of(kind: Any) -> str:
-    """The values that a setting may have, in brackets: ``(1 or more)``."""
-    words = allowed(kind).removesuffix(", or null").removeprefix("not empty")
-    return f" ({words})" if words else ""
+    """The range that a setting has, in brackets: ``(in [0, 1])``; none if it is only bounded below."""
+    words = allowed(kind).removesuffix(", or null")
+    return f" ({words})" if words.startswith("in ") else ""
 
 
 def as_yaml(value: Any) -> str:
