@@ -53,7 +53,7 @@ def agent_env_maker(
 
 
 def is_split(env: EnvSettings) -> bool:
-    """Whether the environment is made with a ``split``; of one behind a gateway that is asked."""
+    """True if the environment is made with a ``split``; of one behind a gateway that is asked."""
     return has_splits(env.id, asked_with(env.id, env.kwargs))
 
 
@@ -72,7 +72,7 @@ def max_return(env: EnvSettings) -> float:
 
 
 def has_solver(env: EnvSettings, split: str) -> bool:
-    """Whether an environment has an expert, tried on one task of a split."""
+    """True if an environment has an expert, tried on one task of a split."""
     probe = agent_env_maker(env, split)()
     try:
         return has_expert(probe)
@@ -81,7 +81,7 @@ def has_solver(env: EnvSettings, split: str) -> bool:
 
 
 def has_expert(env: AgentInterface) -> bool:
-    """Whether an environment has an expert, tried on the task that ``reset`` draws with seed 0."""
+    """True if an environment has an expert, tried on the task that ``reset`` draws with seed 0."""
     try:
         with naming_authors_line("The expert"):
             env.reset(seed=0)
@@ -101,7 +101,7 @@ def require_solver(env: EnvSettings, split: str) -> None:
 
 
 def panel_name(env: EnvSettings, split: str, tasks: int) -> str:
-    """What a panel without a name of its own is called; it names a split only where there are splits."""
+    """The name of a panel without one of its own; it names a split only where there are splits."""
     registered = registered_id(env.id)
     return f"{registered}/{split}/{tasks}" if is_split(env) else f"{registered}/{tasks}"
 

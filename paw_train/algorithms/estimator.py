@@ -33,7 +33,7 @@ Estimate = Callable[["UpdateView"], "Tensor | tuple[Tensor, Tensor]"]
 
 @dataclass(frozen=True, slots=True)
 class CriticView:
-    """What a critic predicted before each decision of an update, and what each decision earned.
+    """A critic's prediction before each decision of an update, and the decision's reward.
 
     A decision is a response (``algorithm.level: turn``) or an action token (``token``).
     """
@@ -51,7 +51,7 @@ class CriticView:
 
 @dataclass(frozen=True)
 class UpdateView:
-    """What an estimator reads of one update: N transitions of E episodes, in order."""
+    """One update as an estimator reads it: N transitions of E episodes, in order."""
 
     rewards: Tensor
     """[N] float64, penalties (and the KL, with ``objective.kl_in: reward``) included"""

@@ -126,7 +126,7 @@ class RewardTerms:
 
 @dataclass(slots=True)
 class Signals:
-    """What forward passes over the pool add, each only where the settings ask for it."""
+    """Results of forward passes over the pool, each only if the settings ask for it."""
 
     kl: Tensor | None = None
     """[N, A] log-ratio of each sampled token to the reference policy, in nats, 0 where there is none"""
@@ -252,7 +252,7 @@ def prepare(
 
 
 def _unread(pool: Pool, world_model: WorldModelSettings) -> Callable[[StepSpans], bool]:
-    """Whether nothing is learned from what followed a step: ``filter: warnings``."""
+    """True if nothing is learned from what followed a step: ``filter: warnings``."""
     if world_model.filter != "warnings":
         return lambda step: False
     malformed = pool.malformed
@@ -350,7 +350,7 @@ def _view(
     penalties: Tensor | None,
     terms: float | list[RewardTerms],
 ) -> UpdateView:
-    """What the estimator reads of the update."""
+    """The update as the estimator reads it."""
     scaled = _scaled(pool, pool.rewards, terms)
     rewards = scaled if penalties is None else scaled - penalties.sum(-1)
     critic = None
@@ -448,7 +448,7 @@ def _plan(
 def _by_environment(
     pool: Pool, plan: WorldModelPlan, entropy: Tensor, group: Tensor
 ) -> dict[str, float]:
-    """What the plan has for each environment: ``metric/environment``."""
+    """The plan's metrics for each environment: ``metric/environment``."""
     found: dict[str, float] = {}
     for name in sorted({e.environment for e in pool.episodes}):
         episodes = torch.tensor([e.environment == name for e in pool.episodes])

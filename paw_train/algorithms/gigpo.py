@@ -185,7 +185,7 @@ def cluster_anchors(
 
 
 def is_similar(text: str, other: str, threshold: float, autojunk: bool = False) -> bool:
-    """Whether difflib's ratio of two texts reaches `threshold`, cheap bounds first.
+    """True if difflib's ratio of two texts reaches `threshold`, cheap bounds first.
 
     `autojunk` is off by default: with it, which is difflib's own default and that of GiGPO's published
     code, every frequent character of a text of 200 characters or more is ignored, and two search pages

@@ -137,7 +137,7 @@ def wm_weights(
     lambdas: FloatArray,
     shares: FloatArray | None = None,
 ) -> Tensor:
-    """What each transition's loss is multiplied by, so that the update's sum is Eq. 11.
+    """The factor of each transition's loss, with which the update's sum is Eq. 11.
 
     `w_i = lambda_g / (|G| |S_g|)` for a selected transition of group `g`, else 0. `|G|` counts all
     groups, those without a selected transition included.

@@ -1,4 +1,4 @@
-"""What one update supervises: eligible transitions, the selection among them, and their weights.
+"""The supervision of one update: eligible transitions, the selection among them, and their weights.
 
 The equations are in ``paw``; here are the settings around them: filters, de-duplication, other selections.
 """
@@ -68,7 +68,7 @@ def copies(keys: Sequence[int]) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class WorldModelPlan:
-    """What one update supervises, decided once, before it is split into mini-batches."""
+    """The supervision of one update, decided once, before it is split into mini-batches."""
 
     selected: Tensor
     """[N] booleans (Eq. 4)."""
@@ -147,7 +147,7 @@ def plan_update(
 
 
 def _one_each(given: FloatArray | None, name: str, setting: str, like: Tensor) -> Tensor:
-    """What a setting needs of every transition, as floats [N]."""
+    """Values that a setting needs of every transition, as floats [N]."""
     if given is None or len(given) != len(like):
         raise ValueError(f"`{setting}` needs `{name}`, one for each of {len(like)} transitions.")
     return torch.as_tensor(given).to(like)

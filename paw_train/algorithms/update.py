@@ -280,7 +280,7 @@ def minibatches(rows: Sequence[TokenRow], count: int, seed: int) -> list[list[To
 def minibatch_totals(
     rows: Sequence[TokenRow], experience: Experience, count: int
 ) -> MiniBatchTotals:
-    """What the sums of the mini-batch that these rows make up are divided by.
+    """The divisors of the sums of the mini-batch that these rows make up.
 
     Args:
         rows: of the mini-batch.
@@ -302,7 +302,7 @@ def loss_inputs(
     ref_logprobs: Tensor | None,
     entropy: Tensor | None,
 ) -> MicroBatch:
-    """What the loss of one micro-batch reads, besides the model's output.
+    """The inputs of one micro-batch's loss, besides the model's output.
 
     Args:
         batch: rows of the experience.

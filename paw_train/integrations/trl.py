@@ -130,7 +130,7 @@ def _by_group(task_ids: Sequence[str], size: int) -> list[str]:
 
 
 def columns(trajectory: Trajectory) -> dict[str, Any]:
-    """What a ``rollout_func`` returns for one episode (see ``TextRollouts.__call__``)."""
+    """One episode in the form that a ``rollout_func`` returns (see ``TextRollouts.__call__``)."""
     episode = trajectory.episode
     if episode.error is not None:
         raise RuntimeError(f"The environment failed on task {episode.task_id!r}:\n{episode.error}")
@@ -350,7 +350,7 @@ def _require_columns(settings: WorldModelSettings, actions: Any) -> None:
 
 
 def content_span(ids: Sequence[int], empty: Sequence[int]) -> Span:
-    """Where the content lies in ids that a chat template has wrapped around it.
+    """The span of the content in ids that a chat template has wrapped around it.
 
     Args:
         ids: with the content.

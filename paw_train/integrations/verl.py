@@ -181,7 +181,7 @@ class _Record:
             self._logprobs += [0.0] * len(ids)
 
     def output(self) -> AgentLoopOutput:
-        """What verl takes; a last message that nobody could answer is cut off at the limit."""
+        """The episode as verl takes it; a last message that nobody could answer is cut off at the limit."""
         kept = slice(0, self._limit)
         return AgentLoopOutput(
             prompt_ids=self._prompt,

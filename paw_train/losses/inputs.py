@@ -1,4 +1,4 @@
-"""What one micro-batch's loss is made from: settings, rows, and the mini-batch's divisors."""
+"""The inputs of one micro-batch's loss: settings, rows, and the mini-batch's divisors."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -65,7 +65,7 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class MiniBatchTotals:
-    """What the sums of a mini-batch are divided by; the same for each of its micro-batches."""
+    """The divisors of a mini-batch's sums; the same for each of its micro-batches."""
 
     minibatches: int
     """M, optimiser steps of the update"""

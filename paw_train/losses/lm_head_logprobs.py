@@ -359,7 +359,7 @@ class TokenScorer:
 
 
 def _more_than_linear(model: Any, lm_head: Any, through_hooks: bool = False) -> str | None:
-    """What keeps the LM head from being a linear layer on the decoder's hidden states, if anything.
+    """The reason why the LM head is not a linear layer on the decoder's hidden states, if there is one.
 
     Args:
         model: a Hugging Face causal language model.

@@ -1,4 +1,4 @@
-"""Which tokens pull at the world model: the share of the gradient that falls on noise. Pure functions.
+"""Noise in the world model's gradient: the share of the gradient that falls on noise. Pure functions.
 
 Source: arXiv 2606.02388, Appendix A.4.
 """
@@ -89,7 +89,7 @@ def _share(magnitude: np.ndarray, marked: np.ndarray) -> float:
 
 
 def noisy_tokens(offsets: Sequence[CharSpan], spans: Sequence[CharSpan]) -> list[bool]:
-    """Which tokens overlap a noisy span; so every piece of a noisy word is noisy.
+    """For each token, if it overlaps a noisy span; so every piece of a noisy word is noisy.
 
     Args:
         offsets: [T] the characters of each token, as a tokenizer's offset mapping gives them.

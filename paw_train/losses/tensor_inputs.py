@@ -1,4 +1,4 @@
-"""What the pure functions accept: tensors, numpy arrays or plain lists, checked and named on
+"""The inputs of the pure functions: tensors, numpy arrays or plain lists, checked and named on
 failure."""
 
 from collections.abc import Hashable, Sequence

@@ -20,7 +20,7 @@ from paw_train.settings.rollout import BranchingCriterion
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """What the criteria read of an episode: its own steps, in order."""
+    """An episode as the criteria read it: its own steps, in order."""
 
     episode: str
     """its name"""

@@ -41,7 +41,7 @@ def spoken(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one episode asks: the next response in its context."""
+    """The request of one episode: the next response in its context."""
 
     episode: str
     """names the episode; the same one turn after turn"""
@@ -57,7 +57,7 @@ class Request:
 
 @dataclass(slots=True)
 class Response:
-    """What a policy answered."""
+    """The answer of a policy."""
 
     ids: list[int] = field(default_factory=list)
     """the sampled tokens, as sampled; empty where the policy does not report them"""
@@ -110,7 +110,7 @@ class Policy(Protocol):
 
     @property
     def trainable(self) -> bool:
-        """Whether responses come with the ids and log-probabilities that training needs."""
+        """True if responses come with the ids and log-probabilities that training needs."""
         ...
 
     def session(
@@ -131,7 +131,7 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
-    """What is scored in one episode: continuations of its context, none of which is taken yet."""
+    """The texts to score in one episode: continuations of its context, none of which is taken yet."""
 
     episode: str
     """names the episode; the same one turn after turn"""

@@ -91,7 +91,7 @@ def recorded_row(
 def _before(
     episode: Episode, step: int, show: Callable[[str], str], template: PromptTemplate
 ) -> str:
-    """What stood before the observation in the message that followed a transition."""
+    """The text before the observation in the message that followed a transition."""
     if episode.context_mode == "window":
         return ""
     if step + 1 < len(episode.transitions):
@@ -108,7 +108,7 @@ def _before(
 def _as_prompted(
     episode: Episode, step: int, show: Callable[[str], str], template: PromptTemplate
 ) -> str:
-    """What stood before an observation in the prompt that followed it, of the usual template or another."""
+    """The text before an observation in the prompt that followed it, of the usual template or another."""
     prompt = episode.transitions[step + 1].prompt
     before, rest = _as_usual(episode, step, show, template)
     if prompt.endswith(rest):  # where actions, which records lack, are listed before it, not behind

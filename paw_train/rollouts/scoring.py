@@ -16,11 +16,11 @@ Score = Callable[[Tensor, Tensor, Tensor, int], TokenScores]
 
 
 class Reader(Protocol):
-    """What reads batches of rows: a policy, or a critic."""
+    """A reader of batches of rows: a policy, or a critic."""
 
     @property
     def device(self) -> torch.device:
-        """Where its weights are."""
+        """The device of its weights."""
 
     @property
     def pad_id(self) -> int:

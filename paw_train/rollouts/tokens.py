@@ -23,7 +23,7 @@ Span = tuple[int, int]
 
 @dataclass(slots=True)
 class StepSpans:
-    """Where one transition lies in its row."""
+    """The place of one transition in its row."""
 
     action: Span
     observation: Span

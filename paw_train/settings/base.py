@@ -73,7 +73,7 @@ def groups_of(cls: type[Group], where: str = "") -> Iterator[tuple[str, type[Gro
 
 
 def is_group(kind: Any) -> bool:
-    """Whether a field's type is a group of settings."""
+    """True if a field's type is a group of settings."""
     return isinstance(kind, type) and issubclass(kind, Group)
 
 

@@ -95,7 +95,7 @@ class EndpointSettings(Group):
 
     @property
     def priced(self) -> bool:
-        """Whether costs can be computed."""
+        """True if costs can be computed."""
         return self.input_price is not None or self.output_price is not None
 
     def cost(

@@ -105,7 +105,7 @@ def recorded_id(env_id: str, where: str) -> str:
 
 
 def located(key: str, value: Any) -> str | None:
-    """What a setting locates, in words; ``None``: nothing.
+    """The kind of thing that a setting locates, in words; ``None``: nothing.
 
     Args:
         key: its name.
@@ -175,5 +175,5 @@ def _walked(
 
 
 def _advice(name: str, what: str, value: str) -> str:
-    """What to type; an address or a variable is not copied out of the file."""
+    """The words to type; an address or a variable is not copied out of the file."""
     return f"{name}={shlex.quote(value) if what == 'a path' and value.isprintable() else '...'}"

@@ -24,7 +24,7 @@ BranchingCriterion = Literal["entropy", "random", "uniform", "value"]
 
 
 class BranchingSettings(Group):
-    """Which states of an episode are continued several times."""
+    """States of an episode that are continued several times."""
 
     branches: Positive = 1
     """number of continuations of each branching state, including the one that was sampled first; 1: no
@@ -114,7 +114,7 @@ class Sampling:
 
     @property
     def truncated(self) -> bool:
-        """Whether some tokens cannot be sampled although the model gives them probability."""
+        """True if some tokens cannot be sampled although the model gives them probability."""
         return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0 or self.min_p > 0)
 
 

@@ -163,7 +163,7 @@ class Settings(Group):
 
     @property
     def mixed(self) -> bool:
-        """Whether ``env`` is a list of environments."""
+        """True if ``env`` is a list of environments."""
         return isinstance(self.env, tuple)
 
     @property

@@ -107,7 +107,7 @@ class WorldModelSettings(Group):
 
     @property
     def filters_tokens(self) -> bool:
-        """Whether single tokens of observations are left out, so that the filter reads their text."""
+        """True if single tokens of observations are left out, so that the filter reads their text."""
         return self.enabled and (self.filter_echoes or bool(self.filter_patterns))
 
     @classmethod
@@ -240,5 +240,5 @@ class WorldModelLearningSettings(Group):
 
     @property
     def from_expert(self) -> bool:
-        """Whether the transitions are those of early experience."""
+        """True if the transitions are those of early experience."""
         return self.method == "iwm"

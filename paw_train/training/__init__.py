@@ -1,4 +1,4 @@
-"""What changes the weights: warm start, updates, checkpoints, and the two engines.
+"""Changes of the weights: warm start, updates, checkpoints, and the two engines.
 
 ``local`` is one process, CPU or one GPU; ``openrlhf`` a Ray cluster.
 """

@@ -208,7 +208,7 @@ class _Cloner:
         return loss.item(), accuracy
 
     def state_dict(self) -> dict[str, Any]:
-        """What, beside the model's weights, the next step depends on."""
+        """The state that the next step depends on, beside the model's weights."""
         return {
             "step": self.done,
             "masters": self.weights.state_dict(),

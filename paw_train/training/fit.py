@@ -1,4 +1,4 @@
-"""Whether a run fits its GPUs, worked out before anything is loaded.
+"""True if a run fits its GPUs, worked out before anything is loaded.
 
 Memory follows formulas (``paw_train.training.memory``). Times depend on the machine and are not
 estimated.

@@ -488,7 +488,7 @@ class Run:
         }
 
     def _sampler(self, updater: Updater) -> LocalPolicy | FollowingVLLM:
-        """What samples the episodes: the policy, or an engine that follows its weights."""
+        """The sampler of the episodes: the policy, or an engine that follows its weights."""
         if self._engine is None:
             rollout = self.settings.rollout
             self._engine = rollout_policy(

@@ -73,7 +73,7 @@ KNOWN: Mapping[str, ModelShape] = MappingProxyType(
 
 
 def is_known(path: str) -> bool:
-    """Whether ``model_shape`` can give the shape of a model without loading it."""
+    """True if ``model_shape`` can give the shape of a model without loading it."""
     return path in KNOWN or (Path(path) / "config.json").is_file()
 
 
@@ -144,7 +144,7 @@ class Micro:
 
 
 def kept_bytes(shape: ModelShape, micro: Micro) -> float:
-    """What the forward pass keeps for the backward pass."""
+    """Bytes that the forward pass keeps for the backward pass."""
     if micro.recompute:
         layers = 2.0 * shape.hidden * shape.layers  # each layer's input
     else:

@@ -1,4 +1,4 @@
-"""What a GPU, and the machine around it, holds at once in each phase of an update, by the settings."""
+"""The memory of a GPU, and of the machine around it, in each phase of an update, by the settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CACHE_SLACK = 1.5
 
 @dataclass(frozen=True)
 class Phase:
-    """What one GPU holds at once during a part of an update."""
+    """The contents of one GPU during a part of an update."""
 
     name: str
     gpus: int
@@ -36,12 +36,12 @@ class Phase:
 
 
 def has_critic(settings: Settings) -> bool:
-    """Whether the algorithm trains a critic."""
+    """True if the algorithm trains a critic."""
     return advantage_estimator(settings.algorithm.name).needs_critic
 
 
 def has_reference(settings: Settings) -> bool:
-    """Whether a second copy of the model is kept to measure the KL to.
+    """True if a second copy of the model is kept to measure the KL to.
 
     The local engine needs none beside an adapter; OpenRLHF always loads one.
     """
@@ -105,7 +105,7 @@ def local_vllm_share(settings: Settings, shape: ModelShape, available: float) ->
 
 
 def _local_states(settings: Settings, shape: ModelShape, available: float) -> dict[str, float]:
-    """What stays on the GPU for the whole run."""
+    """The contents that stay on the GPU for the whole run."""
     width, trained = _width(settings), trained_parameters(settings, shape)
     masters = 4.0 * trained * (width < 4 or settings.model.lora.rank > 0)
     parts = {"weights": width * shape.parameters, "optimiser": masters + 8.0 * trained}

@@ -1,4 +1,4 @@
-"""What can be found wrong with a run before it starts, and what its environment makes it go without.
+"""Faults of a run that can be found before it starts, and features that its environment lacks.
 
 Nothing is written here: a run that cannot start leaves no folder behind.
 """

@@ -1,4 +1,4 @@
-"""What a training run keeps of an update to look at: episodes, and what their tokens were worth.
+"""Records of an update to look at: episodes, and what their tokens were worth.
 
 ``rollouts/NNNNNN.jsonl`` holds the episodes; ``tokens/NNNNNN.jsonl``, one line an episode, what
 training knew of them: probabilities under the policy that the update started from, entropies,

@@ -1,4 +1,4 @@
-"""What every engine writes about an update, under the same names."""
+"""Records of an update, under the same names in every engine."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def _trainer(
 
 
 def _columns_of(rows: Sequence[Row], returns: dict[int, float]) -> dict[str, list[Any]]:
-    """What a ``rollout_func`` returns, of rows of the protocol."""
+    """Rows of the protocol in the form that a ``rollout_func`` returns."""
     found: dict[str, list[Any]] = {
         name: []
         for name in (

@@ -60,7 +60,7 @@ class ChunkedActor(Actor):
         )
 
     def _inputs(self, ids: Tensor, attention: Tensor) -> tuple[dict[str, Any], Tensor]:
-        """What the model reads: padded rows with their mask, or one row without padding."""
+        """The inputs of the model: padded rows with their mask, or one row without padding."""
         if self.packing_samples:
             packed, positions, _, _, _ = unpad_and_slice_tensor(ids, attention, None)
             return {"input_ids": packed, "attention_mask": None}, positions

@@ -44,7 +44,7 @@ DEATHS = (
 
 
 def is_death(error: BaseException) -> bool:
-    """Whether a process died, here or in the remote task whose error this is."""
+    """True if a process died, here or in the remote task whose error this is."""
     if any(kind.__name__ in DEATHS for kind in type(error).__mro__):
         return True
     remote = any(kind.__name__ == "RayTaskError" for kind in type(error).__mro__)

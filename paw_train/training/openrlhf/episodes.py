@@ -57,7 +57,7 @@ class GroupLabel:
 
     @property
     def validation(self) -> bool:
-        """Whether it measures and does not train."""
+        """True if it measures and does not train."""
         return self.update < 0
 
 

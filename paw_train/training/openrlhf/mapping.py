@@ -26,7 +26,7 @@ Options = dict[str, Any]
 
 @dataclass(frozen=True)
 class Rule:
-    """What becomes of one setting."""
+    """The mapping of one setting."""
 
     note: str
     """in words, for readers of the plan and the docs"""
@@ -105,7 +105,7 @@ def _attention(value: str | None, settings: Settings) -> Options:
 
 
 def packs(settings: Settings) -> bool:
-    """Whether sequences of a micro-batch go into one row without padding."""
+    """True if sequences of a micro-batch go into one row without padding."""
     if settings.openrlhf.packing is not None:
         return settings.openrlhf.packing
     return (settings.model.attention or FLASH_ATTENTION).startswith("flash_attention")

@@ -1,4 +1,4 @@
-"""What runs inside vLLM's workers besides OpenRLHF's own extension."""
+"""Our additions to OpenRLHF's extension of vLLM's workers."""
 
 from __future__ import annotations
 

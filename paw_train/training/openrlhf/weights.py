@@ -25,7 +25,7 @@ class Sums(NamedTuple):
         return Sums(*(a + b for a, b in zip(self, other, strict=True)))
 
     def equal(self, other: Sums) -> bool:
-        """Whether both can be of the same weights; NaN never are."""
+        """True if both can be of the same weights; NaN never are."""
         scale = self.absolute
         return (
             math.isclose(self.absolute, other.absolute, rel_tol=1e-9)
@@ -74,7 +74,7 @@ PREFIX = "base_model.model."
 
 
 def is_adapted(model: Any) -> bool:
-    """Whether peft has wrapped a model."""
+    """True if peft has wrapped a model."""
     return hasattr(model, "peft_config")
 
 
