@@ -1,4 +1,4 @@
-"""The outermost layer of every server: who may come in, and what a request may be before it is answered."""
+"""The outermost layer of every server: which clients are admitted, and what a request may be."""
 
 from __future__ import annotations
 

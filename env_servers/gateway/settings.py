@@ -1,4 +1,4 @@
-"""The offer of a gateway, its limits, and who may come in, from the options of ``paw serve gateway``."""
+"""The offer of a gateway, its limits and the clients it admits, from options of ``paw serve gateway``."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _check(name: str, value: Any) -> None:
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that there may be of everything."""
+    """Upper limits of a gateway."""
 
     workers: int = 2
     """processes that run environments"""

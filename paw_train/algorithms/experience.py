@@ -148,7 +148,7 @@ class Experience:
     advantages: Tensor
     """[N], or [N, A] by action token, padded on the right"""
     wm_weights: Tensor
-    """[N] the w_i of spec section 2 (zeros when the world model is off)"""
+    """[N] the w_i of Eq. 11 (zeros when the world model is off)"""
     lengths: Tensor
     """[N, 2] tokens of action and next observation in ``rows``"""
     metrics: dict[str, float]
@@ -209,7 +209,7 @@ def prepare(
         world_model: settings of the world-model term.
         max_return: R_max; or, of several environments, the terms of each by its name
             (``Trajectory.environment``).
-        signals: what the settings need of forward passes: see ``needs``.
+        signals: what the settings need of forward passes: see ``Signals``.
         ask: ids between an observation and the next response, for world-model horizons above 1.
 
     Raises:
@@ -417,7 +417,7 @@ def _action_entropy(pool: Pool, world_model: WorldModelSettings, signals: Signal
 
 def _wm_groups(pool: Pool, estimator: AdvantageEstimator) -> Tensor:
     """[E] the group whose mean return decides each episode's lambda."""
-    # with a critic episodes are independent: each is a group of its own (spec section 3)
+    # with a critic episodes are independent: each is a group of its own
     return torch.arange(len(pool.episodes)) if estimator.needs_critic else pool.group
 
 

@@ -28,7 +28,7 @@ class MicroBatch:
     ref_logprobs: Tensor | None = None
     """[B, T] under the reference policy; needed when kl_coef > 0 and the KL is in the loss"""
     wm_weights: Tensor | None = None
-    """[B] `w_i` of `world_model.wm_weights`, for the whole update; needed when the world model is
+    """[B] `w_i` of `algorithms.paw.wm_weights`, for the whole update; needed when the world model is
     on"""
     horizon: Tensor | None = None
     """[B, T] j on the tokens of `o_{t+j}`, 0 elsewhere; needed for more than one step ahead"""

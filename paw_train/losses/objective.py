@@ -1,7 +1,7 @@
 """The loss of one micro-batch: clipped surrogate, KL to the reference, and the world-model term.
 
-A *row* is one transition: prompt, response and next observation in one sequence, padded on either
-side. An *update* is split into M *mini-batches* (one optimiser step each), and those into
+A line of a tensor is one transition: prompt, response and next observation, padded on either side. An
+*update* is split into M *mini-batches* (one optimiser step each), and those into
 *micro-batches* by memory. All normalisers are those of the whole mini-batch
 (`MiniBatchTotals`), so the gradients of its micro-batches add up to exactly the gradient of the
 undivided mini-batch.

@@ -39,7 +39,7 @@ from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.reference import Reference
 from paw_train.policies.local.scratch import scratch_model, scratch_tokenizer, unknown_words
 from paw_train.reporting.compare.runs import is_finished, updates_done
-from paw_train.reporting.run.alarms import world_model_loss
+from paw_train.reporting.run.alarms import loss_name
 from paw_train.reporting.terminal import RunDisplay
 from paw_train.reporting.tracking import Tracking
 from paw_train.rollouts.observation_filter import leave_out
@@ -420,7 +420,7 @@ class Run:
         pool = TrainingEnvironments(s)
         start = self._resume(updater, pool)
         earlier = _records(self.folder / "metrics.jsonl")
-        loss = world_model_loss(s.to_dict())
+        loss = loss_name(s.to_dict())
         with self.display.updates(s.updates, earlier, loss) as show:
             if s.evaluation.every and s.updates and not _records(self.folder / "validation.jsonl"):
                 self._validate(0, updater, pool)

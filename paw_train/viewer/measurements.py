@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any
 
 from paw_train.metrics import METRICS, NOT_MEASURED, Metric, number
-from paw_train.reporting.run.alarms import Alarm, find_alarms, world_model_loss
+from paw_train.reporting.run.alarms import Alarm, find_alarms, loss_name
 from paw_train.reporting.run.data import FILES, Rate, Record, read_object, read_records
 from paw_train.settings.base import flatten
 from paw_train.settings.endpoint import money
@@ -52,7 +52,7 @@ class Measurements:
             known = self._alarms
         if known is None or known[0] != stamp:
             rows = self._file("metrics.jsonl", _rows) or {}
-            loss = world_model_loss(self.settings())
+            loss = loss_name(self.settings())
             known = (stamp, find_alarms(list(rows.values()), loss))
             with self._lock:
                 self._alarms = known

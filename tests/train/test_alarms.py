@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paw_gym.transition import Episode, Transition
-from paw_train.reporting.run.alarms import WINDOW, find_alarms, world_model_loss
+from paw_train.reporting.run.alarms import WINDOW, find_alarms, loss_name
 from paw_train.reporting.terminal import RunDisplay
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.training.records import outcome_metrics
@@ -130,9 +130,9 @@ def test_gaps_and_what_is_no_number_are_passed_over() -> None:
 
 
 def test_the_settings_say_which_loss_it_is() -> None:
-    assert world_model_loss({"world_model": {"enabled": True, "loss": "cmae"}}) == "cmae"
+    assert loss_name({"world_model": {"enabled": True, "loss": "cmae"}}) == "cmae"
     for config in ({}, {"world_model": 3}, {"world_model": {"enabled": False, "loss": "cmae"}}):
-        assert world_model_loss(config) is None
+        assert loss_name(config) is None
 
 
 def test_the_terminal_prints_an_alarm_once(capsys: pytest.CaptureFixture[str]) -> None:

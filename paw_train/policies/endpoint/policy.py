@@ -173,7 +173,7 @@ class EndpointPolicy:
     def session(
         self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
     ) -> EndpointSession:
-        """Opens a session on a batch of episodes (see ``protocol.Policy``)."""
+        """Opens a session on a batch of episodes (see ``rollouts.policy.Policy``)."""
         return EndpointSession(self, sampling)
 
     def answer(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:

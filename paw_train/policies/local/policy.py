@@ -108,11 +108,11 @@ class LocalPolicy:
     def session(
         self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
     ) -> LocalSession:
-        """Opens a session on a batch of episodes (see ``protocol.Policy``)."""
+        """Opens a session on a batch of episodes (see ``rollouts.policy.Policy``)."""
         return LocalSession(self.model, self.chat, sampling, growing, prefill_tokens)
 
     def scoring(self, growing: bool, prefill_tokens: int = PREFILL_TOKENS) -> LocalScoringSession:
-        """Opens a session that scores given responses (see ``protocol.ScoringPolicy``)."""
+        """Opens a session that scores given responses (see ``rollouts.policy.ScoringPolicy``)."""
         return LocalScoringSession(self.model, growing, prefill_tokens)
 
     @overload

@@ -41,7 +41,7 @@ class LocalSession:
         self._dialogues = DialogueCache(model, prefill_tokens) if growing else None
 
     def respond(self, requests: Sequence[Request]) -> list[Response]:
-        """See ``protocol.Session``."""
+        """See ``rollouts.policy.Session``."""
         if not requests:
             return []
         self.model.eval()

@@ -55,7 +55,7 @@ class VLLMPolicy:
     def session(
         self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
     ) -> VLLMSession:
-        """Opens a session on a batch of episodes (see ``protocol.Policy``)."""
+        """Opens a session on a batch of episodes (see ``rollouts.policy.Policy``)."""
         return VLLMSession(self, sampling)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -152,7 +152,7 @@ class VLLMSession:
         self._stops = StopTexts(policy.chat, sampling.stop)
 
     def respond(self, requests: Sequence[Request]) -> list[Response]:
-        """See ``protocol.Session``. A context that is too long fails its episode."""
+        """See ``rollouts.policy.Session``. A context that is too long fails its episode."""
         chat = self.policy.chat
         contexts = [
             list(r.ids) if r.ids is not None else chat.dialogue(r.messages) for r in requests

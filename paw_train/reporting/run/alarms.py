@@ -87,7 +87,7 @@ def find_alarms(records: Records, wm_loss: str | None = None) -> list[Alarm]:
     return sorted(found, key=lambda alarm: alarm.first)
 
 
-def world_model_loss(config: Mapping[str, Any]) -> str | None:
+def loss_name(config: Mapping[str, Any]) -> str | None:
     """The world-model loss that a run's settings (``config.json``) ask for; ``None`` without one."""
     world_model = config.get("world_model")
     if not isinstance(world_model, Mapping) or world_model.get("enabled") is False:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from paw_gym.transition import Episode, read_jsonl
 from paw_train.evaluation.statistics import wilson_interval
 from paw_train.metrics import number
-from paw_train.reporting.run.alarms import Alarm, find_alarms, world_model_loss
+from paw_train.reporting.run.alarms import Alarm, find_alarms, loss_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ class RunData:
     @property
     def alarms(self) -> list[Alarm]:
         """Alarms that the measurements raise, in the order in which they were raised."""
-        return find_alarms(self.metrics, world_model_loss(self.config))
+        return find_alarms(self.metrics, loss_name(self.config))
 
     def setting(self, path: str) -> Any:
         """A nested setting by dotted path, or ``None``."""

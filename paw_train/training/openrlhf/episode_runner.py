@@ -69,7 +69,7 @@ class EnginePolicy:
     def session(
         self, sampling: Sampling, growing: bool, prefill_tokens: int = PREFILL_TOKENS
     ) -> EngineSession:
-        """Opens a session (see ``protocol.Policy``); call it from another thread than the loop's."""
+        """Opens a session (see ``rollouts.policy.Policy``); call it from another thread than the loop's."""
         return EngineSession(self, sampling)
 
 
@@ -81,7 +81,7 @@ class EngineSession(VLLMSession):
         self._engine, self._loop = policy.engine, policy.loop
 
     def respond(self, requests: Sequence[Request]) -> list[Response]:
-        """See ``protocol.Session``. An engine that raises fails the episode; one that died, the run."""
+        """See ``rollouts.policy.Session``. An engine that raises fails the episode, a dead one the run."""
         asked = [asyncio.run_coroutine_threadsafe(self._sample(r), self._loop) for r in requests]
         responses = []
         for future in asked:

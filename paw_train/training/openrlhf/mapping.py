@@ -53,7 +53,7 @@ _MAKER = _ours("the experience maker: paw_train.algorithms.experience.prepare")
 _LOSS = _ours("the actor trainer: paw_train.losses.objective.combined_loss")
 _SHARDS = _ours("the experience maker: shards the update over the ranks")
 _EVAL = _ours("the evaluation panel, run by the agent executor")
-_UNUSED = _ours("of other choices; not read")
+_UNUSED = _ours("belongs to an option that is not in use; ignored")
 _RATE = _ours("the actor trainer: sets the rate of each update")
 
 

@@ -12,7 +12,7 @@ from openrlhf.trainer import ppo_trainer
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from paw_train.environments import max_return
-from paw_train.reporting.run.alarms import world_model_loss
+from paw_train.reporting.run.alarms import loss_name
 from paw_train.training.openrlhf.episode_runner import start_workers
 from paw_train.training.openrlhf.experience_maker import PaWExperienceMaker
 from paw_train.training.openrlhf.run_records import RunRecords, cluster_tracking
@@ -122,7 +122,7 @@ class PaWTrainer(_Upstream):
         took = time.perf_counter() - started
         measured = {**staleness, **self._seconds(rollout, took, waited)}
         self.records.update(global_step + 1, {**status, **measured})
-        for alarm in self.records.raised(global_step + 1, world_model_loss(self.run.to_dict())):
+        for alarm in self.records.raised(global_step + 1, loss_name(self.run.to_dict())):
             print(f"Alarm: {alarm.title}: {alarm.text}", flush=True)
         return status, after
 
