@@ -16,6 +16,8 @@ from torch import Tensor
 
 _MOST_PADDING = 0.05
 """share of padding beyond which a micro-batch ends"""
+_PASS = 256
+"""tokens that cost about as much as one more forward and backward pass"""
 
 Span = tuple[int, int]
 """[start, end) in tokens of a row"""
@@ -206,7 +208,8 @@ def micro_batches(rows: Sequence[TokenRow], token_budget: int) -> Iterator[list[
     for row in ordered:
         padded = len(batch[0].ids) * (len(batch) + 1) if batch else 0
         tokens += len(row.ids)
-        if padded > token_budget or tokens < (1 - _MOST_PADDING) * padded:
+        padding = max(0, padded - tokens)
+        if padded > token_budget or padding > max(_PASS, _MOST_PADDING * padded):
             yield batch
             batch, tokens = [], len(row.ids)
         batch.append(row)

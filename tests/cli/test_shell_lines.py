@@ -233,13 +233,6 @@ def made_here(name: str) -> Manifest:
     return unpinned(load_manifest(name))
 
 
-def description_of_the_page() -> str:
-    """The game that the page on ALFWorld describes."""
-    page = (ROOT / "docs" / "environments" / "alfworld.md").read_text(encoding="utf-8")
-    (text,) = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    return str(text)
-
-
 def environments_of_the_page() -> str:
     """The functions and classes that the page on environments registers first, as one module."""
     page = (ROOT / "docs" / "register-your-environment.md").read_text(encoding="utf-8")
@@ -257,7 +250,6 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "my_recipe.yaml": "base: embedded\n",
         "my_module.py": "def noisy_spans(text, instruction=''):\n    return [(0, min(3, len(text)))]\n",
         "my_envs.py": environments_of_the_page(),
-        "game.yaml": description_of_the_page(),
         "chain.pem": "",
         "key.pem": "",
         "tokens": "a-token-of-some-length\n",
