@@ -265,7 +265,9 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for seed, place in enumerate(("runs/eval-a", "runs/eval-b", "results/c")):
             run(f"paw eval random --panel webshop/generated evaluation.seed={seed // 2 + 1} "
                 f"rollout.temperature={1 + seed} --out {place}", "")  # fmt: skip
-    shutil.copytree(ROOT / "benchmarks" / "comparisons", folder / "benchmarks" / "comparisons")
+    committed = ROOT / "benchmarks" / "comparisons"
+    shutil.copytree(committed, folder / "benchmarks" / "comparisons")
+    shutil.copyfile(committed / "embedded_wm.json", folder / "results.json")
     shutil.copytree(folder / "runs" / "embedded", folder / "runs" / "my-run")
     shutil.copytree(folder / "runs/embedded/checkpoints/warm/model", folder / "model")
     shutil.rmtree(folder / "cache", ignore_errors=True)  # absent if what is in memory was enough
