@@ -7,13 +7,14 @@ Ids are those that were sampled. Text is never tokenised again to find a mask.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+T = TypeVar("T")
 _MOST_PADDING = 0.05
 """share of padding beyond which a micro-batch ends"""
 _PASS = 256
@@ -198,20 +199,33 @@ def _length(span: Span) -> int:
 
 
 def micro_batches(rows: Sequence[TokenRow], token_budget: int) -> Iterator[list[TokenRow]]:
-    """Splits rows, longest first, into batches of at most ``token_budget`` padded tokens (one row at least).
+    """Splits rows, longest first, into batches of at most so many padded tokens (one row at least)."""
+    return batches_alike(rows, lambda row: len(row.ids), token_budget, _PASS, _MOST_PADDING)
 
-    A row that is much shorter than those before it begins the next batch: padding costs as much as tokens.
+
+def batches_alike(
+    items: Iterable[T], length: Callable[[T], int], most: int, few: int, share: float
+) -> Iterator[list[T]]:
+    """Batches of items of about equal length, longest first.
+
+    Args:
+        items: to be read in padded passes.
+        length: tokens of an item.
+        most: padded tokens of a batch that has more than one item.
+        few: padding up to which it is cheaper than one more pass, in tokens.
+        share: the same, as a share of the padded tokens; the larger of both counts.
     """
-    ordered = sorted(rows, key=lambda row: len(row.ids), reverse=True)
-    batch: list[TokenRow] = []
-    tokens = 0
-    for row in ordered:
-        padded = len(batch[0].ids) * (len(batch) + 1) if batch else 0
-        tokens += len(row.ids)
-        padding = max(0, padded - tokens)
-        if padded > token_budget or padding > max(_PASS, _MOST_PADDING * padded):
+    batch: list[T] = []
+    widest = tokens = 0
+    for item in sorted(items, key=length, reverse=True):
+        padded = widest * (len(batch) + 1)
+        padding = padded - tokens - length(item)
+        if batch and (padded > most or padding > max(few, share * padded)):
             yield batch
-            batch, tokens = [], len(row.ids)
-        batch.append(row)
+            batch, tokens = [], 0
+        if not batch:
+            widest = length(item)
+        tokens += length(item)
+        batch.append(item)
     if batch:
         yield batch

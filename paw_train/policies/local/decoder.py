@@ -25,6 +25,7 @@ from paw_train.policies.local.fallback import (
 )
 from paw_train.policies.local.kv_cache import Access, static_cache, window_of
 from paw_train.policies.local.sampling import logits_of
+from paw_train.rollouts.tokens import batches_alike
 from paw_train.settings.rollout import PREFILL_TOKENS
 
 _LOG = logging.getLogger(__name__)
@@ -194,19 +195,10 @@ class BatchDecoder:
 
     def _parts(self, chunks: Mapping[int, Sequence[Any]]) -> Iterator[list[int]]:
         """Rows that are read in one pass, in the order of the cache."""
-        part: list[int] = []
-        widest = tokens = 0
-        for row in sorted(chunks, key=lambda row: len(chunks[row]), reverse=True):
-            padded = widest * (len(part) + 1)
-            tokens += len(chunks[row])
-            padding = padded - tokens
-            wasteful = padding > max(_FEW_TOKENS, _PADDING_SHARE * padded)
-            if part and (padded > self.prefill_tokens or wasteful):
-                yield sorted(part, key=self._place.__getitem__)
-                part, tokens = [], len(chunks[row])
-            widest = widest if part else len(chunks[row])
-            part.append(row)
-        if part:
+        parts = batches_alike(
+            chunks, lambda row: len(chunks[row]), self.prefill_tokens, _FEW_TOKENS, _PADDING_SHARE
+        )
+        for part in parts:
             yield sorted(part, key=self._place.__getitem__)
 
     def _append(self, rows: Sequence[int], chunks: Sequence[Sequence[int]]) -> Tensor:
