@@ -20,7 +20,7 @@ def recipes() -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from paw_train.settings.recipes import Kind, description_of, recipe_names
+    from paw_train.settings.recipes import Kind, descriptions
 
     console = Console()
     kinds: tuple[tuple[Kind, str], ...] = (("recipe", "paw train"), ("grid", "paw compare"))
@@ -28,8 +28,8 @@ def recipes() -> None:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         table.add_column(f"{kind} ({command})", style="bold", no_wrap=True)
         table.add_column("what it is")
-        for name in recipe_names(kind):
-            table.add_row(name, Text(description_of(name, kind)))
+        for name, text in descriptions(kind).items():
+            table.add_row(name, Text(text))
         console.print(table)
     console.print("[dim]paw train NAME key=value ... changes settings of it.[/dim]")
 

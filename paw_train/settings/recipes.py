@@ -167,11 +167,15 @@ def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def description_of(name: str, kind: Kind = "recipe") -> str:
-    """The first sentence of a file's opening comment, or what a row's paper reports."""
-    path = _file_of(name, kind)
-    if path is None and kind == "recipe":
-        return f"Published, not run here: {_published_table()['rows'][name]['published']}"
+def descriptions(kind: Kind = "recipe") -> dict[str, str]:
+    """By name, in order: the first sentence of a file's opening comment, or what a row's paper reports."""
+    rows = _published_table()["rows"] if kind == "recipe" else {}
+    published = {n: f"Published, not run here: {row['published']}" for n, row in rows.items()}
+    names = published | {name: _opening(name, kind) for name in _files(kind)}
+    return dict(sorted(names.items()))
+
+
+def _opening(name: str, kind: Kind) -> str:
     lines = find_recipe(name, kind).read_text(encoding="utf-8").splitlines()
     comment = takewhile(lambda line: line.startswith("#"), lines)
     text = " ".join(line.lstrip("# ") for line in comment)
@@ -209,10 +213,14 @@ def recipe_name(recipe: str | Path) -> str:
 
 def recipe_names(kind: Kind = "recipe") -> list[str]:
     """Recipes, or grids, that come with the project."""
-    files = {p.stem for folder in _folders(kind) for p in folder.glob("*.yaml")}
-    if kind == "recipe":
-        files = files - {Path(PUBLISHED).stem} | set(_published_table()["rows"])
-    return sorted(files)
+    rows = set(_published_table()["rows"]) if kind == "recipe" else set()
+    return sorted(_files(kind) | rows)
+
+
+def _files(kind: Kind) -> set[str]:
+    """Names of the files of a kind."""
+    found = (path for folder in _folders(kind) for path in folder.glob("*.yaml"))
+    return {path.stem for path in found if path.name != PUBLISHED}
 
 
 def _folders(kind: Kind) -> tuple[Path, Path]:

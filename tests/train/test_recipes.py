@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from paw_train.settings import OptimizerSettings, load_settings, recipe_names, with_defaults
-from paw_train.settings.recipes import description_of
+from paw_train.settings.recipes import descriptions
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = yaml.safe_load((ROOT / "recipes" / "published.yaml").read_text(encoding="utf-8"))["rows"]
@@ -107,7 +107,7 @@ def test_every_trained_row_of_the_tables_is_a_recipe() -> None:
     # Table 1: two models, two environments, four methods; Table 2: two models, six methods
     for table, rows in (("Table 1", 16), ("Table 2", 12), ("Table 3", 10), ("Table 4", 8)):
         assert sum(table in row["published"] for row in TABLE.values()) == rows
-    assert "success 90.4 %" in description_of("alfworld_qwen2.5-1.5b_gigpo_paw")
+    assert "success 90.4 %" in descriptions()["alfworld_qwen2.5-1.5b_gigpo_paw"]
 
 
 def test_a_row_can_be_a_base(tmp_path: Path) -> None:
