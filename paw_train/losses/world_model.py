@@ -13,17 +13,6 @@ from paw_gym.internals.registry import Registry
 from paw_train.losses.tensor_inputs import FloatArray, as_float, as_mask
 from paw_train.settings.world_model import WorldModelSettings
 
-__all__ = [
-    "WORLD_MODEL_LOSSES",
-    "WorldModelSettings",
-    "clipped_mae_tokens",
-    "masked",
-    "mean_over",
-    "multi_step_loss",
-    "predicted_well",
-    "world_model_loss",
-]
-
 TokenLoss = Callable[[Tensor, WorldModelSettings], Tensor]
 """(log-probabilities, settings) -> the loss of each token, in the same shape, differentiable"""
 WORLD_MODEL_LOSSES: Registry[TokenLoss] = Registry(

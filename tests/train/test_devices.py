@@ -41,7 +41,7 @@ PATHS = {
     "KL in the reward, full entropy, bonus": [
         *("objective.kl_in=reward", "world_model.entropy=full", "objective.entropy_coef=0.01"),
     ],
-    "dynamic sampling, gradient ratio": [
+    "dynamic sampling": [
         "algorithm.dynamic_sampling=1",
     ],
     "truncated sampling, eager": [
@@ -63,7 +63,7 @@ PATHS = {
 SYNCS = 150
 """waits for the GPU in one update of 4 episodes of at most 6 turns: 48 for sampled tokens, one for each of
 the 22 weights of a checkpoint, and a few for each micro-batch"""
-TWICE = {"dynamic sampling, gradient ratio", "world model by RWML", "world model by SFT"}
+TWICE = {"dynamic sampling", "world model by RWML", "world model by SFT"}
 """paths with two rounds of episodes"""
 
 

@@ -39,7 +39,7 @@ class LocalScoringSession:
 
     @torch.no_grad()
     def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
-        """See ``protocol.ScoringSession``."""
+        """See ``rollouts.policy.ScoringSession``."""
         if not requests:
             return []
         self.model.eval()
