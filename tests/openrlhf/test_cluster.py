@@ -285,7 +285,9 @@ def test_an_adapter_trains_and_is_sent_as_a_whole_model(out: Path) -> None:
     _check(_records(out, "lora"))
     model = out / "lora" / "checkpoints" / "model"
     assert (model / "adapter_config.json").exists()
-    _paw("eval", str(out / "lora"), "evaluation.tasks=1", f"--out={out / 'eval-lora'}")
+    # a folder is opened because it is given, not because a file names it
+    base = f"model.lora.base={out / 'model'}"
+    _paw("eval", str(out / "lora"), base, "evaluation.tasks=1", f"--out={out / 'eval-lora'}")
 
 
 def test_a_broken_weight_update_stops_the_run(out: Path) -> None:
