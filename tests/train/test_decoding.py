@@ -15,7 +15,7 @@ from hypothesis import settings as hypothesis_settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
-from paw_train.policies.local import attention  # noqa: E402
+from paw_train.policies.local import attention, decoder, token_loop  # noqa: E402
 from paw_train.policies.local.decoder import BatchDecoder  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.policies.local.sampling import sample_tokens, truncate, uniforms  # noqa: E402
@@ -280,30 +280,84 @@ def test_ended_rows_are_no_longer_computed() -> None:
 # --- sampling ----------------------------------------------------------------------------------------
 
 
+def _played(
+    rows: list[int], sampling: Sampling, growing: bool
+) -> dict[int, list[tuple[list[int], list[float]]]]:
+    """Three turns of some of nine dialogues, of which every fourth leaves after the first."""
+    contexts = _contexts(9, seed=4)
+    session = LocalSession(MODEL, CHAT, sampling, growing)
+    said: dict[int, list[tuple[list[int], list[float]]]] = {i: [] for i in rows}
+    ids = {i: list(contexts[i]) for i in rows}
+    for turn in range(3):
+        rows = [i for i in rows if turn == 0 or i % 4]
+        requests = [Request(f"episode {i}", 1000 * turn + i, [], ids[i]) for i in rows]
+        for i, response in zip(rows, session.respond(requests), strict=True):
+            said[i].append((response.ids, response.logprobs))
+            ids[i] = ids[i] + response.ids + contexts[(i + 1) % 9][:5]
+    return said
+
+
 @pytest.mark.parametrize("growing", [False, True])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_response_does_not_depend_on_its_neighbours(growing: bool, temperature: float) -> None:
     sampling = Sampling(temperature, 24, stop=("a", ">"))
-    contexts = _contexts(9, seed=4)
-    names = [f"episode {i}" for i in range(9)]
-
-    def play(rows: list[int]) -> dict[str, list[list[int]]]:
-        session = LocalSession(MODEL, CHAT, sampling, growing)
-        said: dict[str, list[list[int]]] = {names[i]: [] for i in rows}
-        ids = {i: list(contexts[i]) for i in rows}
-        for turn in range(3):
-            rows = [i for i in rows if turn == 0 or i % 4]  # every fourth leaves after a turn
-            requests = [Request(names[i], 1000 * turn + i, [], ids[i]) for i in rows]
-            for i, response in zip(rows, session.respond(requests), strict=True):
-                said[names[i]].append(response.ids)
-                ids[i] = ids[i] + response.ids + contexts[(i + 1) % 9][:5]
-        return said
-
-    together = play(list(range(9)))
-    apart: dict[str, list[list[int]]] = {}
+    together = _played(list(range(9)), sampling, growing)
     for part in ([8, 2], [3], [0, 1, 4, 5, 6, 7]):
-        apart |= play(part)
-    assert together == apart
+        for row, turns in _played(part, sampling, growing).items():
+            assert [ids for ids, _ in turns] == [ids for ids, _ in together[row]]
+
+
+@pytest.mark.parametrize("growing", [False, True])
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(0.8, 24, stop=("a", ">")),
+        Sampling(0.0, 24, stop=("a", ">")),
+        Sampling(1.0, 7, top_k=20),  # ends between two looks at the tokens
+        Sampling(1.0, 1),
+    ],
+    ids=["stops", "greedy", "truncated", "one token"],
+)
+def test_sampling_over_fixed_buffers_gives_the_tokens_of_the_plain_steps(
+    growing: bool, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The form that a GPU runs, here without a graph: small buckets, so that their number grows."""
+    expected = _played(list(range(9)), sampling, growing)
+    monkeypatch.setattr(decoder, "_launches_cost", lambda model: True)
+    monkeypatch.setattr(decoder, "BUCKET", 16)
+    monkeypatch.setattr(token_loop, "BUCKET", 16)
+    monkeypatch.setattr(decoder, "_FEWEST_LOOPED", 2)
+    for _ in range(2):  # the second rollout has the buffers of the first
+        found = _played(list(range(9)), sampling, growing)
+        for row, turns in expected.items():
+            assert [ids for ids, _ in found[row]] == [ids for ids, _ in turns]
+            for (_, logprobs), (_, wanted) in zip(found[row], turns, strict=True):
+                assert logprobs == pytest.approx(wanted, abs=1e-4)
+    assert len(decoder._fixed) == 1
+    decoder._fixed.clear()
+
+
+def test_a_token_step_over_fixed_buffers_launches_no_kernel_for_a_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decoder, "_launches_cost", lambda model: True)
+
+    def operations(rows: int) -> int:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            sampling = Sampling(1.0, 9)
+            held = decoder.open_decoder(MODEL, rows)
+            assert isinstance(held, BatchDecoder)
+            contexts = dict(enumerate(_contexts(rows)))
+            steps = held.sample(contexts, sampling, uniforms(range(rows), 9))
+            for _ in range(2):
+                steps.advance(list(contexts))
+        decoder._fixed.clear()
+        return sum(
+            event.count for event in profile.key_averages() if event.key.startswith("aten::")
+        )
+
+    # contexts become one padded tensor by one tensor a row, and equal ones are copied
+    assert operations(24) - operations(8) < 16 * 8
 
 
 def test_logprobs_are_those_of_the_distribution_that_was_sampled() -> None:

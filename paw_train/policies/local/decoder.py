@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor
@@ -23,19 +23,24 @@ from paw_train.policies.local.fallback import (
     hidden_of,
     undisturbed,
 )
-from paw_train.policies.local.kv_cache import Access, static_cache, window_of
+from paw_train.policies.local.kv_cache import Access, StaticCache, static_cache, window_of
 from paw_train.policies.local.sampling import logits_of
+from paw_train.policies.local.token_loop import BUCKET, EVERY, TokenLoop
+from paw_train.rollouts.policy import Sampling
 from paw_train.rollouts.tokens import batches_alike
 from paw_train.settings.rollout import PREFILL_TOKENS
 
 _LOG = logging.getLogger(__name__)
 _batches: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+_fixed: WeakKeyDictionary[Any, _FixedBuffers] = WeakKeyDictionary()
 _IDLE_SHARE = 1 / 8
 """idle rows among the first of the cache, beyond which they are moved away: some copies of rows, against
 computing them at every token that follows"""
 _PADDING_SHARE = 1 / 8
 _FEW_TOKENS = 128
 """padding of a pass, as a share of its tokens and in tokens, up to which it is cheaper than another pass"""
+_FEWEST_LOOPED = 8
+"""rows below which fewer are not worth a graph of their own"""
 ROOT = -1
 """the parent of a tree's first tokens: the row's last token"""
 
@@ -43,8 +48,12 @@ ROOT = -1
 def open_decoder(model: Any, rows: int, prefill_tokens: int = PREFILL_TOKENS) -> Decoder:
     """A decoder of ``rows`` sequences, by the kind of the model's cache."""
     if takes_batches(model):
-        return BatchDecoder(model, rows, prefill_tokens)
+        return BatchDecoder(model, rows, prefill_tokens, _launches_cost(model))
     return PlainDecoder(model, rows)
+
+
+def _launches_cost(model: Any) -> bool:
+    return bool(next(model.parameters()).device.type == "cuda")
 
 
 def takes_batches(model: Any) -> bool:
@@ -79,15 +88,26 @@ class BatchDecoder:
         model: a Hugging Face causal language model that a ``static_cache`` fits.
         rows: number of sequences.
         prefill_tokens: most tokens of one forward pass (a single row may have more): memory, not results.
+        fixed: the form for a GPU, where a launch costs more than padding: buffers outlive the decoder and are
+            the next one's, chunks of all lengths are read in one pass, and tokens are sampled by a
+            ``TokenLoop`` over the buffers.
     """
 
-    def __init__(self, model: Any, rows: int, prefill_tokens: int = PREFILL_TOKENS) -> None:
-        cache = static_cache(model, rows)
+    def __init__(
+        self,
+        model: Any,
+        rows: int,
+        prefill_tokens: int = PREFILL_TOKENS,
+        fixed: bool = False,
+    ) -> None:
+        self._buffers = _fixed_buffers(model, rows, self) if fixed else None
+        cache = self._buffers.cache if self._buffers else static_cache(model, rows)
         if cache is None:
             raise ValueError(f"The layers of {type(model).__name__} are not all attention.")
         self.model, self.cache, self.count = model, cache, rows
         self.device = next(model.parameters()).device
         self.prefill_tokens = prefill_tokens
+        self.fixed = fixed
         self._window = window_of(model.config)
         self._eager = getattr(model.config, "_attn_implementation", None) == "eager"
         self._lengths = [0] * rows
@@ -152,6 +172,55 @@ class BatchDecoder:
         self.count = len(rows)
         self._place, self._row = list(range(self.count)), list(range(self.count))
 
+    @torch.no_grad()
+    def sample(
+        self, contexts: Mapping[int, Sequence[int]], sampling: Sampling, noise: Tensor
+    ) -> LoopedSteps:
+        """Feeds rows their contexts, for responses that are sampled by a ``TokenLoop``.
+
+        Args:
+            contexts: by row, at least one token each.
+            sampling: of every token.
+            noise: [n, at most max_tokens] in [0, 1), a line for each of ``contexts``.
+        """
+        assert self._buffers is not None
+        logits = self.feed(contexts)
+        size = self._buffers.loop_rows(len(contexts))
+        if any(self._place[row] >= size for row in contexts):
+            self._move_to_front(contexts)
+        self.cache.reserve(max(self._lengths) + sampling.max_tokens + EVERY)
+        loop = self._buffers.loop(size, sampling, self.device)
+        lengths = [self._lengths[row] for row in self._row[:size]]
+        lengths += [0] * (size - len(lengths))
+        places = [self._place[row] for row in contexts]
+        loop.begin(logits, places, lengths, noise, self.cache.room)
+        return LoopedSteps(self, loop)
+
+    @torch.no_grad()
+    def advance(
+        self, loop: TokenLoop, rows: Sequence[int], steps: int
+    ) -> dict[int, list[tuple[int, float]]]:
+        """Samples for some rows by a loop; see ``LoopedSteps.advance``."""
+        places = [self._place[row] for row in rows]
+        end = max(self._lengths[row] for row in rows) + steps
+        ids, logprobs = loop.advance(self._one_token, places, end, steps)
+        for row in rows:
+            self._lengths[row] += steps
+        return {
+            row: [(int(token), p) for token, p in zip(ids[place], logprobs[place], strict=True)]
+            for row, place in zip(rows, places, strict=True)
+        }
+
+    def _one_token(self, ids: Tensor, columns: Tensor, end: int) -> Tensor:
+        """[R, V] logits after one token of each of the first R rows of the cache."""
+        rows, columns = len(ids), columns[:, None]
+        self.cache.access = Access(
+            torch.arange(rows, device=self.device), columns, end, slice(0, rows), is_first=False
+        )
+        column = torch.arange(end, device=self.device)
+        mask = self._mask((column <= columns)[:, None], columns, column)
+        return logits_of(self.model, self._hidden(ids[:, None], mask, columns)[:, 0])
+
     def _step(self, chunks: Mapping[int, Sequence[int]]) -> Tensor:
         """[n, H] hidden states of one token a row, by one pass over the first places of the cache."""
         span = 1 + max(self._place[row] for row in chunks)
@@ -195,8 +264,9 @@ class BatchDecoder:
 
     def _parts(self, chunks: Mapping[int, Sequence[Any]]) -> Iterator[list[int]]:
         """Rows that are read in one pass, in the order of the cache."""
+        few = self.prefill_tokens if self._buffers else _FEW_TOKENS
         parts = batches_alike(
-            chunks, lambda row: len(chunks[row]), self.prefill_tokens, _FEW_TOKENS, _PADDING_SHARE
+            chunks, lambda row: len(chunks[row]), self.prefill_tokens, few, _PADDING_SHARE
         )
         for part in parts:
             yield sorted(part, key=self._place.__getitem__)
@@ -271,8 +341,11 @@ class BatchDecoder:
             slice(places[0], places[0] + len(places)) if neighbours else None,
             is_first=end == columns.shape[1],
         )
+        return self._hidden(ids.to(self.device), mask, position)
+
+    def _hidden(self, ids: Tensor, mask: Any, position: Tensor) -> Tensor:
         hidden: Tensor = self.model.get_decoder()(
-            input_ids=ids.to(self.device),
+            input_ids=ids,
             attention_mask=mask,
             position_ids=position,
             past_key_values=self.cache,
@@ -305,6 +378,61 @@ class BatchDecoder:
             return seen
         least = torch.finfo(self.model.dtype).min
         return torch.zeros_like(seen, dtype=self.model.dtype).masked_fill_(~seen, least)
+
+
+class LoopedSteps:
+    """Responses that a decoder samples by a ``TokenLoop``.
+
+    Args:
+        decoder: holds the rows, whose contexts it was fed.
+        loop: has begun with them.
+    """
+
+    def __init__(self, decoder: BatchDecoder, loop: TokenLoop) -> None:
+        self._decoder, self._loop = decoder, loop
+        self._left = loop.sampling.max_tokens - 1
+        """passes that may follow: the last token is not fed"""
+
+    def advance(self, rows: Sequence[int]) -> dict[int, list[tuple[int, float]]]:
+        """The next tokens of the rows that go on, and their log-probabilities; some may be beyond an end."""
+        steps = min(EVERY, self._left)
+        self._left -= steps
+        return self._decoder.advance(self._loop, rows, steps)
+
+
+class _FixedBuffers:
+    """A cache, and the loops over it, that decoders of one model have one after another."""
+
+    def __init__(self, cache: StaticCache, owner: BatchDecoder) -> None:
+        self.cache, self.owner = cache, ref(owner)
+        self._loops: dict[tuple[int, Sampling], TokenLoop] = {}
+
+    def loop_rows(self, wanted: int) -> int:
+        """Rows of the smallest loop for so many: all rows, half of them, a quarter, ..."""
+        rows = self.cache.rows
+        while rows // 2 >= max(wanted, _FEWEST_LOOPED):
+            rows //= 2
+        return rows
+
+    def loop(self, rows: int, sampling: Sampling, device: torch.device) -> TokenLoop:
+        """The loop of so many rows, which remembers its graphs."""
+        key = rows, sampling
+        if key not in self._loops:
+            self._loops[key] = TokenLoop(rows, sampling, device)
+        return self._loops[key]
+
+
+def _fixed_buffers(model: Any, rows: int, owner: BatchDecoder) -> _FixedBuffers | None:
+    """The model's buffers, if they are large enough and no other decoder has them; else new ones."""
+    found = _fixed.get(model)
+    if found is not None and found.owner() is None and found.cache.rows >= rows:
+        found.owner = ref(owner)
+        return found
+    cache = static_cache(model, rows, BUCKET)
+    if cache is None:
+        return None
+    _fixed[model] = _FixedBuffers(cache, owner)
+    return _fixed[model]
 
 
 Decoder = BatchDecoder | PlainDecoder

@@ -38,10 +38,12 @@ class StaticCache(Cache):
     Args:
         layers: number of layers.
         rows: number of sequences.
+        multiple: of columns that there is room for. Beyond 1, the buffers keep their size for as long as they
+            can: fewer rows are moved together, and more columns are at least twice as many.
     """
 
-    def __init__(self, layers: int, rows: int) -> None:
-        self.rows = rows
+    def __init__(self, layers: int, rows: int, multiple: int = 1) -> None:
+        self.rows, self.multiple = rows, multiple
         self.room = 0
         """columns that the buffers have, or get when they are next written to"""
         self.access: Access | None = None
@@ -50,7 +52,9 @@ class StaticCache(Cache):
 
     def reserve(self, columns: int) -> None:
         """Makes room for sequences of so many tokens, and a good few more."""
-        if columns > self.room:
+        if columns > self.room and self.multiple > 1:
+            self.room = -(-max(columns, 2 * self.room) // self.multiple) * self.multiple
+        elif columns > self.room:
             # half-precision products on a CPU read the spare columns too (``attention``): not too many
             self.room = columns + columns // 8 + 64
 
@@ -66,7 +70,10 @@ class StaticCache(Cache):
         self.copy([*some, *others], [*others, *some], width)
 
     def keep(self, rows: Sequence[int], width: int) -> None:
-        """Replaces all rows by the first ``width`` columns of the given ones, in smaller buffers."""
+        """Replaces all rows by the first ``width`` columns of the given ones."""
+        if self.multiple > 1:
+            self.copy(rows, range(len(rows)), width)
+            return
         self.rows, self.room = len(rows), 0
         self.reserve(width)
         for layer in self.static_layers:
@@ -117,7 +124,7 @@ def _widened(buffer: Tensor, room: int) -> Tensor:
     return wide
 
 
-def static_cache(model: Any, rows: int) -> StaticCache | None:
+def static_cache(model: Any, rows: int, multiple: int = 1) -> StaticCache | None:
     """A cache for a model whose attention takes a mask for each pair of tokens, else ``None``.
 
     Layers with a sliding window keep everything as well; the mask hides what is too far. A window that is
@@ -133,7 +140,7 @@ def static_cache(model: Any, rows: int) -> StaticCache | None:
         and not hasattr(config, "attention_types")
         and not getattr(config, "num_kv_shared_layers", None)
     )
-    return StaticCache(config.num_hidden_layers, rows) if fits else None
+    return StaticCache(config.num_hidden_layers, rows, multiple) if fits else None
 
 
 @dataclass(frozen=True, slots=True)

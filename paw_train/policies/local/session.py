@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paw_train.policies.local.decoder import Decoder, open_decoder
+from torch import Tensor
+
+from paw_train.policies.local.decoder import BatchDecoder, Decoder, LoopedSteps, open_decoder
 from paw_train.policies.local.sampling import sample_tokens, uniforms
 from paw_train.policies.local.stop_strings import StopTexts
 from paw_train.rollouts.chat import ChatFormat
@@ -140,22 +142,50 @@ def respond(
     """
     stops = stops or StopTexts(chat, sampling.stop)
     responses = {row: Response() for row in contexts}
-    number = {row: i for i, row in enumerate(contexts)}
     noise = uniforms(seeds, sampling.max_tokens if sampling.temperature else 1)
-    working, logits = list(contexts), decoder.feed(contexts)
-    for step in range(sampling.max_tokens):
-        column = min(step, noise.shape[1] - 1)
-        ids, logprobs = sample_tokens(logits, sampling, noise[[number[r] for r in working], column])
-        going: dict[int, list[int]] = {}
-        for row, token, logprob in zip(working, ids.tolist(), logprobs.tolist(), strict=True):
+    steps: LoopedSteps | _OneByOne
+    if isinstance(decoder, BatchDecoder) and decoder.fixed:
+        steps = decoder.sample(contexts, sampling, noise)
+    else:
+        steps = _OneByOne(decoder, contexts, sampling, noise)
+    going = list(contexts)
+    while going:
+        for row, tokens in steps.advance(going).items():
             response = responses[row]
-            response.ids.append(token)
-            response.logprobs.append(logprob)
-            if not stops.ends(response.ids):
-                going[row] = [token]
-        if not going or step + 1 == sampling.max_tokens:
-            break
-        working, logits = list(going), decoder.feed(going)
+            for token, logprob in tokens:
+                response.ids.append(token)
+                response.logprobs.append(logprob)
+                if stops.ends(response.ids) or len(response.ids) == sampling.max_tokens:
+                    going.remove(row)
+                    break
     for response in responses.values():
         response.text = stops.truncate(chat.decode(response.ids))
     return list(responses.values())
+
+
+class _OneByOne:
+    """Tokens of a decoder that is fed each one, as soon as it is sampled."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        contexts: Mapping[int, Sequence[int]],
+        sampling: Sampling,
+        noise: Tensor,
+    ) -> None:
+        self._decoder, self._sampling, self._noise = decoder, sampling, noise
+        self._number = {row: i for i, row in enumerate(contexts)}
+        self._next: dict[int, Sequence[int]] = dict(contexts)
+        self._step = 0
+
+    def advance(self, rows: Sequence[int]) -> dict[int, list[tuple[int, float]]]:
+        """The next token of each row and its log-probability, by row."""
+        logits = self._decoder.feed({row: self._next[row] for row in rows})
+        column = min(self._step, self._noise.shape[1] - 1)
+        uniform = self._noise[[self._number[row] for row in rows], column]
+        ids, logprobs = (x.tolist() for x in sample_tokens(logits, self._sampling, uniform))
+        self._next, self._step = (
+            {row: [i] for row, i in zip(rows, ids, strict=True)},
+            self._step + 1,
+        )
+        return {row: [(i, p)] for row, i, p in zip(rows, ids, logprobs, strict=True)}
