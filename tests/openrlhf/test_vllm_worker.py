@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,32 +16,62 @@ if not os.environ.get("PAW_CLUSTER_TESTS"):
 from paw_train.training.openrlhf import vllm_worker
 
 
-def _asked(monkeypatch: pytest.MonkeyPatch, answer: Any, dies: bool) -> Any:
+class Client:
+    """vLLM's, whose every call takes a while or, with an engine that dies, for ever."""
+
+    def __init__(self, dies: bool) -> None:
+        self.dies, self.errored, self.dead_error = dies, False, RuntimeError("engine died")
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            self.calls.append(args[0] if name == "collective_rpc" else name)
+            self.errored = self.dies
+            await (asyncio.Event().wait() if self.dies else asyncio.sleep(0.05))
+            return [[1.0, 2.0, 3.0]]
+
+        return call
+
+
+CALLS: dict[str, tuple[Any, ...]] = {
+    "init_process_group": ("host", 1, 1, 2, "group", "nccl", False),
+    "update_weight": ("name", None, (1,)),
+    "update_weight_cuda_ipc": ("name", None, (1,), {}),
+    "reset_prefix_cache": (),
+    "sleep": (),
+    "wake_up": (["weights"],),
+    "weight_sums": (),
+}
+"""the calls to an engine that training waits for, beside responses, and arguments for them"""
+
+
+def _asked(monkeypatch: pytest.MonkeyPatch, name: str, dies: bool) -> tuple[list[str], Any]:
     monkeypatch.setattr(vllm_worker, "WATCH_SECONDS", 0.01)
     engine = vllm_worker.PaWRollout.__new__(vllm_worker.PaWRollout)
-    engine.llm = SimpleNamespace(errored=False, dead_error=RuntimeError("engine died"))
-
-    async def collective_rpc(name: str) -> Any:
-        engine.llm.errored = dies
-        return await answer()
-
-    engine.llm.collective_rpc = collective_rpc
-    return asyncio.run(engine.weight_sums())
+    engine.llm = Client(dies)
+    answer = asyncio.run(asyncio.wait_for(getattr(engine, name)(*CALLS[name]), timeout=10))
+    return engine.llm.calls, answer
 
 
-async def _late() -> list[list[float]]:
-    await asyncio.sleep(0.05)
-    return [[1.0, 2.0, 3.0]]
+@pytest.mark.parametrize("name", CALLS)
+def test_a_late_answer_is_waited_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    calls, answer = _asked(monkeypatch, name, dies=False)
+    assert calls == [name]
+    if name == "weight_sums":
+        assert answer == [[1.0, 2.0, 3.0]]
 
 
-async def _never() -> None:
-    await asyncio.Event().wait()
-
-
-def test_a_late_answer_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _asked(monkeypatch, _late, dies=False) == [[1.0, 2.0, 3.0]]
-
-
-def test_an_engine_that_died_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", CALLS)
+def test_an_engine_that_died_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     with pytest.raises(RuntimeError, match="engine died"):
-        _asked(monkeypatch, _never, dies=True)
+        _asked(monkeypatch, name, dies=True)
+
+
+def test_no_other_call_of_upstream_waits_for_its_engine() -> None:
+    """Those that this engine makes; generation ends by itself, with vLLM's error."""
+    upstream = vllm_worker._Upstream
+    waiting = {
+        name for name, method in vars(upstream).items() if inspect.iscoroutinefunction(method)
+    }
+    not_called = {"pause_generation", "resume_generation"}
+    assert waiting - not_called - {"__init__", "generate", "generate_responses"} <= set(CALLS)

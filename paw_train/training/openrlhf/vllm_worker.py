@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import wraps
 from typing import Any
 
 import torch
@@ -32,6 +33,25 @@ class PaWWorker(WorkerWrap):
         return list(total)
 
 
+def _unless_dead(method: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
+    """The method; while it runs, an engine that died raises vLLM's ``EngineDeadError``.
+
+    vLLM 0.29 never answers a call that was under way when its engine process died.
+    """
+
+    @wraps(method)
+    async def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        task = asyncio.ensure_future(method(self, *args, **kwargs))
+        while not task.done():
+            await asyncio.wait({task}, timeout=WATCH_SECONDS)
+            if not task.done() and self.llm.errored:
+                task.cancel()
+                raise self.llm.dead_error
+        return task.result()
+
+    return watched
+
+
 class PaWRollout(_Upstream):
     """OpenRLHF's engine actor with our worker extension."""
 
@@ -44,10 +64,17 @@ class PaWRollout(_Upstream):
         self._version: int | None = 0
         await super().__init__(*args, **kwargs)
 
+    init_process_group = _unless_dead(_Upstream.init_process_group)
+    update_weight_cuda_ipc = _unless_dead(_Upstream.update_weight_cuda_ipc)
+    reset_prefix_cache = _unless_dead(_Upstream.reset_prefix_cache)
+    sleep = _unless_dead(_Upstream.sleep)
+    wake_up = _unless_dead(_Upstream.wake_up)
+
+    @_unless_dead
     async def update_weight(self, *args: Any, **kwargs: Any) -> Any:
-        """As upstream, but does not wait for an engine that died."""
+        """As upstream."""
         self._version = None  # until the last of them is here
-        return await self._unless_dead(super().update_weight(*args, **kwargs))
+        return await super().update_weight(*args, **kwargs)
 
     async def policy_version(self) -> int | None:
         """Updates that the policy has had whose weights are here; ``None`` while some are of another."""
@@ -57,21 +84,8 @@ class PaWRollout(_Upstream):
         """Says whose weights are here, all of which were sent."""
         self._version = version
 
+    @_unless_dead
     async def weight_sums(self) -> list[list[float]]:
-        """Sums over the weights of each worker.
-
-        Raises:
-            EngineDeadError: of vLLM.
-        """
-        sums: list[list[float]] = await self._unless_dead(self.llm.collective_rpc("weight_sums"))
+        """Sums over the weights of each worker."""
+        sums: list[list[float]] = await self.llm.collective_rpc("weight_sums")
         return sums
-
-    async def _unless_dead(self, call: Coroutine[Any, Any, Any]) -> Any:
-        """vLLM 0.29 never answers a call that was under way when its engine process died."""
-        task = asyncio.ensure_future(call)
-        while not task.done():
-            await asyncio.wait({task}, timeout=WATCH_SECONDS)
-            if not task.done() and self.llm.errored:
-                task.cancel()
-                raise self.llm.dead_error
-        return task.result()
