@@ -31,11 +31,23 @@ from paw_train.training.openrlhf.worker_settings import (  # noqa: E402
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _model(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The folder of the run's model, of which episodes need the tokenizer alone."""
+    folder = tmp_path_factory.mktemp("model")
+    TOKENIZER.save_pretrained(folder)
+    MODEL.append(str(folder))
+
+
+MODEL: list[str] = []
+
+
 def _settings(*overrides: str) -> Settings:
     return load_settings(
         "smoke",
         [
             "engine=openrlhf",
+            f"model.path={MODEL[-1]}",
             "rollout.groups=2",
             "rollout.group_size=3",
             "env.train_kwargs={max_steps: 4}",
@@ -78,9 +90,7 @@ def _no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _run(runner: EpisodeRunner, label: GroupLabel, engine: Engine) -> list[Any]:
     async def all_of_them() -> list[Any]:
-        return await asyncio.gather(
-            *(runner.run(episode, engine, engine.tokenizer) for episode in label.episodes())
-        )
+        return await asyncio.gather(*(runner.run(episode, engine) for episode in label.episodes()))
 
     return asyncio.run(all_of_them())
 
@@ -213,7 +223,7 @@ def test_an_episode_runs_beside_its_engine(monkeypatch: pytest.MonkeyPatch) -> N
 
     async def all_of_them() -> list[Any]:
         worker = EpisodeWorker()
-        runs = [worker.run("row", e.to_json(), TOKENIZER, handle) for e in label.episodes()]
+        runs = [worker.run("row", e.to_json(), handle) for e in label.episodes()]
         return await asyncio.gather(*runs)
 
     found = [response for [response] in asyncio.run(all_of_them())]

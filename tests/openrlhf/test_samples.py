@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,6 +41,8 @@ class Engines:
 
     def __init__(self, count: int, returns: Any) -> None:
         self.calls: list[tuple[int, GroupLabel]] = []
+        self.sent: list[int] = []
+        """bytes that went out with each episode"""
         self.returns = returns
         self.handles = [
             SimpleNamespace(generate_responses=SimpleNamespace(remote=self._call(i)))
@@ -47,7 +50,8 @@ class Engines:
         ]
 
     def _call(self, engine: int) -> Any:
-        def remote(prompt: str, label: str, **_: Any) -> Any:
+        def remote(prompt: str, label: str, **given: Any) -> Any:
+            self.sent.append(len(pickle.dumps((prompt, label, given))))
             episode = GroupLabel.from_json(label)
             self.calls.append((engine, episode))
             return Promise([self._response(prompt, episode)])
@@ -74,7 +78,7 @@ def _generator(monkeypatch: pytest.MonkeyPatch, engines: Engines, *overrides: st
         "smoke",
         ["engine=openrlhf", "rollout.groups=3", "rollout.group_size=4", "updates=2", *overrides],
     )
-    made.vllm_engines, made.tokenizer = engines.handles, None
+    made.vllm_engines, made.tokenizer = engines.handles, bytes(2**20)
     return made
 
 
@@ -100,6 +104,7 @@ def test_every_episode_is_sampled_once_and_kept_in_order(monkeypatch: pytest.Mon
     assert _names(generator.sampled) == _names(learned)
     assert len(engines.calls) == 12
     assert {engine for engine, _ in engines.calls} == set(range(5))
+    assert max(engines.sent) < 1000  # the tokenizer is not among it
 
 
 def test_groups_of_equal_returns_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +141,7 @@ def test_workers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     engines, asked = Engines(2, lambda label: 1.0), []
 
     def worker(name: str) -> Any:
-        def remote(row: str, label: str, tokenizer: Any, engine: Any) -> Any:
+        def remote(row: str, label: str, engine: Any) -> Any:
             asked.append((name, engines.handles.index(engine)))
             return engine.generate_responses.remote(row, label)
 

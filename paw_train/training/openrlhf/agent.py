@@ -29,5 +29,5 @@ class AgentExecutor(AgentExecutorBase):
     ) -> dict[str, Any]:
         """Runs the episode that the label describes."""
         episode = GroupLabel.from_json(label)
-        trajectory = await self.runner.run(episode, llm_engine, hf_tokenizer)
+        trajectory = await self.runner.run(episode, llm_engine)
         return response(trajectory, prompt, episode)

@@ -112,7 +112,12 @@ class EpisodeRunner:
     """
 
     def __init__(self, settings: Settings) -> None:
+        from transformers import AutoTokenizer
+
         self.settings = settings
+        # loaded by each process: pickled with each episode, it would be megabytes a time
+        tokenizer = AutoTokenizer.from_pretrained(settings.model.path, trust_remote_code=False)
+        self._chat = ChatFormat(tokenizer)
         most = settings.rollout.groups * settings.rollout.group_size
         panel = settings.evaluation.selection_tasks if settings.evaluation.every else 0
         self._threads = ThreadPoolExecutor(
@@ -120,15 +125,12 @@ class EpisodeRunner:
             thread_name_prefix="episode",
         )
         self._idle: dict[str, list[AgentInterface]] = defaultdict(list)
-        self._chat: ChatFormat | None = None
 
-    async def run(self, label: GroupLabel, engine: Any, tokenizer: Any) -> Trajectory:
+    async def run(self, label: GroupLabel, engine: Any) -> Trajectory:
         """Runs the episode that a label describes.
 
         An environment or engine that raises fails the episode (``episode.error``).
         """
-        if self._chat is None:
-            self._chat = ChatFormat(tokenizer)
         loop = asyncio.get_running_loop()
         policy = EnginePolicy(engine, loop, self._chat)
         return await loop.run_in_executor(self._threads, self._run, label, policy)
@@ -199,17 +201,16 @@ class EpisodeWorker:
     def __init__(self) -> None:
         self.runner = EpisodeRunner(worker_settings())
 
-    async def run(self, prompt: str, label: str, tokenizer: Any, engine: Any) -> list[Any]:
+    async def run(self, prompt: str, label: str, engine: Any) -> list[Any]:
         """Runs an episode; the list of its one response, as an engine returns it.
 
         Args:
             prompt: the name of its row in the data set.
             label: of the episode.
-            tokenizer: of the model.
             engine: handle of the engine that samples.
         """
         episode = GroupLabel.from_json(label)
-        trajectory = await self.runner.run(episode, RemoteEngine(engine), tokenizer)
+        trajectory = await self.runner.run(episode, RemoteEngine(engine))
         return [response(trajectory, prompt, episode)]
 
 

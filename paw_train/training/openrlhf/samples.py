@@ -192,13 +192,13 @@ class TurnSamplesGenerator(SamplesGenerator):
         if workers:
             self._begun += 1
             worker = workers[self._begun % len(workers)]
-            return worker.run.remote(row, label, self.tokenizer, self.vllm_engines[engine])
+            return worker.run.remote(row, label, self.vllm_engines[engine])
         return self.vllm_engines[engine].generate_responses.remote(
             prompt=row,
             label=label,
             sampling_params=None,  # the run's settings have them
             max_length=0,
-            hf_tokenizer=self.tokenizer,
+            hf_tokenizer=None,  # each process that runs episodes has its own
         )
 
     def _process_response_into_experience(self, response: Any, **kwargs: Any) -> OpenRLHFExperience:
