@@ -24,7 +24,7 @@ from paw_train.training.openrlhf.episodes import (  # noqa: E402
     GroupLabel,
     response,
 )
-from paw_train.training.openrlhf.weights import StaleWeightsError, Sums  # noqa: E402
+from paw_train.training.openrlhf.weights import LogprobGapError, StaleWeightsError, Sums  # noqa: E402
 
 TRAINED = Sums(1.0, 2.0, 3.0)
 
@@ -118,7 +118,9 @@ def _trainer(monkeypatch: pytest.MonkeyPatch, log: list[str], sums: Sums) -> Any
         log.append("scores")
         return [scored]
 
-    made.experience_maker = SimpleNamespace(make_experience_batch=score, metrics={})
+    made.experience_maker = SimpleNamespace(
+        make_experience_batch=score, metrics={"logprob_gap": 0.01}
+    )
     made.samples_generator = samples.TurnSamplesGenerator.__new__(samples.TurnSamplesGenerator)
     generator = made.samples_generator
     generator.run, generator.args, generator.tokenizer = made.run, made.args, None
@@ -152,6 +154,29 @@ def test_an_engine_with_old_weights_stops_the_run(monkeypatch: pytest.MonkeyPatc
     rollout, *_ = made.samples_generator.generate_samples()
     with pytest.raises(StaleWeightsError):
         made.train_step(rollout, 0)
+
+
+@pytest.mark.parametrize(("gap", "version"), [(0.31, None), (float("nan"), None), (0.31, 5)])
+def test_samples_of_another_distribution_stop_the_run_before_it_learns(
+    monkeypatch: pytest.MonkeyPatch, gap: float, version: int | None
+) -> None:
+    log: list[str] = []
+    made = _trainer(monkeypatch, log, TRAINED)
+    rollout, *_ = made.samples_generator.generate_samples()
+    if version is not None:
+        _beside(made, version)
+    made.experience_maker.metrics["logprob_gap"] = gap
+    with pytest.raises(LogprobGapError, match=f"In update 6, .* are {gap} nats"):
+        made.train_step(rollout, 5)
+    assert log[-1] == "scores"
+
+
+def test_an_older_policy_may_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = _trainer(monkeypatch, [], TRAINED)
+    rollout, *_ = made.samples_generator.generate_samples()
+    _beside(made, 4)
+    made.experience_maker.metrics["logprob_gap"] = 0.31
+    made.train_step(rollout, 5)
 
 
 def _beside(made: Any, version: int) -> list[dict[str, float]]:

@@ -26,6 +26,7 @@ from paw_train.training.openrlhf.episodes import (  # noqa: E402
     write_data_sets,
 )
 from paw_train.training.openrlhf.worker_settings import (  # noqa: E402
+    VLLM,
     worker_environment,
     worker_settings,
 )
@@ -235,6 +236,16 @@ def test_an_episode_runs_beside_its_engine(monkeypatch: pytest.MonkeyPatch) -> N
         assert response["prompt"] == "row"
         assert response["observation_tokens"] == trajectory.rows[-1].ids
         assert response["reward"] == trajectory.episode.total_reward
+
+
+@pytest.mark.parametrize(("given", "taken"), [(None, "0"), ("1", "1")])
+def test_workers_run_the_parts_of_vllm_that_are_tried_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, taken: str
+) -> None:
+    for name in VLLM:
+        monkeypatch.setenv(name, given) if given else monkeypatch.delenv(name, raising=False)
+    found = worker_environment(_settings())
+    assert {name: found[name] for name in VLLM} == dict.fromkeys(VLLM, taken)
 
 
 def test_workers_get_the_settings_whole() -> None:

@@ -17,7 +17,7 @@ from paw_train.training.openrlhf.episode_runner import start_workers
 from paw_train.training.openrlhf.experience_maker import PaWExperienceMaker
 from paw_train.training.openrlhf.run_records import RunRecords, cluster_tracking
 from paw_train.training.openrlhf.samples import Rollout, TurnSamplesGenerator
-from paw_train.training.openrlhf.weights import Sums, require_equal
+from paw_train.training.openrlhf.weights import Sums, require_agreement, require_equal
 from paw_train.training.openrlhf.worker_settings import worker_settings
 from paw_train.training.records import outcome_metrics
 
@@ -106,6 +106,7 @@ class PaWTrainer(_Upstream):
 
         Raises:
             StaleWeightsError: they differ.
+            LogprobGapError: what the engines sampled is not what the trained weights would sample.
             StaleRolloutError: the samples are of a policy that is too old.
         """
         rollout = self.samples_generator.taken
@@ -170,6 +171,10 @@ class PaWTrainer(_Upstream):
                     print(f"episode {t.episode.episode_id} failed:\n{t.episode.error}", flush=True)
 
     def _compute_rollout_stats(self, experiences: Any) -> dict[str, float]:
+        # upstream asks for them before the first optimiser step
+        own_policy = self.samples_generator.taken.version in (None, self._version - 1)
+        if own_policy and not self.run.rollout.allow_truncated_sampling:
+            require_agreement(self.experience_maker.metrics["logprob_gap"], self._version)
         return {**self._outcome, **self.experience_maker.metrics}
 
     def _check_weights(self, update: int) -> None:

@@ -69,6 +69,32 @@ def require_equal(trained: Sums, sampled: list[Sums], update: int) -> None:
             )
 
 
+LARGEST_GAP = 0.3
+"""nats a token by which vLLM's log-probabilities and the trainer's may differ in the mean: their arithmetic
+accounts for hundredths"""
+
+
+class LogprobGapError(RuntimeError):
+    """vLLM samples from another distribution than the one that is trained."""
+
+
+def require_agreement(gap: float, update: int) -> None:
+    """Raises ``LogprobGapError`` unless both engines give the sampled tokens like log-probabilities.
+
+    Args:
+        gap: mean absolute difference, nats a token.
+        update: that it was measured in; the first is 1.
+    """
+    if not gap <= LARGEST_GAP:  # nor does NaN pass
+        raise LogprobGapError(
+            f"In update {update}, vLLM's log-probabilities of the tokens that it sampled are {gap:.3g} nats "
+            f"a token from the trainer's, where {LARGEST_GAP} is the most that both can differ with the same "
+            "weights. Nothing was learned from them. Either vLLM has other weights (look for errors of the "
+            "weight update in its log; openrlhf.tensor_parallel=1 lets openrlhf.checksum_every compare them), "
+            "or it computes something else: try openrlhf.enforce_eager=true."
+        )
+
+
 PREFIX = "base_model.model."
 """that peft puts before the names of the model below"""
 

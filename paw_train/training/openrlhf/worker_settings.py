@@ -10,10 +10,15 @@ from paw_train.settings import Settings
 
 VARIABLE = "PAW_OPENRLHF_SETTINGS"
 
+VLLM = {"VLLM_USE_V2_MODEL_RUNNER": "0", "VLLM_USE_RAY_V2_EXECUTOR_BACKEND": "0"}
+"""vLLM 0.29's first model runner and Ray executor: the second ones, its defaults on a GPU, were never run
+with the weight updates of this engine. A variable that is set where the run starts is taken as it is"""
+
 
 def worker_environment(settings: Settings) -> dict[str, str]:
     """Environment variables that every worker of the run needs."""
-    return {VARIABLE: json.dumps(settings.to_dict())}
+    chosen = {name: os.environ.get(name, value) for name, value in VLLM.items()}
+    return {VARIABLE: json.dumps(settings.to_dict()), **chosen}
 
 
 def worker_settings(environment: Mapping[str, str] | None = None) -> Settings:
