@@ -13,10 +13,7 @@ pytest.importorskip("torch")
 from paw_gym.transition import Episode, Transition
 from paw_train.reporting.run.data import load_run
 from paw_train.rollouts.rollout import Trajectory
-from paw_train.settings import Settings, load_settings
-from paw_train.training.openrlhf import launch
-from paw_train.training.openrlhf.episode_runner import is_death
-from paw_train.training.openrlhf.run_records import RunRecords, note_restart, restarts
+from paw_train.training.openrlhf.run_records import RunRecords, note_restart
 
 
 def _rows(folder: Path, kind: str) -> list[dict[str, Any]]:
@@ -35,10 +32,6 @@ def _episodes() -> list[Trajectory]:
 
 
 class ActorDiedError(Exception):
-    """Named as Ray's."""
-
-
-class RayTaskError(Exception):
     """Named as Ray's."""
 
 
@@ -72,51 +65,3 @@ def test_a_run_that_goes_on_drops_what_it_computes_again(tmp_path: Path) -> None
     assert (restart["updates"], restart["error"]) == (3, "the reason")
     # the report reads them
     assert [r["success_rate"] for r in load_run(tmp_path).metrics] == [0.5, 0.5, 1.0]
-
-
-@pytest.mark.parametrize(
-    ("error", "death"),
-    [
-        (ActorDiedError("gone"), True),
-        (RayTaskError("in task\n  ...\nvllm.EngineDeadError: EngineCore"), True),
-        (RayTaskError("in task\nStaleWeightsError: After update 3"), False),
-        (ValueError("EngineDeadError: quoted"), False),
-    ],
-)
-def test_only_a_death_is_one(error: Exception, death: bool) -> None:
-    assert is_death(error) is death
-
-
-def _fails(monkeypatch: pytest.MonkeyPatch, *errors: Exception) -> list[Exception]:
-    left = list(errors)
-
-    def once(settings: Settings) -> None:
-        if left:
-            raise left.pop(0)
-
-    monkeypatch.setattr(launch, "_run_once", once)
-    return left
-
-
-def test_a_run_goes_on_after_a_death_as_often_as_allowed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = load_settings("smoke", ["engine=openrlhf", "openrlhf.restarts=2"])
-    _fails(monkeypatch, ActorDiedError("a"), ActorDiedError("b"))
-    launch._run(settings, tmp_path)
-    assert restarts(tmp_path) == 2
-    left = _fails(monkeypatch, *(ActorDiedError(c) for c in "abcd"))
-    with pytest.raises(ActorDiedError, match="c"):
-        launch._run(settings, tmp_path)
-    assert len(left) == 1
-    assert restarts(tmp_path) == 4
-
-
-def test_an_error_that_would_come_again_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = load_settings("smoke", ["engine=openrlhf"])
-    _fails(monkeypatch, RayTaskError("StaleWeightsError: After update 0"))
-    with pytest.raises(RayTaskError):
-        launch._run(settings, tmp_path)
-    assert restarts(tmp_path) == 0

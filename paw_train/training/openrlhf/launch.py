@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import runpy
 import shutil
 import sys
@@ -15,8 +16,14 @@ from paw_gym.internals.files import naming_full_disk
 from paw_gym.internals.locks import only_process, require_idle
 from paw_train.reporting.compare.runs import updates_done
 from paw_train.settings import Settings
+from paw_train.training.fit import gpu_memory, machine_memory, require_fit, underfed_notes
 from paw_train.training.openrlhf import TESTED_VERSION
-from paw_train.training.openrlhf.episode_runner import is_death
+from paw_train.training.openrlhf.deaths import (
+    gpu_memory_used,
+    is_death,
+    on_machines,
+    wait_for_memory,
+)
 from paw_train.training.openrlhf.episodes import write_data_sets
 from paw_train.training.openrlhf.mapping import arguments, options, require_possible
 from paw_train.training.openrlhf.run_records import cluster_tracking, note_restart
@@ -70,15 +77,19 @@ def require_no_code(model: str) -> None:
 
 def startable_on_cluster(settings: Settings, report: Callable[[str], None]) -> Settings:
     """The settings as this engine will use them, after all that can be asked before a run begins."""
-    from paw_train.training.fit import gpu_memory, require_fit
     from paw_train.training.preparation import prepared
 
     require_possible(settings)
     require_openrlhf()
     require_no_code(str(settings.model.path))
     settings = prepared(settings, report)
-    require_fit(settings, gpu_memory(settings.openrlhf.gpu), possible=require_possible)
+    # the machines of a cluster that is joined are asked when it is
+    _require_fit(settings, None if "RAY_ADDRESS" in os.environ else machine_memory())
     return settings
+
+
+def _require_fit(settings: Settings, host: float | None) -> None:
+    require_fit(settings, gpu_memory(settings.openrlhf.gpu), host, require_possible)
 
 
 def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
@@ -91,7 +102,6 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
             not fit its GPUs.
         ModuleNotFoundError: OpenRLHF is not installed.
     """
-    from paw_train.training.fit import underfed_notes
     from paw_train.training.local import claim_folder
 
     settings = startable_on_cluster(settings, print)
@@ -118,9 +128,10 @@ def train(settings: Settings, fresh: bool = False, quiet: bool = False) -> Path:
 
 def _run(settings: Settings, folder: Path) -> None:
     """Runs the program; again from its last checkpoint when one of its processes died."""
+    idle: dict[str, list[float]] = {}
     for left in reversed(range(settings.openrlhf.restarts + 1)):
         try:
-            _run_once(settings)
+            _run_once(settings, idle)
             return
         except Exception as error:
             if not left or not is_death(error):
@@ -133,12 +144,22 @@ def _run(settings: Settings, folder: Path) -> None:
             )
 
 
-def _run_once(settings: Settings) -> None:
-    """Runs OpenRLHF's own program with our classes in the places of its own."""
+def _run_once(settings: Settings, idle: dict[str, list[float]]) -> None:
+    """Runs OpenRLHF's own program with our classes in the places of its own.
+
+    Args:
+        settings: of the run.
+        idle: GiB in use on the GPUs of each machine before the run; empty, and filled, the first time.
+    """
     import ray
 
     if not ray.is_initialized():
         start_ray(settings)
+    if idle:
+        wait_for_memory(idle)
+    else:
+        _require_fit(settings, min(on_machines(machine_memory).values(), default=None))
+        idle |= on_machines(gpu_memory_used)
     put_in_place()
     before, sys.argv = sys.argv, ["train_ppo_ray", *arguments(options(settings))]
     try:

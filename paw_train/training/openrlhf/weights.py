@@ -90,8 +90,8 @@ def require_agreement(gap: float, update: int) -> None:
             f"In update {update}, vLLM's log-probabilities of the tokens that it sampled are {gap:.3g} nats "
             f"a token from the trainer's, where {LARGEST_GAP} is the most that both can differ with the same "
             "weights. Nothing was learned from them. Either vLLM has other weights (look for errors of the "
-            "weight update in its log; openrlhf.tensor_parallel=1 lets openrlhf.checksum_every compare them), "
-            "or it computes something else: try openrlhf.enforce_eager=true."
+            "weight update in its log; with openrlhf.tensor_parallel=1, openrlhf.checksum_every compares "
+            "them), or it computes something else: try openrlhf.enforce_eager=true."
         )
 
 
