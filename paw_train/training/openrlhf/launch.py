@@ -155,14 +155,14 @@ def _run_once(settings: Settings, idle: dict[str, list[float]]) -> None:
 
     if not ray.is_initialized():
         start_ray(settings)
-    if idle:
-        wait_for_memory(idle)
-    else:
-        _require_fit(settings, min(on_machines(machine_memory).values(), default=None))
-        idle |= on_machines(gpu_memory_used)
-    put_in_place()
     before, sys.argv = sys.argv, ["train_ppo_ray", *arguments(options(settings))]
     try:
+        if idle:
+            wait_for_memory(idle)
+        else:
+            _require_fit(settings, min(on_machines(machine_memory).values(), default=None))
+            idle |= on_machines(gpu_memory_used)
+        put_in_place()
         runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
     finally:
         sys.argv = before
