@@ -229,8 +229,7 @@ class ForwardScorer:
     """Scores tokens by a model that must be called as a whole, such as one that DeepSpeed shards.
 
     During the call the LM head returns scores instead of logits, so that hooks on it (ZeRO-3 gathers
-    its weight there, forward and backward) run as ever. Models that change logits after their LM head
-    are scored by their logits, which takes more memory; a warning says so.
+    its weight there, forward and backward) run as ever.
 
     Args:
         model: a Hugging Face causal language model, with or without an adapter of peft.
@@ -240,7 +239,6 @@ class ForwardScorer:
         self.model = model
         self.lm_head: Any = model.get_output_embeddings()
         self._checked = False
-        self._reason: str | None = None
 
     def __call__(
         self,
@@ -258,10 +256,11 @@ class ForwardScorer:
             targets: [P] ids of the tokens.
             temperature: [P].
             entropies: E, at how many leading positions the entropy is wanted.
+
+        Raises:
+            ValueError: the model has more than a linear layer behind its decoder.
         """
-        if self.fallback_reason() is not None:
-            logits = forward().flatten(0, -2).index_select(0, positions)
-            return logits_scores(logits, targets, temperature, entropies)
+        self._require_linear()
 
         def score(hidden: Tensor) -> Tensor:
             selected = hidden.flatten(0, -2).index_select(0, positions)
@@ -272,13 +271,16 @@ class ForwardScorer:
             found = forward()
         return TokenScores(*found.split([len(targets), entropies]))
 
-    def fallback_reason(self) -> str | None:
-        """Why the model's own logits are used; ``None``: they are not."""
-        if not self._checked:
-            self._reason = _more_than_linear(self.model, self.lm_head, through_hooks=True)
-            self._checked = True
-            _warn(self._reason)
-        return self._reason
+    def _require_linear(self) -> None:
+        if self._checked:
+            return
+        reason = _more_than_linear(self.model, self.lm_head, through_hooks=True)
+        if reason is not None:
+            raise ValueError(
+                f"This model's tokens can be scored by its whole logits only, which take gigabytes on each "
+                f"GPU: {reason}. Train it with engine=local, which does that for small models."
+            )
+        self._checked = True
 
 
 @contextmanager
@@ -301,10 +303,10 @@ def _warn(reason: str | None) -> None:
 class TokenScorer:
     """Scores selected tokens of a batch under a Hugging Face causal language model.
 
-    Where the LM head is a plain linear layer, ``linear_scores`` is used. Whether it is one is tested:
-    the model's own logits of a few tokens must equal, to the last bit, the layer's output on the
-    decoder's hidden states. Capped or scaled logits and adapters on the LM head fail that, and take the
-    path through the model's own logits, which needs more memory; a warning says so.
+    Where the LM head is a plain linear layer, ``linear_scores`` is used. Whether it is one is tested: it
+    must be given the decoder's hidden states, and the model must return what it answers, both within
+    ``TOLERANCE``. Capped or scaled logits and adapters on the LM head fail that, and take the path through
+    the model's own logits, which needs more memory; a warning says so.
     """
 
     def __init__(self, model: Any) -> None:
@@ -358,29 +360,54 @@ class TokenScorer:
         return self._checked[1]
 
 
+TOLERANCE = 0.02
+"""of the largest value: how far two passes may differ that compute the same, in other kernels too"""
+
+
 def _more_than_linear(model: Any, lm_head: Any, through_hooks: bool = False) -> str | None:
-    """The reason why the LM head is not a linear layer on the decoder's hidden states, if there is one.
+    """The reason why ``linear_scores`` cannot take the LM head's place, if there is one.
 
     Args:
         model: a Hugging Face causal language model.
         lm_head: its output layer.
-        through_hooks: whether the layer is called with its hooks, so that those of DeepSpeed may be
-            there, which only gather its weight.
+        through_hooks: whether the layer is called with its hooks, on the states that the model gives it.
+            Hooks of DeepSpeed may be there, which only gather its weight.
     """
     if type(lm_head) is not nn.Linear:
         return f"the LM head is a {type(lm_head).__name__}, not a plain linear layer"
     hooks = [*lm_head._forward_hooks.values(), *lm_head._forward_pre_hooks.values()]
     if any(not (through_hooks and hook.__module__.startswith("deepspeed.")) for hook in hooks):
         return "the LM head has hooks"
+    weight = lm_head.weight
+    ids = torch.arange(min(4, lm_head.out_features), device=weight.device)[None]
+    # large enough for any cap to show, whatever the model's own logits are
+    probe = torch.linspace(
+        -100, 100, lm_head.out_features, dtype=weight.dtype, device=weight.device
+    )
+    given: list[Tensor] = []
+
+    def answer(hidden: Tensor) -> Tensor:
+        given.append(hidden)
+        return probe.repeat(*hidden.shape[:-1], 1)
+
     # one flag a module: layers that recompute have theirs set while dropout inside them is off
     flags = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
-            ids = torch.arange(min(4, lm_head.out_features), device=lm_head.weight.device)[None]
+            with _replaced_forward(lm_head, answer):
+                logits = model(input_ids=ids, use_cache=False).logits
+            if not _near(logits, probe):
+                return "the model changes the logits after its LM head (a cap or a scale)"
+            if through_hooks:
+                return None
             hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
-            same = torch.equal(model(input_ids=ids, use_cache=False).logits, lm_head(hidden))
+            return None if _near(given[0], hidden) else "the model changes its LM head's input"
     finally:
         for module, flag in flags:
             module.training = flag
-    return None if same else "the model changes the logits after its LM head (a cap or a scale)"
+
+
+def _near(found: Tensor, wanted: Tensor) -> bool:
+    difference = (found.float() - wanted.float()).abs().max()
+    return bool(difference <= TOLERANCE * wanted.float().abs().max())

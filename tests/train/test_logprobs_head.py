@@ -327,7 +327,6 @@ def test_a_model_called_as_a_whole_never_holds_whole_logits(
     model = scratch_model(SMALL, len(TOKENIZER), 0)
     batch = collate(_rows(1), 0)
     scorer = ForwardScorer(model)
-    assert scorer.fallback_reason() is None
     tokens = torch.arange(1, batch.input_ids.numel())
 
     with Watch():
@@ -341,15 +340,43 @@ def test_a_model_called_as_a_whole_never_holds_whole_logits(
     assert 0 < largest[0] <= 4
 
 
-def test_a_model_with_capped_logits_is_scored_by_them_and_says_so(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    from transformers import Gemma2Config, Gemma2ForCausalLM
-
-    config = Gemma2Config(**SHAPE, head_dim=8, final_logit_softcapping=2.0)
-    model = Gemma2ForCausalLM(config).eval()
+@pytest.mark.parametrize("make", [_capped, _scaled])
+def test_a_model_called_as_a_whole_must_end_in_a_linear_layer(make: Any) -> None:
+    model = make().eval()
     batch = collate([TokenRow(list(range(5, 12)), [StepSpans((2, 5), (5, 7), [-1.0] * 3)])], 0)
-    with caplog.at_level(logging.WARNING):
-        values, _ = _scored(model, batch, lambda: model(input_ids=batch.input_ids).logits)
-    assert "whole logits" in caplog.text
-    torch.testing.assert_close(values, _plain(model, batch, 0.7)[0])
+    with pytest.raises(ValueError, match=r"cap or a scale.*engine=local"):
+        _scored(model, batch, lambda: model(input_ids=batch.input_ids).logits)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_passes_that_differ_in_their_last_bits_still_score_by_chunks(dtype: Any) -> None:
+    """As kernels of a GPU do, which sum in another order each time."""
+    model = scratch_model(SMALL, len(TOKENIZER), 0).to(dtype)
+    generator = torch.Generator().manual_seed(0)
+
+    def noisy(module: Any, args: Any, output: Any) -> Any:
+        hidden = output.last_hidden_state
+        noise = torch.randn(hidden.shape, generator=generator).to(hidden)
+        output.last_hidden_state = hidden * (1 + noise * torch.finfo(dtype).eps / 4)
+        return output
+
+    model.get_decoder().register_forward_hook(noisy)
+    assert LocalPolicy(model, TOKENIZER).fallback_reason() is None
+
+
+def test_a_head_with_an_input_of_its_own_takes_the_plain_path() -> None:
+    """As MiniCPM's, whose hidden states are divided before they are projected."""
+    model = scratch_model(SMALL, len(TOKENIZER), 0)
+    policy = LocalPolicy(model, TOKENIZER)
+    model.forward = _divided(model)
+    assert "input" in str(policy.fallback_reason())
+
+
+def _divided(model: Any) -> Any:
+    from transformers.modeling_outputs import CausalLMOutputWithPast
+
+    def forward(input_ids: Any, use_cache: bool) -> Any:
+        hidden = model.get_decoder()(input_ids=input_ids, use_cache=False).last_hidden_state
+        return CausalLMOutputWithPast(logits=model.lm_head(hidden / 9))
+
+    return forward
