@@ -1,13 +1,14 @@
-"""The first hour on a GPU: what could not be tested without one, in one command and one JSON file.
+"""A quarter of an hour on a GPU: what cannot be tested without one, in one command and one JSON file.
 
-    make gpu-evidence                                        # all parts, about 40 minutes on one GPU
+    make gpu-evidence                                        # all parts, 12 minutes on one GPU
     python benchmarks/gpu_evidence.py --parts correctness throughput --out FOLDER
     python benchmarks/gpu_evidence.py --device cpu --small   # the code alone, in a minute
 
 Needs no network and no installation of this project: a Python with torch and transformers, and the packages
-in ``NEEDED``. Each part runs in a process of its own with a time limit, so that none takes the others with
-it. The same command goes on where it was stopped: finished parts are kept, the training run resumes. Nothing
-is written outside the output folder. The table in docs/cluster.md says what has been run.
+in ``NEEDED``. Parts run by priority, each in a process of its own with a time limit, so that none takes the
+others with it; the last has what is left of the time. Results are written after every part. The same command
+goes on where it was stopped: finished parts are kept, training runs resume. Nothing is written outside the
+output folder. docs/gpu.md shows what was measured.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import json
+import math
 import os
 import platform
 import signal
@@ -34,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NEEDED = ("annotated_types", "gymnasium", "numpy", "pydantic", "rich", "safetensors", "tokenizers",
           "torch", "transformers", "yaml")  # fmt: skip
 """modules that every part imports"""
-VERSIONS = ("torch", "transformers", "numpy", "vllm")
+VERSIONS = ("torch", "transformers", "numpy")
 FINISHED = ("passed", "failed")
 
 
@@ -44,7 +46,7 @@ class Part:
 
     Args:
         module: beside this file, with ``run(Task) -> Findings``.
-        minutes: that it may take.
+        minutes: that it may take; infinite: what is left.
         needed: modules beyond ``NEEDED``.
     """
 
@@ -55,22 +57,24 @@ class Part:
 
 PARTS: Mapping[str, Part] = MappingProxyType(
     {
-        "correctness": Part("gpu_correctness", 5),
-        "throughput": Part("gpu_throughput", 10),
-        "learning": Part("gpu_learning", 20, ("jinja2", "tensorboard")),
-        "vllm": Part("gpu_vllm", 15, ("vllm",)),
+        "correctness": Part("gpu_correctness", 1.5),
+        "throughput": Part("gpu_throughput", 3),
+        "learning": Part("gpu_learning", math.inf, ("jinja2", "tensorboard", "peft", "gguf")),
     }
 )
+MARGIN = 8.0
+"""seconds that a part has to write what it found, after its own time"""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One run of the program: output folder, device, sizes, commit."""
+    """One run of the program: output folder, device, sizes, commit, and where warm starts are."""
 
     out: Path
     device: str
     small: bool
     commit: str
+    starts: Path | None = None
 
     def result_file(self, name: str) -> Path:
         """The file with a part's result."""
@@ -81,18 +85,20 @@ class Request:
         return {"device": self.device, "small": self.small, "commit": self.commit}
 
 
-def measure(request: Request, names: Sequence[str], again: bool, minutes: float | None) -> bool:
-    """Runs the parts that are not finished; whether all that ran passed.
+def measure(request: Request, names: Sequence[str], again: bool, minutes: float) -> bool:
+    """Runs the parts that are not finished; returns True if all that ran passed.
 
     Args:
         request: what is to be measured.
         names: of parts.
         again: whether finished parts are run again.
-        minutes: time limit of each part; ``None``: its own.
+        minutes: for all parts together.
     """
-    for name in names:
+    ends = time.monotonic() + 60 * minutes
+    for name in [name for name in PARTS if name in names]:
         kept = None if again else _finished(request, name)
-        result = kept or _supervised(request, name, minutes or PARTS[name].minutes)
+        left = ends - time.monotonic()
+        result = kept or _supervised(request, name, min(60 * PARTS[name].minutes, left))
         _write(request.result_file(name), result)
         write_evidence(request)
         print(f"{name}: {result['status']}{' (from before)' if kept else ''}{_why(result)}")
@@ -119,13 +125,17 @@ def _why(result: Mapping[str, Any]) -> str:
     return f": {', '.join(wrong)}" if wrong else ""
 
 
-def _supervised(request: Request, name: str, minutes: float) -> dict[str, Any]:
+def _supervised(request: Request, name: str, seconds: float) -> dict[str, Any]:
     """The result of a part, from a process of its own that is ended after its time."""
+    if seconds <= 0:
+        return _unmeasured(request, "not run", "no time was left")
     absent = [n for n in (*NEEDED, *PARTS[name].needed) if importlib.util.find_spec(n) is None]
     if absent:
         return _unmeasured(request, "not run", f"not installed here: {', '.join(absent)}")
     arguments = ["--part", name, "--out", str(request.out), "--device", request.device]
-    arguments += ["--commit", request.commit, *(["--small"] if request.small else [])]
+    arguments += ["--commit", request.commit, "--seconds", str(max(1.0, seconds - MARGIN))]
+    arguments += ["--small"] if request.small else []
+    arguments += ["--starts", str(request.starts)] if request.starts else []
     result, log = request.result_file(name), request.out / f"{name}.log"
     request.out.mkdir(parents=True, exist_ok=True)
     result.unlink(missing_ok=True)
@@ -138,9 +148,9 @@ def _supervised(request: Request, name: str, minutes: float) -> dict[str, Any]:
             start_new_session=True,
         )
         try:
-            child.wait(minutes * 60)
+            child.wait(seconds)
         except subprocess.TimeoutExpired:
-            return _unmeasured(request, "timed out", f"longer than {minutes:g} minutes; see {log}")
+            return _unmeasured(request, "timed out", f"longer than {seconds:.0f} s; see {log}")
         finally:
             _end(child)
     if result.exists():
@@ -149,7 +159,7 @@ def _supervised(request: Request, name: str, minutes: float) -> dict[str, Any]:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """Ends a part with the processes that it started: vLLM's would keep the GPU's memory."""
+    """Ends a part with the processes that it started, which would keep the GPU's memory."""
     try:
         os.killpg(child.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -162,7 +172,7 @@ def environment(out: Path) -> dict[str, str]:
     cache = (out / "cache").resolve()
     cache.mkdir(parents=True, exist_ok=True)
     places = ("HF_HOME", "TMPDIR", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR",
-              "VLLM_CACHE_ROOT", "XDG_CACHE_HOME")  # fmt: skip
+              "XDG_CACHE_HOME")  # fmt: skip
     found = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     return {
         **os.environ,
@@ -172,12 +182,10 @@ def environment(out: Path) -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONPATH": found,
         "TOKENIZERS_PARALLELISM": "false",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn",
     }
 
 
-def run_part(request: Request, name: str) -> dict[str, Any]:
+def run_part(request: Request, name: str, seconds: float) -> dict[str, Any]:
     """Runs a part in this process and returns its result."""
     from gpu_findings import Task
 
@@ -186,7 +194,7 @@ def run_part(request: Request, name: str) -> dict[str, Any]:
     started = time.time()
     try:
         module = importlib.import_module(PARTS[name].module)
-        findings = module.run(Task(request.device, request.small, folder))
+        findings = module.run(Task(request.device, request.small, folder, seconds, request.starts))
     except Exception as error:  # whatever a part raises is its result; the log has all of it
         traceback.print_exc()
         return _unmeasured(request, "error", f"{type(error).__name__}: {error}")
@@ -255,9 +263,10 @@ def commit() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures what is asked for; returns the exit code."""
     args = _arguments(argv)
-    request = Request(args.out, args.device, args.small, args.commit or commit())
+    starts = args.starts.resolve() if args.starts else None
+    request = Request(args.out, args.device, args.small, args.commit or commit(), starts)
     if args.part is not None:
-        _write(request.result_file(args.part), run_part(request, args.part))
+        _write(request.result_file(args.part), run_part(request, args.part, args.seconds))
         return 0
     if args.device.startswith("cuda") and not _has_gpu():
         print("PyTorch sees no CUDA device here. --device cpu --small runs the code without one.")
@@ -277,10 +286,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("runs/gpu-evidence"))
     parser.add_argument("--device", default="cuda", help="cuda or cpu")
     parser.add_argument("--small", action="store_true", help="sizes for a look at the code")
-    parser.add_argument("--minutes", type=float, help="time limit of each part; default: its own")
+    parser.add_argument("--minutes", type=float, default=12.0, help="for all parts together")
+    parser.add_argument("--starts", type=Path, help="folder of warm starts that were made before")
     parser.add_argument("--again", action="store_true", help="run finished parts again, too")
     parser.add_argument("--commit", help="of the code, where there is no clone to ask")
     parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, default=600.0, help=argparse.SUPPRESS)
     return parser.parse_args(argv)
 
 

@@ -22,6 +22,10 @@ class Task:
     """sizes with which a CPU ends in seconds: the code is exercised, the figures mean nothing"""
     folder: Path
     """the only folder that the part may write to; it is kept when the part is run again"""
+    seconds: float = 600.0
+    """that the part may take; what it has by then is its result"""
+    starts: Path | None = None
+    """warm starts that were made before"""
 
     @property
     def on_gpu(self) -> bool:

@@ -1,41 +1,181 @@
-"""Part ``learning``: the start of the embedded recipe, trained as anyone would train it.
+"""Part ``learning``: whole runs beside one another, with and without PaW, until the time is over.
 
-The run lies in the part's folder, so a part that was stopped goes on where it was.
+Each run is a process, as anyone would train it: success on held-out games before and after, a validation
+panel in between. A run that is still learning when its time is over stops after its update, and is measured
+then.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from gpu_findings import Check, Findings, Task
 
 from paw_train.training.local import train_from_recipe
 
+ROOT = Path(__file__).resolve().parents[1]
 CLONED = 0.15
-"""success of the warm start on held-out games that is surely not reached by chance: it has 0.38 on CPUs"""
-FULL = ("updates=8", "evaluation.tasks=100", "evaluation.every=4", "checkpoint_every=2")
-SMALL = ("updates=2", "evaluation.every=2", "cloning.steps=2", "optimizer.measure_gradients=false")
+"""success of a warm start on held-out games that is surely not reached by chance: it has 0.38 on CPUs"""
+MEASURED = 0.25
+"""share of the time, and at most ``LONGEST`` seconds, that is kept for measuring what was learned"""
+LONGEST = 60.0
+OFF, PAW = "world_model.preset=off", "world_model.preset=paw"
+GPU = ("rollout.prefill_tokens=65536", "optimizer.micro_batch_tokens=32768", "keep_episodes=2",
+       "optimizer.measure_gradients=false", "checkpoint_every=1000", "threads=2")  # fmt: skip
+REGIME = ("env.invalid_when=malformed", "algorithm.normalize=false")
+"""a refused command costs nothing, as in the paper, and a group's returns are not divided by their spread"""
+PANELS = ("evaluation.tasks=200", "evaluation.batch=200", "evaluation.selection_tasks=96")
+MEDIUM = ("model.scratch={tokenizer: words, spell_unknown: false, rope_theta: 1.0e4, hidden: 256, layers: 4, "
+          "heads: 4, kv_heads: 2, intermediate: 704}", "cloning.steps=600", "cloning.episodes=4000",
+          "cloning.misplaced=0.0", "optimizer.lr=2e-4")  # fmt: skip
+SMOLLM2 = ("model.path=data/adapters/smollm2_alfworld", "model.dtype=bfloat16", "cloning.episodes=0",
+           "rollout.groups=16", "rollout.group_size=8", "updates=40", "evaluation.every=5")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One run.
+
+    Args:
+        recipe: what it is based on.
+        changes: settings.
+        start: folder of ``--starts`` with the model that it starts from, if there is one; else the run
+            makes its warm start itself.
+    """
+
+    recipe: str
+    changes: tuple[str, ...]
+    start: str | None = None
+
+
+ARMS = {
+    "smollm2 grpo": Arm("llm", (*SMOLLM2, *REGIME, OFF)),
+    "smollm2 grpo+paw": Arm("llm", (*SMOLLM2, *REGIME, PAW)),
+    "0.7M default": Arm("embedded", (), "0.7M"),
+    "0.7M default, off": Arm("embedded", (OFF,), "0.7M"),
+    "0.7M grpo": Arm("embedded", (*REGIME, OFF), "0.7M"),
+    "0.7M grpo+paw": Arm("embedded", (*REGIME, PAW), "0.7M"),
+    "3.2M grpo": Arm("embedded", (*MEDIUM, *REGIME, OFF), "3.2M"),
+    "3.2M grpo+paw": Arm("embedded", (*MEDIUM, *REGIME, PAW), "3.2M"),
+}
+SMALL = {
+    f"smoke {name}": Arm("smoke", ("updates=2", "cloning.steps=2", "evaluation.every=2", preset))
+    for name, preset in (("grpo", OFF), ("grpo+paw", PAW))
+}
+FIELDS = ("update", "success_rate", "wm_loss", "invalid_rate", "grad_norm", "tokens", "sampled_tokens",
+          "seconds_rollout", "seconds_train", "peak_memory_mb", "skipped")  # fmt: skip
 
 
 def run(task: Task) -> Findings:
-    """Trains, or goes on with it."""
-    recipe, changes = ("smoke", SMALL) if task.small else ("embedded", FULL)
-    place = [f"out={task.folder}", "name=run", f"model.device={task.device}"]
-    folder = train_from_recipe(recipe, [*place, *changes], quiet=True)
-    updates = [json.loads(line) for line in (folder / "metrics.jsonl").open(encoding="utf-8")]
-    before, after = (_success(folder / f"eval_{when}.json") for when in ("before", "after"))
-    fields = ("update", "success_rate", "wm_loss", "seconds_rollout", "seconds_train", "tokens")
-    curve = [{name: row[name] for name in fields if name in row} for row in updates]
-    findings = Findings({"curve": curve, "success_before": before, "success_after": after})
-    finite = sum(math.isfinite(row["wm_loss"]) and not row["skipped"] for row in updates)
-    findings.checks.append(Check("updates with finite losses", finite, low=len(updates)))
-    if not task.small:
-        findings.checks.append(Check("success of the warm start", before["mean"], low=CLONED))
+    """Runs every arm beside the others; what they have at the end is the result."""
+    arms = SMALL if task.small else ARMS
+    ends = time.monotonic() + task.seconds
+    processes = {name: _started(task, name) for name in arms}
+    try:
+        for process in processes.values():
+            _wait(process, ends)
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+    found = {name: _read(_folder(task, name)) for name in arms}
+    findings = Findings({"arms": found})
+    for name, arm in found.items():
+        rows = arm["updates"]
+        finite = sum(math.isfinite(row.get("wm_loss", 0.0)) and not row["skipped"] for row in rows)
+        findings.checks.append(
+            Check(f"{name}: updates with finite losses", finite, low=max(1, len(rows)))
+        )
+        if not task.small and arm["before"]:
+            success = arm["before"]["success_rate"]
+            findings.checks.append(Check(f"{name}: success of the start", success, low=CLONED))
     return findings
 
 
-def _success(path: Any) -> dict[str, Any]:
-    result = json.loads(path.read_text(encoding="utf-8"))
-    return {"mean": result["success_rate"], "ci95": result["ci95"], "n": result["n"]}
+def _folder(task: Task, name: str) -> Path:
+    return task.folder / name.replace(" ", "_").replace(",", "")
+
+
+def _started(task: Task, name: str) -> subprocess.Popen[bytes]:
+    folder = _folder(task, name)
+    command = [sys.executable, __file__, name, str(folder), task.device, str(task.seconds)]
+    command += [str(task.starts)] if task.starts else []
+    with folder.with_suffix(".log").open("ab") as log:
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT)
+
+
+def _wait(process: subprocess.Popen[bytes], ends: float) -> None:
+    try:
+        process.wait(max(0.0, ends - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    def lines(name: str) -> list[dict[str, Any]]:
+        path = folder / name
+        return [json.loads(line) for line in path.open(encoding="utf-8")] if path.exists() else []
+
+    def measured(when: str) -> dict[str, Any] | None:
+        path = folder / f"eval_{when}.json"
+        if not path.exists():
+            return None
+        result = json.loads(path.read_text(encoding="utf-8"))
+        return {key: result[key] for key in ("success_rate", "ci95", "n")}
+
+    updates = [{key: row[key] for key in FIELDS if key in row} for row in lines("metrics.jsonl")]
+    return {
+        "before": measured("before"),
+        "after": measured("after"),
+        "validation": lines("validation.jsonl"),
+        "updates": updates,
+    }
+
+
+def train_arm(name: str, folder: Path, device: str, seconds: float, starts: Path | None) -> None:
+    """Trains an arm until its time is over, and measures what it has become."""
+    small = name in SMALL
+    arm = (SMALL if small else ARMS)[name]
+    changes = [f"out={folder.parent}", f"name={folder.name}", f"model.device={device}"]
+    changes += arm.changes if small else [*GPU, *PANELS, *arm.changes]
+    if starts is not None and arm.start and (starts / arm.start).is_dir():
+        changes += [f"model.path={starts / arm.start}", "cloning.episodes=0"]
+    timer = threading.Timer(
+        seconds - min(LONGEST, MEASURED * seconds), os.kill, (os.getpid(), signal.SIGINT)
+    )
+    timer.daemon = True
+    timer.start()
+    train_from_recipe(arm.recipe, changes, quiet=True)
+    timer.cancel()
+    done = len(_read(folder)["updates"])
+    if done and not (folder / "eval_after.json").exists():
+        train_from_recipe(arm.recipe, [*changes, f"updates={done}"], quiet=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Trains one arm."""
+    parser = argparse.ArgumentParser(description="Trains one arm of the part.")
+    parser.add_argument("name", choices=[*ARMS, *SMALL])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("device")
+    parser.add_argument("seconds", type=float)
+    parser.add_argument("starts", type=Path, nargs="?")
+    args = parser.parse_args(argv)
+    train_arm(args.name, args.folder, args.device, args.seconds, args.starts)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

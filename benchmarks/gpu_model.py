@@ -1,7 +1,7 @@
 """Models of random weights, and made-up episodes for them, that ``gpu_evidence.py`` measures with.
 
-Random weights cost what trained ones cost. Everything is made on the CPU from a seed, so that every device
-starts from the same numbers.
+Random weights cost what trained ones cost. Unless another device is asked for, everything is made on
+the CPU from a seed, so that every device starts from the same numbers.
 """
 
 from __future__ import annotations
@@ -26,9 +26,13 @@ FIRST_WORD = 50
 
 
 def qwen2(
-    shape: ModelShape, seed: int, dtype: torch.dtype = torch.float32, spread: float = 0.02
+    shape: ModelShape,
+    seed: int,
+    dtype: torch.dtype = torch.float32,
+    spread: float = 0.02,
+    device: str = "cpu",
 ) -> Any:
-    """A Qwen2 of a shape with random weights, on the CPU.
+    """A Qwen2 of a shape with random weights.
 
     Weights are rounded to bfloat16 whatever ``dtype`` is, so that models of both types are the same model.
 
@@ -37,6 +41,7 @@ def qwen2(
         seed: of the weights.
         dtype: of the model.
         spread: standard deviation of the weights; with 0.02 all tokens are nearly equally likely.
+        device: that the numbers are made on; equal seeds give equal weights on equal devices.
     """
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -53,7 +58,7 @@ def qwen2(
         eos_token_id=None,
         initializer_range=spread,
     )
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM._from_config(config, dtype=torch.bfloat16)
     return model.to(dtype).eval()

@@ -1,7 +1,8 @@
 """Part ``throughput``: tokens/s of rollout and update, PaW's overhead, and peak memory against the preflight.
 
 The shape of Qwen2.5-1.5B with random weights in bfloat16; prompts of 2,048 tokens, responses of 512 and
-observations of 100. The same rollout is learned from without and with PaW, in turns.
+observations of 100. The same rollout is learned from without and with PaW, in turns. Tokens/s stand beside
+what the bandwidth and arithmetic of the device, measured before, would allow.
 """
 
 from __future__ import annotations
@@ -57,29 +58,83 @@ class Size:
 
 
 FULL = Size(KNOWN[MODEL], torch.bfloat16, 64, 2048, 512, 100, 16384, 3)
+STARTED = 8
+"""episodes of the update before a measured one, which makes the optimiser's state"""
 SMALL = Size(ModelShape(32, 2, 2, 1, 64, 256, True, 16, True), torch.bfloat16, 8, 24, 8, 6, 128, 1)
 
 
 def run(task: Task) -> Findings:
     """Measures an update, several times."""
     size = SMALL if task.small else FULL
-    model = qwen2(size.shape, 0, size.dtype)
+    limits = ceilings(task)
+    model = qwen2(size.shape, 0, size.dtype, device=task.device if task.on_gpu else "cpu")
     enable_recomputation(model)
     policy = policy_of(model, task.device)
     rollouts, updates = _Watch(task), {name: _Watch(task) for name in ("off", "paw")}
     memory: dict[str, float] = {}
+    ends = time.monotonic() + task.seconds
     for repeat in range(size.repeats + 1):  # the first warms up
+        started = time.monotonic()
+        if repeat > 1 and started + _longest(rollouts, updates) > ends:
+            break
         with rollouts.measured(repeat > 0):
             episodes = _rollout(policy, size)
         memory["rollout"] = max(memory.get("rollout", 0.0), rollouts.peak)
         for name in ("off", "paw") if repeat % 2 else ("paw", "off"):
             with _updater(policy, size, name) as update:
-                update(copy.deepcopy(episodes))  # the optimiser's state exists from here on
+                update(copy.deepcopy(episodes[:STARTED]))
                 given = copy.deepcopy(episodes)
                 with updates[name].measured(repeat > 0):
                     update(given)
             memory[name] = max(memory.get(name, 0.0), updates[name].peak)
-    return _findings(task, size, episodes, rollouts, updates, memory)
+    findings = _findings(task, size, episodes, rollouts, updates, memory)
+    if limits:
+        findings.values |= {"ceilings": limits, "bounds": bounds(size, limits)}
+    return findings
+
+
+def ceilings(task: Task) -> dict[str, float]:
+    """Bytes/s of a large copy, read and written, and floating-point operations/s of a large product."""
+    if task.small or not task.on_gpu:
+        return {}
+    source = torch.randn(2**30, device=task.device, dtype=torch.bfloat16)
+    target, square = torch.empty_like(source), source[: 2**26].view(8192, 8192)
+    amounts = {
+        "bytes_per_second": (lambda: target.copy_(source), 2.0 * source.nbytes),
+        "operations_per_second": (lambda: square @ square, 2.0 * 8192**3),
+    }
+    found = {}
+    for name, (work, amount) in amounts.items():
+        seconds = []
+        for _ in range(12):
+            task.wait()
+            started = time.perf_counter()
+            work()
+            task.wait()
+            seconds.append(time.perf_counter() - started)
+        found[name] = amount / statistics.median(seconds[2:])
+    return found
+
+
+def bounds(size: Size, limits: dict[str, float]) -> dict[str, float]:
+    """Tokens/s that the ceilings allow.
+
+    A token step reads every weight and half of the cache that there will be; an update computes each product
+    four times (forward, again for the backward pass, and two there).
+    """
+    weights = size.shape.parameters
+    width = torch.finfo(size.dtype).bits // 8
+    seen = size.episodes * (size.prompt + size.response / 2) * size.shape.cache_values
+    step = width * (weights + seen) / limits["bytes_per_second"]
+    return {
+        "rollout_tokens_per_second": size.episodes / step,
+        "update_tokens_per_second": limits["operations_per_second"] / (8 * weights),
+    }
+
+
+def _longest(rollouts: _Watch, updates: dict[str, _Watch]) -> float:
+    """Seconds of a repetition, by those before."""
+    return 1.3 * max(rollouts.seconds) + sum(1.3 * max(u.seconds) for u in updates.values())
 
 
 class _Watch:
@@ -176,6 +231,8 @@ def _findings(
         },
         "update_paw_over_off": overhead,
     }
+    if task.on_gpu:
+        values["memory_paw_over_off"] = memory["paw"] / memory["off"]
     findings = Findings(values)
     if not task.small:
         findings.checks.append(Check("update, PaW / off", overhead, high=OVERHEAD))

@@ -65,6 +65,10 @@ def overridden(
     left_out = change_environment(data, given, EnvSettings().id)
     if left_out and say is not None:
         say(explain(left_out, given["env"]["id"], of))
+    world_model = given.get("world_model")
+    if isinstance(world_model, dict) and "preset" in world_model:
+        # the recipe's word would take precedence: grpo+paw with preset=off would still be grpo+paw
+        data.get("world_model", {}).pop("enabled", None)
     for override in overrides:
         apply_override(data, override)
     settings = Settings.read(data)

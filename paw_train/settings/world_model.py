@@ -103,6 +103,12 @@ class WorldModelSettings(Group):
         if not isinstance(name, str) or name not in PRESETS:
             hint = did_you_mean(str(name), PRESETS)
             raise ValueError(f"world_model.preset: {name!r} is not available. {hint}")
+        enabled = PRESETS[name].get("enabled", True)
+        if data.get("enabled", enabled) is not enabled:
+            raise ValueError(
+                f"world_model.preset is {name!r}, and world_model.enabled beside it (in the recipe, perhaps) "
+                f"says the opposite; give world_model.enabled={str(enabled).lower()} as well."
+            )
         return {**PRESETS[name], **{k: v for k, v in data.items() if k != "preset"}}
 
     @property

@@ -35,6 +35,7 @@ from paw_train.settings import (  # noqa: E402
     CriticSettings,
     OptimizerSettings,
     Settings,
+    load_settings,
 )
 from paw_train.settings.model import ScratchModelSettings  # noqa: E402
 from paw_train.settings.rollout import RolloutSettings  # noqa: E402
@@ -634,6 +635,14 @@ def test_a_plain_function_does_not_say_what_it_needs(
     own_estimators.add("plain", lambda update: update.rewards)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"'plain' is a function.*estimator\(\.\.\.\)"):
         require_registered(Settings.read({"algorithm": {"name": "plain"}}))
+
+
+def test_a_preset_on_the_command_line_wins_over_a_recipe_that_says_enabled() -> None:
+    assert not load_settings("smoke", ["world_model.preset=off"]).world_model.enabled
+    assert load_settings("alfworld_qwen2.5-7b_grpo", ["world_model.preset=paw"]).world_model.enabled
+    both = ["world_model.preset=off", "world_model.enabled=true"]
+    with pytest.raises(ValueError, match="give world_model.enabled=false"):
+        load_settings("smoke", both)
 
 
 def test_presets_of_the_world_model_in_recipes() -> None:

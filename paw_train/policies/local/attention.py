@@ -50,6 +50,8 @@ def grouped_attention(
     groups = heads // key.shape[1]
     rows = groups * length
     products = mask is not None and rows <= _FEW_QUERIES and _is_read_slowly(key, mask)
+    if mask is None and groups > 1 and _lacks_groups(key):
+        return _repeated(query, key, value, groups, kwargs.get("scaling")), None
     if mask is None or length > _LONGEST_QUERY or (groups == 1 and not products):
         output: Tensor = sdpa_attention_forward(module, query, key, value, mask, **kwargs)[0]
         return output, None
@@ -68,6 +70,25 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float
         query, key, value, attn_mask=mask.expand(-1, -1, query.shape[2], -1), scale=scale
     )
     return result
+
+
+def _lacks_groups(key: Tensor) -> bool:
+    """True if the fused kernel for such keys takes no groups, so that the stock path would do without it."""
+    return key.device.type == "cuda" and key.dtype == torch.float32
+
+
+def _repeated(
+    query: Tensor, key: Tensor, value: Tensor, groups: int, scale: float | None
+) -> Tensor:
+    """[B, t, H, D] plain causal attention with a copy of the keys and values for each query head."""
+    result: Tensor = torch.nn.functional.scaled_dot_product_attention(
+        query,
+        key.repeat_interleave(groups, 1),
+        value.repeat_interleave(groups, 1),
+        is_causal=query.shape[2] > 1,
+        scale=scale,
+    )
+    return result.transpose(1, 2)
 
 
 def _is_read_slowly(key: Tensor, mask: Tensor) -> bool:

@@ -45,6 +45,9 @@ class LocalPolicy:
         self.chat = ChatFormat(tokenizer)
         self.device = next(model.parameters()).device
         use_grouped_attention(model)
+        if self.device.type == "cuda":
+            # cuDNN's attention builds a plan, for half a second, for every new length of the keys
+            torch.backends.cuda.enable_cudnn_sdp(False)
         self._score = TokenScorer(model)
 
     @property

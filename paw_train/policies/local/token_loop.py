@@ -51,7 +51,7 @@ class TokenLoop:
         """ids and log-probabilities; float64 holds both exactly, so that one copy brings them"""
         self._done = 0
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self._captures = device.type == "cuda"
+        self._captures = device.type == "cuda" and torch.cuda.is_available()
         self._room = 0
 
     def begin(
