@@ -30,10 +30,10 @@ CLONED = 0.15
 """success of a warm start on held-out games that is surely not reached by chance: it has 0.38 on CPUs"""
 MEASURED = 0.25
 """share of the time, and at most ``LONGEST`` seconds, that is kept for measuring what was learned"""
-LONGEST = 60.0
+LONGEST = 100.0
 OFF, PAW = "world_model.preset=off", "world_model.preset=paw"
-GPU = ("rollout.prefill_tokens=65536", "optimizer.micro_batch_tokens=32768", "keep_episodes=2",
-       "optimizer.measure_gradients=false", "checkpoint_every=1000", "threads=2")  # fmt: skip
+GPU = ("rollout.prefill_tokens=16384", "optimizer.micro_batch_tokens=16384", "keep_episodes=2",
+       "optimizer.measure_gradients=false", "checkpoint_every=1000", "threads=1")  # fmt: skip
 REGIME = ("env.invalid_when=malformed", "algorithm.normalize=false")
 """a refused command costs nothing, as in the paper, and a group's returns are not divided by their spread"""
 PANELS = ("evaluation.tasks=200", "evaluation.batch=200", "evaluation.selection_tasks=96")
@@ -41,7 +41,9 @@ MEDIUM = ("model.scratch={tokenizer: words, spell_unknown: false, rope_theta: 1.
           "heads: 4, kv_heads: 2, intermediate: 704}", "cloning.steps=600", "cloning.episodes=4000",
           "cloning.misplaced=0.0", "optimizer.lr=2e-4")  # fmt: skip
 SMOLLM2 = ("model.path=data/adapters/smollm2_alfworld", "model.dtype=bfloat16", "cloning.episodes=0",
-           "rollout.groups=16", "rollout.group_size=8", "updates=40", "evaluation.every=5")  # fmt: skip
+           "rollout.groups=16", "rollout.group_size=8", "rollout.max_response_tokens=24",
+           "optimizer.minibatches=4", "optimizer.micro_batch_tokens=8192", "updates=30",
+           "evaluation.every=6", "evaluation.selection_tasks=64")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from paw_train.settings import (
     WorldModelSettings,
     load_settings,
 )
+from paw_train.training.device import memory_of
 from paw_train.training.memory import KNOWN, ModelShape
 from paw_train.training.phases import GIB, Phase, local_phases
 
@@ -38,8 +39,8 @@ RECIPE = "alfworld_qwen2.5-1.5b_grpo_paw"
 MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
 PREFLIGHT = 0.15
 """by how much measured memory may be off the preflight's"""
-OVERHEAD = 1.05
-"""an update with PaW may take this many times one without"""
+OVERHEAD = 1.025
+"""a step with PaW, rollout and update, may take this many times one without, and so may its peak memory"""
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ def run(task: Task) -> Findings:
             break
         with rollouts.measured(repeat > 0):
             episodes = _rollout(policy, size)
+            policy.rest()
         memory["rollout"] = max(memory.get("rollout", 0.0), rollouts.peak)
         for name in ("off", "paw") if repeat % 2 else ("paw", "off"):
             with _updater(policy, size, name) as update:
@@ -217,6 +219,10 @@ def _findings(
     tokens = sum(len(row.ids) for t in episodes for row in t.rows)
     pairs = zip(updates["off"].seconds, updates["paw"].seconds, strict=True)
     overhead = statistics.median(paw / off for off, paw in pairs)
+    rollout = statistics.median(rollouts.seconds)
+    step = (rollout + statistics.median(updates["paw"].seconds)) / (
+        rollout + statistics.median(updates["off"].seconds)
+    )
     values: Values = {
         "parameters": size.shape.parameters,
         "sampled_tokens": responses,
@@ -230,15 +236,18 @@ def _findings(
             **{name: watch.seconds for name, watch in updates.items()},
         },
         "update_paw_over_off": overhead,
+        "step_paw_over_off": step,
     }
     if task.on_gpu:
         values["memory_paw_over_off"] = memory["paw"] / memory["off"]
     findings = Findings(values)
     if not task.small:
-        findings.checks.append(Check("update, PaW / off", overhead, high=OVERHEAD))
+        findings.checks.append(Check("step, PaW / off", step, high=OVERHEAD))
     if task.on_gpu:
         values["peak_gib"] = memory
-        values["preflight_gib"] = preflight(size)
+        ratio = values["memory_paw_over_off"]
+        findings.checks.append(Check("peak memory, PaW / off", ratio, high=OVERHEAD))
+        values["preflight_gib"] = preflight(size, memory_of(torch.device(task.device)) or 0.0)
         findings.checks += memory_checks(memory, values["preflight_gib"])
     return findings
 
@@ -257,10 +266,10 @@ def memory_checks(measured: dict[str, float], expected: dict[str, float]) -> lis
     ]
 
 
-def preflight(size: Size) -> dict[str, float]:
-    """GiB of each phase by the preflight, without what it sets aside for CUDA itself."""
+def preflight(size: Size, available: float) -> dict[str, float]:
+    """GiB of each phase by the preflight, on a GPU of so many, without what it sets aside for CUDA itself."""
     settings = _settings(size)
-    phases = local_phases(settings, size.shape, available=0.0)
+    phases = local_phases(settings, size.shape, available)
     return {phase.name: _counted(phase) for phase in phases}
 
 

@@ -80,6 +80,8 @@ class VLLMSettings(Group):
 
 PREFILL_TOKENS = 8192
 """default of the context tokens of one forward pass"""
+KEPT_CACHE_SHARE = 0.1
+"""share of a GPU up to which the key-value cache of the local engine outlives a rollout, with its graphs"""
 
 
 @dataclass(frozen=True, slots=True)

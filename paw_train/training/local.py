@@ -497,8 +497,8 @@ class Run:
         return self._engine
 
     def _rest(self) -> None:
-        """Gives an engine's memory to training, until it samples again."""
-        if self._engine is not None and not isinstance(self._engine, LocalPolicy):
+        """Gives the sampler's memory to training, until it samples again."""
+        if self._engine is not None:
             self._engine.rest()
 
     def _resume(self, updater: Updater, pool: TrainingEnvironments) -> int:

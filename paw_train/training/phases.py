@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from paw_train.algorithms.estimator import advantage_estimator
 from paw_train.settings import Settings
+from paw_train.settings.rollout import KEPT_CACHE_SHARE
 from paw_train.training.memory import Micro, ModelShape, critic_bytes, scoring_bytes, training_bytes
 
 GIB = 2**30
@@ -75,11 +76,19 @@ def local_phases(settings: Settings, shape: ModelShape, available: float) -> lis
         shape: of its model.
         available: GiB of the GPU.
     """
-    held = _local_states(settings, shape, available)
+    held, sampling = _local_states(settings, shape, available), _sampling(settings, shape)
+    kept = {"cache": sampling.get("cache", 0.0)}
+    if kept["cache"] > KEPT_CACHE_SHARE * available:
+        kept = {}
     width, trained = _width(settings), trained_parameters(settings, shape)
     micro = _micro(settings)
     gradients = {"gradients": 4 * trained / GIB}
-    policy = {**held, **gradients, "activations": training_bytes(shape, micro) * width / 2 / GIB}
+    policy = {
+        **held,
+        **kept,
+        **gradients,
+        "activations": training_bytes(shape, micro) * width / 2 / GIB,
+    }
     if has_reference(settings) and settings.model.reference_offload:
         policy["reference"] = width * shape.parameters / GIB
     found = [Phase("training", 1, _with_reserve(policy))]
@@ -88,8 +97,7 @@ def local_phases(settings: Settings, shape: ModelShape, available: float) -> lis
             "gradients": 4 * shape.parameters / GIB,
             "activations": critic_bytes(shape, micro) * width / 2 / GIB,
         }
-        found.append(Phase("critic", 1, _with_reserve({**held, **own})))
-    sampling = _sampling(settings, shape)
+        found.append(Phase("critic", 1, _with_reserve({**held, **kept, **own})))
     if settings.rollout.engine == "vllm" and settings.rollout.vllm.sleep:
         sampling = {"vLLM": local_vllm_share(settings, shape, available) * available}
     return [*found, Phase("rollout", 1, _with_reserve({**held, **sampling}))]

@@ -81,6 +81,7 @@ def test_a_part_stays_on_its_device(
     for call in ("synchronize", "empty_cache", "reset_peak_memory_stats"):
         monkeypatch.setattr(torch.cuda, call, lambda: None)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 2**30)
+    monkeypatch.setattr(_part("gpu_throughput"), "memory_of", lambda device: 79.1)
     with claimed_device.ClaimedGpu() as gpu:
         found = _part(name).run(_task(tmp_path, "cuda"))
     assert not gpu.faults
@@ -91,7 +92,7 @@ def test_a_part_stays_on_its_device(
 
 def test_memory_is_compared_with_the_preflight(evidence: ModuleType) -> None:
     throughput = _part("gpu_throughput")
-    expected = throughput.preflight(throughput.FULL)
+    expected = throughput.preflight(throughput.FULL, 79.1)
     states = 18 * throughput.FULL.shape.parameters / 2**30
     assert expected["training"] > states
     exact = {
@@ -177,8 +178,8 @@ def test_finished_parts_are_kept_and_others_run_again(stubbed: Any, tmp_path: Pa
 
 
 def test_a_failed_check_is_the_exit_code(stubbed: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert stubbed("fail") == (1, {"correctness": "failed", "throughput": "not run",
-                                   "learning": "not run", "vllm": "not run"})  # fmt: skip
+    others = {"throughput": "not run", "learning": "not run"}
+    assert stubbed("fail") == (1, {"correctness": "failed", **others})
     assert "correctness: failed: planted" in capsys.readouterr().out
 
 
@@ -242,5 +243,10 @@ def test_the_whole_program_without_a_network(tmp_path: Path) -> None:
     assert not log.exists(), log.read_text()
     parts = json.loads((out / "evidence.json").read_text())["parts"]
     assert parts["throughput"]["values"]["update_tokens_per_second"].keys() == {"off", "paw"}
-    assert [row["update"] for row in parts["learning"]["values"]["curve"]] == [1, 2]
+    arms = parts["learning"]["values"]["arms"]
+    assert arms.keys() == {"smoke grpo", "smoke grpo+paw"}
+    for arm in arms.values():
+        assert [row["update"] for row in arm["updates"]] == [1, 2]
+        assert [row["update"] for row in arm["validation"]] == [0, 2]
+        assert arm["before"]["n"] == arm["after"]["n"] == 6
     assert parts["learning"]["machine"]["torch"] == torch.__version__

@@ -422,6 +422,13 @@ class _FixedBuffers:
         return self._loops[key]
 
 
+def release_buffers(model: Any, most: float) -> None:
+    """Gives up the model's fixed buffers, and the graphs over them, if they take more than ``most`` bytes."""
+    found = _fixed.get(model)
+    if found is not None and found.cache.bytes > most:
+        del _fixed[model]
+
+
 def _fixed_buffers(model: Any, rows: int, owner: BatchDecoder) -> _FixedBuffers | None:
     """The model's buffers, if they are large enough and no other decoder has them; else new ones."""
     found = _fixed.get(model)

@@ -39,7 +39,7 @@ class StaticCache(Cache):
         layers: number of layers.
         rows: number of sequences.
         multiple: of columns that there is room for. Beyond 1, the buffers keep their size for as long as they
-            can: fewer rows are moved together, and more columns are at least twice as many.
+            can: fewer rows are moved together, and more columns are at least half as many again.
     """
 
     def __init__(self, layers: int, rows: int, multiple: int = 1) -> None:
@@ -53,10 +53,16 @@ class StaticCache(Cache):
     def reserve(self, columns: int) -> None:
         """Makes room for sequences of so many tokens, and a good few more."""
         if columns > self.room and self.multiple > 1:
-            self.room = -(-max(columns, 2 * self.room) // self.multiple) * self.multiple
+            wanted = max(columns, self.room + self.room // 2)
+            self.room = -(-wanted // self.multiple) * self.multiple
         elif columns > self.room:
             # half-precision products on a CPU read the spare columns too (``attention``): not too many
             self.room = columns + columns // 8 + 64
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the buffers."""
+        return sum(buffer.nbytes for layer in self.static_layers for buffer in layer.buffers)
 
     def copy(self, sources: Sequence[int], targets: Sequence[int], width: int) -> None:
         """Copies the first ``width`` columns of some rows to others."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from paw_train.losses.lm_head_logprobs import TokenScorer
 from paw_train.policies.local import lora
 from paw_train.policies.local.attention import use_grouped_attention
+from paw_train.policies.local.decoder import release_buffers
 from paw_train.policies.local.loading import load_model, no_progress_bars, read_weights
 from paw_train.policies.local.lora import Base
 from paw_train.policies.local.reference import AdapterReference, CopyReference, Reference
@@ -24,7 +25,7 @@ from paw_train.rollouts.policy import Sampling
 from paw_train.rollouts.scoring import batch_logprobs
 from paw_train.rollouts.tokens import TokenBatch
 from paw_train.settings.model import LoraSettings
-from paw_train.settings.rollout import PREFILL_TOKENS
+from paw_train.settings.rollout import KEPT_CACHE_SHARE, PREFILL_TOKENS
 
 
 class LocalPolicy:
@@ -113,6 +114,12 @@ class LocalPolicy:
     ) -> LocalSession:
         """Opens a session on a batch of episodes (see ``rollouts.policy.Policy``)."""
         return LocalSession(self.model, self.chat, sampling, growing, prefill_tokens)
+
+    def rest(self) -> None:
+        """Gives back what a rollout left on a GPU, if it takes much of it: training comes next."""
+        if self.device.type == "cuda" and torch.cuda.is_available():
+            whole = torch.cuda.get_device_properties(self.device).total_memory
+            release_buffers(self.model, KEPT_CACHE_SHARE * whole)
 
     def scoring(self, growing: bool, prefill_tokens: int = PREFILL_TOKENS) -> LocalScoringSession:
         """Opens a session that scores given responses (see ``rollouts.policy.ScoringPolicy``)."""
