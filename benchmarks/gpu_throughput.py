@@ -59,8 +59,9 @@ class Size:
 
 
 FULL = Size(KNOWN[MODEL], torch.bfloat16, 64, 2048, 512, 100, 16384, 3)
-STARTED = 8
-"""episodes of the update before a measured one, which makes the optimiser's state"""
+STARTED = 12
+"""episodes of the update before a measured one: two full micro-batches, so that memory and the optimiser's
+state are there"""
 SMALL = Size(ModelShape(32, 2, 2, 1, 64, 256, True, 16, True), torch.bfloat16, 8, 24, 8, 6, 128, 1)
 
 
@@ -151,7 +152,6 @@ class _Watch:
 
     def __enter__(self) -> None:
         if self.task.on_gpu:
-            torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         self.task.wait()
         self._started = time.perf_counter()

@@ -43,7 +43,7 @@ def test_the_page_of_the_settings_is_current(script: ModuleType) -> None:
 
 
 def test_what_the_page_of_the_code_says_to_open_is_there() -> None:
-    page = (DOCS / "code.md").read_text(encoding="utf-8")
+    page = (DOCS / "extend.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`((?:paw_gym|paw_train|env_servers|examples)/[\w/.]+)`", page))
     assert len(named) >= 20
     assert [place for place in sorted(named) if not (ROOT / place).exists()] == []
