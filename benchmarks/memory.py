@@ -153,6 +153,7 @@ def policy_peak(
     scored: float = SCORED,
     gradients: bool = True,
     whole_logits: bool = False,
+    entropy: bool = False,
 ) -> float:
     """Bytes of one pass of a policy, above its weights and their gradients.
 
@@ -163,6 +164,7 @@ def policy_peak(
         scored: share of the tokens whose log-probabilities are asked for.
         gradients: whether there is a backward pass; without, it is the scoring of a reference.
         whole_logits: float32 logits of every position, then a selection (the cluster's path before).
+        entropy: the entropy of the tokens is asked for as well (``objective.entropy_coef``).
     """
     with counted() as live:
         model = make_model(shape, live)
@@ -180,7 +182,8 @@ def policy_peak(
                     logits = logits.flatten(0, 1).index_select(0, places)
                     found = logits_scores(logits, places, ones).logprobs
                 else:
-                    found = scorer(ids, places, ones).logprobs
+                    scores = scorer(ids, places, ones, picked if entropy else 0)
+                    found = torch.cat(list(scores))
             if gradients:
                 found.sum().backward()
 

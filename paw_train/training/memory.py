@@ -131,11 +131,13 @@ class Micro:
         tokens: that it reads, padding included.
         recompute: whether activations are computed again in the backward pass.
         scored: tokens whose log-probabilities are asked for; ``None``: all.
+        entropy: whether their entropies are asked for as well (``objective.entropy_coef``).
     """
 
     tokens: int
     recompute: bool = True
     scored: int | None = None
+    entropy: bool = False
 
     def logits(self, shape: ModelShape) -> int:
         """Elements of the logits that exist at a time."""
@@ -171,7 +173,8 @@ def lm_head_bytes(shape: ModelShape, micro: Micro) -> float:
 
     The gradient is summed in float32 over chunks and rounded at the end.
     """
-    return 6.0 * micro.logits(shape) + 6.0 * shape.vocabulary * shape.hidden
+    a_logit = 10.0 if micro.entropy else 6.0
+    return a_logit * micro.logits(shape) + 6.0 * shape.vocabulary * shape.hidden
 
 
 def training_bytes(shape: ModelShape, micro: Micro) -> float:

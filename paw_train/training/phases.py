@@ -11,10 +11,10 @@ from paw_train.settings.rollout import KEPT_CACHE_SHARE
 from paw_train.training.memory import Micro, ModelShape, critic_bytes, scoring_bytes, training_bytes
 
 GIB = 2**30
-RESERVED = 2.0
-"""GiB a GPU that CUDA contexts, kernels' workspaces and communication buffers take, assumed"""
-BUCKET = 5e8
-"""elements of DeepSpeed's buffer for reducing gradients, its default"""
+RESERVED = 1.5
+"""GiB that a process takes on a GPU for its CUDA context, kernels' workspaces and communication, assumed"""
+BUCKET = 2e8
+"""elements of DeepSpeed's buffer for reducing gradients, as the cluster engine sets it"""
 LIVE = 1e9
 """gathered weights that ZeRO-3 holds at a time at most, its default"""
 CACHE_SLACK = 1.5
@@ -150,7 +150,11 @@ def _width(settings: Settings) -> int:
 
 
 def _micro(settings: Settings) -> Micro:
-    return Micro(longest_batch(settings), settings.model.gradient_checkpointing)
+    return Micro(
+        longest_batch(settings),
+        settings.model.gradient_checkpointing,
+        entropy=settings.objective.entropy_coef > 0,
+    )
 
 
 def _with_reserve(parts: Mapping[str, float]) -> dict[str, float]:
@@ -177,7 +181,8 @@ def cluster_phases(settings: Settings, shape: ModelShape, available: float) -> l
     offloaded = settings.model.reference_offload
     resident = 0.0 if offloaded else reference
     score = scoring_bytes(shape, _micro(settings)) / GIB
-    scoring = {"reference": reference, "activations": score}
+    gathered = _gathered(settings, shape) / GIB
+    scoring = {"reference": reference, "buffers": gathered, "activations": score}
     if o.colocate == "all":
         # an idle model keeps its weights here, and its optimiser in the machine's memory
         asleep = {"critic": weights} if has_critic(settings) else {}
@@ -202,17 +207,32 @@ def cluster_phases(settings: Settings, shape: ModelShape, available: float) -> l
             _joined(vllm, {}),
         ]
     wanted = {"critic": has_critic(settings), "scoring": settings.objective.kl_coef > 0}
-    return [phase for phase in phases if wanted.get(phase.name, True)]
+    return [_with_contexts(phase, settings) for phase in phases if wanted.get(phase.name, True)]
 
 
 def _joined(phase: Phase, beside: Mapping[str, float]) -> Phase:
     parts = {name: size for name, size in {**phase.parts, **beside}.items() if size}
-    return Phase(phase.name, phase.gpus, {**parts, "reserved": RESERVED})
+    return Phase(phase.name, phase.gpus, parts)
+
+
+def _with_contexts(phase: Phase, settings: Settings) -> Phase:
+    """With what each process reserves that has the phase's GPUs: also one that idles, or sleeps."""
+    colocate, processes = settings.openrlhf.colocate, 1
+    if colocate == "all":  # policy, vLLM, and each of the others
+        processes = 2 + has_reference(settings) + has_critic(settings)
+    elif colocate == "actor_ref" and phase.name in ("training", "scoring"):
+        processes = 1 + has_reference(settings)
+    return Phase(phase.name, phase.gpus, {**phase.parts, "reserved": processes * RESERVED})
 
 
 def _shard(settings: Settings, shape: ModelShape) -> float:
     """Bytes of a model's bfloat16 weights on one rank."""
     return 2.0 * shape.parameters / (settings.openrlhf.ranks if _stage3(settings) else 1)
+
+
+def _gathered(settings: Settings, shape: ModelShape) -> float:
+    """Bytes of the weights that ZeRO-3 has gathered at a time."""
+    return 2 * min(LIVE, shape.parameters) if _stage3(settings) else 0.0
 
 
 def _stage3(settings: Settings) -> bool:
@@ -223,14 +243,15 @@ def _training(name: str, settings: Settings, shape: ModelShape, work: float) -> 
     o, trained = settings.openrlhf, trained_parameters(settings, shape)
     if name == "critic":
         trained = shape.parameters
-    buffers = 2 * min(BUCKET, trained)
-    if _stage3(settings):
-        buffers += 2 * min(LIVE, shape.parameters)
+    held = 0.0 if o.adam_offload else trained / o.ranks
     parts = {
         "weights": _shard(settings, shape),
-        "optimiser": 0.0 if o.adam_offload else 12.0 * trained / o.ranks,
-        "gradients": 0.0 if o.adam_offload else 4.0 * trained / o.ranks,
-        "buffers": buffers,
+        "optimiser": 12.0 * held,
+        "gradients": 4.0 * held,
+        # ZeRO-2 keeps a micro-batch's averages in bfloat16 before it adds them to the sums
+        "averages": 0.0 if _stage3(settings) else 2.0 * held,
+        # the bucket, flattened again, and in float32
+        "buffers": 8 * min(BUCKET, trained) + _gathered(settings, shape),
         "activations": work,
     }
     return Phase(name, o.ranks, {part: size / GIB for part, size in parts.items()})

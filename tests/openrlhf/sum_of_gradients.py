@@ -1,7 +1,7 @@
 """Sums gradients of micro-batches under DeepSpeed: `python sum_of_gradients.py STAGE PORT [plain]`.
 
 Prints the sum of the gradients 256, 1 and 1 of a bfloat16 weight: 258, or 256 where it is taken in bfloat16,
-as by ``plain`` DeepSpeed.
+as by ``plain`` DeepSpeed; then the type that gradients are averaged in, and the size of a bucket of them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import deepspeed  # noqa: E402
 from deepspeed.utils import safe_get_full_grad  # noqa: E402
 from openrlhf.utils.deepspeed import DeepspeedStrategy  # noqa: E402
 
+from paw_train.training.openrlhf.actor import average_in_float32  # noqa: E402
 from paw_train.training.openrlhf.learning import sum_in_float32  # noqa: E402
 
 
@@ -33,6 +34,8 @@ def main() -> None:
         micro_train_batch_size=1, train_batch_size=1, zero_stage=stage, args=args
     )
     strategy.setup_distributed()
+    if "plain" not in sys.argv:
+        average_in_float32(strategy)
     adam = {"type": "Adam", "params": {"lr": 0.0, "torch_adam": True}}
     model = torch.nn.Linear(1, 1, bias=False)
     engine, *_ = deepspeed.initialize(
@@ -46,6 +49,8 @@ def main() -> None:
         engine.set_gradient_accumulation_boundary(number == 2)
         engine.backward(engine(torch.full((1, 1), factor, dtype=torch.bfloat16)).sum())
     print("sum", safe_get_full_grad(engine.module.weight).item(), flush=True)
+    print("averages", engine.optimizer.communication_data_type, flush=True)
+    print("bucket", engine.optimizer.reduce_bucket_size, flush=True)
     os._exit(0)
 
 

@@ -35,6 +35,7 @@ from paw_train.settings import (  # noqa: E402
 from paw_train.settings.rollout import RolloutSettings  # noqa: E402
 from paw_train.settings.world_model import WorldModelSettings  # noqa: E402
 from paw_train.training.openrlhf.sharding import shard_update  # noqa: E402
+from paw_train.training.phases import BUCKET  # noqa: E402
 
 TEMPERATURE, SEED = 0.8, 3
 OBJECTIVE = ObjectiveSettings(kl_coef=0.05, entropy_coef=0.02)
@@ -344,9 +345,16 @@ def test_deepspeed_learns_what_the_local_engine_learns(
     not os.environ.get("PAW_CLUSTER_TESTS"), reason="DeepSpeed is imported: make test-openrlhf"
 )
 @pytest.mark.parametrize(
-    ("stage", "kind", "total"), [(2, "", 258), (3, "", 258), (2, "plain", 256)]
+    ("stage", "kind", "total", "averages"),
+    [
+        (2, "", 258, "float32"),
+        (3, "", 258, "float32"),
+        (2, "plain", 256, "bfloat16"),
+    ],
 )
-def test_deepspeed_sums_gradients_in_float32(stage: int, kind: str, total: int) -> None:
+def test_deepspeed_sums_and_averages_gradients_in_float32(
+    stage: int, kind: str, total: int, averages: str
+) -> None:
     """The last case fails when DeepSpeed does by itself what ours makes it do."""
     command = [sys.executable, str(Path(__file__).with_name("sum_of_gradients.py")), str(stage)]
     done = subprocess.run(
@@ -359,6 +367,9 @@ def test_deepspeed_sums_gradients_in_float32(stage: int, kind: str, total: int) 
         check=True,
     )
     assert f"sum {total}.0" in done.stdout
+    assert f"averages torch.{averages}" in done.stdout
+    # what the plan reckons with
+    assert (f"bucket {int(BUCKET)}" in done.stdout) is (kind != "plain")
 
 
 @contextlib.contextmanager

@@ -36,6 +36,8 @@ def test_published_recipes_fit_8_and_64_gpus(name: str, nodes: int) -> None:
     assert plan.problems == ()
     assert plan.resident is not None
     assert plan.resident >= 8
+    for phase in plan.phases:  # allocators leave gaps, and formulas are estimates
+        assert phase.memory <= plan.available - 5, phase
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -62,11 +64,25 @@ def test_engines_that_cannot_be_fed_are_named() -> None:
     assert make_plan(load_settings("alfworld_qwen2.5-1.5b_gigpo_paw")).notes == ()
 
 
-def test_7b_leaves_a_margin_in_every_phase_on_8_gpus_of_80_gb() -> None:
-    plan = make_plan(load_settings("alfworld_qwen2.5-7b_grpo_paw", ["engine=openrlhf"]))
-    assert {phase.name for phase in plan.phases} == {"training", "scoring", "rollout"}
-    for phase in plan.phases:
-        assert phase.memory < 0.9 * plan.available, phase
+def test_every_process_has_a_context_and_zero2_keeps_a_micro_batchs_averages() -> None:
+    """14B as it was published before: 71.0 GiB by the old plan, with no room for either."""
+    name, changes = "webshop_qwen2.5-14b_grpo_paw", ["engine=openrlhf", "objective.entropy_coef=0"]
+    before = ["openrlhf.zero_stage=2", "model.reference_offload=true"]
+    training, _, rollout = make_plan(load_settings(name, [*changes, *before])).phases
+    assert training.parts["averages"] == pytest.approx(2 * 14_770_033_664 / 8 / 2**30)
+    assert training.parts["reserved"] == rollout.parts["reserved"] == 3 * 1.5  # vLLM's, too
+    assert training.memory == pytest.approx(77, abs=1)
+    split, *_ = make_plan(load_settings(name, changes)).phases
+    assert "averages" not in split.parts
+    assert split.memory < 60
+    alone = make_plan(_settings("openrlhf.colocate=none")).phases
+    assert {phase.parts["reserved"] for phase in alone} == {1.5}
+    beside = make_plan(_settings("openrlhf.colocate=actor_ref")).phases
+    assert {phase.name: phase.parts["reserved"] for phase in beside} == {
+        "training": 3.0,
+        "scoring": 3.0,
+        "rollout": 1.5,
+    }
 
 
 def test_a_critic_is_as_large_as_the_policy() -> None:
@@ -133,6 +149,7 @@ def test_states_follow_the_zero_stage() -> None:
     assert policy["weights"] == pytest.approx(2 * size / gib)
     assert policy["optimiser"] == pytest.approx(12 * size / 8 / gib)
     assert policy["gradients"] == pytest.approx(4 * size / 8 / gib)
+    assert policy["averages"] == pytest.approx(2 * size / 8 / gib)
     split = make_plan(_settings("openrlhf.zero_stage=3", "openrlhf.adam_offload=true"))
     parts = split.phases[0].parts
     assert parts["weights"] == pytest.approx(2 * size / 8 / gib)

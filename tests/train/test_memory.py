@@ -48,6 +48,12 @@ def test_a_pass_that_keeps_its_activations_takes_what_the_plan_says(peaks: Modul
     assert found == pytest.approx(training_bytes(shape, Micro(TOKENS, recompute=False)), rel=0.15)
 
 
+def test_an_entropy_bonus_takes_what_the_plan_says(peaks: ModuleType) -> None:
+    shape = KNOWN["Qwen/Qwen2.5-0.5B-Instruct"]
+    found = peaks.policy_peak(shape, TOKENS, entropy=True)
+    assert found == pytest.approx(training_bytes(shape, Micro(TOKENS, entropy=True)), rel=0.05)
+
+
 @pytest.mark.slow
 def test_paw_adds_hardly_any_memory(peaks: ModuleType) -> None:
     assert 0 <= peaks.added_by_paw("Qwen/Qwen2.5-1.5B-Instruct", TOKENS) <= 0.024

@@ -19,6 +19,7 @@ from paw_train.training.openrlhf.learning import learn, micro_batch_loss, sum_in
 from paw_train.training.openrlhf.sharding import RankMicroBatch
 from paw_train.training.openrlhf.weights import Sums, WholeModel, is_adapted, sums_of, zero_sums
 from paw_train.training.openrlhf.worker_settings import worker_settings
+from paw_train.training.phases import BUCKET
 
 _Upstream: Any = ppo_actor.PolicyModelActor.__ray_metadata__.modified_class
 _UpstreamReference: Any = launcher.ReferenceModelActor.__ray_metadata__.modified_class
@@ -94,6 +95,22 @@ class PaWActorTrainer(ActorPPOTrainer):
         return float(self.strategy.get_grad_norm(self.actor))
 
 
+def average_in_float32(strategy: Any) -> None:
+    """Makes OpenRLHF's strategy configure DeepSpeed so: gradients are averaged over ranks in float32.
+
+    DeepSpeed copies each bucket for it, so buckets are smaller than its own.
+    """
+    upstream = strategy.get_ds_train_config
+
+    def config(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        chosen: dict[str, Any] = upstream(*args, **kwargs)
+        chosen["communication_data_type"] = "fp32"
+        chosen["zero_optimization"]["reduce_bucket_size"] = int(BUCKET)
+        return chosen
+
+    strategy.get_ds_train_config = config
+
+
 def gathered(own: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
     """The metrics of all ranks, on the CPU."""
     local = [{name: value.detach().cpu() for name, value in part.items()} for part in own]
@@ -105,11 +122,12 @@ def gathered(own: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
 class PaWPolicyActor(_Upstream):
     """OpenRLHF's policy worker with our trainer in it."""
 
-    def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> Any:
+    def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> Any:
         """As upstream, whose constructor calls name trainer and model by module attributes."""
+        average_in_float32(strategy)
         ppo_actor.ActorPPOTrainer = PaWActorTrainer
         ppo_actor.Actor = ChunkedActor
-        return super().init_model_from_pretrained(*args, **kwargs)
+        return super().init_model_from_pretrained(strategy, *args, **kwargs)
 
     def append(self, experience: Any) -> None:
         """Takes a micro-batch for the next update."""

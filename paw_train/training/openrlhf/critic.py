@@ -12,7 +12,7 @@ from openrlhf.trainer.ray.ppo_critic import CriticPPOTrainer
 from torch import Tensor
 
 from paw_train.algorithms.update import averaged
-from paw_train.training.openrlhf.actor import gathered
+from paw_train.training.openrlhf.actor import average_in_float32, gathered
 from paw_train.training.openrlhf.learning import learn, micro_batch_value_loss, sum_in_float32
 from paw_train.training.openrlhf.sharding import RankMicroBatch
 from paw_train.training.openrlhf.worker_settings import worker_settings
@@ -89,11 +89,12 @@ class PaWCriticTrainer(CriticPPOTrainer):
 class PaWCriticActor(_Upstream):
     """OpenRLHF's critic worker with our trainer in it, and a value head that starts at 0."""
 
-    def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> Any:
+    def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> Any:
         """As upstream, which names both by module attributes."""
+        average_in_float32(strategy)
         ppo_critic.CriticPPOTrainer = PaWCriticTrainer
         ppo_critic.get_llm_for_sequence_regression = critic_from_zero
-        return super().init_model_from_pretrained(*args, **kwargs)
+        return super().init_model_from_pretrained(strategy, *args, **kwargs)
 
     def append(self, experience: Any) -> None:
         """Takes a micro-batch for the next update."""
