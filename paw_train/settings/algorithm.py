@@ -90,8 +90,8 @@ class ObjectiveSettings(Group):
     """weight of the clipped surrogate; 0 leaves out the policy term, so that only the world model is learned
     from the policy's rollouts (the reward-free form of ECHO)"""
     kl_coef: AtLeastZero = 0.01
-    """weight of the KL to the reference policy; the paper uses 0.01 for ALFWorld and WebShop and 0.001 for
-    search; with 0, no reference policy is needed"""
+    """weight of the KL to the reference policy, which the paper does not state: GiGPO's scripts have 0.01 for
+    ALFWorld and WebShop and 0.001 for search; with 0, no reference policy is needed"""
     kl_in: Literal["loss", "reward"] = "loss"
     """`loss`: the k3 estimate is added to the loss; `reward`: the log-ratio of each response is subtracted
     from the reward of its step, or with `algorithm.level: token` the log-ratio of each token from the

@@ -156,7 +156,7 @@ def test_states_follow_the_zero_stage() -> None:
     assert "optimiser" not in parts
     assert split.host["optimiser"] == pytest.approx(12 * size / gib)
     half = make_plan(_settings("optimizer.micro_batch_tokens=8192")).phases[0].parts
-    assert half["activations"] < 0.75 * policy["activations"]
+    assert half["activations"] < 0.85 * policy["activations"]
 
 
 def test_one_process_holds_everything_on_one_gpu() -> None:
