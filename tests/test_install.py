@@ -176,10 +176,17 @@ def instructions(dockerfile: Path) -> list[str]:
     return [line for line in text.replace("\\\n", " ").splitlines() if line.strip()]
 
 
+BY_PIP = re.compile("pip (?:install|wheel) ")
+
+
 def pip_steps(lines: list[str]) -> list[str]:
-    """What pip installs, in order, without shell variables and options of caching."""
-    found = [line.partition("pip install ")[2] for line in lines if "pip install " in line]
-    return [step.replace("--no-cache-dir ", "") for step in found]
+    """What pip installs, in order, without shell variables and options of caching.
+
+    A wheel that a stage of its own builds counts where it is built.
+    """
+    found = [BY_PIP.split(line)[-1] for line in lines if BY_PIP.search(line)]
+    left_out = re.compile("--no-cache-dir |--wheel-dir /wheels ")
+    return [left_out.sub("", step) for step in found if "--find-links /wheels" not in step]
 
 
 def test_the_image_of_the_cluster_installs_as_its_page_does() -> None:
@@ -194,6 +201,28 @@ def test_the_image_of_the_cluster_installs_as_its_page_does() -> None:
     assert torch < built < ours, "what is built against torch comes after it"
 
 
+def test_flash_attention_is_compiled_for_hopper_in_a_stage_of_its_own() -> None:
+    text = "\n".join(instructions(ROOT / "docker" / "cluster.Dockerfile"))
+    stages = {s.splitlines()[0]: s for s in re.split(r"^FROM ", text, flags=re.MULTILINE)[1:]}
+    stage = stages.pop("packages AS flash-attn")
+    assert "ARG FLASH_ATTN_CUDA_ARCHS=90" in stage
+    assert "FLASH_ATTENTION_FORCE_BUILD=TRUE" in stage  # no wheel without a hash is fetched
+    copied = re.findall(r"^COPY (.*)", stage, re.MULTILINE)
+    assert copied == [
+        "requirements/flash-attn.txt requirements/"
+    ]  # nothing else makes it run again
+    assert all("pip wheel" not in other for other in stages.values())
+    last = list(stages.values())[-1]
+    assert "from=flash-attn,source=/wheels" in last
+    locked = (ROOT / "requirements" / "cluster.txt").read_text(encoding="utf-8")
+    torch = (ROOT / "requirements" / "torch.txt").read_text(encoding="utf-8")
+    [version] = re.findall(r"^torch==([\d.]+)", torch, re.MULTILINE)
+    assert f"torch=={version}" in locked
+    # nvcc's CUDA is that of torch
+    cuda = re.findall(r"nvidia/cuda:(\d+)\.", text)
+    assert cuda and f"nvidia-cuda-nvrtc=={cuda[0]}." in locked
+
+
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
 def test_what_an_image_copies_and_names_exists(dockerfile: Path) -> None:
     lines = instructions(dockerfile)
@@ -206,16 +235,18 @@ def test_what_an_image_copies_and_names_exists(dockerfile: Path) -> None:
     for source in copied:
         assert (ROOT / source).exists(), f"{dockerfile.name} copies {source}"
     for option in re.findall(r"-r (\S+)", "\n".join(pip_steps(lines))):
-        assert (ROOT / option).is_file() and Path(option).parts[0] in copied
-    assert not re.findall(
-        r"pip install (?!.*--(?:require-hashes|no-build-isolation))", "\n".join(lines)
-    )
+        assert (ROOT / option).is_file() and {option, Path(option).parts[0]} & set(copied)
+    held = r"pip (?:install|wheel) (?!.*--(?:require-hashes|no-build-isolation|no-index))"
+    assert not re.findall(held, "\n".join(lines))
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
 def test_an_image_stands_on_digests_and_does_not_run_as_root(dockerfile: Path) -> None:
     lines = instructions(dockerfile)
-    others = re.findall(r"^(?:FROM|COPY --from=)\s*(\S+)", "\n".join(lines), re.MULTILINE)
+    text = "\n".join(lines)
+    stages = re.findall(r"^FROM .* AS (\S+)", text, re.MULTILINE)
+    others = re.findall(r"^(?:FROM|COPY --from=)\s*(\S+)", text, re.MULTILINE)
+    others = [other for other in others if other not in stages]
     assert others and all(re.fullmatch(r"\S+:\S+@sha256:[0-9a-f]{64}", other) for other in others)
     users = [line.split()[1] for line in lines if line.startswith("USER ")]
     assert users and users[-1] not in ("root", "0")
