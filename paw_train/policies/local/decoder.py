@@ -109,6 +109,7 @@ class BatchDecoder:
         self.prefill_tokens = prefill_tokens
         self.fixed = fixed
         self._window = window_of(model.config)
+        self._positions = getattr(model.config, "max_position_embeddings", None)
         self._eager = getattr(model.config, "_attn_implementation", None) == "eager"
         self._lengths = [0] * rows
         """tokens of each row"""
@@ -219,7 +220,9 @@ class BatchDecoder:
         )
         column = torch.arange(end, device=self.device)
         mask = self._mask((column <= columns)[:, None], columns, column)
-        return logits_of(self.model, self._hidden(ids[:, None], mask, columns)[:, 0])
+        # what idle rows and those beyond their end compute must stand within the model's positions, too
+        position = columns.clamp(max=self._positions - 1) if self._positions else columns
+        return logits_of(self.model, self._hidden(ids[:, None], mask, position)[:, 0])
 
     def _step(self, chunks: Mapping[int, Sequence[int]]) -> Tensor:
         """[n, H] hidden states of one token a row, by one pass over the first places of the cache."""
