@@ -99,17 +99,6 @@ class Updater:
         """Of policy and critic; after a step that was left out, nothing may be saved."""
         return [self.guarded_step, *([self.critic.guarded_step] if self.critic is not None else [])]
 
-    def states_to_come(self) -> int:
-        """Bytes of AdamW's moments that the first steps will make."""
-        optimizers = [self.adamw, *([self.critic.adamw] if self.critic is not None else [])]
-        return sum(
-            2 * p.numel() * p.element_size()
-            for adamw in optimizers
-            for group in adamw.param_groups
-            for p in group["params"]
-            if p not in adamw.state
-        )
-
     def release(self) -> None:
         """Gives back the memory of gradients, and of an offloaded reference, until the next update."""
         self.adamw.zero_grad(set_to_none=True)

@@ -268,6 +268,8 @@ def _changes(settings: Settings) -> Iterator[str]:
     halvings = int(math.log2(max(1.0, tokens / longest)))
     yield from (f"optimizer.micro_batch_tokens={tokens // 2**n}" for n in range(1, halvings + 1))
     if s.engine == "local":
+        if s.rollout.engine == "vllm" and not s.rollout.vllm.sleep:
+            yield "rollout.vllm.sleep=true"
         yield "model.lora.rank=32"
         return
     if s.openrlhf.zero_stage == 2:

@@ -63,6 +63,8 @@ from paw_train.training.environments import (
 )
 from paw_train.training.fit import machine_memory, require_fit
 from paw_train.training.language import language_texts, other_texts, warnings_of
+from paw_train.training.memory import shape_of
+from paw_train.training.phases import GIB, beside_vllm
 from paw_train.training.preparation import prepared
 from paw_train.training.recording import record
 from paw_train.training.records import cut_logs, note_event
@@ -274,7 +276,7 @@ class Run:
             finished = stages.learn()
             if finished:
                 remove_checkpoint(self.folder / "checkpoints" / "imitation-latest")
-                self._evaluate("before", warm)
+                self._evaluate("before")
                 finished = self._reinforce(warm)
             if finished:
                 best = find_checkpoint(self.folder / "checkpoints" / "best")
@@ -283,7 +285,7 @@ class Run:
                 elif self.settings.evaluation.every and self.settings.updates:
                     self.display.say("No checkpoints/best: the last policy is evaluated.")
                 stages.measure("trained")
-                self._evaluate("after", self.policy)
+                self._evaluate("after")
             self._report()
             if finished:
                 self.tracking.finish()
@@ -452,7 +454,7 @@ class Run:
         generator = torch.Generator().manual_seed(update_seed(s.seed, update))
         pool.set_progress(update / s.updates)
         sampled, kept = pool.sample(
-            self._sampler(updater), update, generator, lambda run, n: show.rollout(update, run, n)
+            self._sampler(), update, generator, lambda run, n: show.rollout(update, run, n)
         )
         self._rest()
         rolled = time.perf_counter()
@@ -487,14 +489,22 @@ class Run:
             "time": time.time(),
         }
 
-    def _sampler(self, updater: Updater) -> LocalPolicy | FollowingVLLM:
-        """The sampler of the episodes: the policy, or an engine that follows its weights."""
+    def _sampler(self) -> LocalPolicy | FollowingVLLM:
+        """The sampler of all episodes: the policy, or an engine that follows its weights."""
         if self._engine is None:
             rollout = self.settings.rollout
             self._engine = rollout_policy(
-                self.policy, rollout.engine, rollout.vllm, updater.states_to_come()
+                self.policy, rollout.engine, rollout.vllm, self._to_come()
             )
         return self._engine
+
+    def _to_come(self) -> int:
+        """Bytes of the GPU that training takes beside a vLLM engine and does not hold yet."""
+        if self.settings.rollout.engine != "vllm" or self.device.type != "cuda":
+            return 0
+        needed = beside_vllm(self.settings, shape_of(self.policy.model.config.to_dict()))
+        torch.cuda.empty_cache()
+        return max(0, int(needed * GIB) - torch.cuda.memory_allocated(self.device))
 
     def _rest(self) -> None:
         """Gives the sampler's memory to training, until it samples again."""
@@ -552,7 +562,7 @@ class Run:
         """
         e = self.settings.evaluation
         result, _ = evaluate_members(
-            self._sampler(updater),
+            self._sampler(),
             self.settings,
             {m.name: m.selection_split for m in self.settings.members},
             e.selection_tasks,
@@ -570,7 +580,7 @@ class Run:
             self._save("best", update, updater, pool)
         return float(record["success_rate"])
 
-    def _evaluate(self, when: str, policy: LocalPolicy) -> None:
+    def _evaluate(self, when: str) -> None:
         e = self.settings.evaluation
         path = self.folder / f"eval_{when}.json"
         if path.exists() or e.tasks == 0:
@@ -586,7 +596,7 @@ class Run:
         count = e.tasks * e.plays * len(members)
         with self.display.task(f"evaluating {when} RL", count) as advance:
             result, episodes = evaluate_members(
-                policy,
+                self._sampler(),
                 self.settings,
                 {m.name: m.split for m in members},
                 e.tasks,
@@ -594,6 +604,7 @@ class Run:
                 self.settings.name,
                 lambda done, _: advance(done),
             )
+        self._rest()
         each = -(-self.settings.keep_episodes // len(members))
         kept = [episode for played in episodes for episode in played[:each]]
         write_jsonl(episodes_path, kept)

@@ -88,7 +88,7 @@ def model_shape(path: str) -> ModelShape:
     """
     config = Path(path) / "config.json"
     if config.is_file():
-        return _from_config(json.loads(config.read_text(encoding="utf-8")))
+        return shape_of(json.loads(config.read_text(encoding="utf-8")))
     if path not in KNOWN:
         raise ValueError(
             f"The size of {path!r} is not known here, and nothing is downloaded to find out: give the "
@@ -97,7 +97,13 @@ def model_shape(path: str) -> ModelShape:
     return KNOWN[path]
 
 
-def _from_config(config: Mapping[str, object]) -> ModelShape:
+def shape_of(config: Mapping[str, object]) -> ModelShape:
+    """The shape of a model by what its ``config.json`` holds.
+
+    Raises:
+        ValueError: a number is missing.
+    """
+
     def number(name: str, default: int | None = None) -> int:
         value = config.get(name, default)
         if not isinstance(value, int):

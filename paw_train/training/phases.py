@@ -76,17 +76,30 @@ def local_phases(settings: Settings, shape: ModelShape, available: float) -> lis
         shape: of its model.
         available: GiB of the GPU.
     """
-    held, sampling = _local_states(settings, shape, available), _sampling(settings, shape)
-    kept = {"cache": sampling.get("cache", 0.0)}
-    if kept["cache"] > KEPT_CACHE_SHARE * available:
-        kept = {}
-    width, trained = _width(settings), trained_parameters(settings, shape)
-    micro = _micro(settings)
-    gradients = {"gradients": 4 * trained / GIB}
+    r, states, sampling = (
+        settings.rollout,
+        _local_states(settings, shape),
+        _sampling(settings, shape),
+    )
+    beside: dict[str, float] = {}
+    if sampling.get("cache", 0.0) <= KEPT_CACHE_SHARE * available:
+        beside = {"cache": sampling["cache"]} if sampling else {}
+    if r.engine == "vllm":
+        sampling = {"vLLM": local_vllm_share(settings, shape, available) * available}
+        beside = {} if r.vllm.sleep else sampling
+    learning = [
+        Phase(phase.name, 1, {**phase.parts, **beside}) for phase in _learning(settings, shape)
+    ]
+    return [*learning, Phase("rollout", 1, _with_reserve({**states, **sampling}))]
+
+
+def _learning(settings: Settings, shape: ModelShape) -> list[Phase]:
+    """The phases of an update's learning, without what is left of its rollout."""
+    states, micro = _local_states(settings, shape), _micro(settings)
+    width = _width(settings)
     policy = {
-        **held,
-        **kept,
-        **gradients,
+        **states,
+        "gradients": 4 * trained_parameters(settings, shape) / GIB,
         "activations": training_bytes(shape, micro) * width / 2 / GIB,
     }
     if has_reference(settings) and settings.model.reference_offload:
@@ -97,28 +110,30 @@ def local_phases(settings: Settings, shape: ModelShape, available: float) -> lis
             "gradients": 4 * shape.parameters / GIB,
             "activations": critic_bytes(shape, micro) * width / 2 / GIB,
         }
-        found.append(Phase("critic", 1, _with_reserve({**held, **kept, **own})))
-    if settings.rollout.engine == "vllm" and settings.rollout.vllm.sleep:
-        sampling = {"vLLM": local_vllm_share(settings, shape, available) * available}
-    return [*found, Phase("rollout", 1, _with_reserve({**held, **sampling}))]
+        found.append(Phase("critic", 1, _with_reserve({**states, **own})))
+    return found
+
+
+def beside_vllm(settings: Settings, shape: ModelShape) -> float:
+    """GiB of the GPU that training takes while vLLM has its share: all of it, if vLLM never sleeps."""
+    if settings.rollout.vllm.sleep:
+        return sum(_with_reserve(_local_states(settings, shape)).values())
+    return max(phase.memory for phase in _learning(settings, shape))
 
 
 def local_vllm_share(settings: Settings, shape: ModelShape, available: float) -> float:
     """The share of the GPU that vLLM has beside a trainer in one process."""
-    vllm = settings.rollout.vllm
-    if vllm.gpu_memory is not None or not vllm.sleep:
-        return vllm.share
-    held = sum(_local_states(settings, shape, available).values())
-    return max(0.0, (available - held - RESERVED) / available)
+    chosen = settings.rollout.vllm.gpu_memory
+    if chosen is not None:
+        return chosen
+    return max(0.0, (available - beside_vllm(settings, shape)) / available)
 
 
-def _local_states(settings: Settings, shape: ModelShape, available: float) -> dict[str, float]:
-    """The contents that stay on the GPU for the whole run."""
+def _local_states(settings: Settings, shape: ModelShape) -> dict[str, float]:
+    """The contents that stay on the GPU for the whole run, vLLM's left out."""
     width, trained = _width(settings), trained_parameters(settings, shape)
     masters = 4.0 * trained * (width < 4 or settings.model.lora.rank > 0)
     parts = {"weights": width * shape.parameters, "optimiser": masters + 8.0 * trained}
-    if settings.rollout.engine == "vllm" and not settings.rollout.vllm.sleep:
-        parts["vLLM"] = settings.rollout.vllm.share * available * GIB
     if has_reference(settings) and not settings.model.reference_offload:
         parts["reference"] = width * shape.parameters
     if has_critic(settings):

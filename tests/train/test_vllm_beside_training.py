@@ -140,7 +140,7 @@ def test_a_run_rests_after_each_rollout_and_each_validation(
         """The trained policy itself, which says when it samples and rests."""
 
         def __init__(self, policy: Any, engine: str, settings: Any, reserved: int) -> None:
-            said.append(f"reserved {reserved > 0}")
+            said.append(f"reserved {reserved}")
             self.policy, self.chat, self.trainable = policy, policy.chat, True
 
         def __getattr__(self, name: str) -> Any:
@@ -157,7 +157,55 @@ def test_a_run_rests_after_each_rollout_and_each_validation(
     settings = [f"out={tmp_path}", "updates=2", "evaluation.every=2", "evaluation.tasks=2"]
     training.train_from_recipe("smoke", settings, quiet=True)
     compact = [x for i, x in enumerate(said) if i == 0 or x != said[i - 1]]
-    assert compact == ["reserved True", *["sample", "rest"] * 4]
+    # the evaluations before and after, the validations of the start and the end, and two rollouts
+    assert compact == ["reserved 0", *["sample", "rest"] * 6]
+
+
+@pytest.mark.parametrize("sleep", [True, False])
+def test_an_engine_leaves_training_what_it_takes_beside_it(
+    monkeypatch: pytest.MonkeyPatch, sleep: bool
+) -> None:
+    """One that never sleeps leaves the gradients and activations too, and the offloaded reference."""
+    from transformers import AutoConfig
+
+    from paw_train.settings import load_settings
+    from paw_train.training import local as training
+    from paw_train.training.memory import KNOWN
+    from paw_train.training.phases import local_phases
+
+    own = [f"rollout.vllm.sleep={str(sleep).lower()}", "model.reference_offload=true"]
+    settings = load_settings(
+        "alfworld_qwen2.5-1.5b_grpo", ["engine=local", "rollout.engine=vllm", *own]
+    )
+    shape = KNOWN["Qwen/Qwen2.5-1.5B-Instruct"]
+    config = AutoConfig.for_model(
+        "qwen2",
+        hidden_size=shape.hidden,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        intermediate_size=shape.intermediate,
+        vocab_size=shape.vocabulary,
+        tie_word_embeddings=shape.tied,
+    )
+    held = int(2.9 * GIB)  # when the engine starts, the weights
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: held)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    run = training.Run.__new__(training.Run)
+    run.settings, run.device = settings, torch.device("cuda")
+    run.policy = SimpleNamespace(model=SimpleNamespace(config=config))  # type: ignore[assignment]
+    found = (run._to_come() + held) / GIB
+    phases = {phase.name: phase for phase in local_phases(settings, shape, 80.0)}
+    assert phases["rollout"].parts["vLLM"] == pytest.approx(80.0 - found)
+    parts = phases["training"].parts
+    states = parts["weights"] + parts["optimiser"] + parts["reserved"]
+    if sleep:
+        assert found == pytest.approx(states)
+        assert "vLLM" not in parts
+    else:
+        beside = parts["gradients"] + parts["activations"] + parts["reference"]
+        assert found == pytest.approx(states + beside)
+        assert phases["training"].memory == pytest.approx(80.0)
 
 
 def test_the_plan_gives_the_update_what_a_sleeping_engine_does_not_need() -> None:
