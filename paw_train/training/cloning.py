@@ -209,11 +209,14 @@ class _Cloner:
 
     def state_dict(self) -> dict[str, Any]:
         """The state that the next step depends on, beside the model's weights."""
+        device = self.policy.device
         return {
             "step": self.done,
             "masters": self.weights.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "rng": torch.get_rng_state(),  # an adapter's dropout
+            # an adapter's dropout
+            "rng": torch.get_rng_state(),
+            "cuda_rng": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -222,6 +225,8 @@ class _Cloner:
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         torch.set_rng_state(state["rng"])
+        if state["cuda_rng"] is not None and self.policy.device.type == "cuda":
+            torch.cuda.set_rng_state(state["cuda_rng"], self.policy.device)
         self.done = int(state["step"])
         for _ in range(self.done):
             next(self.batches)

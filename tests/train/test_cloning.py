@@ -11,11 +11,12 @@ torch = pytest.importorskip("torch")
 
 from hostile import tiny_policy  # noqa: E402
 
+from paw_train.policies.local.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
 from paw_train.policies.local.guarded_step import TrainingDivergedError  # noqa: E402
 from paw_train.policies.local.policy import LocalPolicy  # noqa: E402
 from paw_train.rollouts.tokens import StepSpans, TokenRow  # noqa: E402
 from paw_train.settings import CloningSettings  # noqa: E402
-from paw_train.training.cloning import clone  # noqa: E402
+from paw_train.training.cloning import _Cloner, clone  # noqa: E402
 
 STEPS = 7
 
@@ -85,3 +86,27 @@ def test_a_warm_start_that_diverges_ends_with_its_rates_named_and_nothing_saved(
         clone(tiny_policy(), _rows(), settings, 5, log, checkpoint=checkpoint, max_skipped=2)
     state = torch.load(checkpoint / "state.pt", weights_only=True)
     assert state["step"] == 1  # the last step whose gradient was a number
+
+
+def test_a_gpus_generator_goes_on_where_it_was(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An adapter's dropout draws from it."""
+    cuda, states = torch.device("cuda", 0), {}
+    drawn = torch.arange(16, dtype=torch.uint8)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: drawn)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda s, device: states.update({device: s}))
+    settings = CloningSettings(steps=STEPS)
+
+    def cloner(device: torch.device) -> _Cloner:
+        policy = tiny_policy()
+        policy.device = device
+        return _Cloner(policy, _rows(), settings, 0, 0)
+
+    assert cloner(torch.device("cpu")).state_dict()["cuda_rng"] is None
+    before = cloner(cuda)
+    save_checkpoint(tmp_path / "latest", before.policy, before.state_dict())
+    after = cloner(cuda)
+    after.load_state_dict(load_checkpoint(tmp_path / "latest", after.policy))
+    assert states.keys() == {cuda}
+    assert torch.equal(states[cuda], drawn)
