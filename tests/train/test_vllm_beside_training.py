@@ -5,6 +5,7 @@ The engine is a recording stand-in; tests/train/test_vllm.py has the real one on
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -84,9 +85,11 @@ WEIGHTS = ["reload_weights", "reset_prefix_cache"]
 
 
 def test_it_sleeps_between_rollouts_and_wakes_its_cache_after_the_weights(
-    started: list[Recording],
+    started: list[Recording], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
     following = FollowingVLLM(_local("cuda"))
+    assert os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "0"
     _session(following)
     _session(following)  # awake: only newer weights
     following.rest()

@@ -115,6 +115,8 @@ class FollowingVLLM:
         if self._sleeps:
             extra: dict[str, Any] = {"enable_sleep_mode": True, **settings.extra}
             settings = settings.replace(extra=extra)
+        # vLLM 0.29's default on a GPU is a second one, whose weights were never replaced here
+        os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
         with tempfile.TemporaryDirectory(prefix="paw-vllm-") as folder:
             local.save(Path(folder))
             self.engine = VLLMPolicy(folder, settings)

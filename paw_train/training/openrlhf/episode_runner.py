@@ -28,9 +28,36 @@ from paw_train.rollouts.policy import Request, Response, Sampling
 from paw_train.rollouts.rollout import Trajectory, rollout
 from paw_train.settings import Settings
 from paw_train.settings.rollout import PREFILL_TOKENS
-from paw_train.training.openrlhf.deaths import is_death
 from paw_train.training.openrlhf.episodes import GroupLabel, response
 from paw_train.training.openrlhf.worker_settings import worker_settings
+
+DEATHS = (
+    "ActorDiedError",
+    "ActorUnavailableError",
+    "EngineDeadError",
+    "NodeDiedError",
+    "OwnerDiedError",
+    "RayActorError",
+    "WorkerCrashedError",
+)
+"""names of Ray's and vLLM's exceptions; neither is imported here"""
+
+_CONSTRUCTOR = "error raised in its creation task"
+"""in Ray's error of an actor that died because its constructor raised"""
+
+
+def is_death(error: BaseException) -> bool:
+    """True if a process died, here or in the remote task whose error this is.
+
+    A constructor that raised would raise again: its actor's death is none.
+    """
+    if _CONSTRUCTOR in str(error):
+        return False
+    if any(kind.__name__ in DEATHS for kind in type(error).__mro__):
+        return True
+    remote = any(kind.__name__ == "RayTaskError" for kind in type(error).__mro__)
+    # Ray gives the errors of tasks that called tasks as text
+    return remote and any(f"{name}:" in str(error) for name in DEATHS)
 
 
 class EnginePolicy:

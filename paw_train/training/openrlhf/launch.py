@@ -7,10 +7,13 @@ import json
 import os
 import runpy
 import shutil
+import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, TypeVar
 
 from paw_gym.internals.files import naming_full_disk
 from paw_gym.internals.locks import only_process, require_idle
@@ -18,16 +21,20 @@ from paw_train.reporting.compare.runs import updates_done
 from paw_train.settings import Settings
 from paw_train.training.fit import gpu_memory, machine_memory, require_fit, underfed_notes
 from paw_train.training.openrlhf import TESTED_VERSION
-from paw_train.training.openrlhf.deaths import (
-    gpu_memory_used,
-    is_death,
-    on_machines,
-    wait_for_memory,
-)
+from paw_train.training.openrlhf.episode_runner import is_death
 from paw_train.training.openrlhf.episodes import write_data_sets
 from paw_train.training.openrlhf.mapping import arguments, options, require_possible
 from paw_train.training.openrlhf.run_records import cluster_tracking, note_restart
 from paw_train.training.openrlhf.worker_settings import worker_environment
+
+T = TypeVar("T")
+
+LONGEST_WAIT = 180.0
+"""seconds that a restart waits for the memory of the processes before it"""
+LOOK_EVERY = 3.0
+"""seconds"""
+SLACK = 1.0
+"""GiB by which a GPU's use may differ from that before the run"""
 
 
 def require_openrlhf() -> None:
@@ -167,6 +174,56 @@ def _run_once(settings: Settings, idle: dict[str, list[float]]) -> None:
     finally:
         sys.argv = before
         ray.shutdown()
+
+
+def on_machines(call: Callable[[], T]) -> dict[str, T]:
+    """Calls a function on each machine of the Ray cluster that has GPUs; its results, by address."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
+    task: Any = ray.remote(num_cpus=0)(call)
+    begun = [
+        task.options(
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        ).remote()
+        for node in nodes
+    ]
+    addresses = [node["NodeManagerAddress"] for node in nodes]
+    return dict(zip(addresses, ray.get(begun), strict=True))
+
+
+def gpu_memory_used() -> list[float]:
+    """GiB in use on each GPU of this machine; empty without NVIDIA's driver."""
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [float(line) / 1024 for line in done.stdout.splitlines()]
+
+
+def wait_for_memory(before: Mapping[str, list[float]]) -> None:
+    """Waits until every GPU holds as little as before the run, or ``LONGEST_WAIT`` has passed.
+
+    Args:
+        before: GiB in use on the GPUs of each machine, by its address.
+    """
+    end = time.monotonic() + LONGEST_WAIT
+    while held := _held(before, on_machines(gpu_memory_used)):
+        if time.monotonic() > end:
+            print(f"Not freed after {LONGEST_WAIT:.0f} s: {', '.join(held)}.", flush=True)
+            return
+        time.sleep(LOOK_EVERY)
+
+
+def _held(before: Mapping[str, list[float]], now: Mapping[str, list[float]]) -> list[str]:
+    return [
+        f"{used - idle:.1f} GiB of GPU {number} on {address}"
+        for address, uses in now.items()
+        for number, (used, idle) in enumerate(zip(uses, before.get(address, uses), strict=False))
+        if used > idle + SLACK
+    ]
 
 
 def start_ray(settings: Settings) -> None:
