@@ -1,8 +1,9 @@
 """Part ``learning``: whole runs beside one another, with and without PaW, until the time is over.
 
 Each run is a process, as anyone would train it: success on held-out games before and after, a validation
-panel in between. A run that is still learning when its time is over stops after its update, and is measured
-then.
+panel in between. Small policies come first, together; a language model has the GPU after them, since each run
+keeps the memory that it took. A run that is still learning when its time is over stops after its update, and
+what it has become is measured.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,7 +32,7 @@ CLONED = 0.15
 """success of a warm start on held-out games that is surely not reached by chance: it has 0.38 on CPUs"""
 MEASURED = 0.25
 """share of the time, and at most ``LONGEST`` seconds, that is kept for measuring what was learned"""
-LONGEST = 100.0
+LONGEST = 60.0
 OFF, PAW = "world_model.preset=off", "world_model.preset=paw"
 GPU = ("rollout.prefill_tokens=16384", "optimizer.micro_batch_tokens=16384", "keep_episodes=2",
        "optimizer.measure_gradients=false", "checkpoint_every=1000", "threads=1")  # fmt: skip
@@ -62,9 +64,7 @@ class Arm:
     start: str | None = None
 
 
-ARMS = {
-    "smollm2 grpo": Arm("llm", (*SMOLLM2, *REGIME, OFF)),
-    "smollm2 grpo+paw": Arm("llm", (*SMOLLM2, *REGIME, PAW)),
+LITTLE = {
     "0.7M default": Arm("embedded", (), "0.7M"),
     "0.7M default, off": Arm("embedded", (OFF,), "0.7M"),
     "0.7M grpo": Arm("embedded", (*REGIME, OFF), "0.7M"),
@@ -72,6 +72,11 @@ ARMS = {
     "3.2M grpo": Arm("embedded", (*MEDIUM, *REGIME, OFF), "3.2M"),
     "3.2M grpo+paw": Arm("embedded", (*MEDIUM, *REGIME, PAW), "3.2M"),
 }
+LANGUAGE = {
+    "smollm2 grpo": Arm("llm", (*SMOLLM2, *REGIME, OFF)),
+    "smollm2 grpo+paw": Arm("llm", (*SMOLLM2, *REGIME, PAW)),
+}
+ARMS = LITTLE | LANGUAGE
 SMALL = {
     f"smoke {name}": Arm("smoke", ("updates=2", "cloning.steps=2", "evaluation.every=2", preset))
     for name, preset in (("grpo", OFF), ("grpo+paw", PAW))
@@ -81,17 +86,12 @@ FIELDS = ("update", "success_rate", "wm_loss", "invalid_rate", "grad_norm", "tok
 
 
 def run(task: Task) -> Findings:
-    """Runs every arm beside the others; what they have at the end is the result."""
-    arms = SMALL if task.small else ARMS
+    """Runs every arm; what they have at the end is the result."""
+    waves = [SMALL] if task.small else [LITTLE, LANGUAGE]
     ends = time.monotonic() + task.seconds
-    processes = {name: _started(task, name) for name in arms}
-    try:
-        for process in processes.values():
-            _wait(process, ends)
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.wait()
+    for number, wave in enumerate(waves):
+        _together(task, list(wave), (ends - time.monotonic()) / (len(waves) - number))
+    arms = SMALL if task.small else ARMS
     found = {name: _read(_folder(task, name)) for name in arms}
     findings = Findings({"arms": found})
     for name, arm in found.items():
@@ -110,11 +110,24 @@ def _folder(task: Task, name: str) -> Path:
     return task.folder / name.replace(" ", "_").replace(",", "")
 
 
-def _started(task: Task, name: str) -> subprocess.Popen[bytes]:
+def _together(task: Task, names: Sequence[str], seconds: float) -> None:
+    """Runs arms beside one another for so long at most."""
+    ends = time.monotonic() + seconds
+    processes = [_started(task, name, seconds) for name in names]
+    try:
+        for process in processes:
+            _wait(process, ends)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def _started(task: Task, name: str, seconds: float) -> subprocess.Popen[bytes]:
     folder = _folder(task, name)
-    command = [sys.executable, __file__, name, str(folder), task.device, str(task.seconds)]
+    command = [sys.executable, __file__, name, str(folder), task.device, str(seconds)]
     command += [str(task.starts)] if task.starts else []
-    with folder.with_suffix(".log").open("ab") as log:
+    with folder.with_name(f"{folder.name}.log").open("ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT)
 
 
@@ -161,9 +174,13 @@ def train_arm(name: str, folder: Path, device: str, seconds: float, starts: Path
     timer.start()
     train_from_recipe(arm.recipe, changes, quiet=True)
     timer.cancel()
-    done = len(_read(folder)["updates"])
-    if done and not (folder / "eval_after.json").exists():
-        train_from_recipe(arm.recipe, [*changes, f"updates={done}"], quiet=True)
+    latest = folder / "checkpoints" / "latest"
+    if latest.exists() and not (folder / "eval_after.json").exists():
+        measured = folder.with_name(f"{folder.name}-after")
+        panel = [f"evaluation.tasks={200 if not small else 6}", f"model.device={device}"]
+        command = [sys.executable, "-m", "paw_train.cli", "eval", str(folder), *panel]
+        subprocess.run([*command, f"--out={measured}"], check=True)
+        shutil.copyfile(measured / "result.json", folder / "eval_after.json")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -151,7 +151,6 @@ def test_assets_are_what_the_script_makes(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.usefixtures("original_engine")
 @pytest.mark.parametrize("task_type", TASK_TYPES)
 def test_the_original_engine_plays_them_alike(task_type: str) -> None:
-    """A sample; `benchmarks/alfworld_procedural_parity.py` does 200."""
     from paw_gym.envs.alfworld.textworld_engine import TextWorldEngine
 
     for game in (

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -225,6 +227,39 @@ def note(what):
     os.close(descriptor)
 sys.addaudithook(watch)
 """
+
+
+ENDLESS = """
+import sys
+from pathlib import Path
+import gpu_learning
+changes = ("updates=100000", "cloning.steps=2", "evaluation.every=0")
+gpu_learning.SMALL["endless"] = gpu_learning.Arm("smoke", changes)
+gpu_learning.train_arm("endless", Path(sys.argv[1]), "cpu", 3600.0, None)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_while_it_learns_is_measured(
+    evidence: ModuleType, tmp_path: Path
+) -> None:
+    folder = tmp_path / "endless"
+    paths = os.pathsep.join(map(str, (BENCHMARKS, ROOT)))
+    run = subprocess.Popen(
+        [sys.executable, "-c", ENDLESS, str(folder)],
+        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        while not (folder / "metrics.jsonl").exists():
+            assert run.poll() is None
+            time.sleep(0.2)
+        run.send_signal(signal.SIGINT)  # as its timer does
+        assert run.wait(300) == 0
+    finally:
+        run.kill()
+    found = _part("gpu_learning")._read(folder)
+    assert found["updates"]
+    assert found["before"]["n"] == found["after"]["n"] == 6
 
 
 @pytest.mark.slow
