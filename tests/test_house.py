@@ -16,7 +16,7 @@ LINES = {
     "env_servers": 4_200,
     "benchmarks": 4_000,
     "scripts": 900,
-    "tests": 43_700,
+    "tests": 43_750,
 }
 """most lines of Python"""
 PAGES, WORDS, README = 24, 46_000, 110
