@@ -14,50 +14,52 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paw_train.losses.batch import Batch, MiniBatchTotals
 from paw_train.policies.local.guarded_step import GuardedStep, MasterWeights
 from paw_train.policies.local.policy import LocalPolicy, recomputed
-from paw_train.rollouts.scoring import batches
-from paw_train.rollouts.tokens import TokenBatch, TokenRow
+from paw_train.rollouts.scoring import by_row, collated
+from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import CriticSettings
 
 
-def value_count(rows: Sequence[TokenRow], level: str) -> int:
-    """How many values the rows have: one a transition (``turn``), or one an action token."""
-    lengths = [s.action[1] - s.action[0] for row in rows for s in row.steps]
-    return sum(lengths) if level == "token" else len(lengths)
+def value_count(totals: MiniBatchTotals, level: str) -> int:
+    """How many values a mini-batch has: one a transition (``turn``), or one an action token."""
+    return totals.action_tokens if level == "token" else totals.sequences
 
 
-def value_places(batch: TokenBatch, level: str) -> tuple[Tensor, Tensor]:
-    """(row, column), both [S, A]: the tokens whose hidden states the values are read from."""
-    width = int(batch.action_mask.sum(-1).max()) if level == "token" else 1
-    row, column = batch.row[:, 1 : 1 + width], batch.column[:, 1 : 1 + width]
-    return row, (column - 1).clamp(min=0)
+def value_places(batch: Batch, level: str) -> Tensor:
+    """[B, T] bool: tokens before which there is a value: each of an action, or its first."""
+    if level == "token":
+        return batch.action
+    first = batch.action.clone()
+    first[:, 1:] &= ~(batch.action[:, :-1] & (batch.turn[:, :-1] == batch.turn[:, 1:]))
+    return first
 
 
 def value_loss(
-    values: Tensor, batch: TokenBatch, targets: Tensor, old: Tensor, clip: float | None
+    values: Tensor, batch: Batch, level: str, clip: float | None
 ) -> tuple[Tensor, Tensor]:
-    """`0.5 (V - target)^2`, or the larger of it and the same with V held within ``clip`` of ``old``.
+    """`0.5 (V - target)^2`, or the larger of it and the same with V held within ``clip`` of the old value.
 
     Args:
-        values: [S, A] at ``value_places(batch, ...)``.
-        batch: whose ``index`` numbers its transitions.
-        targets: [N, A'] of all transitions, A' >= A.
-        old: [N, A'] values before the update.
+        values: [B, T] before each token.
+        batch: with value targets and old values.
+        level: ``turn`` or ``token``.
         clip: how far values may move before the loss is clipped; ``None``: no limit.
 
     Returns:
         (sum of the loss, sum of the squared errors, without a gradient) over the batch's values.
     """
-    index, width = batch.index.cpu(), values.shape[1]
-    target, before = targets[index, :width].to(values), old[index, :width].to(values)
-    mask = batch.action_mask[:, 1 : 1 + width]
-    loss = 0.5 * (values - target) ** 2
+    assert batch.value_target is not None and batch.old_value is not None
+    places = value_places(batch, level)
+    given = values[places], batch.value_target[places], batch.old_value[places]
+    value, target, before = (x.to(values) for x in given)
+    squares = (value - target) ** 2
+    loss = 0.5 * squares
     if clip is not None:
-        held = before + (values - before).clamp(-clip, clip)
+        held = before + (value - before).clamp(-clip, clip)
         loss = torch.maximum(loss, 0.5 * (held - target) ** 2)
-    squares = (values.detach() - target) ** 2
-    return torch.where(mask, loss, 0.0).sum(), torch.where(mask, squares, 0.0).sum()
+    return loss.sum(), squares.detach().sum()
 
 
 class Critic:
@@ -99,43 +101,29 @@ class Critic:
             self.weights, [self.adamw], settings.max_grad_norm, max_skipped, "algorithm.critic.lr"
         )
 
-    @torch.no_grad()
-    def values(self, rows: Sequence[TokenRow], count: int) -> Tensor:
-        """Values before the action tokens of ``count`` transitions.
+    def values(self, rows: Sequence[TokenRow]) -> list[Tensor]:
+        """Values before the action tokens of rows: of each row [T] or shorter, on the CPU.
 
-        Args:
-            rows: those of the whole update, with numbered steps.
-            count: N.
-
-        Returns:
-            [N, A] on the CPU, padded on the right with 0; A is 1 at turn level.
+        At turn level those before the first token of each action; 0 elsewhere.
         """
-        width = max(s.action[1] - s.action[0] for row in rows for s in row.steps)
-        result = torch.zeros(count, width if self.level == "token" else 1)
-        for batch in map(TokenBatch.actions_only, batches(self, rows, self.budget)):
-            values = self._forward(batch)
-            width = values.shape[1]
-            known = torch.where(batch.action_mask[:, 1 : 1 + width], values, 0.0)
-            result[batch.index.cpu(), :width] = known.float().cpu()
-        return result
+        return by_row(self, rows, self.budget, lambda batch: self._forward(batch.actions_only()))
 
-    def step(self, rows: Sequence[TokenRow], targets: Tensor, old: Tensor) -> dict[str, float]:
+    def step(self, rows: Sequence[TokenRow]) -> dict[str, float]:
         """One optimiser step on a mini-batch; returns the loss and the gradient norm.
 
         The loss is `0.5 * mean (V - target)^2`; with ``value_clip`` the larger of it and the same
-        with V held near ``old`` (Schulman et al.'s PPO code).
+        with V held near the old value (Schulman et al.'s PPO code).
 
         Args:
-            rows: of the mini-batch.
-            targets: [N, A] of the whole update.
-            old: [N, A] values before the update.
+            rows: of the mini-batch, with value targets and old values.
         """
-        total = value_count(rows, self.level)
+        batches = [batch.actions_only() for batch in collated(rows, self.pad_id, self.budget)]
+        total = value_count(MiniBatchTotals.count(1, batches), self.level)
         self.adamw.zero_grad(set_to_none=True)
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
-        for batch in map(TokenBatch.actions_only, batches(self, rows, self.budget)):
+        for batch in (batch.to(self.device) for batch in batches):
             loss, squares = value_loss(
-                self._forward(batch), batch, targets, old, self.settings.value_clip
+                self._forward(batch), batch, self.level, self.settings.value_clip
             )
             (loss / total).backward()
             sums += torch.stack([loss.detach(), squares])
@@ -143,13 +131,14 @@ class Critic:
         loss_mean, error = (sums / total).tolist()
         return {"value_loss": loss_mean, "value_error": error, "grad_norm_value": norm}
 
-    def _forward(self, batch: TokenBatch) -> Tensor:
-        """[S, A] values before the action tokens of the batch's transitions (A = 1 at turn level)."""
+    def _forward(self, batch: Batch) -> Tensor:
+        """[B, T] values before the batch's actions; 0 at tokens without a value."""
+        places = value_places(batch, self.level)
         with recomputed(self.decoder):
-            hidden = self.decoder(input_ids=batch.input_ids, use_cache=False).last_hidden_state
-        before = hidden[value_places(batch, self.level)]
+            hidden = self.decoder(input_ids=batch.ids, use_cache=False).last_hidden_state
+        before = hidden[:, :-1][places[:, 1:]]
         values: Tensor = self.head(before.to(self.head.weight.dtype)).squeeze(-1)
-        return values
+        return values.new_zeros(places.shape).masked_scatter(places, values)
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, their float32 copies, and the optimiser; references to them, as in PyTorch."""

@@ -35,18 +35,17 @@ Estimate = Callable[["UpdateView"], "Tensor | tuple[Tensor, Tensor]"]
 class CriticView:
     """A critic's prediction before each decision of an update, and the decision's reward.
 
-    A decision is a response (``algorithm.level: turn``) or an action token (``token``).
+    A decision is a response (``algorithm.level: turn``; then D is N) or an action token (``token``); they are in
+    order.
     """
 
     values: Tensor
-    """[N, W] float64"""
-    mask: Tensor
-    """[N, W] bool: where there is a decision"""
+    """[D] float64"""
     rewards: Tensor
-    """[N, W] float64: a response's reward on its last decision; a KL in the reward is taken off the
+    """[D] float64: a response's reward on its last decision; a KL in the reward is taken off the
     token that it belongs to"""
     last: Tensor
-    """[N, W] bool: the last decision of its episode"""
+    """[D] bool: the last decision of its episode"""
 
 
 @dataclass(frozen=True)
@@ -117,8 +116,8 @@ class AdvantageEstimator:
     """
 
     function: Estimate
-    """takes an ``UpdateView``; returns advantages, [N] or [N, W] by decision, and with a critic the pair
-    (advantages, value targets [N, W])"""
+    """takes an ``UpdateView``; returns advantages [N], or with a critic by decision the pair (advantages [D],
+    value targets [D])"""
     grouped: bool = False
     """whether an episode is compared with others of its task: needs ``rollout.group_size`` 2 or more"""
     needs_critic: bool = False
@@ -142,12 +141,16 @@ class AdvantageEstimator:
         """
         found = self.function(update)
         advantages, targets = found if isinstance(found, tuple) else (found, None)
+        by_decision = self.needs_critic and update.critic is not None
         count, name = len(update.rewards), self.function.__name__
-        if not isinstance(advantages, Tensor) or advantages.shape[:1] != (count,):
+        if by_decision:
+            count = len(update.critic.values)  # type: ignore[union-attr]
+        if not isinstance(advantages, Tensor) or advantages.shape != (count,):
             shape = tuple(getattr(advantages, "shape", ()))
             raise ValueError(
                 f"The advantage estimator {name} returned {type(advantages).__name__} of shape {shape}; "
-                f"expected a tensor with one entry for each of the {count} transitions of the update. "
+                f"expected a tensor with one entry for each of the {count} "
+                f"{'decisions' if by_decision else 'transitions'} of the update. "
                 "values[update.episode] gives the values of episodes to their transitions."
             )
         if self.needs_critic != (targets is not None):

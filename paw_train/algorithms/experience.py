@@ -1,14 +1,15 @@
 """Trajectories -> the update's pool of transitions -> what each transition is worth.
 
 ``collect`` numbers the transitions; ``prepare`` turns rewards into advantages and entropies into
-world-model weights, both over the whole update, before the update is split into mini-batches.
+world-model weights, both over the whole update, and writes them beside the tokens that they weigh. A vector
+[A] has an entry for each action token of the pool, in order.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,12 +21,12 @@ from paw_train.algorithms.estimator import (
     UpdateView,
     advantage_estimator,
 )
-from paw_train.algorithms.paw import action_entropy
+from paw_train.algorithms.paw import token_weights
 from paw_train.algorithms.selection import WorldModelPlan, plan_update
 from paw_train.algorithms.tree import Tree
 from paw_train.rollouts.rollout import Trajectory
 from paw_train.rollouts.rows import look_ahead, transition_keys, trimmed
-from paw_train.rollouts.tokens import StepSpans, TokenRow
+from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow
 from paw_train.settings import AlgorithmSettings
 from paw_train.settings.algorithm import ObjectiveSettings
 from paw_train.settings.world_model import WorldModelSettings
@@ -39,9 +40,7 @@ class Pool:
     """
 
     episodes: list[Trajectory]
-    """[E]"""
-    steps: list[StepSpans]
-    """[N]"""
+    """[E] as they were rolled out"""
     episode: Tensor
     """[N] episode of each transition, 0..E-1"""
     group: Tensor
@@ -49,7 +48,47 @@ class Pool:
     rewards: Tensor
     """[N] float64, as the environment's agent interface gave them"""
     rows: list[TokenRow]
-    """all token rows, in order"""
+    """their token rows, in order; ``turn`` is the number of the transition"""
+    turn: Tensor
+    """[A] transition of each action token"""
+
+    def at_actions(self, values: Sequence[Sequence[float] | Tensor]) -> Tensor:
+        """[A] of values of the rows' tokens: of each row [T], or up to its last action."""
+        found = []
+        for row, own in zip(self.rows, values, strict=True):
+            places = [place for place, role in enumerate(row.role) if role == ACTION]
+            found.append(torch.as_tensor(own)[places])
+        return torch.cat(found)
+
+    def by_row(self, values: Tensor) -> Iterator[list[float]]:
+        """Inverse of ``at_actions``: of each row [T], 0 elsewhere."""
+        left = iter(values.tolist())
+        for row in self.rows:
+            yield [next(left) if role == ACTION else 0.0 for role in row.role]
+
+    @property
+    def logprob(self) -> Tensor:
+        """[A] log-probabilities that the rows hold."""
+        return self.at_actions([row.logprob for row in self.rows])
+
+    @property
+    def lengths(self) -> Tensor:
+        """[N] tokens of each action."""
+        return torch.bincount(self.turn, minlength=len(self.rewards))
+
+    @property
+    def observation_lengths(self) -> Tensor:
+        """[N] tokens of each next observation that a loss may read."""
+        lengths = torch.zeros(len(self.rewards), dtype=torch.long)
+        for row in self.rows:
+            for turn, places in row.places(OBSERVATION).items():
+                lengths[turn] = len(places)
+        return lengths
+
+    def action_means(self, values: Tensor) -> Tensor:
+        """[N] means of [A] values over each action; 0 for an empty one."""
+        sums = torch.zeros(len(self.rewards), dtype=values.dtype)
+        return sums.index_add_(0, self.turn, values) / self.lengths.clamp(min=1)
 
     @property
     def anchors(self) -> list[str]:
@@ -94,7 +133,7 @@ class Pool:
     def shares(self) -> Tensor:
         """[N] what a transition counts for: 1, less below a branching state (``Tree.weights``)."""
         if all(e.episode.parent is None for e in self.episodes):
-            return torch.ones(len(self.steps), dtype=torch.float64)
+            return torch.ones(len(self.rewards), dtype=torch.float64)
         return Tree(self.previous, self.group[self.episode]).weights
 
     @property
@@ -129,38 +168,31 @@ class Signals:
     """Results of forward passes over the pool, each only if the settings ask for it."""
 
     kl: Tensor | None = None
-    """[N, A] log-ratio of each sampled token to the reference policy, in nats, 0 where there is none"""
+    """[A] log-ratio of each sampled token to the reference policy, in nats"""
     entropy: Tensor | None = None
     """[N] full-vocabulary action entropy"""
     sampled_entropy: Tensor | None = None
-    """[N] action entropy from the log-probabilities at sampling time, where those of the steps have been
+    """[N] action entropy from the log-probabilities at sampling time, if those of the rows have been
     replaced by another policy's"""
     values: Tensor | None = None
-    """[N, A] the critic's values before each action token, padded on the right"""
+    """[A] the critic's values before each action token; with ``level: turn`` before each action's first"""
 
 
-@dataclass(slots=True)
-class Experience:
-    """The pool, with what each of its N transitions is worth."""
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The rows that an update learns from, and what each of its N transitions is worth."""
 
     rows: list[TokenRow]
-    """as the update reads them: trimmed, or with later observations"""
-    advantages: Tensor
-    """[N], or [N, A] by action token, padded on the right"""
-    wm_weights: Tensor
-    """[N] the w_i of Eq. 11 (zeros when the world model is off)"""
-    lengths: Tensor
-    """[N, 2] tokens of action and next observation in ``rows``"""
+    """with ``advantage`` and ``wm_weight``, and with a critic ``value_target`` and ``old_value``; truncated, or
+    with later observations"""
     metrics: dict[str, float]
-    value_targets: Tensor | None = None
-    """[N, A] what the critic is to predict before each action token (``level: turn``: column 0)"""
-    old_values: Tensor | None = None
-    """[N, A] what it predicted before the update"""
-    plan: WorldModelPlan | None = None
-    """what the world-model weights were made from; [G] lambdas are of ``wm_groups``"""
-    entropy: Tensor | None = None
+    advantages: Tensor
+    """[N], or [A] by action token"""
+    plan: WorldModelPlan
+    """selection and weights of the world model; [G] lambdas are of ``wm_groups``"""
+    entropy: Tensor
     """[N] action entropy of each transition"""
-    wm_groups: Tensor | None = None
+    wm_groups: Tensor
     """[N] the group, 0..G-1, whose lambda weighs each transition"""
 
 
@@ -177,17 +209,21 @@ def collect(trajectories: Sequence[Trajectory]) -> Pool:
             + str(trajectories[0].episode.error if trajectories else "no episodes")
         )
     numbers = {g: i for i, g in enumerate(sorted({t.episode.group for t in good}))}
-    owned = [(i, step) for i, t in enumerate(good) for row in t.rows for step in row.steps]
-    for index, (_, step) in enumerate(owned):
-        step.index = index
     rewards = [t.reward for e in good for t in e.own]
+    rows: list[TokenRow] = []
+    first = 0
+    for e in good:
+        for row in e.rows:
+            rows.append(replace(row, turn=[t if t < 0 else first + t for t in row.turn]))
+        first += len(e.own)
+    turns = [t for row in rows for t, r in zip(row.turn, row.role, strict=True) if r == ACTION]
     return Pool(
         good,
-        [step for _, step in owned],
-        torch.tensor([i for i, _ in owned]),
+        torch.tensor([i for i, e in enumerate(good) for _ in e.own]),
         torch.tensor([numbers[t.episode.group] for t in good]),
         torch.tensor(rewards, dtype=torch.float64),
-        [row for t in good for row in t.rows],
+        rows,
+        torch.tensor(turns),
     )
 
 
@@ -199,8 +235,8 @@ def prepare(
     max_return: float | Mapping[str, RewardTerms],
     signals: Signals | None = None,
     ask: Sequence[int] = (),
-) -> Experience:
-    """Advantages and world-model weights of one update.
+) -> Prepared:
+    """Advantages and world-model weights of one update, and its rows with both.
 
     Args:
         pool: of ``collect``.
@@ -220,55 +256,92 @@ def prepare(
     terms = _terms(pool, max_return)
     view = _view(pool, algorithm, estimator, signals, _penalties(objective, signals), terms)
     advantages, targets = estimator(view)
-    advantages = _normalized(advantages, pool, terms)
-    advantages = _weighted(advantages, pool, algorithm.weighting)
+    # the transition that each advantage belongs to
+    owner = torch.arange(len(pool.rewards))
+    if estimator.needs_critic and algorithm.level == "token":
+        owner = pool.turn
+    advantages = _normalized(advantages, owner, pool, terms)
+    advantages = advantages * _scale(pool, algorithm.weighting)[owner]
     entropy = _action_entropy(pool, world_model, signals)
     groups = _wm_groups(pool, estimator)
     plan, metrics = _plan(pool, world_model, terms, entropy, groups)
     if isinstance(terms, list):
         metrics |= _by_environment(pool, plan, entropy, groups)
-    keep = plan.selected | torch.full_like(plan.selected, objective.log_observations)
+    by_token = advantages if owner is pool.turn else advantages[pool.turn]
+    rows = _with_advantages(pool, by_token)
+    if targets is not None:
+        rows = _with_values(rows, pool, targets, _needed(signals.values, "values"))
+    rows = _with_weights(rows, pool, plan, world_model, ask)
+    rows = [trimmed(row, objective.log_observations) for row in rows]
+    return Prepared(rows, metrics, advantages.float(), plan, entropy, groups[pool.episode])
+
+
+def _with_advantages(pool: Pool, advantages: Tensor) -> list[TokenRow]:
+    """The pool's rows with advantages [A], importance weights among them.
+
+    The clipped surrogate is linear in the advantage, clip included, if the factor is above 0.
+    """
+    rows = []
+    for row, own in zip(pool.rows, pool.by_row(advantages), strict=True):
+        if row.importance is not None:
+            own = [a * factor for a, factor in zip(own, row.importance, strict=True)]
+        rows.append(replace(row, advantage=own, importance=None))
+    return rows
+
+
+def _with_values(
+    rows: Sequence[TokenRow], pool: Pool, targets: Tensor, values: Tensor
+) -> list[TokenRow]:
+    """Rows with a critic's targets [D] and its values [A] before the update."""
+    at_tokens = targets
+    if len(targets) < len(values):  # by turn: before the first token of each action
+        at_tokens = torch.zeros(len(values), dtype=targets.dtype)
+        at_tokens[_first_tokens(pool)] = targets
+    columns = zip(rows, pool.by_row(at_tokens), pool.by_row(values), strict=True)
+    return [replace(row, value_target=target, old_value=old) for row, target, old in columns]
+
+
+def _with_weights(
+    rows: Sequence[TokenRow],
+    pool: Pool,
+    plan: WorldModelPlan,
+    world_model: WorldModelSettings,
+    ask: Sequence[int],
+) -> list[TokenRow]:
+    """Rows with the world-model weight of each token.
+
+    With a horizon above 1, several transitions of a dialogue may supervise one token: their weights add up.
+    In window mode the observations further ahead are appended to the row.
+    """
     horizon = world_model.horizon if world_model.enabled else 1
-    rows = [
-        trimmed(row, [bool(keep[step.index]) for step in row.steps])
-        for e in pool.episodes
-        for row in look_ahead(e.rows, horizon, ask, _unread(pool, world_model))
-    ]
-    lengths = torch.zeros(len(pool.steps), 2, dtype=torch.long)
-    for step in itertools.chain.from_iterable(row.steps for row in rows):
-        lengths[step.index] = torch.tensor(step.lengths)
-    return Experience(
-        rows,
-        advantages.float(),
-        plan.weights.float(),
-        lengths,
-        metrics,
-        None if targets is None else targets.float(),
-        signals.values,
-        plan,
-        entropy,
-        groups[pool.episode],
-    )
-
-
-def _unread(pool: Pool, world_model: WorldModelSettings) -> Callable[[StepSpans], bool]:
-    """True if nothing is learned from what followed a step: ``filter: warnings``."""
-    if world_model.filter != "warnings":
-        return lambda step: False
-    malformed = pool.malformed
-    return lambda step: bool(malformed[step.index])
+    lengths = pool.observation_lengths
+    if world_model.filter == "warnings":  # not from earlier transitions either
+        lengths = torch.where(pool.malformed, 0, lengths)
+    discount, episode = world_model.discount, pool.episode.tolist()
+    factors = token_weights(plan.weights, lengths, pool.episode, horizon, discount).tolist()
+    found = []
+    for number, row in enumerate(rows):
+        turns = sorted({turn for turn in row.turn if turn >= 0})
+        weights: dict[int, float] = defaultdict(float)
+        for turn in turns:
+            for ahead, factor in enumerate(factors[turn]):
+                weights[turn + ahead] += factor
+        own = [
+            weights[turn] if role == OBSERVATION else 0.0
+            for role, turn in zip(row.role, row.turn, strict=True)
+        ]
+        row = replace(row, wm_weight=own)
+        if horizon > 1 and turns:
+            following = rows[number + 1 : number + horizon]
+            later = [r for r in following if episode[max(r.turn)] == episode[turns[-1]]]
+            row = look_ahead(row, later, ask, weights)
+        found.append(row)
+    return found
 
 
 def sampled_entropy(pool: Pool) -> Tensor:
-    """[N] action entropies, from the log-probabilities that the steps hold."""
-    logprobs = [step.logprobs for step in pool.steps]
-    width = max(len(values) for values in logprobs)
-    table = torch.zeros(len(logprobs), width)
-    mask = torch.zeros(len(logprobs), width, dtype=torch.bool)
-    for i, values in enumerate(logprobs):
-        table[i, : len(values)] = torch.tensor(values)
-        mask[i, : len(values)] = True
-    return action_entropy(table, mask)
+    """[N] action entropies, from the log-probabilities that the rows hold: `-(1 / |a|) sum q log q`."""
+    return pool.action_means(torch.special.entr(pool.logprob.exp()))
 
 
 def informative_groups(trajectories: Sequence[Trajectory]) -> set[int]:
@@ -300,7 +373,7 @@ def _anchor(t: Transition) -> str:
 
 
 def _penalties(objective: ObjectiveSettings, signals: Signals) -> Tensor | None:
-    """[N, A] float64, what each action token's KL takes off the reward; ``None`` where it is not there."""
+    """[A] float64, what each action token's KL takes off the reward; ``None`` where it is not there."""
     if objective.kl_in != "reward" or objective.kl_coef == 0:
         return None
     return objective.kl_coef * _needed(signals.kl, "kl").double()
@@ -321,22 +394,19 @@ def _scaled(pool: Pool, rewards: Tensor, terms: float | list[RewardTerms]) -> Te
     return rewards * scales[pool.episode]
 
 
-def _normalized(advantages: Tensor, pool: Pool, terms: float | list[RewardTerms]) -> Tensor:
-    """Advantages at the same root mean square in each environment that asks for it.
-
-    Over its transitions, or over its action tokens where advantages are by token.
-    """
+def _normalized(
+    advantages: Tensor, owner: Tensor, pool: Pool, terms: float | list[RewardTerms]
+) -> Tensor:
+    """Advantages at the same root mean square in each environment that asks for it."""
     if not isinstance(terms, list) or not any(t.normalize_advantages for t in terms):
         return advantages
     scaled = advantages.clone()
     wanted = {
         e.environment for e, t in zip(pool.episodes, terms, strict=True) if t.normalize_advantages
     }
-    tokens = torch.tensor([s.action[1] - s.action[0] for s in pool.steps])
     for name in wanted:
-        own = torch.tensor([e.environment == name for e in pool.episodes])[pool.episode]
-        count = own.sum() if advantages.ndim == 1 else tokens[own].sum()
-        size = (advantages[own].square().sum() / count).sqrt()
+        own = torch.tensor([e.environment == name for e in pool.episodes])[pool.episode[owner]]
+        size = advantages[own].square().mean().sqrt()
         if size > 0:
             scaled[own] = advantages[own] / size
     return scaled
@@ -352,7 +422,9 @@ def _view(
 ) -> UpdateView:
     """The update as the estimator reads it."""
     scaled = _scaled(pool, pool.rewards, terms)
-    rewards = scaled if penalties is None else scaled - penalties.sum(-1)
+    rewards = scaled
+    if penalties is not None:
+        rewards = scaled.index_add(0, pool.turn, -penalties)
     critic = None
     if estimator.needs_critic:
         values = _needed(signals.values, "values").double()
@@ -376,31 +448,31 @@ def _critic_view(
     pool: Pool, values: Tensor, level: str, rewards: Tensor, penalties: Tensor | None
 ) -> CriticView:
     """Rewards laid beside the critic's values: by turn, or by token with each token's own KL."""
-    counts = torch.tensor([s.action[1] - s.action[0] for s in pool.steps])
-    if level == "turn":
-        counts = torch.ones_like(counts)
-    rows = torch.arange(len(counts))
-    mask = torch.arange(values.shape[1]) < counts[:, None]
-    by_decision = torch.zeros_like(values)
-    by_decision[rows, counts - 1] = rewards
-    if level == "token" and penalties is not None:
-        by_decision = by_decision - penalties
     ends = torch.cat([pool.episode[1:] != pool.episode[:-1], torch.tensor([True])])
-    last = torch.zeros_like(mask)
-    last[rows[ends], counts[ends] - 1] = True
-    return CriticView(values, mask, by_decision, last)
+    if level == "turn":
+        return CriticView(values[_first_tokens(pool)], rewards, ends)
+    last_tokens = pool.lengths.cumsum(0) - 1
+    by_decision, last = torch.zeros_like(values), torch.zeros(len(values), dtype=torch.bool)
+    by_decision[last_tokens] = rewards
+    last[last_tokens[ends]] = True
+    return CriticView(values, by_decision if penalties is None else by_decision - penalties, last)
 
 
-def _weighted(advantages: Tensor, pool: Pool, weighting: str) -> Tensor:
-    """Advantages scaled so that a token mean weighs tokens as asked, branches by their shares."""
+def _first_tokens(pool: Pool) -> Tensor:
+    """[N] number of the first token of each action among the action tokens."""
+    return pool.lengths.cumsum(0) - pool.lengths
+
+
+def _scale(pool: Pool, weighting: str) -> Tensor:
+    """[N] factors with which a token mean weighs tokens as asked, branches by their shares."""
     # the surrogate is linear in the advantage, clip included: scaling it weighs the tokens
-    lengths = torch.tensor([float(s.action[1] - s.action[0]) for s in pool.steps])
-    shares = pool.shares.to(lengths.dtype)
+    lengths = pool.lengths.double()
+    shares = pool.shares
     scale = shares * (lengths.sum() / (shares * lengths).sum().clamp(min=1))
     if weighting == "episode":
         tokens = pool.per_episode(lengths)
         scale = scale * (tokens.mean() / tokens.clamp(min=1))[pool.episode]
-    return advantages * (scale if advantages.ndim == 1 else scale[:, None])
+    return scale
 
 
 # --- world model ----------------------------------------------------------------------------------
@@ -436,7 +508,7 @@ def _plan(
         _mean_returns(pool, group),
         _max_returns(terms, group),
         keys,
-        torch.tensor([step.lengths[1] for step in pool.steps]),
+        pool.observation_lengths,
         pool.malformed,
     )
     metrics = plan.metrics(entropy)

@@ -21,6 +21,7 @@ __all__ = [
     "adaptive_weight",
     "clipped_mae",
     "select_top_alpha",
+    "token_weights",
     "wm_weights",
 ]
 
@@ -169,3 +170,32 @@ def wm_weights(
     sizes = torch.zeros_like(scale).index_add_(0, groups, part * chosen)
     per_group = scale / (len(scale) * torch.where(sizes > 0, sizes, 1.0))
     return torch.where(chosen, per_group[groups] * part, torch.zeros_like(part))
+
+
+def token_weights(
+    weights: Tensor, lengths: Tensor, episode: Tensor, horizon: int = 1, discount: float = 1.0
+) -> Tensor:
+    """The factor of each observation token's loss (Eq. 8 and 11; more than one step ahead: our extension).
+
+    Transition i gives each token of `o_{i+j}` the factor `w_i discount^(j-1) / mass_i / |o_{i+j}|`, where
+    `mass_i` sums the discounts of the observations that its episode still has. With `horizon` 1 that is
+    `w_i / |o|`.
+
+    Args:
+        weights: [N] the `w_i` of `wm_weights`, transitions of an episode in order.
+        lengths: [N] tokens of each next observation that are read.
+        episode: [N] number of the episode of each transition.
+        horizon: observations that each transition supervises.
+        discount: weight of each further observation relative to the one before it.
+
+    Returns:
+        [N, horizon] factors; 0 where there is nothing to supervise.
+    """
+    factors = torch.zeros(len(weights), horizon, dtype=weights.dtype)
+    for ahead in range(min(horizon, len(weights))):
+        there = (episode[ahead:] == episode[: len(episode) - ahead]) & (lengths[ahead:] > 0)
+        factors[: len(there), ahead] = there * discount**ahead
+    mass = factors.sum(1)
+    for ahead in range(min(horizon, len(weights))):
+        factors[: len(weights) - ahead, ahead] /= lengths[ahead:].clamp(min=1)
+    return factors * (weights / torch.where(mass > 0, mass, 1.0))[:, None]

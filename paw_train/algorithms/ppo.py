@@ -74,18 +74,9 @@ def _ppo(update: UpdateView) -> tuple[Tensor, Tensor]:
     """GAE by turn, or by action token."""
     critic = update.critic
     assert critic is not None  # needs_critic
-    mask = critic.mask
     # an episode truncated by its step budget ended: the budget is part of the task, nothing is
     # bootstrapped
-    advantage, target = gae(
-        critic.rewards[mask],
-        critic.values[mask],
-        critic.last[mask].double(),
-        update.gamma,
-        update.settings.lam,
+    advantages, targets = gae(
+        critic.rewards, critic.values, critic.last.double(), update.gamma, update.settings.lam
     )
-    if update.settings.normalize:
-        advantage = standardize(advantage)
-    advantages, targets = torch.zeros_like(critic.rewards), torch.zeros_like(critic.rewards)
-    advantages[mask], targets[mask] = advantage, target
-    return (advantages[:, 0] if update.settings.level == "turn" else advantages), targets
+    return (standardize(advantages) if update.settings.normalize else advantages), targets

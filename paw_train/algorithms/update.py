@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,24 +12,19 @@ import torch
 from torch import Tensor
 
 from paw_train.algorithms.critic import Critic
-from paw_train.algorithms.experience import Experience, Pool, Signals
-from paw_train.losses.objective import (
-    MicroBatch,
-    MiniBatchTotals,
-    ObjectiveSettings,
-    combined_loss,
-    merge_metrics,
-)
+from paw_train.algorithms.experience import Pool, Signals
+from paw_train.losses.batch import Batch, MiniBatchTotals
+from paw_train.losses.objective import ObjectiveSettings, combined_loss, merge_metrics
 from paw_train.policies.local.guarded_step import GuardedStep, MasterWeights
 from paw_train.policies.local.policy import LocalPolicy
 from paw_train.policies.local.reference import Reference
-from paw_train.rollouts.scoring import batches
-from paw_train.rollouts.tokens import TokenBatch, TokenRow
+from paw_train.rollouts.scoring import by_row, collated
+from paw_train.rollouts.tokens import TokenRow
 from paw_train.settings import OptimizerSettings, WorldModelSettings
 
 
 class Updater:
-    """Owns the optimiser and turns experience into optimiser steps.
+    """Owns the optimiser and turns rows into optimiser steps.
 
     Args:
         policy: the model being trained.
@@ -74,23 +70,28 @@ class Updater:
         """The learning rate of an update (0-based)."""
         return scheduled_rate(self.settings, update, self.updates)
 
-    def step(self, experience: Experience, update: int, seed: int) -> dict[str, float]:
-        """All optimiser steps of one update; returns the metrics, averaged over them."""
+    def step(self, rows: Sequence[TokenRow], update: int, seed: int) -> dict[str, float]:
+        """All optimiser steps of one update; returns the metrics, averaged over them.
+
+        Args:
+            rows: of ``prepare``.
+            update: its number, from 0.
+            seed: of the shuffle into mini-batches.
+        """
         lr = self.learning_rate(update)
         for group in self.adamw.param_groups:
             group["lr"] = lr
         # dropout stays off: the ratio compares with the policy that sampled, which had none
         self.policy.model.eval()
         collected: list[dict[str, float]] = []
-        count = optimizer_steps(self.settings, len(experience.rows))
-        for rows in minibatches(experience.rows, count, seed):
+        count = optimizer_steps(self.settings, len(rows))
+        for part in minibatches(rows, count, seed):
             metrics: dict[str, float] = {}
             if self.critic is not None:
-                assert experience.value_targets is not None and experience.old_values is not None
-                metrics |= self.critic.step(rows, experience.value_targets, experience.old_values)
+                metrics |= self.critic.step(part)
                 self.critic.adamw.zero_grad(set_to_none=True)  # memory that the policy needs next
             if self.critic is None or update >= self.critic.settings.warmup_updates:
-                metrics |= self._minibatch(rows, experience, count)
+                metrics |= self._minibatch(part, count)
             collected.append(metrics)
         return {**averaged(collected), "lr": lr}
 
@@ -105,52 +106,43 @@ class Updater:
         if self.reference is not None:
             self.reference.offload()
 
-    @torch.no_grad()
     def signals(self, pool: Pool) -> Signals:
         """The forward passes over the pool that the settings need before advantages."""
-        count = len(pool.steps)
         signals = Signals()
         if self.critic is not None:
-            signals.values = self.critic.values(pool.rows, count)
-        if self.objective.kl_in == "reward" and self.objective.kl_coef > 0:
-            longest = max(step.action[1] - step.action[0] for step in pool.steps)
-            signals.kl = torch.zeros(count, longest)
-        if self.world_model.enabled and self.world_model.entropy == "full":
-            signals.entropy = torch.zeros(count)
-        if signals.kl is None and signals.entropy is None:
-            return signals
+            signals.values = pool.at_actions(self.critic.values(pool.rows))
         self.policy.model.eval()
-        for batch in batches(self.policy, pool.rows, self.settings.micro_batch_tokens):
-            mask, index = batch.action_mask, batch.index.cpu()
-            if signals.kl is not None:
-                ratio = batch.old_logprobs - self._reference(batch)
-                width = int(mask.sum(-1).max())  # actions begin in column 1
-                known = torch.where(mask, ratio, 0.0)[:, 1 : 1 + width]
-                signals.kl[index, :width] = known.float().cpu()
-            if signals.entropy is not None:
-                actions = batch.actions_only()
-                _, entropy = self.policy.logprobs(actions, self.temperature, entropy=True)
-                mean = (entropy * mask).sum(-1) / mask.sum(-1).clamp(min=1)
-                signals.entropy[index] = mean.float().cpu()
+        budget = self.settings.micro_batch_tokens
+        if self.objective.kl_in == "reward" and self.objective.kl_coef > 0:
+            known = by_row(self.policy, pool.rows, budget, self._reference)
+            signals.kl = pool.logprob - pool.at_actions(known)
+        if self.world_model.enabled and self.world_model.entropy == "full":
+            found = by_row(self.policy, pool.rows, budget, self._entropy)
+            signals.entropy = pool.action_means(pool.at_actions(found))
         return signals
 
-    def _reference(self, batch: TokenBatch) -> Tensor:
+    def _entropy(self, batch: Batch) -> Tensor:
+        """[B, T] entropies at action tokens, up to the last of them."""
+        return self.policy.logprobs(batch.actions_only(), self.temperature, entropy=True)[1]
+
+    @torch.no_grad()
+    def _reference(self, batch: Batch) -> Tensor:
+        """[B, T] the reference's log-probabilities of action tokens."""
         if self.reference is None:
             raise ValueError(
                 f"`kl_coef` is {self.objective.kl_coef}, which needs a reference policy."
             )
-        with torch.no_grad():
-            return self.reference.logprobs(batch.actions_only(), self.temperature)
+        known = self.reference.logprobs(batch.actions_only(), self.temperature)
+        return torch.nn.functional.pad(known, (0, batch.ids.shape[1] - known.shape[1]))
 
-    def _minibatch(
-        self, rows: Sequence[TokenRow], experience: Experience, count: int
-    ) -> dict[str, float]:
-        totals = minibatch_totals(rows, experience, count)
+    def _minibatch(self, rows: Sequence[TokenRow], count: int) -> dict[str, float]:
+        batches = collated(rows, self.policy.pad_id, self.settings.micro_batch_tokens)
+        totals = MiniBatchTotals.count(count, batches)
         self.adamw.zero_grad(set_to_none=True)
         apart: dict[str, list[Tensor]] = {"policy": [], "wm": []}
-        parts = []
-        for batch in batches(self.policy, rows, self.settings.micro_batch_tokens):
-            parts.append(self._micro_batch(batch, experience, totals, apart))
+        parts = [
+            self._micro_batch(batch.to(self.policy.device), totals, apart) for batch in batches
+        ]
         metrics = merge_metrics(parts)
         norms = {f"grad_norm_{k}": _norm(v) for k, v in apart.items() if v}
         metrics |= norms
@@ -158,11 +150,7 @@ class Updater:
         return {**metrics, "grad_norm": norm, "skipped": float(not math.isfinite(norm))}
 
     def _micro_batch(
-        self,
-        batch: TokenBatch,
-        experience: Experience,
-        totals: MiniBatchTotals,
-        apart: dict[str, list[Tensor]],
+        self, batch: Batch, totals: MiniBatchTotals, apart: dict[str, list[Tensor]]
     ) -> dict[str, Tensor]:
         """Adds the gradient of some rows and returns their share of the metrics."""
         entropy = None
@@ -170,21 +158,17 @@ class Updater:
             logprobs, entropy = self.policy.logprobs(batch, self.temperature, entropy=True)
         else:
             logprobs = self.policy.logprobs(batch, self.temperature)
-        inputs = self._inputs(batch, experience, entropy)
-        output = combined_loss(logprobs, inputs, totals, self.objective, self.world_model)
+        if self.objective.kl_in == "loss" and self.reference is not None:
+            batch = replace(batch, ref_logprob=self._reference(batch))
+        output = combined_loss(
+            logprobs, batch, totals, self.objective, self.world_model, entropy
+        )
         if self.settings.measure_gradients:
             self._measure(output.policy_loss, apart["policy"])
             if output.wm_loss is not None:
                 self._measure(output.wm_loss, apart["wm"])
         output.loss.backward()
         return output.metrics
-
-    def _inputs(
-        self, batch: TokenBatch, experience: Experience, entropy: Tensor | None
-    ) -> MicroBatch:
-        in_loss = self.objective.kl_in == "loss" and self.reference is not None
-        reference = self._reference(batch) if in_loss else None
-        return loss_inputs(batch, experience, reference, entropy)
 
     def _measure(self, loss: Tensor, sums: list[Tensor]) -> None:
         """Adds the gradient of one term to ``sums``, leaving the parameters' own alone."""
@@ -264,57 +248,3 @@ def minibatches(rows: Sequence[TokenRow], count: int, seed: int) -> list[list[To
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(rows), generator=generator)
     return [[rows[i] for i in part.tolist()] for part in order.tensor_split(count)]
-
-
-def minibatch_totals(
-    rows: Sequence[TokenRow], experience: Experience, count: int
-) -> MiniBatchTotals:
-    """The divisors of the sums of the mini-batch that these rows make up.
-
-    Args:
-        rows: of the mini-batch.
-        experience: of the whole update.
-        count: mini-batches that the update is split into.
-    """
-    index = torch.tensor([step.index for row in rows for step in row.steps])
-    return MiniBatchTotals.count(
-        count,
-        experience.lengths[index, 0],
-        experience.lengths[index, 1],
-        experience.wm_weights[index],
-    )
-
-
-def loss_inputs(
-    batch: TokenBatch,
-    experience: Experience,
-    ref_logprobs: Tensor | None,
-    entropy: Tensor | None,
-) -> MicroBatch:
-    """The inputs of one micro-batch's loss, besides the model's output.
-
-    Args:
-        batch: rows of the experience.
-        experience: holds the advantages and world-model weights that ``batch.index`` points into.
-        ref_logprobs: [S, W] under the reference policy; ``None`` without a KL in the loss.
-        entropy: [S, W] with gradient; ``None`` without an entropy bonus.
-    """
-    index = batch.index.cpu()
-    device = batch.input_ids.device
-    advantages = experience.advantages[index]
-    if advantages.ndim == 2:
-        by_token = torch.zeros(batch.action_mask.shape)
-        width = min(advantages.shape[1], by_token.shape[1] - 1)
-        by_token[:, 1 : 1 + width] = advantages[:, :width]
-        advantages = by_token
-    return MicroBatch(
-        action_mask=batch.action_mask,
-        advantages=advantages.to(device),
-        old_logprobs=batch.old_logprobs,
-        observation_mask=batch.observation_mask,
-        ref_logprobs=ref_logprobs,
-        wm_weights=experience.wm_weights[index].to(device),
-        horizon=batch.horizon,
-        entropy=entropy,
-        importance=batch.importance,
-    )

@@ -1,10 +1,9 @@
 """The loss of one micro-batch: clipped surrogate, KL to the reference, and the world-model term.
 
-A line of a tensor is one transition: prompt, response and next observation, padded on either side. An
-*update* is split into M *mini-batches* (one optimiser step each), and those into
-*micro-batches* by memory. All normalisers are those of the whole mini-batch
-(`MiniBatchTotals`), so the gradients of its micro-batches add up to exactly the gradient of the
-undivided mini-batch.
+An *update* is split into M *mini-batches* (one optimiser step each), and those into *micro-batches* by
+memory. All normalisers are those of the whole mini-batch (`MiniBatchTotals`), or are in the weights of the
+tokens already, so the gradients of its micro-batches add up to exactly the gradient of the undivided
+mini-batch.
 
 All `[B, T]` tensors are aligned with the token ids: position `t` holds what belongs to token `t`.
 Everything is a pure function of its arguments; no model is called here.
@@ -16,16 +15,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from paw_train.losses.inputs import MicroBatch, MiniBatchTotals
+from paw_train.losses.batch import Batch, MiniBatchTotals, sum_of_means
 from paw_train.losses.tensor_inputs import FloatArray, as_float, as_mask
-from paw_train.losses.world_model import multi_step_loss, predicted_well, world_model_loss
+from paw_train.losses.world_model import predicted_well, token_losses
 from paw_train.metrics import merge_rule
 from paw_train.settings.algorithm import ObjectiveSettings
 from paw_train.settings.world_model import WorldModelSettings
 
 __all__ = [
+    "Batch",
     "LossOutput",
-    "MicroBatch",
     "MiniBatchTotals",
     "ObjectiveSettings",
     "Surrogate",
@@ -58,7 +57,7 @@ class LossOutput(NamedTuple):
     policy_loss: Tensor
     """scalar: surrogate and KL; separate, so that gradient norms can be measured apart"""
     wm_loss: Tensor | None
-    """scalar: `M * coef * sum_i w_i l_i`; None when the world model is off"""
+    """scalar: `M * coef * sum_t wm_weight_t l(p_t)`; None when the world model is off"""
     metrics: dict[str, Tensor]
     """scalars without gradient, to be combined by `merge_metrics`"""
 
@@ -153,37 +152,37 @@ def k3_divergence(logp: FloatArray, ref_logp: FloatArray, mask: FloatArray) -> T
 
 
 def aggregate(
-    values: Tensor, mask: Tensor, totals: MiniBatchTotals, settings: ObjectiveSettings
+    values: Tensor, batch: Batch, totals: MiniBatchTotals, settings: ObjectiveSettings
 ) -> Tensor:
-    """A micro-batch's share of the mini-batch's mean of per-token `values` [B, T]; a scalar.
-
-    A row without action tokens adds 0, and still counts as a row.
-    """
-    row_sums = (values * mask).sum(-1)
-    if settings.aggregation == "token-mean":
-        return row_sums.sum() / max(totals.action_tokens, 1)
+    """A micro-batch's share of the mini-batch's mean of [B, T] values of its action tokens; a scalar."""
     if settings.aggregation == "sequence-mean":
-        return (row_sums / mask.sum(-1).clamp(min=1)).sum() / totals.sequences
+        return sum_of_means(values, batch.action, batch.turn) / max(totals.sequences, 1)
+    total = (values * batch.action).sum()
+    if settings.aggregation == "token-mean":
+        return total / max(totals.action_tokens, 1)
     assert settings.fixed_length is not None
-    return row_sums.sum() / (totals.sequences * settings.fixed_length)
+    return total / (max(totals.sequences, 1) * settings.fixed_length)
 
 
 def combined_loss(
     logp: Tensor,
-    batch: MicroBatch,
+    batch: Batch,
     totals: MiniBatchTotals,
     settings: ObjectiveSettings,
     world_model: WorldModelSettings,
+    entropy: Tensor | None = None,
 ) -> LossOutput:
     """RL loss plus world-model loss of one micro-batch (Eq. 11, for a mini-batched update).
 
     Args:
-        logp: [B, T] log-probabilities of the row's tokens, with gradient, as
+        logp: [B, T] log-probabilities of the rows' tokens, with gradient, as
             `paw_train.rollouts.scoring.batch_logprobs` gives them.
-        batch: masks, advantages, old and reference log-probabilities, world-model weights.
+        batch: roles, advantages, old and reference log-probabilities, world-model weights.
         totals: of the whole mini-batch.
         settings: clipping, KL, aggregation.
         world_model: settings of the world-model term.
+        entropy: [B, T] full-vocabulary entropy at the action tokens, with gradient; needed when
+            `entropy_coef` is above 0.
 
     Returns:
         The loss, its two parts and the metrics. With `world_model.enabled` false the loss is
@@ -192,9 +191,11 @@ def combined_loss(
     Raises:
         ValueError: something that the settings need is missing from the batch.
     """
-    policy_loss, metrics = _policy_terms(logp, batch, totals, settings)
+    policy_loss, metrics = _policy_terms(logp, batch, totals, settings, entropy)
     if settings.log_observations:
-        metrics |= _observation_metrics(logp, batch, totals)
+        # in nats per token, over supervised and other observations: comparable with and without PaW
+        nll = -torch.where(batch.observation, logp.detach(), 0.0).sum()
+        metrics["obs_nll"] = nll / max(totals.observation_tokens, 1)
     if not world_model.enabled:
         return LossOutput(policy_loss, policy_loss, None, metrics)
     wm_loss, wm_metrics = _world_model_term(logp, batch, totals, world_model)
@@ -224,16 +225,19 @@ def _bounded(log_ratio: Tensor) -> Tensor:
 
 
 def _policy_terms(
-    logp: Tensor, batch: MicroBatch, totals: MiniBatchTotals, settings: ObjectiveSettings
+    logp: Tensor,
+    batch: Batch,
+    totals: MiniBatchTotals,
+    settings: ObjectiveSettings,
+    entropy: Tensor | None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    mask = batch.action_mask
+    if batch.advantage is None:
+        raise ValueError("the batch's rows have no `advantage`: `prepare` gives it to them.")
+    mask = batch.action
     surrogate = clipped_surrogate(
-        logp, batch.old_logprobs, batch.advantages, mask, settings.clip_low, settings.clip_high
+        logp, batch.logprob, batch.advantage, mask, settings.clip_low, settings.clip_high
     )
-    by_token = surrogate.loss
-    if batch.importance is not None:
-        by_token = by_token * batch.importance.detach()
-    surrogate_loss = aggregate(by_token, mask, totals, settings)
+    surrogate_loss = aggregate(surrogate.loss, batch, totals, settings)
     loss = settings.policy_coef * surrogate_loss
     ratio, count = surrogate.ratio.detach(), max(totals.action_tokens, 1)
     metrics = {
@@ -244,71 +248,44 @@ def _policy_terms(
         "ratio_min": ratio.min(),
     }
     if settings.entropy_coef > 0:
-        loss = loss - settings.entropy_coef * _entropy_bonus(batch, totals, settings, metrics)
+        if entropy is None:
+            raise ValueError("`entropy_coef` is above 0, which needs the action tokens' `entropy`.")
+        bonus = aggregate(torch.where(mask, entropy, 0.0), batch, totals, settings)
+        metrics["entropy"] = bonus.detach()
+        loss = loss - settings.entropy_coef * bonus
     if settings.kl_in == "reward":
         return loss, metrics
-    if batch.ref_logprobs is not None:
-        kl = aggregate(k3_divergence(logp, batch.ref_logprobs, mask), mask, totals, settings)
+    if batch.ref_logprob is not None:
+        kl = aggregate(k3_divergence(logp, batch.ref_logprob, mask), batch, totals, settings)
         metrics["kl"] = kl.detach()
         if settings.kl_coef > 0:
             loss = loss + settings.kl_coef * kl
     elif settings.kl_coef > 0:
         raise ValueError(
-            f"`kl_coef` is {settings.kl_coef}, which needs `ref_logprobs`: give the reference "
+            f"`kl_coef` is {settings.kl_coef}, which needs `ref_logprob`: give the reference "
             "policy's log-probabilities, or set kl_coef to 0."
         )
     return loss, metrics
 
 
-def _entropy_bonus(
-    batch: MicroBatch,
-    totals: MiniBatchTotals,
-    settings: ObjectiveSettings,
-    metrics: dict[str, Tensor],
-) -> Tensor:
-    if batch.entropy is None:
-        raise ValueError("`entropy_coef` is above 0, which needs `entropy` of the action tokens.")
-    bonus = aggregate(
-        torch.where(batch.action_mask, batch.entropy, 0.0), batch.action_mask, totals, settings
-    )
-    metrics["entropy"] = bonus.detach()
-    return bonus
-
-
 def _world_model_term(
-    logp: Tensor, batch: MicroBatch, totals: MiniBatchTotals, settings: WorldModelSettings
+    logp: Tensor, batch: Batch, totals: MiniBatchTotals, settings: WorldModelSettings
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    if batch.observation_mask is None or batch.wm_weights is None:
+    if batch.wm_weight is None:
         raise ValueError(
-            "the world model is on, which needs `observation_mask` and `wm_weights`; "
-            "set world_model.enabled to false to train without."
+            "the world model is on, which needs `wm_weight`; set world_model.enabled to false to train "
+            "without."
         )
-    weights = batch.wm_weights.detach()
-    supervised = weights != 0
-    # Rows without weight are left out, not multiplied by 0: an infinite loss times 0 is NaN.
-    token_logp, tokens = logp[supervised], batch.observation_mask[supervised]
-    if settings.horizon == 1:
-        per_row = world_model_loss(token_logp, tokens, settings)
-    elif batch.horizon is None:
-        raise ValueError("a world-model `horizon` above 1 needs the batch's `horizon`.")
-    else:
-        per_row = multi_step_loss(token_logp, batch.horizon[supervised], settings)
+    # Tokens without weight are left out, not multiplied by 0: an infinite loss times 0 is NaN.
+    chosen = batch.wm_weight != 0
+    weights, losses = batch.wm_weight[chosen], token_losses(logp[chosen], settings)
     # the weights sum over the update; times M, the mini-batches average to Eq. 11 whatever their sizes
-    term = totals.minibatches * settings.coef * (weights[supervised] * per_row).sum()
-    clipped = predicted_well(token_logp, tokens, settings.rho).to(logp.dtype).sum()
+    term = totals.minibatches * settings.coef * (weights * losses).sum()
+    measured = torch.zeros_like(logp).masked_scatter(chosen, losses.detach().to(logp.dtype))
+    supervised = chosen & batch.observation
+    clipped = predicted_well(logp, supervised, settings.rho).to(logp.dtype).sum()
     return term, {
         "wm_term": term.detach(),
-        "wm_loss": per_row.detach().sum() / max(totals.supervised, 1),
+        "wm_loss": sum_of_means(measured, supervised, batch.turn) / max(totals.supervised, 1),
         "clipped_share": clipped / max(totals.supervised_tokens, 1),
     }
-
-
-def _observation_metrics(
-    logp: Tensor, batch: MicroBatch, totals: MiniBatchTotals
-) -> dict[str, Tensor]:
-    """Next-observation NLL in nats per token over all rows: comparable between runs with and without
-    PaW."""
-    if batch.observation_mask is None:
-        return {}
-    nll = -torch.where(batch.observation_mask, logp.detach(), 0.0).sum()
-    return {"obs_nll": nll / max(totals.observation_tokens, 1)}

@@ -1,7 +1,7 @@
-"""World-model losses of one observation token, and their mean over an observation (Eq. 5, 7-8).
+"""World-model losses of one observation token (Eq. 5, 7), and means over the tokens of a row.
 
-Token tensors are `[B, T]`, a line a transition; position `t` holds the log-probability of token `t` given all
-before it. Values outside the mask are never read, NaN and infinities included.
+Position `t` of a `[B, T]` tensor holds the log-probability of token `t` given all before it. Values outside the
+mask are never read, NaN and infinities included.
 """
 
 from collections.abc import Callable
@@ -44,51 +44,6 @@ def token_losses(logprobs: Tensor, settings: WorldModelSettings) -> Tensor:
             f"{tuple(logprobs.shape)}."
         )
     return losses
-
-
-def world_model_loss(
-    logprobs: FloatArray, mask: FloatArray, settings: WorldModelSettings
-) -> Tensor:
-    """Mean over the tokens of each observation, `sum_i l(p_i) / |o|`.
-
-    Args:
-        logprobs: [B, T] log-probabilities of the tokens, in nats.
-        mask: [B, T] 1 on next-observation tokens.
-        settings: names the loss of a token.
-
-    Returns:
-        [B] losses, differentiable; 0 for an empty observation.
-
-    Raises:
-        ValueError: see `token_losses`.
-    """
-    logp, tokens = masked(logprobs, mask)
-    return mean_over(token_losses(logp, settings), tokens)
-
-
-def multi_step_loss(logprobs: FloatArray, horizon: Tensor, settings: WorldModelSettings) -> Tensor:
-    """World-model loss over `o_{t+1}` to `o_{t+k}` along the actions taken (our extension).
-
-    `sum_j discount^(j-1) l(o_{t+j}) / sum_j discount^(j-1)`, over the observations that the episode
-    still had; with k = 1 it is `world_model_loss`.
-
-    Args:
-        logprobs: [B, T] log-probabilities of the tokens, in nats.
-        horizon: [B, T] j on the tokens of `o_{t+j}`, 0 elsewhere.
-        settings: loss, horizon, discount.
-
-    Returns:
-        [B] losses.
-    """
-    first = world_model_loss(logprobs, horizon == 1, settings)
-    if settings.horizon == 1:
-        return first
-    total, mass = first, (horizon == 1).any(-1).to(first.dtype)
-    for ahead in range(2, settings.horizon + 1):
-        weight = settings.discount ** (ahead - 1)
-        total = total + weight * world_model_loss(logprobs, horizon == ahead, settings)
-        mass = mass + weight * (horizon == ahead).any(-1)
-    return total / mass.clamp(min=torch.finfo(first.dtype).tiny)
 
 
 def predicted_well(logprobs: FloatArray, mask: FloatArray, rho: float = 0.2) -> Tensor:

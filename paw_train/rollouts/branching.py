@@ -23,6 +23,7 @@ from paw_train.rollouts.rollout import (
     sampled_tokens,
     sampling_seed,
 )
+from paw_train.rollouts.tokens import ACTION
 from paw_train.settings.rollout import RolloutSettings
 
 if TYPE_CHECKING:
@@ -140,12 +141,16 @@ class _BranchingRun:
         trajectory = self.runner.trajectories[number]
         episode = trajectory.episode
         rows = self.runner.recorder.rows[episode.episode_id]
-        logprobs = [step.logprobs for row in rows for step in row.steps]
+        sampled = {
+            turn: [row.logprob[place] for place in places]
+            for row in rows
+            for turn, places in row.places(ACTION).items()
+        }
         met = [t.observation for t in episode.transitions]
         return Path(
             episode.episode_id,
             episode.group,
-            logprobs,
+            [sampled.get(turn, []) for turn in range(len(trajectory.own))],
             observations=met[episode.shared_steps :],
             shared=met[: episode.shared_steps],
             total_reward=episode.total_reward,

@@ -9,32 +9,38 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from paw_train.rollouts.rollout import Trajectory
-from paw_train.rollouts.tokens import Span
+from paw_train.rollouts.tokens import CONTEXT, OBSERVATION, Span, TokenRow
 from paw_train.settings.world_model import WorldModelSettings
 
 
 def leave_out(
     trajectories: Sequence[Trajectory], tokenizer: Any, settings: WorldModelSettings
-) -> None:
-    """Sets ``left_out`` of the steps of episodes, where the settings ask for a filter of tokens.
+) -> list[Trajectory]:
+    """The trajectories with rows in which what the settings leave out of observations is context.
 
     Args:
-        trajectories: with one step for each transition of the episode's own.
+        trajectories: not changed.
         tokenizer: that wrote the observations.
         settings: of the world model.
     """
     if not settings.filters_tokens:
-        return
-    for trajectory in trajectories:
-        steps = ((row, step) for row in trajectory.rows for step in row.steps)
-        for (row, step), t in zip(steps, trajectory.own, strict=False):
-            start, _ = step.observation
-            found = filtered(row.ids[slice(*step.observation)], t.action, tokenizer, settings)
-            step.left_out = [(start + a, start + b) for a, b in found]
+        return list(trajectories)
+
+    def changed(row: TokenRow, trajectory: Trajectory) -> TokenRow:
+        role = list(row.role)
+        for turn, places in row.places(OBSERVATION).items():
+            ids, action = [row.ids[place] for place in places], trajectory.own[turn].action
+            for start, end in filtered(ids, action, tokenizer, settings):
+                for place in places[start:end]:
+                    role[place] = CONTEXT
+        return replace(row, role=role)
+
+    return [replace(t, rows=[changed(row, t) for row in t.rows]) for t in trajectories]
 
 
 def filtered(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from paw_train.rollouts.tokens import TokenRow
+from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow
 
 Role = Literal["prompt", "action", "env_output", "warning"]
 """``action``: sampled by the policy; ``env_output``: of an observation; ``warning``: of the complaint that
@@ -18,17 +18,16 @@ def token_roles(row: TokenRow, malformed: Sequence[bool]) -> list[Role]:
     """[T] the role of each token.
 
     Args:
-        row: with its steps.
-        malformed: for each step, whether its response could not be read.
+        row: of an episode.
+        malformed: for each turn, whether its response could not be read.
     """
-    roles: list[Role] = ["prompt"] * len(row.ids)
-    for step, complaint in zip(row.steps, malformed, strict=True):
-        answer: Role = "warning" if complaint else "env_output"
-        for t in range(*step.action):
-            roles[t] = "action"
-        for t in range(*step.observation):
-            roles[t] = answer
-    return roles
+
+    def name(role: int, turn: int) -> Role:
+        if role == OBSERVATION:
+            return "warning" if malformed[turn] else "env_output"
+        return "action" if role == ACTION else "prompt"
+
+    return [name(role, turn) for role, turn in zip(row.role, row.turn, strict=True)]
 
 
 def role_masks(roles: Sequence[Role]) -> dict[str, list[int]]:

@@ -20,12 +20,12 @@ from paw_train.rollouts.policy import (
     require_trainable,
     response_seed,
 )
+from paw_train.rollouts.rows import append_transition
+from paw_train.rollouts.tokens import ACTION, TokenRow
 from paw_train.settings.rollout import RolloutSettings
 
 if TYPE_CHECKING:  # endpoints are evaluated where torch is not installed
     import torch
-
-    from paw_train.rollouts.tokens import StepSpans, TokenRow
 
 
 @dataclass(slots=True)
@@ -175,8 +175,7 @@ class EpisodeRunner:
 
 def sampled_tokens(trajectories: Sequence[Trajectory]) -> int:
     """Tokens of all responses, those that episodes share counted once."""
-    rows = [row for t in trajectories for row in t.rows]
-    return sum(len(step.logprobs) for row in rows for step in row.steps)
+    return sum(row.role.count(ACTION) for t in trajectories for row in t.rows)
 
 
 def sampling_seed(generator: torch.Generator | int) -> int:
@@ -251,7 +250,7 @@ def demonstrations(
         task_ids: the tasks.
         noise: share of steps at which something else is done instead (a random admissible action,
             or the last one again). The expert then shows how to recover; the perturbed action itself
-            is no example and gets no span in its row.
+            is no example, and context in its row.
         rng: of the noise.
         misplaced: share of the perturbed actions, those that repeat the last one aside, that are what
             another episode's expert does at that moment. Most are refused here, as those of a policy are
@@ -284,9 +283,8 @@ def demonstrations(
         if recorder:
             for slot, text in zip(slots, texts, strict=True):
                 ids = recorder.chat.content(text)
-                spans = recorder.take(slot, Response(ids, [0.0] * len(ids), text))
-                if spans and perturbed[slot.index]:
-                    recorder.rows[slot.episode.episode_id][-1].steps.remove(spans)
+                response = Response(ids, [0.0] * len(ids), text)
+                recorder.take(slot, response, learned=not perturbed[slot.index])
     if recorder:
         _hand_over(trajectories, recorder.rows)
     return trajectories
@@ -342,8 +340,6 @@ class TokenRecorder:
 
         An episode whose task alone exceeds ``limit`` (tokens of a prompt) fails and leaves the pool.
         """
-        from paw_train.rollouts.tokens import TokenRow
-
         for slot in list(self.pool.active):
             rows = self.rows.setdefault(slot.episode.episode_id, [])
             if slot.episode.context_mode == "conversation" and rows:
@@ -359,32 +355,38 @@ class TokenRecorder:
 
     def branch(self, slots: Sequence[Slot], parent: Episode) -> None:
         """Opens the rows of branches: in a conversation, with the context that they share."""
-        from paw_train.rollouts.tokens import TokenRow
-
         for slot in slots:
             rows = self.rows[slot.episode.episode_id] = []
             shared = len(slot.episode.transitions)
             if slot.episode.context_mode == "conversation":
                 (row,) = self.rows[parent.episode_id]
-                end = row.steps[shared - parent.shared_steps].action[0]
+                end = row.turn.index(shared - parent.shared_steps)
                 rows.append(TokenRow(row.ids[:end]))
 
     def context(self, slot: Slot) -> list[int]:
         """The ids that the slot's next response follows."""
         return self.rows[slot.episode.episode_id][-1].ids
 
-    def take(self, slot: Slot, response: Response) -> StepSpans | None:
-        """Appends a response and what the environment answered to the slot's row."""
-        from paw_train.rollouts.rows import append_transition
+    def take(self, slot: Slot, response: Response, learned: bool = True) -> None:
+        """Appends a response and what the environment answered to the slot's row.
 
-        row = self.rows[slot.episode.episode_id][-1]
-        if slot.episode.error is not None:
-            row.extend(response.ids)
-            return None
-        env = self.pool.env_of(slot)
+        Args:
+            slot: of the episode.
+            response: to its last prompt.
+            learned: whether it is an action to learn from; else all of it is context.
+        """
+        episode, env = slot.episode, self.pool.env_of(slot)
+        row = self.rows[episode.episode_id][-1]
+        if episode.error is not None:
+            row.append(response.ids)
+            return
+        turn = len(episode.transitions) - episode.shared_steps - 1 if learned else -1
         sampled = (row, self.chat, response.ids, response.logprobs)
-        if slot.episode.context_mode == "window":
-            shown = env.text_env.prompt_observation(slot.episode.transitions[-1].next_observation)
-            return append_transition(*sampled, shown)
+        if episode.context_mode == "window":
+            shown = env.text_env.prompt_observation(episode.transitions[-1].next_observation)
+            append_transition(*sampled, shown, turn)
+            return
         message, (start, end) = slot.prompt, env.observation_span
-        return append_transition(*sampled, message[start:end], message[:start], message[end:])
+        append_transition(
+            *sampled, message[start:end], turn, before=message[:start], after=message[end:]
+        )

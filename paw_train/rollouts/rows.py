@@ -1,23 +1,19 @@
 """Transitions written as token rows, and rows truncated or extended for an update.
 
 ``append_transition`` is the one place that lays a transition out, for rollouts, expert episodes and
-recorded episodes alike.
-
-``trimmed`` and ``look_ahead`` are for the world-model term alone. A transition whose next observation
-is not supervised need not carry its tokens through the forward pass; one that is supervised several
-steps ahead carries the actions and observations that really followed.
+recorded episodes alike. ``trimmed`` and ``look_ahead`` are for the world-model term alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from paw_gym.internals.tool_calls import in_tags
 from paw_gym.prompts import PromptTemplate
 from paw_gym.transition import Episode
 from paw_train.rollouts.chat import ChatFormat
-from paw_train.rollouts.tokens import Span, StepSpans, TokenRow
+from paw_train.rollouts.tokens import ACTION, CONTEXT, OBSERVATION, TokenRow
 
 
 def append_transition(
@@ -26,9 +22,10 @@ def append_transition(
     response: list[int],
     logprobs: list[float],
     observation: str,
+    turn: int,
     before: str = "",
     after: str | None = None,
-) -> StepSpans:
+) -> None:
     """Appends a response and what the environment answered to a row that ends where the model answers.
 
     Args:
@@ -37,22 +34,17 @@ def append_transition(
         response: ids, as sampled.
         logprobs: of each of them, in nats.
         observation: o_{t+1} as prompts show it.
-        before: what precedes it in the next message of a dialogue.
+        turn: number of the transition; -1: it is context, nothing is learned from it.
+        before: what precedes the observation in the next message of a dialogue.
         after: what follows it there, before the model is asked again; ``None``: the row ends with the
             observation.
-
-    Returns:
-        The transition's spans, which the row has now.
     """
-    action = row.extend(response)
-    row.extend(chat.closing(response))
-    row.extend(chat.content(before))
-    step = StepSpans(action, row.extend(chat.content(observation)), logprobs)
-    row.steps.append(step)
+    action, observed = (ACTION, OBSERVATION) if turn >= 0 else (CONTEXT, CONTEXT)
+    row.append(response, action, turn, logprobs)
+    row.append([*chat.closing(response), *chat.content(before)])
+    row.append(chat.content(observation), observed, turn)
     if after is not None:
-        row.extend(chat.content(after))
-        row.extend(chat.ask)
-    return step
+        row.append([*chat.content(after), *chat.ask])
 
 
 def recorded_row(
@@ -84,7 +76,7 @@ def recorded_row(
     response = chat.content(transition.response)
     before = _before(episode, step, show, template)
     shown = show(transition.next_observation)
-    append_transition(row, chat, response, [0.0] * len(response), shown, before)
+    append_transition(row, chat, response, [0.0] * len(response), shown, 0, before)
     return row
 
 
@@ -129,91 +121,61 @@ def _as_usual(
 
 
 def look_ahead(
-    rows: Sequence[TokenRow],
-    horizon: int,
-    ask: Sequence[int],
-    unread: Callable[[StepSpans], bool] = lambda step: False,
-) -> list[TokenRow]:
-    """An episode's rows with the spans of `o_{t+2}` to `o_{t+horizon}` beside each `o_{t+1}`.
+    row: TokenRow, later: Sequence[TokenRow], ask: Sequence[int], weights: Mapping[int, float]
+) -> TokenRow:
+    """A transition's row, continued by the responses and observations that really followed.
 
-    In a conversation those tokens are in the row anyway. In window mode, where a row is one
-    transition, the later responses and observations are appended to it: the context stays `h_t`.
+    The context stays `h_t`. What is appended is context that carries world-model weights alone.
 
     Args:
-        rows: of one episode, in order; not changed.
-        horizon: observations to supervise for each action; 1 gives the rows as they are.
+        row: with world-model weights; not changed.
+        later: the rows of the transitions that followed, one each.
         ask: ids between an observation and the response that follows it.
-        unread: whether nothing is learned from what followed a step, from earlier ones either.
+        weights: by turn, the weight of each token of its observation.
     """
-    if horizon == 1:
-        return list(rows)
-    if len(rows) == 1:
-        return [_within(rows[0], horizon, unread)]
-    return [_appended(rows[i : i + horizon], ask, unread) for i in range(len(rows))]
-
-
-def _left_out(step: StepSpans, unread: Callable[[StepSpans], bool]) -> list[Span]:
-    return [step.observation] if unread(step) else step.left_out
-
-
-def _within(row: TokenRow, horizon: int, unread: Callable[[StepSpans], bool]) -> TokenRow:
-    observations = [step.observation for step in row.steps]
-    gone = [span for step in row.steps for span in _left_out(step, unread)]
-    steps = [
-        replace(step, later=observations[i + 1 : i + horizon], left_out=gone)
-        for i, step in enumerate(row.steps)
-    ]
-    return TokenRow(row.ids, steps)
-
-
-def _appended(
-    rows: Sequence[TokenRow], ask: Sequence[int], unread: Callable[[StepSpans], bool]
-) -> TokenRow:
-    """The first row, continued by what the others hold from their response on."""
-    first = rows[0]
-    if not first.steps:
-        return first
-    longer = TokenRow(list(first.ids))
-    later: list[Span] = []
-    gone = list(first.steps[0].left_out)
-    for row in rows[1:]:
-        if not row.steps:
-            break  # the environment failed here
-        step = row.steps[0]
-        longer.extend(ask)
-        shift = len(longer.ids) - step.action[0]
-        longer.extend(row.ids[step.action[0] : step.observation[1]])
-        later.append((step.observation[0] + shift, step.observation[1] + shift))
-        gone += [(start + shift, end + shift) for start, end in _left_out(step, unread)]
-    longer.steps = [replace(first.steps[0], later=later, left_out=gone)]
+    assert row.wm_weight is not None
+    longer = row.cut(len(row.ids))
+    for other in later:
+        used = [place for place, turn in enumerate(other.turn) if turn >= 0]
+        if not used:
+            break
+        start, end = used[0], used[-1] + 1
+        longer.append([*ask, *other.ids[start:end]])
+        weight = weights[other.turn[start]]
+        seen = [weight if role == OBSERVATION else 0.0 for role in other.role[start:end]]
+        longer.wm_weight[start - end :] = seen  # type: ignore[index]
     return longer
 
 
-def trimmed(row: TokenRow, supervised: Sequence[bool]) -> TokenRow:
-    """The row without the observations that are not supervised, truncated after the last token in use.
+def trimmed(row: TokenRow, keep_observations: bool = False) -> TokenRow:
+    """The row up to its last token in use.
+
+    Observations without a world-model weight become context, so that no logits are made for them.
 
     Args:
-        row: not changed.
-        supervised: for each of its steps, whether the world-model term reads what follows it.
+        row: not changed; one without weights has no supervised observation.
+        keep_observations: their likelihood is measured: they are in use.
     """
-    steps = [
-        step if wanted else replace(step, observation=(step.action[1],) * 2, later=[])
-        for step, wanted in zip(row.steps, supervised, strict=True)
+    weights = row.wm_weight or [0.0] * len(row.ids)
+    role = [
+        own if own != OBSERVATION or weight or keep_observations else CONTEXT
+        for own, weight in zip(row.role, weights, strict=True)
     ]
-    end = max((span[1] for step in steps for span in step.spans), default=len(row.ids))
-    return TokenRow(row.ids[:end], steps)
+    used = (t for t in reversed(range(len(role))) if role[t] != CONTEXT or weights[t])
+    return replace(row, role=role).cut(next(used, len(role) - 1) + 1)
 
 
 def transition_keys(rows: Sequence[TokenRow]) -> list[int]:
     """A number for each transition of the rows; equal numbers: equal `(h_t, a_t, o_{t+1})` in tokens."""
     keys = []
     for row in rows:
+        ends = {turn: place + 1 for place, turn in enumerate(row.turn) if turn >= 0}
+        actions = row.places(ACTION)
         running, done = 0, 0
-        for step in row.steps:
-            end = step.observation[1]
+        for turn, end in ends.items():
             # one pass over a dialogue, token by token: a branch holds what it shares in one piece
             for token in row.ids[done:end]:
                 running = hash((running, token))
-            keys.append(hash((running, *step.action)))
+            keys.append(hash((running, *actions.get(turn, ()))))
             done = end
     return keys

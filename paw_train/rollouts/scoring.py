@@ -1,4 +1,4 @@
-"""Rows through a model, a micro-batch at a time, and the log-probabilities of their transitions."""
+"""Rows through a model, a micro-batch at a time, and the log-probabilities of their tokens."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from paw_train.losses.batch import Batch
 from paw_train.losses.lm_head_logprobs import TokenScores
-from paw_train.rollouts.tokens import TokenBatch, TokenRow, collate, micro_batches
+from paw_train.rollouts.tokens import ACTION, OBSERVATION, TokenRow, micro_batches
 
 Score = Callable[[Tensor, Tensor, Tensor, int], TokenScores]
 """(input ids [B, T], numbers ``b * T + t`` of P tokens, temperature [P], entropies wanted) -> scores"""
@@ -32,78 +33,122 @@ class Scorer(Reader, Protocol):
 
     model: Any
 
-    def logprobs(self, batch: TokenBatch, temperature: float = 1.0) -> Tensor:
-        """[S, W] as ``batch_logprobs``."""
+    def logprobs(self, batch: Batch, temperature: float = 1.0) -> Tensor:
+        """[B, T] as ``batch_logprobs``."""
 
 
-def batches(reader: Reader, rows: Sequence[TokenRow], token_budget: int) -> Iterator[TokenBatch]:
-    """The rows, longest first, as batches on the reader's device.
+def collate(rows: Sequence[TokenRow], pad_id: int) -> Batch:
+    """A batch of rows, padded on the right.
 
     Args:
-        reader: whatever is to read them.
-        rows: of any lengths.
-        token_budget: padded tokens of one batch (one row at least): memory, not results.
+        rows: all with the same lists.
+        pad_id: fills rows up.
+
+    Raises:
+        ValueError: a row's first token has a role, and nothing predicts it.
     """
-    for part in micro_batches(rows, token_budget):
-        yield collate(part, reader.pad_id).to(reader.device)
+    lengths = torch.tensor([len(row.ids) for row in rows])
+    shape = len(rows), int(lengths.max())
+
+    def padded(name: str, fill: float, dtype: torch.dtype) -> Tensor | None:
+        if getattr(rows[0], name) is None:
+            return None
+        result = torch.full(shape, fill, dtype=dtype)
+        for b, row in enumerate(rows):
+            result[b, : len(row.ids)] = torch.tensor(getattr(row, name), dtype=dtype)
+        return result
+
+    role = padded("role", 0, torch.long)
+    if role is None or role[:, 0].any():
+        raise ValueError("the first token of a row has a role, but nothing predicts it.")
+    worth = ("advantage", "wm_weight", "value_target", "old_value", "ref_logprob")
+    return Batch(
+        padded("ids", pad_id, torch.long),  # type: ignore[arg-type]
+        (torch.arange(shape[1]) < lengths[:, None]).long(),
+        role == ACTION,
+        role == OBSERVATION,
+        padded("turn", -1, torch.long),  # type: ignore[arg-type]
+        padded("logprob", 0.0, torch.float32),  # type: ignore[arg-type]
+        *(padded(name, 0.0, torch.float32) for name in worth),
+    )
+
+
+def collated(rows: Sequence[TokenRow], pad_id: int, token_budget: int) -> list[Batch]:
+    """Rows, longest first, as batches of at most so many padded tokens (one row at least)."""
+    return [collate([rows[i] for i in part], pad_id) for part in micro_batches(rows, token_budget)]
 
 
 @torch.no_grad()
-def transition_logprobs(
+def by_row(
+    reader: Reader,
+    rows: Sequence[TokenRow],
+    token_budget: int,
+    read: Callable[[Batch], Tensor],
+) -> list[Tensor]:
+    """What a forward pass gives for the tokens of each row.
+
+    Args:
+        reader: gives the device.
+        rows: of any lengths.
+        token_budget: padded tokens of one forward pass: memory, not results.
+        read: (batch on the reader's device) -> [B, T'] values, T' <= T.
+
+    Returns:
+        For each row [T'], float32, on the CPU.
+    """
+    found = [torch.empty(0)] * len(rows)
+    for part in micro_batches(rows, token_budget):
+        batch = collate([rows[i] for i in part], reader.pad_id).to(reader.device)
+        for i, values in zip(part, read(batch).float().cpu(), strict=True):
+            found[i] = values[: len(rows[i].ids)]
+    return found
+
+
+def row_logprobs(
     policy: Scorer, rows: Sequence[TokenRow], token_budget: int, temperature: float = 1.0
-) -> dict[int, tuple[Tensor, Tensor]]:
+) -> list[Tensor]:
     """Log-probabilities of the tokens of each action and of each next observation.
 
     Args:
         policy: scores; dropout is off.
-        rows: whose transitions have different ``index``.
+        rows: of any lengths.
         token_budget: padded tokens of one forward pass.
         temperature: at which actions are scored; observations are scored at 1.
 
     Returns:
-        By ``index``: [A] and [O] in nats, float32, on the CPU.
+        For each row [T] in nats, 0 on context, float32, on the CPU.
     """
     policy.model.eval()
-    found: dict[int, tuple[Tensor, Tensor]] = {}
-    for batch in batches(policy, rows, token_budget):
-        values = policy.logprobs(batch, temperature).float().cpu()
-        actions, observations = batch.action_mask.cpu(), batch.observation_mask.cpu()
-        for s, index in enumerate(batch.index.tolist()):
-            found[index] = values[s][actions[s]], values[s][observations[s]]
-    return found
+    return by_row(policy, rows, token_budget, lambda batch: policy.logprobs(batch, temperature))
 
 
 def batch_logprobs(
-    score: Score, batch: TokenBatch, temperature: float, entropy: bool
+    score: Score, batch: Batch, temperature: float, entropy: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Log-probabilities of the batch's action and observation tokens, with gradient.
+    """Log-probabilities of the batch's tokens in use, with gradient.
 
     Actions are scored at the sampling temperature, because that is the distribution they were sampled
     from; observations at 1.
 
     Args:
-        score: scores tokens; each is asked for once, however many transitions it belongs to.
+        score: scores tokens.
         batch: on the model's device.
         temperature: of the rollout; 0 (the most likely token) counts as 1.
         entropy: also the Shannon entropy of the distribution that each action token was sampled from.
 
     Returns:
-        [S, W] in nats, one line a transition, 0 where empty; and [S, W] entropies, 0 outside the
-        actions, or ``None``.
+        [B, T] in nats, 0 elsewhere; and [B, T] entropies, 0 outside the actions, or ``None``.
     """
-    number = batch.row * batch.input_ids.shape[1] + batch.column
-    acts, which_act = number[batch.action_mask].unique(return_inverse=True)
-    ahead = batch.horizon > 0
-    observed, which_observed = number[ahead].unique(return_inverse=True)
-    temperatures = torch.ones(len(acts) + len(observed), device=number.device, dtype=torch.float64)
+    seen = batch.scored & ~batch.action
+    acts, others = (mask.flatten().nonzero().squeeze(1) for mask in (batch.action, seen))
+    temperatures = torch.ones(len(acts) + len(others), device=acts.device, dtype=torch.float64)
     temperatures[: len(acts)] = temperature or 1.0
     scores = score(
-        batch.input_ids, torch.cat([acts, observed]), temperatures, len(acts) if entropy else 0
+        batch.ids, torch.cat([acts, others]), temperatures, len(acts) if entropy else 0
     )
-    result = scores.logprobs.new_zeros(number.shape)
-    result = result.masked_scatter(batch.action_mask, scores.logprobs[which_act])
-    result = result.masked_scatter(ahead, scores.logprobs[len(acts) + which_observed])
+    result = scores.logprobs.new_zeros(batch.ids.shape)
+    result = result.masked_scatter(batch.action, scores.logprobs[: len(acts)])
+    result = result.masked_scatter(seen, scores.logprobs[len(acts) :])
     if not entropy:
         return result, None
-    entropies = scores.entropy.new_zeros(number.shape)
-    return result, entropies.masked_scatter(batch.action_mask, scores.entropy[which_act])
+    return result, torch.zeros_like(result).masked_scatter(batch.action, scores.entropy)

@@ -1,18 +1,14 @@
-"""Transitions as token ids: what one forward pass reads, and where actions and observations lie in it.
+"""Transitions as token ids: what one forward pass reads, and the role of every token in it.
 
-A ``TokenRow`` is one sequence. In window mode it is one transition (prompt, response, next
-observation), in conversation mode a whole episode; either way every transition is a pair of spans.
-Ids are those that were sampled. Text is never tokenised again to find a mask.
+A ``TokenRow`` is one sequence. In window mode it is one transition (prompt, response, next observation), in
+conversation mode a whole episode. Ids are those that were sampled. Text is never tokenised again to find a role.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
-
-import torch
-from torch import Tensor
+from dataclasses import dataclass, field, fields, replace
+from typing import TypeVar
 
 T = TypeVar("T")
 _MOST_PADDING = 0.05
@@ -21,186 +17,83 @@ _PASS = 256
 """tokens that cost about as much as one more forward and backward pass"""
 
 Span = tuple[int, int]
-"""[start, end) in tokens of a row"""
-
-
-@dataclass(slots=True)
-class StepSpans:
-    """The place of one transition in its row."""
-
-    action: Span
-    observation: Span
-    """o_{t+1}; an empty span where there is none to learn from"""
-    logprobs: list[float]
-    """log-probability of each action token when it was sampled, in nats"""
-    index: int = -1
-    """number of the transition in the update's pool"""
-    later: list[Span] = field(default_factory=list)
-    """o_{t+2}, o_{t+3}, ... where they are supervised from here too (multi-step world model)"""
-    left_out: list[Span] = field(default_factory=list)
-    """parts of these observations that no world-model loss reads (see ``observation_filter``)"""
-    importance: list[float] = field(default_factory=list)
-    """importance weight of each action token, where another policy sampled it than ``logprobs`` are of;
-    empty: 1"""
-
-    @property
-    def spans(self) -> list[Span]:
-        """All spans: the action, o_{t+1}, and those further ahead."""
-        return [self.action, self.observation, *self.later]
-
-    @property
-    def columns(self) -> list[list[int]]:
-        """For each of ``spans``, its tokens in the row without those that are left out."""
-        gone = {t for span in self.left_out for t in range(*span)}
-        return [[t for t in range(*span) if t not in gone] for span in self.spans]
-
-    @property
-    def lengths(self) -> tuple[int, int]:
-        """Tokens of the action, and those of o_{t+1} that are not left out."""
-        action, observation, *_ = self.columns
-        return len(action), len(observation)
+"""[start, end) in tokens or characters"""
+CONTEXT, ACTION, OBSERVATION = 0, 1, 2
+"""roles of a token: read only; sampled by the policy; of the observation that followed"""
 
 
 @dataclass(slots=True)
 class TokenRow:
-    """One sequence of the forward pass."""
+    """One sequence of T tokens; every list has one entry a token.
+
+    The lists up to ``logprob`` are the rollout's. Ids that are given alone are context.
+    """
 
     ids: list[int] = field(default_factory=list)
-    steps: list[StepSpans] = field(default_factory=list)
+    role: list[int] = field(default_factory=list)
+    """``CONTEXT``, ``ACTION`` or ``OBSERVATION``"""
+    turn: list[int] = field(default_factory=list)
+    """number of the transition that a token belongs to, among its episode's own or in the update's pool; -1:
+    none. A token of an observation that no loss may read has a turn and is context"""
+    logprob: list[float] = field(default_factory=list)
+    """of each action token when it was sampled, in nats; 0 elsewhere"""
+    importance: list[float] | None = None
+    """weight of each action token, if another policy sampled it than ``logprob`` is of"""
+    advantage: list[float] | None = None
+    """factor of each action token's surrogate"""
+    wm_weight: list[float] | None = None
+    """factor of each token's world-model loss, for the whole update (Eq. 8, 10, 11)"""
+    value_target: list[float] | None = None
+    """what a critic is to predict before an action token"""
+    old_value: list[float] | None = None
+    """what it predicted before the update"""
+    ref_logprob: list[float] | None = None
+    """of each action token under the reference policy, in nats"""
     prompt_tokens_cut: int = 0
     """tokens of a window-mode prompt that were left out to stay within the context limit"""
 
-    def extend(self, ids: Sequence[int]) -> tuple[int, int]:
-        """Appends ids and returns their span."""
-        start = len(self.ids)
-        self.ids.extend(ids)
-        return start, len(self.ids)
+    def __post_init__(self) -> None:
+        missing = len(self.ids) - len(self.role)
+        self.role, self.turn = self.role + [CONTEXT] * missing, self.turn + [-1] * missing
+        self.logprob = self.logprob + [0.0] * missing
+
+    def columns(self) -> dict[str, list[float]]:
+        """The lists that the row has, by name."""
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: values for name, values in found.items() if isinstance(values, list)}
+
+    def append(
+        self,
+        ids: Sequence[int],
+        role: int = CONTEXT,
+        turn: int = -1,
+        logprob: Sequence[float] | None = None,
+    ) -> None:
+        """Appends tokens, in place; what else the row holds is 0 for them."""
+        count = len(ids)
+        new = {"ids": ids, "role": [role] * count, "turn": [turn] * count, "logprob": logprob}
+        for name, values in self.columns().items():
+            values.extend(new.get(name) or [0.0] * count)
+
+    def cut(self, end: int) -> TokenRow:
+        """A copy with the first ``end`` tokens."""
+        return replace(self, **{name: values[:end] for name, values in self.columns().items()})  # type: ignore[arg-type]
+
+    def places(self, role: int) -> dict[int, list[int]]:
+        """Places of the tokens with a role, by turn, in order."""
+        found: dict[int, list[int]] = {}
+        for place, (own, turn) in enumerate(zip(self.role, self.turn, strict=True)):
+            if own == role:
+                found.setdefault(turn, []).append(place)
+        return found
 
 
-@dataclass(slots=True)
-class TokenBatch:
-    """Rows, padded on the right, and for each transition in them, where to find its tokens.
-
-    ``S`` transitions in ``B`` rows; ``W`` is 1 + the most tokens (action + observations) of a
-    transition. Column 0 of the ``[S, W]`` tensors is empty, as in a row whose first token nothing
-    predicts.
-    """
-
-    input_ids: Tensor
-    """[B, T]"""
-    attention_mask: Tensor
-    """[B, T]"""
-    row: Tensor
-    """[S, W] row of each token"""
-    column: Tensor
-    """[S, W] column of each token"""
-    action_mask: Tensor
-    """[S, W] bool"""
-    observation_mask: Tensor
-    """[S, W] bool: o_{t+1}"""
-    horizon: Tensor
-    """[S, W] j on the tokens of o_{t+j}, 0 elsewhere"""
-    old_logprobs: Tensor
-    """[S, W] log-probabilities at sampling time, 0 outside the action"""
-    index: Tensor
-    """[S] numbers in the update's pool"""
-    importance: Tensor | None = None
-    """[S, W] weights of the action tokens, 1 elsewhere; ``None``: all are 1"""
-
-    @property
-    def transitions(self) -> int:
-        """S"""
-        return len(self.index)
-
-    def used(self) -> Tensor:
-        """[S, W] bool: action and observation tokens."""
-        return self.action_mask | (self.horizon > 0)
-
-    def gather(self, values: Tensor) -> Tensor:
-        """[B, T] per-token values of the rows as [S, W], one line a transition, 0 where empty."""
-        return torch.where(self.used(), values[self.row, self.column], 0.0)
-
-    def actions_only(self) -> TokenBatch:
-        """The batch without observations, truncated after its last action, where only actions are scored."""
-        end = int(self.column[self.action_mask].max()) + 1
-        return replace(
-            self,
-            input_ids=self.input_ids[:, :end],
-            attention_mask=self.attention_mask[:, :end],
-            column=torch.where(self.action_mask, self.column, 0),
-            observation_mask=torch.zeros_like(self.observation_mask),
-            horizon=torch.zeros_like(self.horizon),
-        )
-
-    def to(self, device: torch.device) -> TokenBatch:
-        """The batch on another device."""
-        tensors = {name: getattr(self, name) for name in self.__slots__}
-        moved: dict[str, Any] = {
-            n: t.to(device) for n, t in tensors.items() if isinstance(t, Tensor)
-        }
-        return replace(self, **moved)
-
-
-def collate(rows: Sequence[TokenRow], pad_id: int) -> TokenBatch:
-    """A batch of rows.
-
-    Args:
-        rows: whose transitions it is to hold.
-        pad_id: fills rows up.
-    """
-    ids, attention = _padded_ids(rows, pad_id)
-    steps = [(b, step) for b, row in enumerate(rows) for step in row.steps]
-    places = [step.columns for _, step in steps]
-    span = 1 + max((sum(map(len, columns)) for columns in places), default=0)
-    shape = (len(steps), span)
-    row_of = torch.zeros(shape, dtype=torch.long)
-    column = torch.zeros(shape, dtype=torch.long)
-    kind = torch.full(shape, -1, dtype=torch.long)
-    old, importance = torch.zeros(shape), torch.ones(shape)
-    for s, (b, step) in enumerate(steps):
-        row_of[s] = b
-        at = 1
-        for number, columns in enumerate(places[s]):
-            end = at + len(columns)
-            column[s, at:end] = torch.tensor(columns, dtype=torch.long)
-            kind[s, at:end] = number
-            at = end
-        old[s, 1 : 1 + _length(step.action)] = torch.tensor(step.logprobs)
-        if step.importance:
-            importance[s, 1 : 1 + _length(step.action)] = torch.tensor(step.importance)
-    index = torch.tensor([step.index for _, step in steps], dtype=torch.long)
-    return TokenBatch(
-        ids,
-        attention,
-        row_of,
-        column,
-        kind == 0,
-        kind == 1,
-        kind.clamp(min=0),
-        old,
-        index,
-        importance if any(step.importance for _, step in steps) else None,
+def micro_batches(rows: Sequence[TokenRow], token_budget: int) -> Iterator[list[int]]:
+    """Numbers of the rows, longest first, in batches of at most so many padded tokens (one row at least)."""
+    lengths = [len(row.ids) for row in rows]
+    return batches_alike(
+        range(len(rows)), lengths.__getitem__, token_budget, _PASS, _MOST_PADDING
     )
-
-
-def _padded_ids(rows: Sequence[TokenRow], pad_id: int) -> tuple[Tensor, Tensor]:
-    """(ids, attention mask), both [B, T]."""
-    width = max(len(row.ids) for row in rows)
-    ids = torch.full((len(rows), width), pad_id, dtype=torch.long)
-    attention = torch.zeros((len(rows), width), dtype=torch.long)
-    for b, row in enumerate(rows):
-        ids[b, : len(row.ids)] = torch.tensor(row.ids)
-        attention[b, : len(row.ids)] = 1
-    return ids, attention
-
-
-def _length(span: Span) -> int:
-    return span[1] - span[0]
-
-
-def micro_batches(rows: Sequence[TokenRow], token_budget: int) -> Iterator[list[TokenRow]]:
-    """Splits rows, longest first, into batches of at most so many padded tokens (one row at least)."""
-    return batches_alike(rows, lambda row: len(row.ids), token_budget, _PASS, _MOST_PADDING)
 
 
 def batches_alike(

@@ -11,6 +11,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
+from paw_train.losses.batch import Batch
 from paw_train.losses.lm_head_logprobs import TokenScorer
 from paw_train.policies.local import lora
 from paw_train.policies.local.attention import use_grouped_attention
@@ -23,7 +24,6 @@ from paw_train.policies.local.session import LocalSession
 from paw_train.rollouts.chat import ChatFormat
 from paw_train.rollouts.policy import Sampling
 from paw_train.rollouts.scoring import batch_logprobs
-from paw_train.rollouts.tokens import TokenBatch
 from paw_train.settings.model import LoraSettings
 from paw_train.settings.rollout import KEPT_CACHE_SHARE, PREFILL_TOKENS
 
@@ -127,18 +127,18 @@ class LocalPolicy:
 
     @overload
     def logprobs(
-        self, batch: TokenBatch, temperature: float = ..., entropy: Literal[False] = ...
+        self, batch: Batch, temperature: float = ..., entropy: Literal[False] = ...
     ) -> Tensor: ...
 
     @overload
     def logprobs(
-        self, batch: TokenBatch, temperature: float = ..., *, entropy: Literal[True]
+        self, batch: Batch, temperature: float = ..., *, entropy: Literal[True]
     ) -> tuple[Tensor, Tensor]: ...
 
     def logprobs(
-        self, batch: TokenBatch, temperature: float = 1.0, entropy: bool = False
+        self, batch: Batch, temperature: float = 1.0, entropy: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Log-probabilities of the batch's action and observation tokens, with gradient.
+        """Log-probabilities of the batch's tokens in use, with gradient.
 
         Actions are scored at the sampling temperature, because that is the distribution they were
         sampled from; observations at 1. Logits exist for a chunk of these tokens at a time (see
@@ -151,14 +151,14 @@ class LocalPolicy:
                 sampled from, over the whole vocabulary.
 
         Returns:
-            [S, W], one line a transition (see ``TokenBatch``), 0 where empty; with ``entropy`` also
-            [S, W] entropies in nats, 0 outside the actions, with gradient.
+            [B, T], 0 on tokens that nothing reads (``Batch.scored``); with ``entropy`` also [B, T]
+            entropies in nats, 0 outside the actions, with gradient.
         """
         with recomputed(self.model):
             result, entropies = batch_logprobs(self._score, batch, temperature, entropy)
         return result if entropies is None else (result, entropies)
 
-    def logits(self, batch: TokenBatch, tokens: Tensor) -> Tensor:
+    def logits(self, batch: Batch, tokens: Tensor) -> Tensor:
         """Logits that predict a few chosen tokens, with gradient.
 
         Args:
@@ -168,11 +168,11 @@ class LocalPolicy:
         Returns:
             [P, V] in the model's precision.
         """
-        return self._score.logits(batch.input_ids, tokens)
+        return self._score.logits(batch.ids, tokens)
 
-    def whole_logits(self, batch: TokenBatch) -> Tensor:
+    def whole_logits(self, batch: Batch) -> Tensor:
         """[B, T, V] logits of what follows each token, with gradient, in the model's precision."""
-        output = self.model(input_ids=batch.input_ids, use_cache=False)
+        output = self.model(input_ids=batch.ids, use_cache=False)
         logits: Tensor = output.logits
         return logits
 

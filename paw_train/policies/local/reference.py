@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from paw_train.losses.batch import Batch
 from paw_train.policies.local import lora
-from paw_train.rollouts.tokens import TokenBatch
 
 if TYPE_CHECKING:
     from paw_train.policies.local.policy import LocalPolicy
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Reference(Protocol):
     """A frozen policy."""
 
-    def logprobs(self, batch: TokenBatch, temperature: float = 1.0) -> Tensor:
+    def logprobs(self, batch: Batch, temperature: float = 1.0) -> Tensor:
         """As ``LocalPolicy.logprobs``, without gradient."""
 
     def offload(self) -> None:
@@ -36,7 +36,7 @@ class AdapterReference:
         lora.add_reference(policy.model)
 
     @torch.no_grad()
-    def logprobs(self, batch: TokenBatch, temperature: float = 1.0) -> Tensor:
+    def logprobs(self, batch: Batch, temperature: float = 1.0) -> Tensor:
         """As ``LocalPolicy.logprobs``, without gradient."""
         with lora.reference_active(self.policy.model):
             return self.policy.logprobs(batch, temperature)
@@ -59,7 +59,7 @@ class CopyReference:
         self.offload()
 
     @torch.no_grad()
-    def logprobs(self, batch: TokenBatch, temperature: float = 1.0) -> Tensor:
+    def logprobs(self, batch: Batch, temperature: float = 1.0) -> Tensor:
         """As ``LocalPolicy.logprobs``, without gradient."""
         if self.offloaded:
             self.copy.model.to(self.copy.device)
